@@ -180,6 +180,7 @@ impl AgentView for View {
                 .iter()
                 .flat_map(|source| source.problems.iter().cloned()),
         );
+        let jobs = self.jobs.states();
         StatusReport {
             agent: self.agent(),
             lacks: self.lacks.borrow().clone(),
@@ -194,7 +195,8 @@ impl AgentView for View {
             pressures: (*self.shortages.get()).clone(),
             sources,
             pods: self.pods(&merged),
-            jobs: self.jobs.states().to_vec(),
+            jobs: jobs.jobs.clone(),
+            cron_jobs: jobs.cron_jobs.clone(),
             problems: problems.into_iter().collect(),
         }
     }

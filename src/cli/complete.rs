@@ -13,7 +13,7 @@ use clap_complete::env::{CompleteEnv, Shells};
 use super::{block_on, root_of, status};
 use crate::config::args::{Cli, SettingArgs};
 use crate::config::table::{Key, Setting};
-use mirrorlet_core::api::report::PodReport;
+use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::select::find_pod;
 
 /// Set by the script in the shell when it asks for candidates.
@@ -68,6 +68,7 @@ fn with_candidates(command: Command) -> Command {
     let command = command.mut_args(|arg| match arg.get_id().as_str() {
         "pod" | "pods" => completed(arg, pods),
         "container" => completed(arg, containers),
+        "cron_jobs" => completed(arg, cron_jobs),
         _ => arg,
     });
     names.into_iter().fold(command, |command, name| {
@@ -144,6 +145,19 @@ fn words() -> Vec<OsString> {
 
 /// The pods of the agent that the line means; none where it doesn't answer.
 fn known_pods(words: &[OsString]) -> Vec<PodReport> {
+    known(words).map_or_else(Vec::new, |report| report.pods)
+}
+
+fn cron_jobs(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let cron_jobs = known(&words()).map_or_else(Vec::new, |report| report.cron_jobs);
+    let names = cron_jobs.into_iter().map(|cron| cron.name);
+    let begun = begun.to_string_lossy();
+    let names = names.filter(|name| name.starts_with(&*begun));
+    names.map(CompletionCandidate::new).collect()
+}
+
+/// What the agent reports that the line means; nothing where it doesn't answer.
+fn known(words: &[OsString]) -> Option<StatusReport> {
     let setting = |text: &OsStr| Setting(vec![text.to_string_lossy().into_owned()]);
     let args = SettingArgs {
         config: flag(words, "--config").map(PathBuf::from),
@@ -152,15 +166,15 @@ fn known_pods(words: &[OsString]) -> Vec<PodReport> {
             .into_iter()
             .collect(),
     };
-    let mut pods = Vec::new();
+    let mut report = None;
     let asking = async {
         let asked = tokio::time::timeout(DEADLINE, status::fetch(&root_of(&args)?, false)).await;
-        pods = asked??.pods;
+        report = Some(asked??);
         Ok(())
     };
     // Nobody reads an error in the middle of a line.
     let _ = block_on(asking);
-    pods
+    report
 }
 
 /// The value of a flag.
@@ -322,7 +336,8 @@ mod tests {
     fn every_pod_and_container_has_candidates() {
         fn check(command: &Command, found: &mut usize) {
             for arg in command.get_arguments() {
-                let is_known = ["pod", "pods", "container"].contains(&arg.get_id().as_str());
+                let is_known =
+                    ["pod", "pods", "container", "cron_jobs"].contains(&arg.get_id().as_str());
                 assert_eq!(
                     arg.get::<ArgValueCompleter>().is_some(),
                     is_known,

@@ -1,6 +1,6 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status`, `explain`, `events`, `plan`, `diff`, `rollout`, `restart`, `pull`, `stop`, `start`, `wait`, `volumes`, `top`, `images`, `logs`, `exec`, `attach`, `cp` and `port-forward`
+//! `run` hands over to `app`; `status`, `explain`, `events`, `plan`, `diff`, `rollout`, `restart`, `pull`, `stop`, `start`, `run-job`, `wait`, `volumes`, `top`, `images`, `logs`, `exec`, `attach`, `cp` and `port-forward`
 //! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
@@ -191,6 +191,7 @@ fn dispatch(command: Cmd) -> Outcome {
             block_on(rollout::rollout(&args.command, &root))
         }
         Cmd::Restart(args) => block_on(orders::restart(&args, &root_of(&args.pods.agent.0)?)),
+        Cmd::RunJob(args) => block_on(orders::run_job(&args, &root_of(&args.agent.0)?)),
         Cmd::Pull(args) => block_on(orders::pull(&args, &root_of(&args.agent.0)?)),
         Cmd::Stop(args) => block_on(orders::stop(&args, &root_of(&args.agent.0)?)),
         Cmd::Start(args) => block_on(orders::start(&args, &root_of(&args.agent.0)?)),

@@ -1,4 +1,4 @@
-//! `mirrorlet restart`, `pull`, `stop`, `start` and `wait`.
+//! `mirrorlet restart`, `pull`, `stop`, `start`, `run-job` and `wait`.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::logs::escape;
 use super::status::watch_reports;
 use super::table::one_line;
 use super::{Failure, Outcome, client, print};
-use crate::config::args::{OrderArgs, RestartArgs, WaitArgs, WaitFor};
+use crate::config::args::{OrderArgs, RestartArgs, RunJobArgs, WaitArgs, WaitFor};
 use crate::server::admin::OrderAnswer;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::report::{STOPPED, StatusReport};
@@ -54,6 +54,12 @@ pub async fn start(args: &OrderArgs, root: &Path) -> Outcome {
     order(args, root, "start", |_| "starting".to_owned()).await
 }
 
+/// Starts a run of CronJobs.
+pub async fn run_job(args: &RunJobArgs, root: &Path) -> Outcome {
+    let done = |_: &OrderAnswer| "it runs".to_owned();
+    order_each(&args.cron_jobs, root, "run", done).await
+}
+
 /// Gives an order for each pod. The agent answers once the order is on its disk; images are pulled
 /// before that, for as long as it takes.
 async fn order(
@@ -62,7 +68,16 @@ async fn order(
     verb: &str,
     done: impl Fn(&OrderAnswer) -> String,
 ) -> Outcome {
-    for pod in &args.pods {
+    order_each(&args.pods, root, verb, done).await
+}
+
+async fn order_each(
+    names: &[String],
+    root: &Path,
+    verb: &str,
+    done: impl Fn(&OrderAnswer) -> String,
+) -> Outcome {
+    for pod in names {
         let path = format!("/v1/orders?pod={}&verb={verb}", escape(pod));
         let answer: OrderAnswer = client::parse(&client::post_patiently(root, &path).await?)?;
         let (namespace, name) = (one_line(&answer.namespace), one_line(&answer.name));

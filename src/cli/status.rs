@@ -10,7 +10,7 @@ use super::table::one_line;
 use super::{Failure, Outcome, client};
 use crate::config::args::{StatusArgs, StatusOrder, StatusOutput};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_core::api::report::{CronJobReport, PodReport, StatusReport};
 use mirrorlet_core::labels::LabelSelector;
 use mirrorlet_core::select::find_pods;
 
@@ -86,6 +86,8 @@ fn selected(
             let of_pod = |pod: &PodReport| job.has(pod);
             pods.iter().any(of_pod) || args.pods.iter().any(|text| job.is_named(text))
         });
+        let is_named = |cron: &CronJobReport| args.pods.iter().any(|text| cron.is_named(text));
+        report.cron_jobs.retain(is_named);
         report = only(report, pods);
         report.jobs = jobs;
     } else if args.selector.is_some() || args.namespace.is_some() {
@@ -105,6 +107,13 @@ fn selected(
                 .as_ref()
                 .is_none_or(|ns| *ns == job.namespace);
             of_namespace && (args.selector.is_none() || pods.iter().any(|pod| job.has(pod)))
+        });
+        report.cron_jobs.retain(|cron| {
+            let of_namespace = args
+                .namespace
+                .as_ref()
+                .is_none_or(|ns| *ns == cron.namespace);
+            of_namespace && args.selector.is_none()
         });
         report = only(report, pods);
         report.jobs = jobs;
@@ -166,6 +175,7 @@ pub(super) fn named(
             }
             Err(_) if watching => {}
             Err(_) if report.jobs.iter().any(|job| job.is_named(text)) => {}
+            Err(_) if report.cron_jobs.iter().any(|cron| cron.is_named(text)) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -30,7 +30,7 @@ pub use approve::ApproveArgs;
 pub use events::{EventKind, EventsArgs};
 pub use import::{ComposeArgs, ImportArgs, ImportCommand};
 pub use logs::LogsArgs;
-pub use orders::{OrderArgs, RestartArgs, WaitArgs, WaitFor};
+pub use orders::{OrderArgs, RestartArgs, RunJobArgs, WaitArgs, WaitFor};
 pub use rollout::{
     DiffArgs, PlanArgs, RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
 };
@@ -107,7 +107,8 @@ pub enum Cmd {
     Diff(DiffArgs),
     /// Manage the rollouts of static pods: edits of their manifests.
     Rollout(RolloutArgs),
-    /// Restart the containers of static pods, without back-off.
+    /// Restart the containers of static pods, without back-off, or Jobs (job/NAME) from their
+    /// beginning.
     #[command(after_help = EXIT_CODES)]
     Restart(RestartArgs),
     /// Pull the images of static pods, whatever their pull policy. Nothing is restarted.
@@ -120,6 +121,9 @@ pub enum Cmd {
     /// Start static pods that were stopped.
     #[command(after_help = EXIT_CODES)]
     Start(OrderArgs),
+    /// Start a run of CronJobs now, whatever their schedule.
+    #[command(after_help = EXIT_CODES)]
+    RunJob(RunJobArgs),
     /// Wait until a pod is as wanted.
     #[command(after_help = EXIT_CODES)]
     Wait(WaitArgs),

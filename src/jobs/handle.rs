@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::store::cell::Reader;
-use mirrorlet_core::api::report::JobReport;
+use mirrorlet_core::api::report::{CronJobReport, JobReport};
 use mirrorlet_core::job::JobName;
 
 /// Most orders that wait.
@@ -14,18 +14,45 @@ const REQUESTS_MAX: usize = 16;
 /// How long an order may take: it waits for a merge and a write to disk.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// What a person may want of Jobs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// A Job runs again from its beginning.
+    Restart(JobName),
+    /// A run of a CronJob begins now.
+    Run(JobName),
+}
+
+/// The answer to an order: the Job that runs.
+pub(super) type Answer = Result<JobName, OrderError>;
+
 /// An order on its way.
 pub(super) struct Request {
-    pub(super) job: JobName,
-    pub(super) answer: oneshot::Sender<Result<(), OrderError>>,
+    pub(super) order: Order,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// All Jobs and CronJobs, by namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobStates {
+    /// The Jobs, those of CronJobs included.
+    pub jobs: Vec<JobReport>,
+    /// The CronJobs.
+    pub cron_jobs: Vec<CronJobReport>,
 }
 
 /// Why an order came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// No manifest describes the Job.
-    #[error("no manifest describes Job {0}")]
+    /// No manifest describes it.
+    #[error("no manifest describes a Job or CronJob {0}")]
     Unknown(JobName),
+    /// What was done of it can't be read.
+    #[error("what was done of {0} can't be read; see mirrorlet status")]
+    Unreadable(JobName),
+    /// A Job of another document has the name of the run.
+    #[error("another Job is named {0}")]
+    Taken(JobName),
     /// The disk doesn't take its ledger.
     #[error("the ledger of the Job can't be written: {0}")]
     Disk(String),
@@ -37,19 +64,19 @@ pub enum OrderError {
 /// Reads the Jobs of this agent, and has them run.
 #[derive(Clone)]
 pub struct JobHandle {
-    states: Reader<Vec<JobReport>>,
+    states: Reader<JobStates>,
     requests: mpsc::Sender<Request>,
 }
 
 impl JobHandle {
-    pub(super) fn new(states: Reader<Vec<JobReport>>) -> (Self, mpsc::Receiver<Request>) {
+    pub(super) fn new(states: Reader<JobStates>) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         (Self { states, requests }, receiver)
     }
 
-    /// The states of all Jobs as of the last decision, by namespace and name.
+    /// The states of all Jobs as of the last decision.
     #[must_use]
-    pub fn states(&self) -> Arc<Vec<JobReport>> {
+    pub fn states(&self) -> Arc<JobStates> {
         self.states.get()
     }
 
@@ -57,9 +84,21 @@ impl JobHandle {
     ///
     /// # Errors
     /// There is no such Job, its ledger can't be written, or the agent is too busy.
-    pub async fn restart(&self, job: JobName) -> Result<(), OrderError> {
+    pub async fn restart(&self, job: JobName) -> Answer {
+        self.order(Order::Restart(job)).await
+    }
+
+    /// Has a run of a CronJob begin now. Returns its Job once the disk says so.
+    ///
+    /// # Errors
+    /// There is no such CronJob, its ledger can't be read or written, or the agent is too busy.
+    pub async fn run(&self, cron_job: JobName) -> Answer {
+        self.order(Order::Run(cron_job)).await
+    }
+
+    async fn order(&self, order: Order) -> Answer {
         let (answer, answered) = oneshot::channel();
-        let request = Request { job, answer };
+        let request = Request { order, answer };
         let asked = async {
             let sent = self.requests.send(request).await;
             sent.map_err(|_| OrderError::Busy)?;

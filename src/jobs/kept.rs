@@ -1,60 +1,61 @@
-//! Ledgers on disk: what was started of a Job, and what became of it.
+//! Ledgers on disk: what was started of a Job or CronJob, and what became of it.
 //!
-//! One file per Job under `<root>/jobs/`, renamed in and synced. One that can't be read stays as it
-//! is, and its Job is left alone: to begin it anew could do its work twice.
+//! One file each under `<root>/jobs/` and `<root>/cronjobs/`, renamed in and synced, readable by root
+//! alone. One that can't be read stays as it is, and its workload is left alone: to begin it anew
+//! could do its work twice.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::store::kept::{Claim, KeptDir, SUFFIX};
 use mirrorlet_core::api::hex;
-use mirrorlet_core::job::{JobName, Ledger};
+use mirrorlet_core::job::JobName;
 use mirrorlet_host::disk;
 
-/// Name of the directory under the root.
-const DIRECTORY: &str = "jobs";
 /// Version of the file format. A file of another version can't be read.
 const FORMAT_VERSION: u32 = 1;
-/// Largest file that is read, in bytes: 100,000 indexes of which each has failed.
-const STORED_BYTES_MAX: u64 = 16 << 20;
+/// Largest file that is read, in bytes: 100,000 indexes of which each has failed, or a thousand runs
+/// of a large template.
+const STORED_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Stored {
+struct Stored<T> {
     version: u32,
     job: JobName,
-    ledger: Ledger,
+    ledger: T,
 }
 
 /// The directory, and what it holds.
 #[derive(Clone)]
-pub(super) struct LedgerStore {
+pub(super) struct LedgerStore<T> {
     kept: KeptDir,
-    saved: BTreeMap<JobName, Ledger>,
+    saved: BTreeMap<JobName, T>,
     /// Files that can't be read, by name, and why.
     unreadable: BTreeMap<String, String>,
     /// Why none can be read, if so.
     closed: Option<String>,
 }
 
-impl LedgerStore {
-    /// Reads the ledgers. Blocks.
-    pub(super) fn load(root: &Path) -> Self {
+impl<T: Clone + Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
+    /// Reads the ledgers of a directory under the root. Blocks.
+    pub(super) fn load(root: &Path, directory: &str) -> Self {
         let kept = KeptDir {
-            dir: root.join(DIRECTORY),
-            what: "ledger of a Job",
+            dir: root.join(directory),
+            what: "ledger",
             version: FORMAT_VERSION,
             bytes_max: STORED_BYTES_MAX,
         };
-        let claim = |stored: &Stored| Claim {
+        let claim = |stored: &Stored<T>| Claim {
             version: stored.version,
             name: Some(file_name(&stored.job)),
         };
         let mut saved = BTreeMap::new();
-        let read = kept.read_in_place(claim, |stored: Stored| {
+        let read = kept.read_in_place(claim, |stored: Stored<T>| {
             saved.insert(stored.job, stored.ledger);
         });
         let (unreadable, closed) = match read {
@@ -70,13 +71,23 @@ impl LedgerStore {
     }
 
     /// The ledger of a Job, as the disk has it.
-    pub(super) fn get(&self, job: &JobName) -> Option<&Ledger> {
+    pub(super) fn get(&self, job: &JobName) -> Option<&T> {
         self.saved.get(job)
     }
 
     /// The Jobs with a ledger on disk.
     pub(super) fn names(&self) -> impl Iterator<Item = &JobName> {
         self.saved.keys()
+    }
+
+    /// The ledgers on disk.
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.saved.values()
+    }
+
+    /// Whether the disk has none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.saved.is_empty()
     }
 
     /// The file of a Job's ledger, and why it can't be read, if it can't.
@@ -89,10 +100,15 @@ impl LedgerStore {
         Some((self.kept.dir.join(file).display().to_string(), why))
     }
 
+    /// Whether a file can't be read, whichever it is.
+    pub(super) fn has_unreadable(&self) -> bool {
+        self.closed.is_some() || !self.unreadable.is_empty()
+    }
+
     /// Writes ledgers, and removes those that are none; returns why for each that failed.
     pub(super) async fn keep(
         &mut self,
-        changes: Vec<(JobName, Option<Ledger>)>,
+        changes: Vec<(JobName, Option<T>)>,
     ) -> BTreeMap<JobName, String> {
         if changes.is_empty() {
             return BTreeMap::new();
@@ -112,7 +128,7 @@ impl LedgerStore {
         failed
     }
 
-    fn change(&mut self, job: &JobName, ledger: Option<Ledger>) -> std::io::Result<()> {
+    fn change(&mut self, job: &JobName, ledger: Option<T>) -> std::io::Result<()> {
         let file = file_name(job);
         if let Some(ledger) = ledger {
             let stored = Stored {

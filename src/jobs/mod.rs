@@ -1,9 +1,10 @@
-//! Jobs of manifests: between merge and workers, as rollouts are for other static pods.
+//! Jobs and CronJobs of manifests: between merge and workers, as rollouts are for other static pods.
 //!
-//! [`Jobs::apply`] takes the pods out of the merged set that stand for Jobs, and puts in those that
-//! are to exist now. Which ones those are is decided by [`mirrorlet_core::job`]; here ledgers are
-//! kept on disk, and changes told. A pod is started, and one that is over removed, only once the disk
-//! has the ledger that says so: an agent that is killed at any moment goes on where the ledger is.
+//! [`Jobs::apply`] takes the pods out of the merged set that stand for Jobs and CronJobs, and puts in
+//! those that are to exist now. Which ones those are is decided by [`mirrorlet_core::job`] and
+//! [`mirrorlet_core::cron`]; here ledgers are kept on disk, and changes told. A pod is started, and one
+//! that is over removed, only once the disk has the ledger that says so: an agent that is killed at
+//! any moment goes on where the ledger is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,23 +16,27 @@ use tokio::time::Instant;
 
 use crate::store::board::Board;
 use crate::store::cell::{Writer, cell};
-use mirrorlet_core::api::report::JobReport;
-use mirrorlet_core::api::{Code, Diagnostic, FullName, PodUid, Timestamp};
+use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::cron::{CronJob, CronLedger, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
-use mirrorlet_core::job::{
-    Decision, Input, Job, JobName, Ledger, Runs, Seen, decide, pods, report,
-};
+use mirrorlet_core::job::{Decision, Input, Job, JobName, Ledger, Seen, decide, pods, report};
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_host::telemetry::Telemetry;
 
+mod crons;
 mod handle;
 mod kept;
+mod problems;
 mod tell;
 
-use handle::Request;
-pub use handle::{JobHandle, OrderError};
+use handle::{Answer, Order, Request};
+pub use handle::{JobHandle, JobStates, OrderError};
 use kept::LedgerStore;
+use problems::{same_name, unreadable, unwritten};
 
+/// Names of the directories under the root.
+const JOBS: &str = "jobs";
+const CRON_JOBS: &str = "cronjobs";
 /// Least time between two looks at the pods: their status changes several times while they start.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a ledger could not be written.
@@ -47,19 +52,23 @@ pub struct JobOptions {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
-/// The Jobs of all manifests.
+/// The Jobs and CronJobs of all manifests.
 pub struct Jobs {
     options: JobOptions,
-    store: LedgerStore,
-    published: Writer<Vec<JobReport>>,
+    store: LedgerStore<Ledger>,
+    cron_store: LedgerStore<CronLedger>,
+    published: Writer<JobStates>,
     requests: mpsc::Receiver<Request>,
     /// Orders that the next decision obeys.
-    orders: BTreeMap<JobName, Vec<oneshot::Sender<Result<(), OrderError>>>>,
+    orders: Orders,
     changed: watch::Receiver<u64>,
     /// Whether any of their pods may change.
     watched: bool,
     look_at: Option<Instant>,
 }
+
+/// Orders, and who waits for the answer to each.
+type Orders = BTreeMap<Order, Vec<oneshot::Sender<Answer>>>;
 
 /// A Job, and the pod that stands for it.
 struct Wanted {
@@ -67,14 +76,35 @@ struct Wanted {
     pod: SourcePod,
 }
 
+/// A CronJob, and the pod that stands for it.
+struct WantedCron {
+    cron: CronJob,
+    pod: SourcePod,
+}
+
+/// What documents want.
+#[derive(Default)]
+struct Documents {
+    jobs: BTreeMap<JobName, Wanted>,
+    crons: BTreeMap<JobName, WantedCron>,
+}
+
+/// What a merge is at: the sources' sets, whether it is known what runs already, and the time.
+struct At<'a> {
+    states: &'a BTreeMap<SourceName, SourceState>,
+    known: bool,
+    now: Timestamp,
+}
+
 impl Jobs {
     /// Jobs that go on from what is kept below `root`, and what others reach them by. Blocks.
     #[must_use]
     pub fn load(root: &Path, options: JobOptions) -> (Self, JobHandle) {
-        let (published, states) = cell(Vec::new());
+        let (published, states) = cell(JobStates::default());
         let (handle, requests) = JobHandle::new(states);
         let jobs = Self {
-            store: LedgerStore::load(root),
+            store: LedgerStore::load(root, JOBS),
+            cron_store: LedgerStore::load(root, CRON_JOBS),
             published,
             requests,
             orders: BTreeMap::new(),
@@ -86,9 +116,9 @@ impl Jobs {
         (jobs, handle)
     }
 
-    /// Puts in the place of each pod that stands for a Job those that are to exist now. `states` is
-    /// all that sources offer, also what lost to another document; `known` says whether it is known
-    /// what runs already.
+    /// Puts in the place of each pod that stands for a Job or CronJob those that are to exist now.
+    /// `states` is all that sources offer, also what lost to another document; `known` says whether it
+    /// is known what runs already.
     pub async fn apply(
         &mut self,
         merged: &mut Merged,
@@ -97,88 +127,114 @@ impl Jobs {
     ) {
         self.changed.mark_unchanged();
         self.look_at = None;
-        let wanted = take_out(merged);
-        let orders = std::mem::take(&mut self.orders);
-        if wanted.is_empty() && self.store.names().next().is_none() && orders.is_empty() {
-            self.publish(Vec::new());
+        let mut documents = take_out(merged);
+        let mut orders = std::mem::take(&mut self.orders);
+        let is_idle = documents.jobs.is_empty() && documents.crons.is_empty();
+        if is_idle && orders.is_empty() && self.store.is_empty() && self.cron_store.is_empty() {
+            self.watched = false;
+            self.published.publish(JobStates::default());
             return;
         }
         let now = (self.options.clock)();
+        let at = At { states, known, now };
+        let mut reports = JobStates::default();
+        self.follow(&mut documents, &mut orders, merged, &at).await;
+        let failed = self.run(&documents.jobs, &mut orders, merged, &at).await;
+        self.put_in(merged, &documents.jobs, &failed, &mut reports);
+        self.report_crons(&documents, now, &mut reports);
+        self.published.publish(reports);
+        merged.conflicts.sort();
+    }
+
+    /// Decides what becomes of Jobs, and has the disk say so. Returns why that failed, for each that
+    /// it failed for.
+    async fn run(
+        &mut self,
+        wanted: &BTreeMap<JobName, Wanted>,
+        orders: &mut Orders,
+        merged: &mut Merged,
+        at: &At<'_>,
+    ) -> BTreeMap<JobName, String> {
         let mut decided: BTreeMap<JobName, Decision> = BTreeMap::new();
         for Wanted { job, pod } in wanted.values() {
-            if orders.contains_key(&job.name) {
-                let ledger = Ledger::new(&job.content, now);
-                decided.insert(
-                    job.name.clone(),
-                    self.decide(job, Some(&ledger), known, now),
-                );
+            let is_ordered = orders.contains_key(&Order::Restart(job.name.clone()));
+            let decision = if is_ordered {
+                self.decide(job, Some(&Ledger::new(&job.content, at.now)), at)
             } else if let Some((file, why)) = self.store.unreadable(&job.name) {
-                merged
-                    .conflicts
-                    .push(unreadable(job, &pod.origin, &file, why));
+                let problem = unreadable("Job", &job.name, &pod.origin, &file, why);
+                merged.conflicts.push(problem);
+                continue;
             } else {
-                let ledger = self.store.get(&job.name);
-                decided.insert(job.name.clone(), self.decide(job, ledger, known, now));
-            }
+                self.decide(job, self.store.get(&job.name), at)
+            };
+            decided.insert(job.name.clone(), decision);
         }
         let mut changes: Vec<(JobName, Option<Ledger>)> = decided
             .iter()
             .filter(|(name, decision)| self.store.get(name) != Some(&decision.ledger))
             .map(|(name, decision)| (name.clone(), Some(decision.ledger.clone())))
             .collect();
-        if merged.delivered.manifests {
-            changes.extend(self.forgotten(states).map(|name| (name, None)));
+        let has_ended = changes.iter().any(|(name, ledger)| {
+            let before = self
+                .store
+                .get(name)
+                .is_some_and(|ledger| ledger.end.is_some());
+            !before && ledger.as_ref().is_some_and(|ledger| ledger.end.is_some())
+        });
+        if merged.delivered.manifests && !self.cron_store.has_unreadable() {
+            let forgotten = self.forgotten(wanted, at);
+            changes.extend(forgotten.into_iter().map(|name| (name, None)));
         }
         let failed = self.store.keep(changes).await;
         for (name, decision) in &decided {
-            if !failed.contains_key(name)
-                && let Some(wanted) = wanted.get(name)
-            {
+            if let Some(wanted) = wanted.get(name).filter(|_| !failed.contains_key(name)) {
                 tell::notes(&self.options.telemetry, &wanted.job, decision);
             }
         }
-        answer(orders, &wanted, &failed);
-        self.look_in(
-            decided
-                .values()
-                .filter_map(|decision| decision.look_again)
-                .min(),
-        );
+        answer_restarts(orders, wanted, &failed);
+        let waits = decided.values().filter_map(|decision| decision.look_again);
+        self.look_in(waits.min());
         if !failed.is_empty() {
             self.look_in(Some(KEEP_RETRY));
+        } else if has_ended {
+            // A CronJob may have waited for that, or have one run more than it keeps.
+            self.look_in(Some(Duration::ZERO));
         }
-        self.put_in(merged, &wanted, &failed);
+        failed
     }
 
-    fn decide(&self, job: &Job, ledger: Option<&Ledger>, known: bool, now: Timestamp) -> Decision {
+    fn decide(&self, job: &Job, ledger: Option<&Ledger>, at: &At<'_>) -> Decision {
         let board = &self.options.board;
         let seen = |uid: &PodUid| {
             board.get(uid).map_or(Seen::Nothing, |view| {
-                Seen::of(view.status.as_deref(), !view.observed.anything_running())
+                let ended = !view.observed.anything_running();
+                Seen::of(view.status.as_deref(), ended)
             })
         };
         decide(&Input {
             job,
             ledger,
             seen: &seen,
-            may_start: known,
-            now,
+            may_start: at.known,
+            now: at.now,
         })
     }
 
-    /// The Jobs of ledgers that no document describes any more.
-    fn forgotten(
-        &self,
-        states: &BTreeMap<SourceName, SourceState>,
-    ) -> impl Iterator<Item = JobName> {
-        let sets = states.values().filter_map(SourceState::set);
-        let offered = sets.flat_map(|set| &set.pods).filter_map(|pod| {
-            let Runs::Job(job) = &**pod.runs.as_ref()?;
-            Some(job.name.clone())
-        });
-        let offered: BTreeSet<JobName> = offered.collect();
+    /// The Jobs of ledgers that no document, and no run of a CronJob, describes any more.
+    fn forgotten(&self, wanted: &BTreeMap<JobName, Wanted>, at: &At<'_>) -> Vec<JobName> {
+        let sets = at.states.values().filter_map(SourceState::set);
+        let offered =
+            sets.flat_map(|set| &set.pods)
+                .filter_map(|pod| match &**pod.runs.as_ref()? {
+                    Runs::Job(job) => Some(job.name.clone()),
+                    Runs::CronJob(_) => None,
+                });
+        let runs = self.cron_store.all().flat_map(|ledger| &ledger.runs);
+        let runs = runs.map(|run| run.job.name.clone());
+        let offered: BTreeSet<JobName> =
+            offered.chain(runs).chain(wanted.keys().cloned()).collect();
         let names = self.store.names().filter(|name| !offered.contains(*name));
-        names.cloned().collect::<Vec<_>>().into_iter()
+        names.cloned().collect()
     }
 
     /// Adds the pods that the ledgers on disk stand for.
@@ -187,29 +243,28 @@ impl Jobs {
         merged: &mut Merged,
         wanted: &BTreeMap<JobName, Wanted>,
         failed: &BTreeMap<JobName, String>,
+        reports: &mut JobStates,
     ) {
         let of_manifests = merged.pods.values().filter(|pod| !pod.is_api());
         let mut taken: BTreeMap<FullName, Origin> = of_manifests
             .map(|pod| (pod.full_name(), pod.origin.clone()))
             .collect();
-        let mut reports = Vec::new();
         self.watched = false;
         for (name, Wanted { job, pod }) in wanted {
             if let Some(why) = failed.get(name) {
-                merged.conflicts.push(unwritten(job, &pod.origin, why));
+                let problem = unwritten("Job", &job.name, &pod.origin, why);
+                merged.conflicts.push(problem);
             }
             let Some(ledger) = self.store.get(name) else {
                 continue;
             };
-            reports.push(report(job, ledger, &pod.origin.location));
-            // One of another content is stopped once the disk has a ledger of the new one.
+            reports.jobs.push(report(job, ledger, &pod.origin.location));
             self.watched |= !ledger.active.is_empty();
             for instance in pods(job, ledger) {
                 let full_name = FullName::of(&instance);
                 if let Some(other) = taken.get(&full_name) {
-                    merged
-                        .conflicts
-                        .push(same_name(job, &pod.origin, &full_name, other));
+                    let problem = same_name(&job.name, &pod.origin, &full_name, other);
+                    merged.conflicts.push(problem);
                     continue;
                 }
                 taken.insert(full_name, pod.origin.clone());
@@ -220,12 +275,6 @@ impl Jobs {
                 merged.pods.insert(instance.uid(), instance);
             }
         }
-        merged.conflicts.sort();
-        self.publish(reports);
-    }
-
-    fn publish(&mut self, reports: Vec<JobReport>) {
-        self.published.publish(reports);
     }
 
     fn look_in(&mut self, wait: Option<Duration>) {
@@ -242,8 +291,8 @@ impl Jobs {
                 Ok(()) => tokio::time::sleep(LOOK_PAUSE).await,
                 Err(_) => std::future::pending().await,
             },
-            Some(Request { job, answer }) = self.requests.recv() => {
-                self.orders.entry(job).or_default().push(answer);
+            Some(Request { order, answer }) = self.requests.recv() => {
+                self.orders.entry(order).or_default().push(answer);
             }
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}
             // Nobody can ask any more, and nothing is to change.
@@ -252,65 +301,47 @@ impl Jobs {
     }
 }
 
+/// Takes the pods that stand for Jobs and CronJobs out of a set.
+fn take_out(merged: &mut Merged) -> Documents {
+    let mut documents = Documents::default();
+    for (_, pod) in merged.pods.extract_if(.., |_, pod| pod.runs.is_some()) {
+        let Some(runs) = pod.runs.clone() else {
+            continue;
+        };
+        match &*runs {
+            Runs::Job(job) => {
+                let job = job.clone();
+                let wanted = Wanted { job, pod };
+                documents.jobs.insert(wanted.job.name.clone(), wanted);
+            }
+            Runs::CronJob(cron) => {
+                let cron = CronJob::clone(cron);
+                let wanted = WantedCron { cron, pod };
+                documents.crons.insert(wanted.cron.name.clone(), wanted);
+            }
+        }
+    }
+    documents
+}
+
 /// Answers orders by what could be written.
-fn answer(
-    orders: BTreeMap<JobName, Vec<oneshot::Sender<Result<(), OrderError>>>>,
+fn answer_restarts(
+    orders: &mut Orders,
     wanted: &BTreeMap<JobName, Wanted>,
     failed: &BTreeMap<JobName, String>,
 ) {
-    for (name, senders) in orders {
+    for (order, senders) in std::mem::take(orders) {
+        let Order::Restart(name) = order else {
+            continue;
+        };
         let answer = match failed.get(&name) {
             _ if !wanted.contains_key(&name) => Err(OrderError::Unknown(name)),
             Some(why) => Err(OrderError::Disk(why.clone())),
-            None => Ok(()),
+            None => Ok(name),
         };
         for sender in senders {
             // Whoever asked may have gone.
             let _ = sender.send(answer.clone());
         }
     }
-}
-
-/// Takes the pods that stand for Jobs out of a set.
-fn take_out(merged: &mut Merged) -> BTreeMap<JobName, Wanted> {
-    let stand_ins = merged.pods.extract_if(.., |_, pod| pod.runs.is_some());
-    let wanted = stand_ins.filter_map(|(_, pod)| {
-        let Runs::Job(job) = &**pod.runs.as_ref()?;
-        let job = job.clone();
-        Some((job.name.clone(), Wanted { job, pod }))
-    });
-    wanted.collect()
-}
-
-fn unreadable(job: &Job, origin: &Origin, file: &str, why: &str) -> Diagnostic {
-    let message = format!(
-        "nothing of Job {} runs: what was done of it can't be read from {file} ({why})",
-        job.name
-    );
-    at(origin, Code::Unreadable, message).help(format!(
-        "restore the file; or have the Job run from its beginning: mirrorlet restart job/{}",
-        job.name.name
-    ))
-}
-
-fn unwritten(job: &Job, origin: &Origin, why: &str) -> Diagnostic {
-    let message = format!(
-        "Job {} goes on once what was done of it can be written to disk: {why}",
-        job.name
-    );
-    at(origin, Code::Unreadable, message)
-}
-
-fn same_name(job: &Job, origin: &Origin, name: &FullName, other: &Origin) -> Diagnostic {
-    let message = format!(
-        "a pod of Job {} does not run: pod {name} is already defined by {}",
-        job.name, other.location
-    );
-    at(origin, Code::DuplicatePod, message).help("rename the Job or the other one")
-}
-
-fn at(origin: &Origin, code: Code, message: String) -> Diagnostic {
-    let mut problem = Diagnostic::error(code, origin.location.as_str(), message);
-    problem.position = origin.position;
-    problem
 }

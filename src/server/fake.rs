@@ -96,6 +96,7 @@ impl FakeView {
             changes: watch::Sender::new(0),
             report: Mutex::new(StatusReport {
                 jobs: Vec::new(),
+                cron_jobs: Vec::new(),
                 pulls: Vec::new(),
                 image_gc: None,
                 pressures: std::collections::BTreeMap::default(),

@@ -58,6 +58,8 @@ pub enum Verb {
     Stop,
     /// End that.
     Start,
+    /// A run of a CronJob begins.
+    Run,
 }
 
 /// A person's order for a static pod.

@@ -1,5 +1,6 @@
 //! Jobs of manifests, under a whole agent.
 
+use mirrorlet::server::view::{Order, Verb};
 use mirrorlet_core::api::report::JobReport;
 
 use crate::common::{Bed, IMAGE, TestAgent};
@@ -131,5 +132,111 @@ async fn a_failed_pod_is_tried_again_as_another_one() {
     assert_eq!(runs(&bed).len(), 2);
     // The failed one stays for its log.
     assert_eq!(agent.pod("work-0").unwrap().status, "Error");
+    agent.stop().await;
+}
+
+/// A CronJob that is due once a year, with the Job of [`job`].
+fn cron_job(bed: &Bed, more: &str) -> String {
+    let job = job(bed, "exit 0", "backoffLimit: 0");
+    let spec = job
+        .split_once("spec:\n")
+        .unwrap()
+        .1
+        .replace("\n  ", "\n      ");
+    format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: yearly}}\nspec:\n  schedule: \"0 0 1 1 *\"\n  timeZone: Asia/Tokyo\n  {more}\n  jobTemplate:\n    spec:\n    {spec}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cron_job_runs_when_a_person_says_so_and_keeps_its_history() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write(
+        "yearly.yaml",
+        &cron_job(&bed, "successfulJobsHistoryLimit: 1"),
+    );
+    let report = agent
+        .until("the CronJob", |report| !report.cron_jobs.is_empty())
+        .await;
+    let cron = &report.cron_jobs[0];
+    assert_eq!(
+        (cron.time_zone.as_str(), cron.last_schedule),
+        ("Asia/Tokyo", None)
+    );
+    assert!(
+        report.jobs.is_empty() && report.pods.is_empty(),
+        "{report:?}"
+    );
+    let run = Order {
+        pod: "yearly".to_owned(),
+        verb: Verb::Run,
+        container: None,
+        pull: false,
+    };
+    let is_done =
+        |name: &'static str| move |job: &JobReport| job.name == name && job.condition == "Complete";
+    let answer = agent.view().order(&run).await.unwrap();
+    assert_eq!(answer.name, "yearly-run-0");
+    let done = until_job(&agent, "run", is_done("yearly-run-0")).await;
+    assert_eq!(done.cron_job.as_deref(), Some("yearly"));
+    agent.stop().await;
+    // The next agent knows what was done, and goes on from there.
+    let agent = bed.agent().await;
+    until_job(&agent, "known", is_done("yearly-run-0")).await;
+    let answer = agent.view().order(&run).await.unwrap();
+    assert_eq!(answer.name, "yearly-run-1");
+    // One that succeeded stays.
+    let report = agent
+        .until("the second run alone", |report| {
+            report.jobs.iter().any(is_done("yearly-run-1")) && report.jobs.len() == 1
+        })
+        .await;
+    assert_eq!(report.jobs[0].name, "yearly-run-1");
+    agent.until_gone("yearly-run-0-0").await;
+    // workloads 10
+    assert_eq!(runs(&bed).len(), 2);
+    let unknown = Order {
+        pod: "monthly".to_owned(),
+        ..run
+    };
+    assert!(agent.view().order(&unknown).await.is_err());
+    bed.remove("yearly.yaml");
+    agent.until_gone("yearly-run-1-0").await;
+    assert!(bed.containers().is_empty(), "{:?}", bed.containers());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_ledger_cannot_be_read_waits_for_a_person() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("work.yaml", &job(&bed, "exit 0", "backoffLimit: 2"));
+    until_complete(&agent).await;
+    agent.stop().await;
+    let ledgers = std::fs::read_dir(bed.path().join("jobs")).unwrap();
+    for ledger in ledgers {
+        std::fs::write(ledger.unwrap().path(), "{").unwrap();
+    }
+    let agent = bed.agent().await;
+    let report = agent
+        .until("the problem", |report| !report.problems.is_empty())
+        .await;
+    assert!(
+        report.problems[0].message.contains("can't be read"),
+        "{report:?}"
+    );
+    assert!(report.jobs.is_empty());
+    // workloads 7
+    assert_eq!(runs(&bed).len(), 1);
+    let again = Order {
+        pod: "job/work".to_owned(),
+        verb: Verb::Restart,
+        container: None,
+        pull: false,
+    };
+    agent.view().order(&again).await.unwrap();
+    until_complete(&agent).await;
+    assert_eq!(runs(&bed).len(), 2);
     agent.stop().await;
 }

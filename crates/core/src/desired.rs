@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::api::diagnostic::Position;
 use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
-use crate::job::Runs;
+use crate::cron::Runs;
 use crate::objects::{Config, Object};
 
 /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, Pod, PodUid};
+use crate::cron::Runs;
 use crate::desired::{Origin, PodSource, SourceObject, SourcePod, SourceWorkload};
-use crate::job::Runs;
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any

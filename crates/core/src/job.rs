@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::Pod;
+use crate::api::{Pod, keys};
 
 pub use decide::{Decision, Input, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
@@ -63,11 +63,13 @@ pub struct Job {
     pub template: Arc<Pod>,
 }
 
-/// A workload with pods that end.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Runs {
-    /// A Job.
-    Job(Job),
+impl Job {
+    /// The CronJob that it is a run of, if it is one.
+    #[must_use]
+    pub fn cron_job(&self) -> Option<&str> {
+        let annotations = self.template.metadata.annotations.as_ref()?;
+        annotations.get(keys::CRON_JOB).map(String::as_str)
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod backoff;
 pub mod certificate;
 pub mod clock;
 pub mod credentials;
+pub mod cron;
 pub mod desired;
 pub mod downward;
 pub mod ending;

@@ -112,7 +112,10 @@ pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodRep
     let Some(owner) = WorkloadKind::owner(text).filter(|_| found.is_err()) else {
         return found.map(|pod| vec![pod]);
     };
-    let is_its = |pod: &&PodReport| pod.workload.as_deref() == Some(&*owner);
+    let is_its = |pod: &&PodReport| {
+        let cron_job = pod.cron_job.as_ref().map(|name| format!("CronJob/{name}"));
+        pod.workload.as_deref() == Some(&*owner) || cron_job.as_deref() == Some(&*owner)
+    };
     let of_workload: Vec<_> = pods.iter().filter(is_its).collect();
     if of_workload.is_empty() {
         return found.map(|pod| vec![pod]);
@@ -245,6 +248,7 @@ mod tests {
             manifest_name: manifest_name.to_owned(),
             namespace: namespace.to_owned(),
             workload: None,
+            cron_job: None,
             uid: uid.into(),
             source: String::new(),
             status: "Running".to_owned(),

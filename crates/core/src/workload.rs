@@ -12,7 +12,7 @@ use std::fmt;
 use k8s_openapi::api::apps::v1::{
     DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy,
 };
-use k8s_openapi::api::batch::v1::JobSpec;
+use k8s_openapi::api::batch::v1::{CronJobSpec, JobSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::core::PodTemplateSpec;
@@ -46,11 +46,13 @@ pub enum WorkloadKind {
     DaemonSet,
     /// Pods that end.
     Job,
+    /// A Job again and again, by a schedule.
+    CronJob,
 }
 
 impl WorkloadKind {
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Deployment, Self::DaemonSet, Self::Job];
+    pub const ALL: [Self; 4] = [Self::Deployment, Self::DaemonSet, Self::Job, Self::CronJob];
 
     /// Its name in a document.
     #[must_use]
@@ -59,6 +61,7 @@ impl WorkloadKind {
             Self::Deployment => "Deployment",
             Self::DaemonSet => "DaemonSet",
             Self::Job => "Job",
+            Self::CronJob => "CronJob",
         }
     }
 
@@ -67,7 +70,7 @@ impl WorkloadKind {
     pub fn api_version(self) -> &'static str {
         match self {
             Self::Deployment | Self::DaemonSet => "apps/v1",
-            Self::Job => "batch/v1",
+            Self::Job | Self::CronJob => "batch/v1",
         }
     }
 
@@ -76,6 +79,7 @@ impl WorkloadKind {
     pub fn template_path(self) -> &'static str {
         match self {
             Self::Deployment | Self::DaemonSet | Self::Job => "spec.template",
+            Self::CronJob => "spec.jobTemplate.spec.template",
         }
     }
 
@@ -85,6 +89,7 @@ impl WorkloadKind {
             Self::Deployment => ["deployment", "deployments", "deploy"],
             Self::DaemonSet => ["daemonset", "daemonsets", "ds"],
             Self::Job => ["job", "jobs", "job.batch"],
+            Self::CronJob => ["cronjob", "cronjobs", "cj"],
         }
     }
 
@@ -170,6 +175,8 @@ pub enum Workload {
     DaemonSet(DaemonSetSpec),
     /// Pods that end.
     Job(Box<JobSpec>),
+    /// A Job again and again, with the Job's own part.
+    CronJob(Box<(CronJobSpec, JobSpec)>),
 }
 
 impl Workload {
@@ -180,6 +187,7 @@ impl Workload {
             Self::Deployment(_) => WorkloadKind::Deployment,
             Self::DaemonSet(_) => WorkloadKind::DaemonSet,
             Self::Job(_) => WorkloadKind::Job,
+            Self::CronJob(_) => WorkloadKind::CronJob,
         }
     }
 
@@ -190,6 +198,7 @@ impl Workload {
             Self::Deployment(spec) => &spec.template,
             Self::DaemonSet(spec) => &spec.template,
             Self::Job(spec) => &spec.template,
+            Self::CronJob(specs) => &specs.1.template,
         }
     }
 
@@ -200,7 +209,7 @@ impl Workload {
         match self {
             Self::Deployment(spec) => Some(&spec.selector),
             Self::DaemonSet(spec) => Some(&spec.selector),
-            Self::Job(_) => None,
+            Self::Job(_) | Self::CronJob(_) => None,
         }
     }
 
@@ -210,7 +219,8 @@ impl Workload {
         match self {
             Self::Deployment(spec) => spec.replicas.unwrap_or(1),
             Self::DaemonSet(_) => 1,
-            Self::Job(spec) => spec.completions.or(spec.parallelism).unwrap_or(1),
+            Self::Job(spec) => job_pods(spec),
+            Self::CronJob(specs) => job_pods(&specs.1),
         }
     }
 
@@ -221,6 +231,8 @@ impl Workload {
         match self {
             Self::Deployment(_) | Self::Job(_) => format!("{name}-{number}"),
             Self::DaemonSet(_) => name.to_owned(),
+            // Of the run of number 0.
+            Self::CronJob(_) => format!("{name}-0-{number}"),
         }
     }
 
@@ -229,7 +241,7 @@ impl Workload {
     #[must_use]
     pub fn expand(&self, name: &str, pod: &Pod) -> Expansion {
         let (min_ready, deadline) = match self {
-            Self::Job(_) => {
+            Self::Job(_) | Self::CronJob(_) => {
                 return Expansion {
                     names: vec![self.pod_name(name, 0)],
                     annotations: BTreeMap::new(),
@@ -258,12 +270,17 @@ impl Workload {
         match self {
             Self::Deployment(spec) => deployment_order(spec, pod),
             Self::DaemonSet(spec) => daemon_set_order(spec.update_strategy.as_ref(), pod),
-            Self::Job(_) => Order {
+            Self::Job(_) | Self::CronJob(_) => Order {
                 strategy: RolloutStrategy::Recreate,
                 refused: None,
             },
         }
     }
+}
+
+/// How many pods of a Job have to succeed.
+fn job_pods(spec: &JobSpec) -> i32 {
+    spec.completions.or(spec.parallelism).unwrap_or(1)
 }
 
 /// Within how many seconds an update of a Deployment's pod has to be healthy.

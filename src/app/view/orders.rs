@@ -7,7 +7,7 @@ use super::{View, rollouts};
 use crate::jobs::OrderError;
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError};
 use crate::store::board::PodView;
-use mirrorlet_core::api::report::JobReport;
+use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::observed::Role;
@@ -18,8 +18,11 @@ use mirrorlet_core::spec;
 impl View {
     /// See [`AgentView::order`](crate::server::view::AgentView::order).
     pub(super) async fn obey(&self, order: &Order) -> Result<OrderAnswer, ViewError> {
+        if order.verb == Verb::Run {
+            return self.run_job(&order.pod).await;
+        }
         if let Some(job) = self.job(&order.pod)? {
-            return self.obey_for_job(job, order).await;
+            return self.restart_job(job, order).await;
         }
         let name = self.static_pod(&order.pod)?;
         let (pod, view) = self.current(&name)?;
@@ -47,7 +50,7 @@ impl View {
             is_job: false,
         };
         let command = match order.verb {
-            Verb::Pull => return Ok(answer),
+            Verb::Pull | Verb::Run => return Ok(answer),
             Verb::Stop => Command::Stop,
             Verb::Start => Command::Start {
                 instances,
@@ -68,60 +71,39 @@ impl View {
 
     /// The Job that a text means: `job/backup`, or its bare name where no pod has it.
     fn job(&self, text: &str) -> Result<Option<JobName>, ViewError> {
-        let kind = ["job/", "jobs/", "job.batch/"];
-        let stripped = kind.iter().find_map(|kind| text.strip_prefix(kind));
-        let named = stripped.unwrap_or(text);
-        let (namespace, name) = match named.split_once('/') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (None, named),
-        };
-        let states = self.jobs.states();
-        let mut meant = states.iter().filter(|job| {
-            job.name == name && namespace.is_none_or(|namespace| namespace == job.namespace)
-        });
+        let kinds = ["job/", "jobs/", "job.batch/"];
+        let stripped = kinds.iter().find_map(|kind| text.strip_prefix(kind));
         if stripped.is_none() && self.static_pod(text).is_ok() {
             return Ok(None);
         }
-        let (first, second) = (meant.next(), meant.next());
-        let name = |job: &JobReport| JobName {
-            namespace: job.namespace.clone(),
-            name: job.name.clone(),
-        };
-        match (first, second) {
-            (Some(job), None) => Ok(Some(name(job))),
-            (Some(job), Some(other)) => Err(ViewError::Invalid {
-                message: format!("{named} may be Job {} or {}", name(job), name(other)),
-                help: Some(format!("write job/NAMESPACE/{}", job.name)),
-            }),
-            (None, _) if stripped.is_some() => Err(ViewError::NotFound {
-                message: format!("no manifest describes Job {named}"),
-                help: Some("list the Jobs with: mirrorlet status".to_owned()),
-            }),
-            (None, _) => Ok(None),
-        }
+        let states = self.jobs.states();
+        let named = states.jobs.iter().map(|job| (&job.namespace, &job.name));
+        let found = one_named(stripped.unwrap_or(text), "job", named)?;
+        // One whose state can't be read is none of them, and may be ordered all the same.
+        Ok(found.or_else(|| stripped.map(job_name)))
     }
 
-    async fn obey_for_job(&self, job: JobName, order: &Order) -> Result<OrderAnswer, ViewError> {
+    async fn restart_job(&self, job: JobName, order: &Order) -> Result<OrderAnswer, ViewError> {
         if order.verb != Verb::Restart || order.pull || order.container.is_some() {
             return Err(ViewError::Invalid {
                 message: format!("Job {job} as a whole can only be restarted"),
                 help: Some("spec.suspend of its document stops it".to_owned()),
             });
         }
-        let answer = OrderAnswer {
-            namespace: job.namespace.clone(),
-            name: job.name.clone(),
-            containers: Vec::new(),
-            is_job: true,
-        };
-        self.jobs.restart(job).await.map_err(|error| match error {
-            OrderError::Unknown(_) => ViewError::NotFound {
-                message: error.to_string(),
-                help: None,
-            },
-            OrderError::Disk(_) | OrderError::Busy => ViewError::Failed(error.to_string()),
-        })?;
-        Ok(answer)
+        answer_of(self.jobs.restart(job).await)
+    }
+
+    /// Has a run of a CronJob begin, named as `backup` or `cronjob/backup`.
+    async fn run_job(&self, text: &str) -> Result<OrderAnswer, ViewError> {
+        let kinds = ["cronjob/", "cronjobs/", "cj/"];
+        let stripped = kinds.iter().find_map(|kind| text.strip_prefix(kind));
+        let text = stripped.unwrap_or(text);
+        let states = self.jobs.states();
+        let named = states.cron_jobs.iter();
+        let named = named.map(|cron| (&cron.namespace, &cron.name));
+        let cron = one_named(text, "cronjob", named)?;
+        let cron = cron.unwrap_or_else(|| job_name(text));
+        answer_of(self.jobs.run(cron).await)
     }
 
     /// The version of a static pod that runs, and what is known of it.
@@ -155,4 +137,62 @@ fn concerned(pod: &Pod, order: &Order) -> Result<Vec<String>, ViewError> {
         }
     }
     Ok(names)
+}
+
+/// The name, or namespace and name, that a text is.
+fn job_name(text: &str) -> JobName {
+    let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT_NAMESPACE, text));
+    JobName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// The one workload of a kind that has a name, or a namespace and a name.
+fn one_named<'a>(
+    text: &str,
+    kind: &str,
+    known: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Result<Option<JobName>, ViewError> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let mut meant = known
+        .filter(|(of, known)| *known == name && namespace.is_none_or(|namespace| namespace == *of))
+        .map(|(namespace, name)| JobName {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        });
+    match (meant.next(), meant.next()) {
+        (Some(first), Some(second)) => Err(ViewError::Invalid {
+            message: format!("{text} may be {first} or {second}"),
+            help: Some(format!("write {kind}/NAMESPACE/{name}")),
+        }),
+        (found, _) => Ok(found),
+    }
+}
+
+fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewError> {
+    match obeyed {
+        Ok(job) => Ok(OrderAnswer {
+            namespace: job.namespace,
+            name: job.name,
+            containers: Vec::new(),
+            is_job: true,
+        }),
+        Err(error @ OrderError::Unknown(_)) => Err(ViewError::NotFound {
+            message: error.to_string(),
+            help: Some("list them with: mirrorlet status".to_owned()),
+        }),
+        Err(error @ (OrderError::Unreadable(_) | OrderError::Taken(_))) => {
+            Err(ViewError::Conflict {
+                message: error.to_string(),
+                help: None,
+            })
+        }
+        Err(error @ (OrderError::Disk(_) | OrderError::Busy)) => {
+            Err(ViewError::Failed(error.to_string()))
+        }
+    }
 }

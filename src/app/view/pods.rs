@@ -6,7 +6,7 @@ use mirrorlet_core::api::report::{
     ContainerReport, LastInstance, PodReport, PortReport, RESTARTING, STARTING, STOPPED, STOPPING,
     TERMINATING,
 };
-use mirrorlet_core::api::{Pod, PodUid, core};
+use mirrorlet_core::api::{Pod, PodUid, core, keys};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::observed::{PodStatus, Role};
@@ -65,6 +65,12 @@ pub(super) fn report(
         manifest_name,
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         workload: WorkloadKey::of(pod).map(|key| key.owner()),
+        cron_job: pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(keys::CRON_JOB))
+            .cloned(),
         uid: PodUid::of(pod),
         source: wanted
             .map(|wanted| wanted.origin.location.clone())

@@ -25,6 +25,7 @@ fn pod() -> PodReport {
         manifest_name: "web".to_owned(),
         namespace: "default".to_owned(),
         workload: None,
+        cron_job: None,
         uid: "3f1c0de5".into(),
         source: "/m/web.yaml".to_owned(),
         status: "Running".to_owned(),

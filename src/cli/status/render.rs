@@ -7,8 +7,8 @@ use anstyle::{AnsiColor, Style};
 
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{
-    ApiReport, EngineReport, ImageGcReport, JobReport, LackReport, NodeReport, PodReport,
-    PullPhase, PullReport, SourceReport, StatusReport,
+    ApiReport, CronJobReport, EngineReport, ImageGcReport, JobReport, LackReport, NodeReport,
+    PodReport, PullPhase, PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
@@ -38,6 +38,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     } else {
         out.push_str(&table::render(&pods::pods(report, now, wide)));
     }
+    cron_jobs(&mut out, &report.cron_jobs, now);
     jobs(&mut out, &report.jobs, now);
     if !wide {
         messages(&mut out, &report.pods);
@@ -109,6 +110,42 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
         out,
         "Running pods continue. Static pods are started and stopped as usual.\n",
     );
+}
+
+/// The CronJobs, as kubectl prints them.
+fn cron_jobs(out: &mut String, cron_jobs: &[CronJobReport], now: Timestamp) {
+    if cron_jobs.is_empty() {
+        return;
+    }
+    let titles = [
+        "NAMESPACE",
+        "CRONJOB",
+        "SCHEDULE",
+        "TIMEZONE",
+        "SUSPEND",
+        "ACTIVE",
+        "LAST SCHEDULE",
+        "NEXT",
+    ];
+    let mut rows = vec![titles.map(|title| Cell::styled(title, BOLD)).to_vec()];
+    for cron in cron_jobs {
+        let last = cron.last_schedule.map(|last| age(last, now));
+        let next = cron
+            .next_schedule
+            .map(|next| format!("in {}", age(now, next)));
+        rows.push(vec![
+            Cell::from(cron.namespace.as_str()),
+            Cell::from(cron.name.as_str()),
+            Cell::from(cron.schedule.as_str()),
+            Cell::from(cron.time_zone.as_str()),
+            Cell::from(if cron.suspended { "True" } else { "False" }),
+            Cell::from(cron.active.to_string().as_str()),
+            Cell::from(last.as_deref().unwrap_or("<none>")),
+            Cell::from(next.as_deref().unwrap_or("<none>")),
+        ]);
+    }
+    out.push('\n');
+    out.push_str(&table::render(&rows));
 }
 
 /// The Jobs, as kubectl prints them.

@@ -19,6 +19,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
         manifest_name: name.to_owned(),
         namespace: namespace.to_owned(),
         workload: None,
+        cron_job: None,
         uid: format!("{name}-uid-0123456789").into(),
         source: format!("/m/{name}.yaml"),
         status: status.to_owned(),
@@ -83,6 +84,7 @@ fn crashing_pod() -> PodReport {
 fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
         jobs: Vec::new(),
+        cron_jobs: Vec::new(),
         pulls: Vec::new(),
         image_gc: None,
         pressures: std::collections::BTreeMap::default(),

@@ -1,4 +1,4 @@
-//! Arguments of `restart`, `pull`, `stop`, `start` and `wait`.
+//! Arguments of `restart`, `pull`, `stop`, `start`, `run-job` and `wait`.
 
 use std::time::Duration;
 
@@ -30,6 +30,17 @@ pub struct RestartArgs {
     /// Pull the images first. If that fails, nothing is restarted.
     #[arg(long)]
     pub pull: bool,
+}
+
+/// Arguments of `run-job`.
+#[derive(Debug, Clone, Args)]
+pub struct RunJobArgs {
+    /// The CronJobs, by name or namespace/name.
+    #[arg(value_name = "CRONJOB", required = true)]
+    pub cron_jobs: Vec<String>,
+    /// The agent to connect to.
+    #[command(flatten)]
+    pub agent: AgentArgs,
 }
 
 /// Arguments of `wait`.

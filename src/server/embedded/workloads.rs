@@ -53,7 +53,7 @@ pub(super) fn complete(
         }
         WorkloadKind::DaemonSet => daemon_set(object, pods),
         // Not served yet.
-        WorkloadKind::Job => {}
+        WorkloadKind::Job | WorkloadKind::CronJob => {}
     }
 }
 

@@ -73,6 +73,8 @@ pub const WORKLOAD: &str = "mirrorlet.dev/workload";
 /// Our annotation of a pod that the embedded API stores: the UID of the object, which stays the same
 /// while the pod's own follows its spec. Never in a manifest.
 pub const OBJECT_UID: &str = "mirrorlet.dev/object-uid";
+/// Our annotation of a pod of a CronJob's run: the CronJob's name. Never in a manifest.
+pub const CRON_JOB: &str = "mirrorlet.dev/cron-job";
 /// The annotations that only the agent sets, and only for itself.
 pub const OWN: [&str; 3] = [BESIDE, STOPPED, RESTART];
 /// Our label telling `sandbox` from `container`.

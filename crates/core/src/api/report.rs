@@ -18,7 +18,7 @@ mod top;
 mod volumes;
 
 pub use images::{ImageReport, ImagesReport};
-pub use jobs::JobReport;
+pub use jobs::{CronJobReport, JobReport};
 pub use port::PortReport;
 pub use rollout::{
     Downtime, HistoryReport, PlanAction, PlanReport, PlannedPod, RevisionReport, RolloutPhase,
@@ -62,6 +62,9 @@ pub struct StatusReport {
     /// Every Job of its manifests, by namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobReport>,
+    /// Every CronJob of its manifests, by namespace and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cron_jobs: Vec<CronJobReport>,
     /// Problems that belong to no running pod: files that never parsed, duplicates.
     pub problems: Vec<Diagnostic>,
 }
@@ -311,6 +314,9 @@ pub struct PodReport {
     /// own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
+    /// The CronJob of which its Job is a run, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron_job: Option<String>,
     /// UID: of a static pod the hash of its manifest.
     pub uid: PodUid,
     /// Its source: file path, URL, or the API server.

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{LastGood, LastGoodDocument, Present, decide_file};
 use crate::api::{NodeName, Pod};
+use crate::cron::Runs;
 use crate::desired::{Origin, PodSource, SourcePod, SourceSet};
-use crate::job::Runs;
 use crate::manifest::{Accepted, AcceptedPod, AcceptedWorkload, ParseContext, parse_manifest};
 use crate::workload::WorkloadKey;
 

@@ -27,6 +27,7 @@ pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
         namespace: job.name.namespace.clone(),
         name: job.name.name.clone(),
         source: source.to_owned(),
+        cron_job: job.cron_job().map(str::to_owned),
         completions: job.rules.completions,
         active: count(ledger.active.len()),
         succeeded: ledger.succeeded.len(),

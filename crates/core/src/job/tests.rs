@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::{NodeName, PodUid, Timestamp};
+use crate::cron::Runs;
 use crate::desired::PodSource;
 use crate::job::seen::Failure;
 use crate::manifest::{Accepted, ParseContext, parse_manifest};
@@ -33,7 +34,9 @@ fn read(document: &str) -> Job {
     let Accepted::Workload(workload) = accepted else {
         panic!("no workload")
     };
-    let Runs::Job(job) = &**workload.runs.as_ref().unwrap();
+    let Runs::Job(job) = &**workload.runs.as_ref().unwrap() else {
+        panic!("no Job")
+    };
     job.clone()
 }
 

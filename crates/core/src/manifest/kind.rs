@@ -28,7 +28,7 @@ impl Kind {
 }
 
 /// Every kind that is read, beside lists of them.
-const KINDS: [(&str, Kind); 10] = [
+const KINDS: [(&str, Kind); 11] = [
     ("Pod", Kind::Pod),
     ("ConfigMap", Kind::Object(ObjectKind::ConfigMap)),
     ("Secret", Kind::Object(ObjectKind::Secret)),
@@ -39,6 +39,7 @@ const KINDS: [(&str, Kind); 10] = [
     ("Deployment", Kind::Workload(WorkloadKind::Deployment)),
     ("DaemonSet", Kind::Workload(WorkloadKind::DaemonSet)),
     ("Job", Kind::Workload(WorkloadKind::Job)),
+    ("CronJob", Kind::Workload(WorkloadKind::CronJob)),
 ];
 
 /// The kind of a document; none, with what is wrong noted, if it is not read.
@@ -71,7 +72,7 @@ pub(super) fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_
         };
         problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
         problems.help(format!(
-            "mirrorlet reads documents of apiVersion v1 and the kinds {}, and List; of apiVersion apps/v1 the kinds {}; of apiVersion batch/v1 the kind {}",
+            "mirrorlet reads documents of apiVersion v1 and the kinds {}, and List; of apiVersion apps/v1 the kinds {}; of apiVersion batch/v1 the kinds {}",
             of("v1"),
             of("apps/v1"),
             of("batch/v1")

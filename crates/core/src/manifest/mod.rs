@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
+use crate::cron::Runs;
 use crate::desired::{Places, PodSource};
-use crate::job::Runs;
 use crate::objects::{Object, ObjectKey, ObjectKind};
 use crate::workload::WorkloadKey;
 

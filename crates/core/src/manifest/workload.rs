@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::batch::v1::Job as JobDocument;
+use k8s_openapi::api::batch::v1::{
+    CronJob as CronJobDocument, CronJobSpec, Job as JobDocument, JobSpec,
+};
 use serde_json::{Map, Value, json};
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{Pod, keys};
-use crate::job::{Job, JobName, Rules, Runs};
+use crate::cron::{
+    Concurrency, CronJob, FAILED_DEFAULT, Runs, SUCCESSFUL_DEFAULT, Schedule, time_zone,
+};
+use crate::job::{Job, JobName, Rules};
 use crate::path::Path;
 use crate::workload::{Workload, WorkloadKey, WorkloadKind};
 
@@ -125,6 +131,15 @@ fn decode(
             };
             (document.map(of), causes)
         }
+        WorkloadKind::CronJob => {
+            let (document, causes) = decode_noting::<CronJobDocument>(canonical, problems);
+            let of = |d: CronJobDocument| {
+                let mut spec = d.spec;
+                let job = spec.job_template.spec.take().unwrap_or_default();
+                (d.metadata, Workload::CronJob(Box::new((spec, job))))
+            };
+            (document.map(of), causes)
+        }
     };
     let (metadata, workload) = decoded.unzip();
     (metadata, workload, causes)
@@ -138,22 +153,52 @@ fn template(kind: WorkloadKind, canonical: &Value) -> Option<&Value> {
 
 /// A workload with pods that end; `pod` is its first one.
 fn runs(key: &WorkloadKey, workload: &Workload, canonical: &Value, pod: &Arc<Pod>) -> Option<Runs> {
-    match workload {
-        Workload::Deployment(_) | Workload::DaemonSet(_) => None,
-        Workload::Job(spec) => Some(Runs::Job(Job {
+    let job = |name: String, path: &str, spec: &JobSpec| {
+        let written = canonical.pointer(path)?;
+        Some(Job {
             name: JobName {
                 namespace: key.namespace.clone(),
-                name: key.name.clone(),
+                name,
             },
-            content: job_content(
-                key.kind,
-                canonical.get("spec")?,
-                template(key.kind, canonical)?,
-            ),
+            content: job_content(key.kind, written, template(key.kind, canonical)?),
             rules: Rules::of(spec),
             template: Arc::clone(pod),
-        })),
+        })
+    };
+    match workload {
+        Workload::Deployment(_) | Workload::DaemonSet(_) => None,
+        Workload::Job(spec) => job(key.name.clone(), "/spec", spec).map(Runs::Job),
+        Workload::CronJob(specs) => {
+            let (spec, of_job) = &**specs;
+            let job = job(format!("{}-0", key.name), "/spec/jobTemplate/spec", of_job)?;
+            Some(Runs::CronJob(Box::new(cron_job(key, spec, job)?)))
+        }
     }
+}
+
+fn cron_job(key: &WorkloadKey, spec: &CronJobSpec, job: Job) -> Option<CronJob> {
+    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+    let zone = match spec.time_zone.as_deref() {
+        Some(name) => time_zone(name)?,
+        None => TimeZone::UTC,
+    };
+    Some(CronJob {
+        name: JobName {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        },
+        schedule: Schedule::parse(&spec.schedule, zone).ok()?,
+        text: spec.schedule.clone(),
+        zone: spec.time_zone.clone(),
+        concurrency: Concurrency::of(spec.concurrency_policy.as_deref()),
+        starting_deadline: spec
+            .starting_deadline_seconds
+            .and_then(|s| u64::try_from(s).ok()),
+        successful: number(spec.successful_jobs_history_limit).unwrap_or(SUCCESSFUL_DEFAULT),
+        failed: number(spec.failed_jobs_history_limit).unwrap_or(FAILED_DEFAULT),
+        suspend: spec.suspend == Some(true),
+        job,
+    })
 }
 
 /// The hash of all that makes a Job another one: `spec` is its spec as written, `template` that of

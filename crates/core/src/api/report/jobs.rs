@@ -15,6 +15,9 @@ pub struct JobReport {
     pub name: String,
     /// The file or URL of its document.
     pub source: String,
+    /// The CronJob that it is a run of, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron_job: Option<String>,
     /// How many pods have to succeed; none where the first one says that all is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completions: Option<u32>,
@@ -46,16 +49,42 @@ pub struct JobReport {
     pub ended_at: Option<Timestamp>,
 }
 
+/// A CronJob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CronJobReport {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The file or URL of its document.
+    pub source: String,
+    /// Its schedule, as it is written.
+    pub schedule: String,
+    /// The time zone of the schedule.
+    pub time_zone: String,
+    /// Whether nothing is started.
+    pub suspended: bool,
+    /// How many of its Jobs run.
+    pub active: u32,
+    /// The last time that was due and for which a Job was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_schedule: Option<Timestamp>,
+    /// The next time that is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_schedule: Option<Timestamp>,
+}
+
 impl JobReport {
     /// Whether a text names it: `job/backup`, or with its namespace.
     #[must_use]
     pub fn is_named(&self, text: &str) -> bool {
-        let kinds = ["job/", "jobs/", "job.batch/"];
-        let named = kinds.iter().find_map(|kind| text.strip_prefix(kind));
-        named.is_some_and(|named| match named.split_once('/') {
-            Some((namespace, name)) => self.namespace == namespace && self.name == name,
-            None => self.name == named,
-        })
+        is_named(
+            text,
+            &["job/", "jobs/", "job.batch/"],
+            &self.namespace,
+            &self.name,
+        )
     }
 
     /// Whether a pod is its.
@@ -71,4 +100,25 @@ impl JobReport {
     pub fn has_failed(&self) -> bool {
         self.condition == "Failed"
     }
+}
+
+impl CronJobReport {
+    /// Whether a text names it: `cronjob/backup`, or with its namespace.
+    #[must_use]
+    pub fn is_named(&self, text: &str) -> bool {
+        is_named(
+            text,
+            &["cronjob/", "cronjobs/", "cj/"],
+            &self.namespace,
+            &self.name,
+        )
+    }
+}
+
+fn is_named(text: &str, kinds: &[&str], namespace: &str, name: &str) -> bool {
+    let named = kinds.iter().find_map(|kind| text.strip_prefix(kind));
+    named.is_some_and(|named| match named.split_once('/') {
+        Some((of, known)) => of == namespace && known == name,
+        None => named == name,
+    })
 }

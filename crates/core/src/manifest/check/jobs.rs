@@ -1,10 +1,12 @@
-//! Create-validation of Jobs.
+//! Create-validation of Jobs and CronJobs.
 //!
-//! Upstream: `pkg/apis/batch/validation/validation.go` (`ValidateJobSpec`).
+//! Upstream: `pkg/apis/batch/validation/validation.go` (`ValidateJobSpec`, `ValidateCronJobSpec`).
 
-use k8s_openapi::api::batch::v1::{JobSpec, PodFailurePolicyRule, SuccessPolicyRule};
+use jiff::tz::TimeZone;
+use k8s_openapi::api::batch::v1::{CronJobSpec, JobSpec, PodFailurePolicyRule, SuccessPolicyRule};
 
 use crate::api::{Code, Pod, Severity};
+use crate::cron::{Concurrency, Schedule, time_zone};
 use crate::job::{FailureAction, INDEXED, IndexSet, NON_INDEXED};
 use crate::manifest::problems::Problems;
 use crate::path::Path;
@@ -24,6 +26,8 @@ const VALUES_MAX: usize = 255;
 const PATTERNS_MAX: usize = 20;
 /// Longest name of a host.
 const HOSTNAME_MAX: usize = 63;
+/// Longest name of a CronJob, as upstream: its Jobs' names are 11 characters longer.
+const CRON_NAME_MAX: usize = 52;
 /// The controller of Jobs that is meant where a document names none.
 const CONTROLLER: &str = "kubernetes.io/job-controller";
 
@@ -54,6 +58,54 @@ pub(super) fn check_job(
     let at_once = spec.parallelism.unwrap_or(1);
     if at_once.min(spec.completions.unwrap_or(at_once)) > 1 {
         check_host_ports(WorkloadKind::Job, pod, at, problems);
+    }
+}
+
+/// Checks what a CronJob has beside its Job.
+pub(super) fn check_cron_job(
+    spec: &CronJobSpec,
+    name: &str,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if name.len() > CRON_NAME_MAX {
+        let message = format!("must not be longer than {CRON_NAME_MAX} characters");
+        problems.invalid(&Path::of("metadata").key("name"), message);
+    }
+    let zone = match spec.time_zone.as_deref() {
+        None => Some(TimeZone::UTC),
+        Some(name) => {
+            let zone = time_zone(name);
+            if zone.is_none() {
+                let path = at.key("timeZone");
+                problems.invalid(&path, "no time zone is known by this name");
+                problems.help("use a name of the IANA database, like Europe/Berlin");
+            }
+            zone
+        }
+    };
+    let path = at.key("schedule");
+    if spec.schedule.is_empty() {
+        problems.required(&path, "a CronJob needs a schedule");
+    } else if let Err(why) = Schedule::parse(&spec.schedule, zone.unwrap_or(TimeZone::UTC)) {
+        problems.invalid(&path, why.to_string());
+        problems.help("for example \"30 2 * * 1-5\": at half past two on Monday to Friday");
+    }
+    let policies = Concurrency::ALL.map(|(name, _)| name);
+    let policy = spec.concurrency_policy.as_deref();
+    one_of(policy, &policies, &at.key("concurrencyPolicy"), problems);
+    let deadline = spec.starting_deadline_seconds;
+    if deadline.is_some_and(|seconds| seconds < 0) {
+        problems.invalid(&at.key("startingDeadlineSeconds"), "must not be negative");
+    }
+    for (field, value) in [
+        (
+            "successfulJobsHistoryLimit",
+            spec.successful_jobs_history_limit,
+        ),
+        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
+    ] {
+        not_negative(value, &at.key(field), problems);
     }
 }
 

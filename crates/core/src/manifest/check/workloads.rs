@@ -50,16 +50,18 @@ pub(in crate::manifest) fn check_workload(
         problems.required(&at, format!("a {kind} needs a spec"));
         return;
     }
-    let has_template = written.pointer("/spec/template").is_some();
+    let template = Path::default().dotted(kind.template_path());
+    let written_template = written_at(written, kind.template_path());
+    let has_template = written_template.is_some();
     if let Some(selector) = workload.selector() {
         check_selector(selector, kind, pod, has_template.then_some(&at), problems);
     }
     if !has_template {
         let message = format!("a {kind} needs the template of its pods");
-        problems.required(&at.key("template"), message);
+        problems.required(&template, message);
         return;
     }
-    check_template_fields(workload, pod, written, &at.key("template"), problems);
+    check_template_fields(workload, pod, written_template, &template, problems);
     match workload {
         Workload::Deployment(spec) => check_deployment(spec, pod, written, &at, problems),
         Workload::DaemonSet(spec) => check_daemon_set(spec, &at, problems),
@@ -67,8 +69,20 @@ pub(in crate::manifest) fn check_workload(
             let name = metadata.name.as_deref().unwrap_or_default();
             super::jobs::check_job(spec, name, pod, &at, problems);
         }
+        Workload::CronJob(specs) => {
+            let name = metadata.name.as_deref().unwrap_or_default();
+            super::jobs::check_cron_job(&specs.0, name, &at, problems);
+            let (name, at) = (format!("{name}-00000000"), at.dotted("jobTemplate.spec"));
+            super::jobs::check_job(&specs.1, &name, pod, &at, problems);
+        }
     }
     check_order(workload, pod, &at, problems);
+}
+
+/// The value at a path of a document.
+fn written_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut keys = path.split('.');
+    keys.try_fold(document, |value, key| value.get(key))
 }
 
 fn check_metadata(
@@ -177,12 +191,12 @@ fn selects(selector: &LabelSelector, pod: &Pod) -> bool {
 fn check_template_fields(
     workload: &Workload,
     pod: &Pod,
-    written: &Value,
+    written: Option<&Value>,
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
     let kind = workload.kind();
-    let metadata = written.pointer("/spec/template/metadata");
+    let metadata = written.and_then(|template| template.get("metadata"));
     for key in NAMES {
         if metadata.and_then(|metadata| metadata.get(key)).is_some() {
             let message = format!("has no effect: the pods are named after the {kind}");
@@ -190,7 +204,7 @@ fn check_template_fields(
         }
     }
     let Some(spec) = &pod.spec else { return };
-    if matches!(workload, Workload::Job(_)) {
+    if matches!(workload, Workload::Job(_) | Workload::CronJob(_)) {
         return;
     }
     let at = at.key("spec");
@@ -264,7 +278,7 @@ pub(super) fn check_host_ports(
 ) {
     let field = match kind {
         WorkloadKind::Deployment | WorkloadKind::DaemonSet => "replicas",
-        WorkloadKind::Job => "parallelism",
+        WorkloadKind::Job | WorkloadKind::CronJob => "parallelism",
     };
     let help = format!(
         "let one pod have the port: set {field} to 1, or write a pod of its own that forwards to the others by the name of a Service"
@@ -426,7 +440,7 @@ fn check_order(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problem
         Workload::Deployment(_) => (at.key("strategy"), "strategy: {type: Recreate}"),
         Workload::DaemonSet(_) => (at.key("updateStrategy"), "maxSurge: 0"),
         // Its pods are never replaced.
-        Workload::Job(_) => return,
+        Workload::Job(_) | Workload::CronJob(_) => return,
     };
     let consequence = match order.strategy {
         RolloutStrategy::StartFirst => "edits will be held",

@@ -1,0 +1,292 @@
+//! CronJobs of manifests: when the next run of one is due, and which of its runs there are.
+//!
+//! Each run is a [`Job`]. What is kept is a [`CronLedger`]: up to when the schedule was followed, the
+//! times that were due already, and the runs with their Jobs as they were then. [`decide`] makes the
+//! next one of it. As with Jobs, nothing is started before the disk has it.
+//!
+//! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go` (`syncCronJob`).
+
+mod schedule;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::report::CronJobReport;
+use crate::api::{Pod, Timestamp, keys};
+use crate::clock::elapsed;
+use crate::job::{Job, JobName, pod_name};
+
+pub use schedule::{NotSchedule, Schedule, time_zone};
+
+/// Runs that succeeded and that stay when a document says nothing, as upstream.
+pub const SUCCESSFUL_DEFAULT: u32 = 3;
+/// Runs that failed and that stay when a document says nothing, as upstream.
+pub const FAILED_DEFAULT: u32 = 1;
+/// How far the clock may be set back without that a time is due again, in seconds.
+const REMEMBERED: i64 = 2 * 86_400;
+/// Most times that are remembered: those of two days at each minute.
+const TIMES_MAX: usize = 2 * 24 * 60;
+/// Longest time between two looks: the clock may be set forward, or the machine sleep.
+const LOOK_MAX: Duration = Duration::from_secs(30);
+
+/// What becomes of a run that is due while another one runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Concurrency {
+    /// Both run.
+    #[default]
+    Allow,
+    /// It waits, and is left out once the next one is due.
+    Forbid,
+    /// The other one is ended.
+    Replace,
+}
+
+impl Concurrency {
+    /// Every policy, by its name in documents.
+    pub const ALL: [(&str, Self); 3] = [
+        ("Allow", Self::Allow),
+        ("Forbid", Self::Forbid),
+        ("Replace", Self::Replace),
+    ];
+
+    /// The policy of that name; the default one of an unknown name.
+    #[must_use]
+    pub fn of(name: Option<&str>) -> Self {
+        let mut all = Self::ALL.into_iter();
+        let known = all.find(|(known, _)| Some(*known) == name);
+        known.map_or_else(Self::default, |(_, policy)| policy)
+    }
+}
+
+/// A CronJob, as its document describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CronJob {
+    /// Its name.
+    pub name: JobName,
+    /// When it is due.
+    pub schedule: Schedule,
+    /// The schedule as it is written.
+    pub text: String,
+    /// The name of its time zone, if its document has one.
+    pub zone: Option<String>,
+    /// What becomes of a run that is due while another one runs.
+    pub concurrency: Concurrency,
+    /// Seconds after which a run that is due is too late.
+    pub starting_deadline: Option<u64>,
+    /// How many runs that succeeded stay.
+    pub successful: u32,
+    /// How many runs that failed stay.
+    pub failed: u32,
+    /// Whether nothing is started.
+    pub suspend: bool,
+    /// The Job of number 0.
+    pub job: Job,
+}
+
+/// A workload with pods that end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Runs {
+    /// A Job.
+    Job(Job),
+    /// A CronJob, of which each run is a Job.
+    CronJob(Box<CronJob>),
+}
+
+/// What is kept of a CronJob.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CronLedger {
+    /// Up to when the schedule was followed.
+    pub followed: Timestamp,
+    /// The last time that was due and for which a run was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Timestamp>,
+    /// The times that were due and for which a run was started, in seconds since 1970, as long as the
+    /// clock may come to them again.
+    pub times: BTreeSet<i64>,
+    /// The number of the next run that a person orders.
+    pub ordered: u32,
+    /// The runs that there are, oldest first.
+    pub runs: Vec<Run>,
+}
+
+/// One run of a CronJob.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    /// When it was due; none if a person ordered it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    /// Its Job, as it was then.
+    pub job: Job,
+}
+
+/// What a CronJob is decided by.
+pub struct CronInput<'a> {
+    /// The CronJob, as its document describes it now.
+    pub cron: &'a CronJob,
+    /// Its ledger, as the disk has it; none of a CronJob that is new.
+    pub ledger: Option<&'a CronLedger>,
+    /// How a Job ended, if it has: whether it is complete.
+    pub ended: &'a dyn Fn(&JobName) -> Option<bool>,
+    /// Whether a person orders a run.
+    pub ordered: bool,
+    /// Whether runs may be started.
+    pub may_start: bool,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+/// What becomes of a CronJob.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CronDecision {
+    /// Its ledger from now on.
+    pub ledger: CronLedger,
+    /// The Jobs that begin.
+    pub begun: Vec<JobName>,
+    /// When to decide again though nothing happens.
+    pub look_again: Option<Duration>,
+}
+
+/// Decides what becomes of a CronJob. Reads nothing but its argument.
+#[must_use]
+pub fn decide(input: &CronInput<'_>) -> CronDecision {
+    let (cron, now) = (input.cron, input.now);
+    let mut ledger = input.ledger.cloned().unwrap_or_else(|| CronLedger {
+        followed: now,
+        last: None,
+        times: BTreeSet::new(),
+        ordered: 0,
+        runs: Vec::new(),
+    });
+    let mut begun = Vec::new();
+    // The clock was set back: what comes again isn't due again.
+    ledger.followed = ledger.followed.min(now);
+    if input.ordered {
+        let number = format!("run-{}", ledger.ordered);
+        ledger.ordered = ledger.ordered.wrapping_add(1);
+        begun.push(start(&mut ledger, cron, None, &number));
+    }
+    let due = due(input, &ledger);
+    if let Some(due) = due
+        && input.may_start
+        && !cron.suspend
+    {
+        let runs = |run: &Run| (input.ended)(&run.job.name).is_none();
+        let is_busy = ledger.runs.iter().any(|run| run.due.is_some() && runs(run));
+        let waits = is_busy && cron.concurrency == Concurrency::Forbid;
+        if !waits {
+            if cron.concurrency == Concurrency::Replace {
+                ledger.runs.retain(|run| run.due.is_none() || !runs(run));
+            }
+            ledger.followed = due;
+            ledger.last = Some(due);
+            ledger.times.insert(due.as_second());
+            let number = due.as_second().div_euclid(60).to_string();
+            begun.push(start(&mut ledger, cron, Some(due), &number));
+        }
+    }
+    forget_times(&mut ledger, now);
+    forget_runs(&mut ledger, input);
+    let next = cron.schedule.next(now).filter(|_| !cron.suspend);
+    CronDecision {
+        ledger,
+        begun,
+        look_again: next.map(|next| elapsed(now, next).min(LOOK_MAX)),
+    }
+}
+
+/// The time that is due now: the last one, if there was no run for it and it isn't too late. Those
+/// before it are left out, however many.
+fn due(input: &CronInput<'_>, ledger: &CronLedger) -> Option<Timestamp> {
+    let due = input.cron.schedule.previous(input.now)?;
+    let is_new = due > ledger.followed && !ledger.times.contains(&due.as_second());
+    let late = elapsed(due, input.now);
+    let deadline = input.cron.starting_deadline;
+    let in_time = deadline.is_none_or(|seconds| late <= Duration::from_secs(seconds));
+    (is_new && in_time).then_some(due)
+}
+
+fn start(ledger: &mut CronLedger, cron: &CronJob, due: Option<Timestamp>, number: &str) -> JobName {
+    let job = cron.run(number);
+    let name = job.name.clone();
+    ledger.runs.retain(|run| run.job.name != name);
+    ledger.runs.push(Run { due, job });
+    name
+}
+
+/// Times that the clock won't come to again are forgotten.
+fn forget_times(ledger: &mut CronLedger, now: Timestamp) {
+    let oldest = now.as_second() - REMEMBERED;
+    ledger.times.retain(|time| *time >= oldest);
+    while ledger.times.len() > TIMES_MAX {
+        ledger.times.pop_first();
+    }
+}
+
+/// Of the runs that are over, the newest ones stay, as many as the document says.
+fn forget_runs(ledger: &mut CronLedger, input: &CronInput<'_>) {
+    let limits = [(true, input.cron.successful), (false, input.cron.failed)];
+    for (complete, limit) in limits {
+        let is_one = |run: &Run| (input.ended)(&run.job.name) == Some(complete);
+        let count = ledger.runs.iter().filter(|run| is_one(run)).count();
+        let mut surplus = count.saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+        ledger.runs.retain(|run| {
+            let goes = surplus > 0 && is_one(run);
+            surplus -= usize::from(goes);
+            !goes
+        });
+    }
+}
+
+impl CronJob {
+    /// The Job of one of its runs.
+    fn run(&self, number: &str) -> Job {
+        let name = format!("{}-{number}", self.name.name);
+        let mut template = Pod::clone(&self.job.template);
+        let of_template = pod_name(&self.job.name.name, 0, 0);
+        let full = template.metadata.name.as_deref().unwrap_or_default();
+        let suffix = full.strip_prefix(&of_template).unwrap_or_default();
+        template.metadata.name = Some(format!("{}{suffix}", pod_name(&name, 0, 0)));
+        let annotations = template.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::WORKLOAD.to_owned(), format!("Job/{name}"));
+        annotations.insert(keys::CRON_JOB.to_owned(), self.name.name.clone());
+        Job {
+            name: JobName {
+                namespace: self.name.namespace.clone(),
+                name,
+            },
+            template: Arc::new(template),
+            ..self.job.clone()
+        }
+    }
+
+    /// Its state, for people; `active` says how many of its Jobs run, and `source` where its document
+    /// is.
+    #[must_use]
+    pub fn report(
+        &self,
+        ledger: &CronLedger,
+        active: u32,
+        source: &str,
+        now: Timestamp,
+    ) -> CronJobReport {
+        CronJobReport {
+            namespace: self.name.namespace.clone(),
+            name: self.name.name.clone(),
+            source: source.to_owned(),
+            schedule: self.text.clone(),
+            time_zone: self.zone.clone().unwrap_or_else(|| "UTC".to_owned()),
+            suspended: self.suspend,
+            active,
+            last_schedule: ledger.last,
+            next_schedule: self.schedule.next(now).filter(|_| !self.suspend),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

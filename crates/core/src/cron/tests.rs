@@ -1,0 +1,486 @@
+use std::collections::BTreeMap;
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+use super::*;
+use crate::api::NodeName;
+use crate::desired::PodSource;
+use crate::manifest::{Accepted, ParseContext, parse_manifest};
+
+fn document(spec: &str) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: backup}}\nspec:\n  jobTemplate:\n    spec:\n      template:\n        spec:\n          restartPolicy: Never\n          containers: [{{name: c, image: i}}]\n  {spec}\n"
+    )
+}
+
+fn parsed(spec: &str) -> crate::manifest::Document {
+    let node = NodeName::from("box");
+    let context = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: "/m/backup.yaml",
+    };
+    let parsed = parse_manifest(document(spec).as_bytes(), &context);
+    parsed.documents[0].clone()
+}
+
+fn cron(spec: &str) -> CronJob {
+    let document = parsed(spec);
+    let Some(Accepted::Workload(workload)) = document.accepted else {
+        panic!("{:?}", document.problems)
+    };
+    let Runs::CronJob(cron) = &**workload.runs.as_ref().unwrap() else {
+        panic!("no CronJob")
+    };
+    (**cron).clone()
+}
+
+fn utc(text: &str) -> Timestamp {
+    let time: DateTime = text.parse().unwrap();
+    time.to_zoned(TimeZone::UTC).unwrap().timestamp()
+}
+
+/// The next times of a schedule after a moment, in its zone.
+fn times(schedule: &str, zone: &str, after: &str, count: usize) -> String {
+    let zone = time_zone(zone).unwrap();
+    let schedule = Schedule::parse(schedule, zone.clone()).unwrap();
+    let after: DateTime = after.parse().unwrap();
+    let mut at = after.to_zoned(zone.clone()).unwrap().timestamp();
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let next = schedule.next(at).unwrap();
+        assert_eq!(schedule.previous(next), Some(next));
+        found.push(
+            next.to_zoned(zone.clone())
+                .strftime("%m-%d %H:%M%:z")
+                .to_string(),
+        );
+        at = next;
+    }
+    found.join(" ").replace("+00:00", "")
+}
+
+#[test]
+fn schedules_are_read_as_upstream_reads_them() {
+    for (schedule, after, expected) in [
+        (
+            "*/20 * * * *",
+            "2026-01-01T00:00",
+            "01-01 00:20 01-01 00:40 01-01 01:00",
+        ),
+        (
+            "50/4 0 * * *",
+            "2026-01-01T00:00",
+            "01-01 00:50 01-01 00:54 01-01 00:58",
+        ),
+        (
+            "0 9-17/4 * * *",
+            "2026-01-01T00:00",
+            "01-01 09:00 01-01 13:00 01-01 17:00",
+        ),
+        (
+            "30 2 * * MON-fri",
+            "2026-01-02T03:00",
+            "01-05 02:30 01-06 02:30 01-07 02:30",
+        ),
+        (
+            "0 0 ? feb 0",
+            "2026-01-01T00:00",
+            "02-01 00:00 02-08 00:00 02-15 00:00",
+        ),
+        // One of two days suffices, unless one of them is a star.
+        (
+            "0 0 13 * 5",
+            "2026-02-01T00:00",
+            "02-06 00:00 02-13 00:00 02-20 00:00",
+        ),
+        (
+            "0 0 13 * *",
+            "2026-02-01T00:00",
+            "02-13 00:00 03-13 00:00 04-13 00:00",
+        ),
+        (
+            "0 0 */15 * 1",
+            "2026-02-01T00:00",
+            "02-02 00:00 02-09 00:00 02-16 00:00",
+        ),
+        (
+            "0 0 29 2 *",
+            "2026-01-01T00:00",
+            "02-29 00:00 02-29 00:00 02-29 00:00",
+        ),
+        (
+            "@monthly",
+            "2026-01-01T00:00",
+            "02-01 00:00 03-01 00:00 04-01 00:00",
+        ),
+        (
+            "@weekly",
+            "2026-01-01T00:00",
+            "01-04 00:00 01-11 00:00 01-18 00:00",
+        ),
+        (
+            "@hourly",
+            "2026-01-01T00:00",
+            "01-01 01:00 01-01 02:00 01-01 03:00",
+        ),
+    ] {
+        // workloads 10
+        assert_eq!(times(schedule, "UTC", after, 3), expected, "{schedule}");
+    }
+}
+
+#[test]
+fn clocks_that_change_repeat_and_leave_out_nothing() {
+    for (schedule, zone, after, expected) in [
+        // The hour from 2 to 3 isn't there.
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-03-28T00:00",
+            "03-28 02:30+01:00 03-29 03:00+02:00 03-30 02:30+02:00",
+        ),
+        // It is there twice.
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-10-24T12:00",
+            "10-25 02:30+02:00 10-26 02:30+01:00 10-27 02:30+01:00",
+        ),
+        (
+            "*/30 * * * *",
+            "Europe/Berlin",
+            "2026-10-25T02:00",
+            "10-25 02:30+02:00 10-25 02:00+01:00 10-25 02:30+01:00",
+        ),
+        (
+            "0 12 * * *",
+            "Asia/Tokyo",
+            "2026-01-01T00:00",
+            "01-01 12:00+09:00",
+        ),
+    ] {
+        let count = expected.split(' ').count() / 2;
+        // workloads 10
+        assert_eq!(times(schedule, zone, after, count), expected, "{schedule}");
+    }
+}
+
+#[test]
+fn wrong_schedules_are_refused_by_field() {
+    for (schedule, words) in [
+        ("* * * *", "must have five fields"),
+        ("* * * * * *", "must have five fields"),
+        ("60 * * * *", "the minute is wrong"),
+        ("* 24 * * *", "the hour is wrong"),
+        ("* * 0 * *", "the day of the month is wrong"),
+        ("* * L * *", "the day of the month is wrong"),
+        ("* * * 13 *", "the month is wrong"),
+        ("* * * * 7", "the day of the week is wrong"),
+        ("* * * * mon#1", "the day of the week is wrong"),
+        ("*/0 * * * *", "the minute is wrong"),
+        ("5-1 * * * *", "the minute is wrong"),
+        ("1,,2 * * * *", "the minute is wrong"),
+        ("0 0 30 2 *", "there is no such day"),
+        ("@every 1h", "@every is not supported"),
+        (
+            "TZ=UTC * * * * *",
+            "a time zone in the schedule is not supported",
+        ),
+        ("@never", "must have five fields"),
+    ] {
+        let why = Schedule::parse(schedule, TimeZone::UTC).unwrap_err();
+        assert!(why.to_string().starts_with(words), "{schedule}: {why}");
+    }
+    for name in ["", "local", "Local", "Europe/Nowhere", "../etc/passwd"] {
+        assert!(time_zone(name).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn a_cron_job_is_checked_as_the_api_server_checks_it() {
+    for (spec, fields) in [
+        ("schedule: \"@daily\"", ""),
+        ("suspend: false", "spec.schedule"),
+        ("schedule: \"61 * * * *\"", "spec.schedule"),
+        ("schedule: \"@daily\"\n  timeZone: Nowhere", "spec.timeZone"),
+        (
+            "schedule: \"@daily\"\n  concurrencyPolicy: Never",
+            "spec.concurrencyPolicy",
+        ),
+        (
+            "schedule: \"@daily\"\n  startingDeadlineSeconds: -1",
+            "spec.startingDeadlineSeconds",
+        ),
+        (
+            "schedule: \"@daily\"\n  successfulJobsHistoryLimit: -1\n  failedJobsHistoryLimit: -1",
+            "spec.failedJobsHistoryLimit spec.successfulJobsHistoryLimit",
+        ),
+    ] {
+        let problems = parsed(spec).problems;
+        let mut found: Vec<_> = problems.iter().filter_map(|p| p.field.clone()).collect();
+        found.sort();
+        assert_eq!(found.join(" "), fields, "{spec}");
+    }
+    // A problem of the Job is at its field.
+    let text = document("schedule: \"@daily\"").replace("Never", "Always");
+    let node = NodeName::from("box");
+    let context = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: "/m/backup.yaml",
+    };
+    let parsed = parse_manifest(text.as_bytes(), &context);
+    let problem = &parsed.documents[0].problems[0];
+    assert_eq!(
+        problem.field.as_deref(),
+        Some("spec.jobTemplate.spec.template.spec.restartPolicy")
+    );
+    assert_eq!(problem.position.unwrap().line, 9);
+}
+
+/// A CronJob's life: a ledger that is always on disk, and Jobs that end when a test says so.
+struct Life {
+    cron: CronJob,
+    ledger: Option<CronLedger>,
+    ended: BTreeMap<JobName, bool>,
+}
+
+impl Life {
+    fn new(spec: &str) -> Self {
+        Self {
+            cron: cron(spec),
+            ledger: None,
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// Decides, and returns the runs that begin: when they were due.
+    fn at(&mut self, now: &str) -> String {
+        self.step(utc(now), false).join(" ")
+    }
+
+    fn step(&mut self, now: Timestamp, ordered: bool) -> Vec<String> {
+        let decision = decide(&CronInput {
+            cron: &self.cron,
+            ledger: self.ledger.as_ref(),
+            ended: &|job| self.ended.get(job).copied(),
+            ordered,
+            may_start: true,
+            now,
+        });
+        let runs = &decision.ledger.runs;
+        let begun = decision.begun.iter().map(|name| {
+            let run = runs.iter().find(|run| run.job.name == *name).unwrap();
+            run.due.map_or_else(
+                || name.name.clone(),
+                |due| due.to_zoned(TimeZone::UTC).strftime("%dT%H:%M").to_string(),
+            )
+        });
+        let begun: Vec<String> = begun.collect();
+        self.ledger = Some(decision.ledger);
+        begun
+    }
+
+    fn end(&mut self, complete: bool) {
+        let last = self.ledger.as_ref().unwrap().runs.last().unwrap();
+        self.ended.insert(last.job.name.clone(), complete);
+    }
+
+    fn runs(&self) -> usize {
+        self.ledger.as_ref().unwrap().runs.len()
+    }
+}
+
+#[test]
+fn whoever_was_away_makes_one_late_run() {
+    let mut life = Life::new("schedule: \"0 * * * *\"");
+    // What was due before the CronJob was there isn't due.
+    assert_eq!(life.at("2026-01-01T00:30"), "");
+    assert_eq!(life.at("2026-01-01T01:00"), "01T01:00");
+    assert_eq!(life.at("2026-01-01T01:00"), "");
+    // workloads 11
+    assert_eq!(life.at("2026-01-01T09:59"), "01T09:00");
+    assert_eq!(life.at("2026-01-01T10:00"), "01T10:00");
+    let mut life = Life::new("schedule: \"0 * * * *\"\n  startingDeadlineSeconds: 600");
+    life.at("2026-01-01T00:30");
+    assert_eq!(life.at("2026-01-01T01:11"), "");
+    assert_eq!(life.at("2026-01-01T04:10"), "01T04:00");
+}
+
+#[test]
+fn a_clock_that_jumps_doubles_nothing() {
+    let mut life = Life::new("schedule: \"0 * * * *\"");
+    life.at("2026-01-01T00:30");
+    assert_eq!(life.at("2026-01-01T01:00"), "01T01:00");
+    // Set forward by mistake, and back again.
+    assert_eq!(life.at("2026-01-01T05:10"), "01T05:00");
+    assert_eq!(life.at("2026-01-01T01:20"), "");
+    // What was left out by that comes in its time, and what was done doesn't.
+    assert_eq!(life.at("2026-01-01T02:00"), "01T02:00");
+    assert_eq!(life.at("2026-01-01T04:00"), "01T04:00");
+    // workloads 11
+    assert_eq!(life.at("2026-01-01T05:00"), "");
+    assert_eq!(life.at("2026-01-01T06:00"), "01T06:00");
+    // Back beyond all that was.
+    assert_eq!(life.at("2025-12-31T23:30"), "");
+    assert_eq!(life.at("2026-01-01T00:00"), "01T00:00");
+    assert_eq!(life.at("2026-01-01T01:00"), "");
+}
+
+#[test]
+fn a_run_that_is_due_while_another_runs() {
+    for (policy, second, runs) in [
+        ("Allow", "01T02:00", 2),
+        ("Forbid", "", 1),
+        ("Replace", "01T02:00", 1),
+    ] {
+        let spec = format!("schedule: \"0 * * * *\"\n  concurrencyPolicy: {policy}");
+        let mut life = Life::new(&spec);
+        life.at("2026-01-01T00:30");
+        life.at("2026-01-01T01:00");
+        assert_eq!(life.at("2026-01-01T02:00"), second, "{policy}");
+        // workloads 10
+        assert_eq!(life.runs(), runs, "{policy}");
+        // What waited is made up for.
+        life.end(true);
+        let late = if policy == "Forbid" { "01T02:00" } else { "" };
+        assert_eq!(life.at("2026-01-01T02:30"), late, "{policy}");
+    }
+}
+
+#[test]
+fn runs_that_are_over_stay_as_long_as_the_document_says() {
+    let spec =
+        "schedule: \"0 * * * *\"\n  successfulJobsHistoryLimit: 2\n  failedJobsHistoryLimit: 0";
+    let mut life = Life::new(spec);
+    life.at("2026-01-01T00:30");
+    for hour in 1..=5 {
+        life.at(&format!("2026-01-01T0{hour}:00"));
+        life.end(hour != 2);
+        life.at(&format!("2026-01-01T0{hour}:01"));
+    }
+    let runs = &life.ledger.as_ref().unwrap().runs;
+    let names: Vec<&str> = runs.iter().map(|run| run.job.name.name.as_str()).collect();
+    let minutes = |hour: &str| utc(hour).as_second() / 60;
+    let expected =
+        ["2026-01-01T04:00", "2026-01-01T05:00"].map(|hour| format!("backup-{}", minutes(hour)));
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn a_run_that_is_ordered_counts_for_no_schedule() {
+    let mut life =
+        Life::new("schedule: \"0 * * * *\"\n  concurrencyPolicy: Forbid\n  suspend: true");
+    assert_eq!(life.step(utc("2026-01-01T00:30"), true), ["backup-run-0"]);
+    assert_eq!(life.step(utc("2026-01-01T00:31"), true), ["backup-run-1"]);
+    assert_eq!(life.at("2026-01-01T01:00"), "");
+    life.cron.suspend = false;
+    assert_eq!(life.at("2026-01-01T01:10"), "01T01:00");
+    let run = &life.ledger.as_ref().unwrap().runs[0];
+    let template = serde_json::json!(run.job.template);
+    assert_eq!(template["metadata"]["name"], "backup-run-0-0-box");
+    let annotations = &template["metadata"]["annotations"];
+    assert_eq!(annotations["mirrorlet.dev/workload"], "Job/backup-run-0");
+    assert_eq!(annotations["mirrorlet.dev/cron-job"], "backup");
+    assert_eq!(run.job.cron_job(), Some("backup"));
+}
+
+/// A number from a seed, by a recurrence that is good enough for dice.
+fn dice(seed: &mut u64, sides: u64) -> u64 {
+    *seed = seed
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % sides
+}
+
+/// Part of a machine's year: from when to when, in seconds, and by how much its clock was wrong.
+struct Part {
+    from: i64,
+    to: i64,
+    wrong: i64,
+}
+
+/// Lives through a year, and returns the parts of it, and the times for which there were runs.
+fn year(life: &mut Life, seed: &mut u64, from: i64, end: i64) -> (Vec<Part>, Vec<i64>) {
+    let (mut now, mut wrong) = (from, 0);
+    let (mut parts, mut begun) = (Vec::new(), Vec::new());
+    while now < end {
+        life.step(Timestamp::from_second(now + wrong).unwrap(), false);
+        let ledger = life.ledger.as_ref().unwrap();
+        for run in &ledger.runs {
+            if life.ended.insert(run.job.name.clone(), true).is_none() {
+                begun.push(run.due.unwrap().as_second());
+            }
+        }
+        let from = now;
+        let roll = |seed: &mut u64, sides: u64| i64::try_from(dice(seed, sides)).unwrap();
+        match dice(seed, 300) {
+            // The machine sleeps, or the agent is away, for up to two days.
+            0 => now += roll(seed, 2 * 86_400),
+            // The clock is set wrong, by up to three hours.
+            1..=3 if wrong == 0 => wrong = roll(seed, 21_600) - 10_800,
+            4..=90 if wrong != 0 => wrong = 0,
+            _ => now += roll(seed, 3_600),
+        }
+        let wrong_so_far = if now == from { 0 } else { wrong };
+        parts.push(Part {
+            from,
+            to: now,
+            wrong: wrong_so_far,
+        });
+    }
+    (parts, begun)
+}
+
+#[test]
+fn a_year_of_ten_cron_jobs_over_sleeps_and_clocks_that_jump() {
+    const DEADLINE: i64 = 7_200;
+    let schedules = [
+        ("*/10 * * * *", "UTC"),
+        ("0 * * * *", "Europe/Berlin"),
+        ("30 2 * * *", "Europe/Berlin"),
+        ("0 3 * * 1-5", "America/New_York"),
+        ("15 14 1 * *", "Asia/Kolkata"),
+        ("0 0 13 * 5", "Australia/Lord_Howe"),
+        ("@weekly", "Pacific/Apia"),
+        ("5 4 * * sun", "UTC"),
+        ("0 */6 * * *", "America/Sao_Paulo"),
+        ("45 23 28-31 * *", "Europe/London"),
+    ];
+    let (from, end) = (
+        utc("2026-01-01T00:00").as_second(),
+        utc("2027-01-01T00:00").as_second(),
+    );
+    let mut seed = 17;
+    for (schedule, zone) in schedules {
+        let spec = format!(
+            "schedule: \"{schedule}\"\n  timeZone: {zone}\n  startingDeadlineSeconds: {DEADLINE}"
+        );
+        let mut life = Life::new(&spec);
+        let (parts, begun) = year(&mut life, &mut seed, from, end);
+        let unique: BTreeSet<i64> = begun.iter().copied().collect();
+        // workloads 11
+        assert_eq!(unique.len(), begun.len(), "a run is doubled: {schedule}");
+        let schedule = &life.cron.schedule;
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (mut due, mut checked) = (schedule.next(at(from)).unwrap().as_second(), 0);
+        while due < end - DEADLINE {
+            let next = schedule.next(at(due)).unwrap().as_second();
+            // The first look at the machine's right time after it was due, which no other was since.
+            let look = parts.iter().find(|part| part.to >= due);
+            if let Some(part) = look
+                && part.wrong == 0
+                && part.from < due
+                && part.to - due <= DEADLINE
+                && part.to < next
+            {
+                assert!(unique.contains(&due), "{spec}: nothing at {}", at(due));
+                checked += 1;
+            }
+            due = next;
+        }
+        assert!(checked > 0, "{spec}");
+    }
+}

@@ -1,0 +1,173 @@
+//! CronJobs: their runs become Jobs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::handle::{Answer, Order};
+use super::problems::{unreadable, unwritten};
+use super::{At, Documents, JobStates, Jobs, KEEP_RETRY, OrderError, Orders, Wanted, WantedCron};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::cron::{CronDecision, CronInput, CronLedger, Runs, decide};
+use mirrorlet_core::desired::SourceState;
+use mirrorlet_core::job::JobName;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_host::telemetry::occurrences;
+
+impl Jobs {
+    /// Follows the schedules, and adds the runs that the disk has to the Jobs.
+    pub(super) async fn follow(
+        &mut self,
+        documents: &mut Documents,
+        orders: &mut Orders,
+        merged: &mut Merged,
+        at: &At<'_>,
+    ) {
+        let mut waiting = self.take_runs(orders, documents);
+        let mut decided: BTreeMap<JobName, CronDecision> = BTreeMap::new();
+        for (name, WantedCron { cron, pod }) in &documents.crons {
+            if let Some((file, why)) = self.cron_store.unreadable(name) {
+                let problem = unreadable("CronJob", name, &pod.origin, &file, why);
+                merged.conflicts.push(problem);
+                if let Some(sender) = waiting.remove(name) {
+                    // Whoever asked may have gone, here and below.
+                    let _ = sender.send(Err(OrderError::Unreadable(name.clone())));
+                }
+                continue;
+            }
+            let ended = |job: &JobName| {
+                let end = self.store.get(job)?.end.as_ref()?;
+                Some(end.complete)
+            };
+            let decision = decide(&CronInput {
+                cron,
+                ledger: self.cron_store.get(name),
+                ended: &ended,
+                ordered: waiting.contains_key(name),
+                may_start: at.known,
+                now: at.now,
+            });
+            decided.insert(name.clone(), decision);
+        }
+        let mut changes: Vec<(JobName, Option<CronLedger>)> = decided
+            .iter()
+            .filter(|(name, decision)| self.cron_store.get(name) != Some(&decision.ledger))
+            .map(|(name, decision)| (name.clone(), Some(decision.ledger.clone())))
+            .collect();
+        if merged.delivered.manifests {
+            changes.extend(self.forgotten_crons(at).map(|name| (name, None)));
+        }
+        let failed = self.cron_store.keep(changes).await;
+        for (name, decision) in decided {
+            self.look_in(decision.look_again);
+            let sender = waiting.remove(&name);
+            if let Some(why) = failed.get(&name) {
+                self.look_in(Some(KEEP_RETRY));
+                if let Some(cron) = documents.crons.get(&name) {
+                    let problem = unwritten("CronJob", &name, &cron.pod.origin, why);
+                    merged.conflicts.push(problem);
+                }
+                if let Some(sender) = sender {
+                    let _ = sender.send(Err(OrderError::Disk(why.clone())));
+                }
+                continue;
+            }
+            for job in &decision.begun {
+                let message = format!("Created job {}", job.name);
+                occurrences::job(&name.to_string(), &message, false);
+            }
+            if let Some((sender, job)) = sender.zip(decision.begun.into_iter().next()) {
+                let taken = documents.jobs.contains_key(&job);
+                let answer = if taken {
+                    Err(OrderError::Taken(job))
+                } else {
+                    Ok(job)
+                };
+                let _ = sender.send(answer);
+            }
+        }
+        self.add_runs(documents);
+    }
+
+    /// The orders to run CronJobs, at most one of each; further ones are obeyed next.
+    fn take_runs(
+        &mut self,
+        orders: &mut Orders,
+        documents: &Documents,
+    ) -> BTreeMap<JobName, oneshot::Sender<Answer>> {
+        let mut taken = BTreeMap::new();
+        for (order, mut senders) in std::mem::take(orders) {
+            let Order::Run(name) = &order else {
+                orders.insert(order, senders);
+                continue;
+            };
+            if !documents.crons.contains_key(name) {
+                for sender in senders {
+                    let _ = sender.send(Err(OrderError::Unknown(name.clone())));
+                }
+                continue;
+            }
+            if !senders.is_empty() {
+                taken.insert(name.clone(), senders.remove(0));
+            }
+            if !senders.is_empty() {
+                self.orders.insert(order, senders);
+                self.look_in(Some(Duration::ZERO));
+            }
+        }
+        taken
+    }
+
+    /// The CronJobs of ledgers that no document describes any more.
+    fn forgotten_crons(&self, at: &At<'_>) -> impl Iterator<Item = JobName> + use<> {
+        let sets = at.states.values().filter_map(SourceState::set);
+        let offered: Vec<&JobName> = sets
+            .flat_map(|set| &set.pods)
+            .filter_map(|pod| match &**pod.runs.as_ref()? {
+                Runs::Job(_) => None,
+                Runs::CronJob(cron) => Some(&cron.name),
+            })
+            .collect();
+        let names = self.cron_store.names();
+        let names = names.filter(|name| !offered.contains(name));
+        names.cloned().collect::<Vec<_>>().into_iter()
+    }
+
+    /// Adds the runs of CronJobs to the Jobs. A document of the same name goes first.
+    fn add_runs(&self, documents: &mut Documents) {
+        for (name, WantedCron { pod, .. }) in &documents.crons {
+            let runs = self.cron_store.get(name).map(|ledger| &ledger.runs);
+            for run in runs.into_iter().flatten() {
+                let job = run.job.clone();
+                let entry = documents.jobs.entry(job.name.clone());
+                entry.or_insert_with(|| Wanted {
+                    job,
+                    pod: pod.clone(),
+                });
+            }
+        }
+    }
+
+    /// Adds the states of CronJobs to the reports.
+    pub(super) fn report_crons(
+        &self,
+        documents: &Documents,
+        now: Timestamp,
+        reports: &mut JobStates,
+    ) {
+        for (name, WantedCron { cron, pod }) in &documents.crons {
+            let Some(ledger) = self.cron_store.get(name) else {
+                continue;
+            };
+            let runs = |job: &JobName| {
+                let ledger = self.store.get(job);
+                ledger.is_some_and(|ledger| ledger.end.is_none())
+            };
+            let active = ledger.runs.iter().filter(|run| runs(&run.job.name)).count();
+            let active = u32::try_from(active).unwrap_or(u32::MAX);
+            let report = cron.report(ledger, active, &pod.origin.location, now);
+            reports.cron_jobs.push(report);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What is wrong with Jobs and CronJobs, for people.
+
+use mirrorlet_core::api::{Code, Diagnostic, FullName};
+use mirrorlet_core::desired::Origin;
+use mirrorlet_core::job::JobName;
+
+/// What was done of a workload can't be read.
+pub(super) fn unreadable(
+    kind: &str,
+    name: &JobName,
+    origin: &Origin,
+    file: &str,
+    why: &str,
+) -> Diagnostic {
+    let message = format!(
+        "nothing of {kind} {name} runs: what was done of it can't be read from {file} ({why})"
+    );
+    let help = match kind {
+        "Job" => format!(
+            "restore the file; or have the Job run from its beginning: mirrorlet restart job/{}",
+            name.name
+        ),
+        _ => "restore the file; or remove it and restart the agent: the schedule is followed from then on".to_owned(),
+    };
+    at(origin, Code::Unreadable, message).help(help)
+}
+
+/// What was done of a workload can't be written.
+pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) -> Diagnostic {
+    let message =
+        format!("{kind} {name} goes on once what was done of it can be written to disk: {why}");
+    at(origin, Code::Unreadable, message)
+}
+
+/// Another document's pod has the name of a Job's.
+pub(super) fn same_name(
+    job: &JobName,
+    origin: &Origin,
+    name: &FullName,
+    other: &Origin,
+) -> Diagnostic {
+    let message = format!(
+        "a pod of Job {job} does not run: pod {name} is already defined by {}",
+        other.location
+    );
+    at(origin, Code::DuplicatePod, message).help("rename the Job or the other one")
+}
+
+fn at(origin: &Origin, code: Code, message: String) -> Diagnostic {
+    let mut problem = Diagnostic::error(code, origin.location.as_str(), message);
+    problem.position = origin.position;
+    problem
+}
