@@ -9,6 +9,7 @@
 
 mod answer;
 mod body;
+mod deletes;
 mod files;
 mod prepare;
 mod project;
@@ -20,6 +21,7 @@ mod workloads;
 mod writes;
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -199,7 +201,8 @@ fn check_host(headers: &HeaderMap) -> Result<(), Status> {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
             None => host.split(':').next().unwrap_or_default(),
         };
-        if !matches!(name, "localhost" | "::1") && !name.starts_with("127.") {
+        let address = name.parse::<IpAddr>();
+        if name != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
             return refused("the Host header");
         }
     }
@@ -387,4 +390,34 @@ fn version() -> Value {
         "compiler": "rustc",
         "platform": format!("linux/{}", std::env::consts::ARCH),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_others_and_names_of_others_are_refused() {
+        let check = |name: header::HeaderName, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            check_host(&headers).map_err(|status| status.code)
+        };
+        for (host, expected) in [
+            ("127.0.0.1:10352", Ok(())),
+            ("127.0.0.2", Ok(())),
+            ("localhost:1", Ok(())),
+            ("[::1]:10352", Ok(())),
+            ("evil.example", Err(400)),
+            ("evil.example:10352", Err(400)),
+            ("127.evil.example", Err(400)),
+            ("[::2]:10352", Err(400)),
+            ("", Err(400)),
+        ] {
+            // embedded 26
+            assert_eq!(check(header::HOST, host), expected, "{host}");
+        }
+        assert_eq!(check(header::ORIGIN, "https://evil.example"), Err(400));
+        assert_eq!(check(header::ACCEPT, "*/*"), Ok(()));
+    }
 }
