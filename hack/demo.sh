@@ -71,6 +71,14 @@ fi
 title "What Docker sees: ordinary containers, named as the kubelet names them"
 show docker ps --filter "label=mirrorlet.dev/owner=$owner" --format 'table {{.Names}}\t{{.Image}}\t{{.Status}}'
 
+# Its containers end by themselves, and not in the middle of the next step.
+job_is_done() {
+    local mine=(--filter "label=mirrorlet.dev/owner=$owner")
+    [ "$(docker ps -aq "${mine[@]}" --filter status=exited --filter name=k8s_import_import- | wc -l)" = 5 ] \
+        && [ -z "$(docker ps -q "${mine[@]}" --filter name=_import-)" ]
+}
+wait_for "$CHANGE_SECONDS" "the Job 'import' to be done" job_is_done
+
 title "An edit: the image of 'web' goes from :1 to :2"
 before="$(container_id web httpd)"
 sandbox="$(sandbox_id web)"

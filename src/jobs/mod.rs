@@ -82,14 +82,14 @@ struct WantedCron {
     pod: SourcePod,
 }
 
-/// What documents want.
+/// The wishes of documents.
 #[derive(Default)]
 struct Documents {
     jobs: BTreeMap<JobName, Wanted>,
     crons: BTreeMap<JobName, WantedCron>,
 }
 
-/// What a merge is at: the sources' sets, whether it is known what runs already, and the time.
+/// The state of a merge: the sources' sets, whether it is known what runs already, and the time.
 struct At<'a> {
     states: &'a BTreeMap<SourceName, SourceState>,
     known: bool,
@@ -260,7 +260,12 @@ impl Jobs {
             };
             reports.jobs.push(report(job, ledger, &pod.origin.location));
             self.watched |= !ledger.active.is_empty();
-            for instance in pods(job, ledger) {
+            let instances = pods(job, ledger);
+            if instances.is_empty() {
+                // Its pods would show them.
+                merged.conflicts.extend(pod.problems.iter().cloned());
+            }
+            for instance in instances {
                 let full_name = FullName::of(&instance);
                 if let Some(other) = taken.get(&full_name) {
                     let problem = same_name(&job.name, &pod.origin, &full_name, other);
@@ -315,6 +320,8 @@ fn take_out(merged: &mut Merged) -> Documents {
                 documents.jobs.insert(wanted.job.name.clone(), wanted);
             }
             Runs::CronJob(cron) => {
+                // It has no pod of its own that would show them.
+                merged.conflicts.extend(pod.problems.iter().cloned());
                 let cron = CronJob::clone(cron);
                 let wanted = WantedCron { cron, pod };
                 documents.crons.insert(wanted.cron.name.clone(), wanted);

@@ -1,6 +1,6 @@
 //! The agent is killed before, during and after every single Engine call of a pod's start,
-//! restart, update, in-place change, failed edit and stop, and started again: no duplicate, no
-//! orphan, no needless restart.
+//! restart, update, in-place change, failed edit and stop, and of a Job, and started again: no
+//! duplicate, no orphan, no needless restart, no index twice.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
 //! call is never made. *After*: it is made, and its answer is lost. *During*: it reaches the Engine
@@ -48,6 +48,8 @@ enum Scenario {
     HandOver,
     /// A start whose manifest is removed while no agent runs.
     Withdraw,
+    /// A Job of five indexes, which are to succeed once each.
+    Job,
 }
 
 /// Ends the world at one call: it and all later ones never answer.
@@ -163,8 +165,35 @@ fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> Str
     text
 }
 
+/// A Job of five indexes; each start of one is a line in `data/runs` below the bed.
+fn job(bed: &Bed) -> String {
+    format!(
+        r#"apiVersion: batch/v1
+kind: Job
+metadata: {{name: work}}
+spec:
+  completions: 5
+  parallelism: 5
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: one
+        image: {IMAGE}
+        command: ["sh", "-c", "echo $JOB_COMPLETION_INDEX >> /data/runs"]
+        volumeMounts: [{{name: data, mountPath: /data}}]
+      volumes:
+      - name: data
+        hostPath: {{path: {}, type: DirectoryOrCreate}}
+"#,
+        bed.path().join("data").display()
+    )
+}
+
 impl Scenario {
-    const ALL: [Self; 8] = [
+    const PODS: [Self; 8] = [
         Self::Start,
         Self::Restart,
         Self::Update,
@@ -178,7 +207,7 @@ impl Scenario {
     /// The set-up that runs before.
     fn before(self, bed: &Bed) -> Option<String> {
         match self {
-            Self::Start | Self::Withdraw => None,
+            Self::Start | Self::Withdraw | Self::Job => None,
             Self::Restart | Self::ImageChange | Self::Stop => Some(manifest(
                 Some(uid(bed)),
                 false,
@@ -225,6 +254,7 @@ impl Scenario {
                 &manifest(Some(uid(bed)), false, &[("one", IMAGE_2), ("two", IMAGE)]),
             ),
             Self::Stop => bed.remove("web.yaml"),
+            Self::Job => bed.write("web.yaml", &job(bed)),
             Self::Restore => bed.write(
                 "web.yaml",
                 &failing(&manifest(None, false, &[("one", IMAGE)])),
@@ -275,6 +305,13 @@ impl Scenario {
                     })
                     .await;
             }
+            Self::Job => {
+                agent
+                    .until("the Job to be complete", |report| {
+                        report.jobs.iter().any(|job| job.condition == "Complete")
+                    })
+                    .await;
+            }
             Self::Withdraw if bed.manifest("web.yaml").exists() => {
                 agent.until_running("web").await;
             }
@@ -300,6 +337,14 @@ impl Scenario {
 
     /// Checks what there is in the end, and what happened on the way.
     async fn check(self, bed: &Bed, history: &History, before: &HashMap<String, String>) {
+        if matches!(self, Self::Job) {
+            let runs = std::fs::read_to_string(bed.path().join("data/runs")).unwrap();
+            let mut runs: Vec<&str> = runs.lines().collect();
+            runs.sort_unstable();
+            // workloads 8
+            assert_eq!(runs, ["0", "1", "2", "3", "4"], "{:#?}", history.all());
+            return history.assert_nothing_ran_twice();
+        }
         let expected: &[(&str, usize)] = match self {
             Self::Start => &[("POD", 1), ("prepare", 1), ("one", 1), ("two", 1)],
             Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
@@ -307,7 +352,7 @@ impl Scenario {
             Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
             // The healthy version, the edit and the healthy version again.
             Self::Restore => &[("POD", 3)],
-            Self::Withdraw => &[],
+            Self::Withdraw | Self::Job => &[],
         };
         for (name, starts) in expected {
             eventually("the last start to be told", || {
@@ -345,7 +390,7 @@ impl Scenario {
                 // Never two versions at a time.
                 history.assert_one_at_a_time("one");
             }
-            Self::Stop | Self::Withdraw => {
+            Self::Stop | Self::Withdraw | Self::Job => {
                 assert!(bed.containers().is_empty(), "{:?}", bed.containers());
             }
         }
@@ -484,7 +529,7 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn the_agent_may_be_killed_at_every_call() {
     let mut points = Vec::new();
-    for scenario in Scenario::ALL {
+    for scenario in Scenario::PODS {
         let dry = run(scenario, None).await;
         println!(
             "{scenario:?}: {} calls, {} of them change something",
@@ -513,6 +558,27 @@ async fn the_agent_may_be_killed_at_every_call() {
             }
         }
     }
+    kill_at(points).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn the_agent_may_be_killed_at_every_call_of_a_job() {
+    let scenario = Scenario::Job;
+    let dry = run(scenario, None).await;
+    // Each change may be the last one; that it isn't made at all is the case of the one before it.
+    // Its pods are alike, so a part of the late ones will do.
+    let mut points = Vec::new();
+    for (i, number) in dry.changes.into_iter().enumerate() {
+        points.push((scenario, number, When::After));
+        if i % 3 == 0 {
+            points.push((scenario, number, When::During(LATE[i % LATE.len()])));
+        }
+    }
+    kill_at(points).await;
+}
+
+/// Runs scenarios, each with the agent killed at a point.
+async fn kill_at(points: Vec<(Scenario, usize, When)>) {
     let killed = AtomicUsize::new(0);
     futures::stream::iter(points)
         .map(|(scenario, number, when)| {
@@ -521,10 +587,12 @@ async fn the_agent_may_be_killed_at_every_call() {
         })
         .buffer_unordered(BEDS)
         .for_each(|(scenario, number, when, ran)| {
-            let ran = ran.unwrap_or_else(|error| {
-                panic!("killed {when:?} call {number} of {scenario:?}: {error}")
-            });
-            killed.fetch_add(usize::from(ran.killed), Ordering::SeqCst);
+            assert!(
+                ran.is_ok(),
+                "killed {when:?} call {number} of {scenario:?}: {ran:?}"
+            );
+            let was_killed = ran.is_ok_and(|ran| ran.killed);
+            killed.fetch_add(usize::from(was_killed), Ordering::SeqCst);
             async {}
         })
         .await;
