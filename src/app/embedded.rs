@@ -28,7 +28,7 @@ const KUBECONFIG: &str = "kubeconfig";
 const HEAD: &str = "# Written by mirrorlet for its own API; it is replaced at each start.\n";
 /// Pause after the port could not be had.
 const BIND_PAUSE: Duration = Duration::from_secs(10);
-/// How often the certificates are made anew: well before they end.
+/// The period after which the certificates are made anew: well before they end.
 const RENEW_PERIOD: Duration = Duration::from_hours(30 * 24);
 
 /// Whether the embedded API is served: a cluster has an API of its own.

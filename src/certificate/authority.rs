@@ -21,13 +21,13 @@ use mirrorlet_host::disk;
 
 /// The file with the certificate and the key, below the root's directory of certificates.
 const FILE: &str = "embedded-api-ca.pem";
-/// How long the authority is valid.
+/// The validity of the authority.
 const VALID_FOR: Duration = Duration::from_hours(10 * 365 * 24);
-/// How long before its end it is replaced: longer than all that it signs.
+/// The time before its end at which it is replaced: longer than the validity of all that it signs.
 const RENEWED_BEFORE: Duration = Duration::from_hours(2 * 365 * 24);
-/// How long what it signs is valid.
+/// The validity of the certificates that it signs.
 const SIGNED_FOR: Duration = Duration::from_hours(365 * 24);
-/// How far the clocks of clients may be behind ours.
+/// The difference by which the clocks of clients may be behind ours.
 const CLOCKS_APART: Duration = Duration::from_hours(1);
 /// The group that may do everything, as in a cluster.
 const ADMINS: &str = "system:masters";

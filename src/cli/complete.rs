@@ -156,7 +156,7 @@ fn cron_jobs(begun: &OsStr) -> Vec<CompletionCandidate> {
     names.map(CompletionCandidate::new).collect()
 }
 
-/// What the agent reports that the line means; nothing where it doesn't answer.
+/// The names that the agent has for the line; none where it doesn't answer.
 fn known(words: &[OsString]) -> Option<StatusReport> {
     let setting = |text: &OsStr| Setting(vec![text.to_string_lossy().into_owned()]);
     let args = SettingArgs {

@@ -21,7 +21,7 @@ use crate::config::args::ComposeArgs;
 /// Largest file that is read: the largest manifest.
 const FILE_MIB_MAX: u64 = 10;
 
-/// How often an import may ask for more: files that name files that name files.
+/// The number of times that an import may ask for more: files that name files that name files.
 const ROUNDS_MAX: usize = 64;
 
 /// Names of a project's file, in the order in which Docker Compose looks for them, each with that

@@ -11,10 +11,10 @@ use mirrorlet_core::job::JobName;
 
 /// Most orders that wait.
 const REQUESTS_MAX: usize = 16;
-/// How long an order may take: it waits for a merge and a write to disk.
+/// The deadline of an order: it waits for a merge and a write to disk.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a person may want of Jobs.
+/// An order of a person about Jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
     /// A Job runs again from its beginning.
@@ -47,7 +47,7 @@ pub enum OrderError {
     /// No manifest describes it.
     #[error("no manifest describes a Job or CronJob {0}")]
     Unknown(JobName),
-    /// What was done of it can't be read.
+    /// Its ledger can't be read.
     #[error("what was done of {0} can't be read; see mirrorlet status")]
     Unreadable(JobName),
     /// A Job of another document has the name of the run.

@@ -1,10 +1,10 @@
-//! What is wrong with Jobs and CronJobs, for people.
+//! The problems of Jobs and CronJobs, for people.
 
 use mirrorlet_core::api::{Code, Diagnostic, FullName};
 use mirrorlet_core::desired::Origin;
 use mirrorlet_core::job::JobName;
 
-/// What was done of a workload can't be read.
+/// The ledger of a workload can't be read.
 pub(super) fn unreadable(
     kind: &str,
     name: &JobName,
@@ -25,7 +25,7 @@ pub(super) fn unreadable(
     at(origin, Code::Unreadable, message).help(help)
 }
 
-/// What was done of a workload can't be written.
+/// The ledger of a workload can't be written.
 pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) -> Diagnostic {
     let message =
         format!("{kind} {name} goes on once what was done of it can be written to disk: {why}");

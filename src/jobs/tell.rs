@@ -1,4 +1,4 @@
-//! What becomes of Jobs, told.
+//! The log lines, events and metrics of Jobs.
 
 use mirrorlet_core::job::{Decision, Job, Note, full_name};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};

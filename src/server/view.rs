@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use mirrorlet_core::api::report::{
-    EventReport, ExplainReport, HistoryReport, ImagesReport, PlanReport, StatusReport, TopReport,
-    VolumeReport,
+    CronJobReport, EventReport, ExplainReport, HistoryReport, ImagesReport, JobReport, PlanReport,
+    StatusReport, TopReport, VolumeReport,
 };
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, core, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
@@ -225,6 +225,10 @@ pub struct Shown {
     pub bindings: Bindings,
     /// The workloads.
     pub workloads: Vec<SourceWorkload>,
+    /// The states of Jobs, those of CronJobs included.
+    pub jobs: Vec<JobReport>,
+    /// The states of CronJobs.
+    pub cron_jobs: Vec<CronJobReport>,
     /// This Node.
     pub node: Option<core::Node>,
 }
@@ -398,7 +402,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// those of `before`.
     fn shown(&self, before: &[core::NodeCondition]) -> Shown;
 
-    /// What the journal has for users from that number on, oldest first, and the number after it.
+    /// The journal's news for users from that number on, oldest first, and the number after them.
     fn happenings(&self, from: u64) -> (Vec<Happening>, u64);
 
     /// Every readiness check: sources synced, Engine reachable.

@@ -299,3 +299,30 @@ async fn fields_have_managers_under_server_side_apply() {
     alone.kubectl_with(&apply, &config("x: '2'").replace("name: c", "name: d"));
     assert_eq!(alone.object(&["configmap", "d"])["data"]["x"], "2");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_done_and_waited_for_by_kubectl() {
+    let alone = Box::start().await;
+    let document = |kind: &str, name: &str, spec: &str| {
+        format!("apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+    };
+    let pods = format!(
+        "{{template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: {IMAGE}, command: ['true']}}]}}}}}}"
+    );
+    alone.kubectl_with(&STDIN, &document("Job", "work", &pods));
+    let complete = "--for=condition=complete";
+    alone.kubectl(&["wait", complete, "job/work", "--timeout=60s"]);
+    let row = alone.kubectl(&["get", "job", "work", "--no-headers"]);
+    let columns: Vec<_> = row.split_whitespace().collect();
+    // embedded 27
+    assert_eq!(columns[..3], ["work", "Complete", "1/1"]);
+    alone.kubectl(&["delete", "job", "work"]);
+    eventually("no container", || {
+        alone.bed.containers().is_empty().then_some(())
+    })
+    .await;
+    let spec = format!("{{schedule: '0 3 * * *', jobTemplate: {{spec: {pods}}}}}");
+    alone.kubectl_with(&STDIN, &document("CronJob", "nightly", &spec));
+    let nightly = alone.kubectl(&["get", "cronjob", "nightly", "--no-headers"]);
+    assert!(nightly.contains("0 3 * * *"), "{nightly}");
+}

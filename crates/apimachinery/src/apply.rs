@@ -16,7 +16,7 @@ use crate::status::Status;
 /// Content type of an apply.
 pub const APPLY: &str = "application/apply-patch+yaml";
 
-/// What a manager did, as `managedFields` say it.
+/// An operation of a manager, as `managedFields` name it.
 const APPLIED: &str = "Apply";
 const UPDATED: &str = "Update";
 /// Most managers of one object; the oldest update goes first.
@@ -292,7 +292,7 @@ mod tests {
         let without = by(Some(&scaled), &config(None, "b", &Value::Null), "ci", false).unwrap();
         assert_eq!(without["spec"]["replicas"], 5);
         assert_eq!(containers(&without)[0]["image"], "b");
-        // What kubectl applied in its older form is its own.
+        // Fields that kubectl applied in its older form are its own.
         let mut older = first.clone();
         let text = serde_json::to_string(&config(Some(5), "a", &Value::Null)).unwrap();
         older["metadata"]["annotations"] = json!({LAST_APPLIED: text});

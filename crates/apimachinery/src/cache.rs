@@ -61,7 +61,7 @@ impl PartialOrd for Key {
     }
 }
 
-/// What happened to an object, as a watch says it.
+/// The kind of a change, as a watch names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// It came.
@@ -89,7 +89,7 @@ impl ChangeKind {
 pub struct Change {
     /// Its revision.
     pub revision: u64,
-    /// What happened.
+    /// The kind of the change.
     pub kind: ChangeKind,
     /// The object concerned.
     pub key: Key,
@@ -100,7 +100,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// What a watch of that selection sees of it: an object that enters the selection is added, one
+    /// The change as a watch of that selection sees it: an object that enters the selection is added, one
     /// that leaves it is deleted.
     #[must_use]
     pub fn seen_by(&self, selector: &Selector) -> Option<(ChangeKind, Arc<Value>)> {

@@ -8,7 +8,7 @@ use crate::status::{Cause, Status};
 /// Longest name of a field manager, in characters.
 const FIELD_MANAGER_MAX: usize = 128;
 
-/// What the revision of a list means.
+/// The meaning of a list's revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionMatch {
     /// Exactly this one.
@@ -28,9 +28,9 @@ pub struct ListOptions {
     pub watch: bool,
     /// The revision; none where it isn't set, and 0 for any.
     pub resource_version: Option<u64>,
-    /// What the revision of a list means.
+    /// The meaning of a list's revision.
     pub version_match: Option<VersionMatch>,
-    /// How long a watch is to last, in seconds.
+    /// The length of a watch, in seconds.
     pub timeout_seconds: Option<u64>,
     /// Whether a watch tells the revision now and then.
     pub bookmarks: bool,
@@ -47,11 +47,11 @@ pub struct WriteOptions {
     pub field_manager: String,
     /// Whether fields of other managers may be taken over.
     pub force: bool,
-    /// What unknown fields mean.
+    /// The meaning of unknown fields.
     pub validation: FieldValidation,
 }
 
-/// What unknown and duplicate fields of a body mean.
+/// The meaning of unknown and duplicate fields of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
     /// Nothing.

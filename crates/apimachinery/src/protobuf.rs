@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 /// Content type of protobuf.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every body begins with.
+/// The first bytes of every body.
 const MAGIC: &[u8] = b"k8s\0";
 /// Deepest nesting of messages.
 const DEPTH_MAX: usize = 16;
 
-/// How a field of a message is read.
+/// The form of a field of a message.
 #[derive(Clone, Copy)]
 enum Form {
     Text,

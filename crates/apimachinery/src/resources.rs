@@ -220,7 +220,30 @@ pub static DAEMON_SETS: Resource = Resource {
     ..BASE
 };
 
-/// What pods use.
+/// Jobs.
+pub static JOBS: Resource = Resource {
+    group: "batch",
+    plural: "jobs",
+    singular: "job",
+    kind: "Job",
+    categories: &["all"],
+    subresources: &[sub("status", "Job", &["get"])],
+    ..BASE
+};
+
+/// `CronJob`s.
+pub static CRON_JOBS: Resource = Resource {
+    group: "batch",
+    plural: "cronjobs",
+    singular: "cronjob",
+    kind: "CronJob",
+    short_names: &["cj"],
+    categories: &["all"],
+    subresources: &[sub("status", "CronJob", &["get"])],
+    ..BASE
+};
+
+/// The usage of pods.
 pub static POD_METRICS: Resource = Resource {
     group: "metrics.k8s.io",
     version: "v1beta1",
@@ -231,7 +254,7 @@ pub static POD_METRICS: Resource = Resource {
     ..BASE
 };
 
-/// What the node uses.
+/// The usage of the node.
 pub static NODE_METRICS: Resource = Resource {
     group: "metrics.k8s.io",
     version: "v1beta1",
@@ -280,6 +303,8 @@ pub static RESOURCES: &[&Resource] = &[
     &DEPLOYMENTS,
     &SUBJECT_REVIEWS,
     &ACCESS_REVIEWS,
+    &CRON_JOBS,
+    &JOBS,
     &NODE_METRICS,
     &POD_METRICS,
 ];
@@ -319,7 +344,7 @@ impl Resource {
     }
 }
 
-/// What a path means.
+/// The meaning of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The resource.

@@ -14,7 +14,7 @@ pub struct Status {
     pub code: u16,
     /// One word that clients decide by.
     pub reason: &'static str,
-    /// What is wrong, for people.
+    /// The problem, for people.
     pub message: String,
     /// The object concerned and the causes, where there are some.
     pub details: Option<Box<Value>>,
@@ -23,9 +23,9 @@ pub struct Status {
 /// One field that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// What kind of mistake it is, for example `FieldValueRequired`.
+    /// The kind of mistake, for example `FieldValueRequired`.
     pub reason: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub message: String,
     /// Its path.
     pub field: String,
@@ -243,7 +243,7 @@ impl Status {
         Self::new(500, "InternalError", message)
     }
 
-    /// What is needed for an answer doesn't answer itself.
+    /// Something that is needed for an answer doesn't answer itself.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
     }

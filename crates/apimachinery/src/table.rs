@@ -146,6 +146,34 @@ static COLUMNS: &[(&str, &[&str])] = &[
             "~Selector",
         ],
     ),
+    (
+        "jobs",
+        &[
+            "Name",
+            "Status",
+            "Completions",
+            "Duration",
+            "Age",
+            "~Containers",
+            "~Images",
+            "~Selector",
+        ],
+    ),
+    (
+        "cronjobs",
+        &[
+            "Name",
+            "Schedule",
+            "Timezone",
+            "Suspend",
+            "Active",
+            "Last Schedule",
+            "Age",
+            "~Containers",
+            "~Images",
+            "~Selector",
+        ],
+    ),
 ];
 
 fn columns(resource: &Resource) -> &'static [&'static str] {

@@ -1,4 +1,4 @@
-//! What goes in: the command's arguments, the environment, and the files that were read.
+//! The input: the command's arguments, the environment, and the files that were read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub enum Content {
     Failed(String),
 }
 
-/// What is at a path.
+/// The content of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     /// A directory.
@@ -34,7 +34,7 @@ pub enum PathKind {
 pub enum Need {
     /// The content of a file.
     Content(PathBuf),
-    /// What is at a path.
+    /// The content of a path.
     Kind(PathBuf),
 }
 
@@ -43,7 +43,7 @@ pub enum Need {
 pub struct Disk {
     /// Contents of files.
     pub contents: BTreeMap<PathBuf, Content>,
-    /// What is at paths.
+    /// The contents of paths.
     pub kinds: BTreeMap<PathBuf, PathKind>,
 }
 

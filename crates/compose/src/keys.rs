@@ -12,7 +12,7 @@ mod table;
 
 pub use table::KEYS;
 
-/// What becomes of a key.
+/// The fate of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// The manifests say the same.
@@ -43,9 +43,9 @@ impl Fate {
 pub struct Key {
     /// Its path: names are `*`, items of lists `[]`.
     pub path: &'static str,
-    /// What becomes of it.
+    /// Its fate.
     pub fate: Fate,
-    /// How it is carried over, or why it isn't.
+    /// The way it is carried over, or the reason why it isn't.
     pub text: &'static str,
 }
 

@@ -58,7 +58,7 @@ pub enum Import {
 pub struct Imported {
     /// The files, in the order of the project; none if there are errors.
     pub files: Vec<ManifestFile>,
-    /// How many services they are of.
+    /// The number of their services.
     pub services: usize,
     /// Errors, and what isn't carried over, by file and line.
     pub problems: Vec<Diagnostic>,
@@ -79,7 +79,7 @@ pub struct ManifestFile {
     pub name: String,
     /// Its documents, as YAML.
     pub text: String,
-    /// How many documents it has.
+    /// The number of its documents.
     pub documents: usize,
     /// Whether one of them is a Secret: others than its owner must not read it.
     pub is_secret: bool,
@@ -113,7 +113,7 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
     })
 }
 
-/// What the agent would refuse of a file: a value that no rule of above has looked at. The manifests
+/// The parts of a file that the agent would refuse: values that no rule of above has looked at. The manifests
 /// are written all the same, for a person to mend.
 fn refused(file: &ManifestFile) -> Vec<Diagnostic> {
     let node_name = NodeName::from("node");

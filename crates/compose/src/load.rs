@@ -27,7 +27,7 @@ pub(crate) const SECTIONS: [&str; 6] = [
     "services", "volumes", "networks", "configs", "secrets", "models",
 ];
 
-/// What loading needs, and what it finds.
+/// The needs and the results of loading.
 pub(crate) struct Loader<'a> {
     pub(crate) options: &'a Options,
     disk: &'a Disk,
@@ -63,7 +63,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// What has to be read before there is a result.
+    /// The paths that have to be read before there is a result.
     pub(crate) fn needs(&self) -> BTreeSet<Need> {
         self.needs.borrow().clone()
     }
@@ -79,7 +79,7 @@ impl<'a> Loader<'a> {
         found
     }
 
-    /// What is at a path; none while nobody has looked.
+    /// The content of a path; none while nobody has looked.
     pub(crate) fn kind(&self, path: &Path) -> Option<PathKind> {
         let found = self.disk.kinds.get(path).copied();
         if found.is_none() {

@@ -28,7 +28,7 @@ pub(crate) struct Place {
     pub(crate) position: Option<Position>,
 }
 
-/// What a tag of compose asks of the merge.
+/// The meaning of a compose tag for the merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tag {
     /// To be merged by the rules.

@@ -25,14 +25,14 @@ pub use schedule::{NotSchedule, Schedule, time_zone};
 pub const SUCCESSFUL_DEFAULT: u32 = 3;
 /// Runs that failed and that stay when a document says nothing, as upstream.
 pub const FAILED_DEFAULT: u32 = 1;
-/// How far the clock may be set back without that a time is due again, in seconds.
+/// The seconds by which the clock may be set back without a time being due again.
 const REMEMBERED: i64 = 2 * 86_400;
 /// Most times that are remembered: those of two days at each minute.
 const TIMES_MAX: usize = 2 * 24 * 60;
 /// Longest time between two looks: the clock may be set forward, or the machine sleep.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
-/// What becomes of a run that is due while another one runs.
+/// The policy for a run that is due while another one runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
     /// Both run.
@@ -72,13 +72,13 @@ pub struct CronJob {
     pub text: String,
     /// The name of its time zone, if its document has one.
     pub zone: Option<String>,
-    /// What becomes of a run that is due while another one runs.
+    /// The policy for a run that is due while another one runs.
     pub concurrency: Concurrency,
     /// Seconds after which a run that is due is too late.
     pub starting_deadline: Option<u64>,
-    /// How many runs that succeeded stay.
+    /// The number of successful runs that stay.
     pub successful: u32,
-    /// How many runs that failed stay.
+    /// The number of failed runs that stay.
     pub failed: u32,
     /// Whether nothing is started.
     pub suspend: bool,
@@ -95,7 +95,7 @@ pub enum Runs {
     CronJob(Box<CronJob>),
 }
 
-/// What is kept of a CronJob.
+/// The stored state of a CronJob.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CronLedger {
@@ -124,13 +124,13 @@ pub struct Run {
     pub job: Job,
 }
 
-/// What a CronJob is decided by.
+/// The input of a decision about a CronJob.
 pub struct CronInput<'a> {
     /// The CronJob, as its document describes it now.
     pub cron: &'a CronJob,
     /// Its ledger, as the disk has it; none of a CronJob that is new.
     pub ledger: Option<&'a CronLedger>,
-    /// How a Job ended, if it has: whether it is complete.
+    /// The end of a Job, if it has ended: whether it is complete.
     pub ended: &'a dyn Fn(&JobName) -> Option<bool>,
     /// Whether a person orders a run.
     pub ordered: bool,
@@ -140,7 +140,7 @@ pub struct CronInput<'a> {
     pub now: Timestamp,
 }
 
-/// What becomes of a CronJob.
+/// The decision about a CronJob.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CronDecision {
     /// Its ledger from now on.

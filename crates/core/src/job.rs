@@ -57,7 +57,7 @@ pub struct Job {
     /// The hash of the part of the document that makes it another Job: with another one, it runs
     /// again.
     pub content: String,
-    /// What is asked of its pods together.
+    /// The rules for its pods together.
     pub rules: Rules,
     /// Its pod of index 0, as a static pod.
     pub template: Arc<Pod>,

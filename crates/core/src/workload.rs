@@ -213,7 +213,7 @@ impl Workload {
         }
     }
 
-    /// How many pods it wants: of a Job, all that have to succeed.
+    /// The number of pods that it wants: of a Job, all that have to succeed.
     #[must_use]
     pub fn replicas(&self) -> i32 {
         match self {
@@ -278,7 +278,7 @@ impl Workload {
     }
 }
 
-/// How many pods of a Job have to succeed.
+/// The number of a Job's pods that have to succeed.
 fn job_pods(spec: &JobSpec) -> i32 {
     spec.completions.or(spec.parallelism).unwrap_or(1)
 }

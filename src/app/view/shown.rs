@@ -1,4 +1,4 @@
-//! What the embedded API shows.
+//! The state that the embedded API shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,14 @@ impl View {
     pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
         let merged = self.merged.get();
         let objects = merged.objects.values().cloned().collect();
+        let jobs = self.jobs.states();
         Shown {
             pods: self.shown_pods(&merged),
             objects,
             bindings: merged.bindings.clone(),
             workloads: self.workloads(),
+            jobs: jobs.jobs.clone(),
+            cron_jobs: jobs.cron_jobs.clone(),
             node: Some(self.node(&merged, before)),
         }
     }

@@ -5,12 +5,13 @@
 //! directory; there is no database. It listens on a loopback address, and answers only clients that
 //! have a certificate of its own authority.
 //!
-//! What paths, parameters, patches and tables mean is decided in `mirrorlet_apimachinery`.
+//! The crate `mirrorlet_apimachinery` decides about paths, parameters, patches and tables.
 
 mod answer;
 mod body;
 mod deletes;
 mod files;
+mod jobs;
 mod prepare;
 mod project;
 mod reads;
@@ -80,7 +81,7 @@ pub struct EmbeddedApi {
     metrics: Metrics,
 }
 
-/// What requests are answered from.
+/// The state that requests are answered from.
 #[derive(Clone)]
 struct Api {
     store: Arc<Store>,
@@ -88,7 +89,7 @@ struct Api {
     /// One write at a time.
     writing: Arc<Mutex<()>>,
     watches: Watches,
-    /// What the streams of the node API need.
+    /// The state of the node API's streams.
     streams: Shared,
 }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 pub(super) struct Prepared {
     /// The document.
     pub(super) object: Value,
-    /// What its author should know.
+    /// The warnings for its author.
     pub(super) warnings: Vec<String>,
 }
 
@@ -144,7 +144,7 @@ fn cause(problem: &Diagnostic) -> Cause {
     }
 }
 
-/// What is wrong without making the object invalid: warnings, or with strict validation an error for
+/// The problems that don't make the object invalid: warnings, or with strict validation an error for
 /// fields that are unknown or given twice.
 fn validated(problems: &[Diagnostic], validation: FieldValidation) -> Result<Vec<String>, Status> {
     let strict: Vec<String> = problems
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(stored.object["spec"]["restartPolicy"], "Always");
         assert_eq!(stored.object["spec"]["nodeName"], Value::Null);
         assert_eq!(stored.object["metadata"]["uid"], "u-1");
-        // What is read back and stored again is the same.
+        // An object that is read back and stored again is the same.
         let again = check(stored.object.clone(), None, FieldValidation::Strict).unwrap();
         assert_eq!(again.object, stored.object);
         assert!(again.warnings.is_empty(), "{:?}", again.warnings);

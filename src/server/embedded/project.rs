@@ -1,18 +1,20 @@
-//! What the agent has → the objects that the API shows. Pure.
+//! The agent's state → the objects that the API shows. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
-use mirrorlet_apimachinery::resources::{self, NAMESPACES, NODES, PODS, Resource};
+use mirrorlet_apimachinery::resources::{self, JOBS, NAMESPACES, NODES, PODS, Resource};
+use mirrorlet_core::api::report::JobReport;
 use mirrorlet_core::api::{Pod, Timestamp, hex, keys};
 use mirrorlet_core::desired::{Origin, SourceObject, SourceWorkload};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
 use mirrorlet_core::objects::{Object, ObjectKind};
-use mirrorlet_core::workload::WorkloadKey;
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::jobs;
 use super::workloads::{self, Member};
 use crate::server::view::{Shown, ShownPod};
 
@@ -38,7 +40,7 @@ pub(super) struct Deletion {
     pub(super) grace_seconds: i64,
 }
 
-/// What else the objects are made of.
+/// The other inputs of the objects.
 pub(super) struct Context<'a> {
     /// Name of the Node.
     pub(super) node: &'a str,
@@ -86,7 +88,13 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     }
     for known in &workloads {
         if let Some(resource) = Resource::of_kind(known.key.kind.as_str()) {
-            let object = workload_object(known, &shown.pods, &projection, context);
+            let object = workload_object(known, shown, &projection, context);
+            for run in runs_of(known, shown) {
+                let mut made = jobs::run(&object, run);
+                complete(&mut made, JOBS.kind, context);
+                jobs::job(&mut made, Some(run));
+                projection.add(&JOBS, made, None);
+            }
             projection.add(resource, object, Some(&known.workload.origin));
         }
     }
@@ -172,11 +180,12 @@ fn pod_object(
         }
     }
     if let Some(owner) = workload {
-        let owner_uid = owners.get(&owner);
+        let known = owners.get(&owner).cloned();
+        let owner_uid = known.unwrap_or_else(|| uid_of(&owner.to_string()));
         metadata.insert(
             "ownerReferences".to_owned(),
             json!([{
-                "apiVersion": "apps/v1",
+                "apiVersion": owner.kind.api_version(),
                 "kind": owner.kind.as_str(),
                 "name": owner.name,
                 "uid": owner_uid,
@@ -341,9 +350,20 @@ fn volume_status(volume: &mut Value, bindings: &Bindings) {
     };
 }
 
+/// The Jobs that are runs of a CronJob.
+fn runs_of<'a>(known: &Known<'_>, shown: &'a Shown) -> Vec<&'a JobReport> {
+    if known.key.kind != WorkloadKind::CronJob {
+        return Vec::new();
+    }
+    let is_run = |job: &&JobReport| {
+        job.namespace == known.key.namespace && job.cron_job.as_ref() == Some(&known.key.name)
+    };
+    shown.jobs.iter().filter(is_run).collect()
+}
+
 fn workload_object(
     known: &Known<'_>,
-    shown: &[ShownPod],
+    shown: &Shown,
     projection: &Projection,
     context: &Context<'_>,
 ) -> Value {
@@ -353,7 +373,24 @@ fn workload_object(
     metadata.insert("namespace".to_owned(), key.namespace.as_str().into());
     metadata.insert("uid".to_owned(), known.uid.as_str().into());
     complete(&mut object, key.kind.as_str(), context);
+    let is_it = |namespace: &str, name: &str| namespace == key.namespace && name == key.name;
+    match key.kind {
+        WorkloadKind::Job => {
+            let mut all = shown.jobs.iter();
+            let report = all.find(|job| is_it(&job.namespace, &job.name) && job.cron_job.is_none());
+            jobs::job(&mut object, report);
+            return object;
+        }
+        WorkloadKind::CronJob => {
+            let mut all = shown.cron_jobs.iter();
+            let report = all.find(|job| is_it(&job.namespace, &job.name));
+            jobs::cron_job(&mut object, report, &runs_of(known, shown));
+            return object;
+        }
+        WorkloadKind::Deployment | WorkloadKind::DaemonSet => {}
+    }
     let members = shown
+        .pods
         .iter()
         .filter(|pod| WorkloadKey::of(&pod.pod).as_ref() == Some(key));
     let members: Vec<_> = members

@@ -24,13 +24,13 @@ use super::answer::{self, Form};
 use super::store::{Changes, Store};
 use super::{Asked, Watches};
 
-/// How long a watch lasts that says nothing.
+/// The length of a watch that asks for none.
 ///
 /// Upstream: `--min-request-timeout` of kube-apiserver.
 const WATCH_FOR: Duration = Duration::from_mins(30);
 /// Longest time of a watch.
 const WATCH_MAX: Duration = Duration::from_hours(2);
-/// How often a watch that asks for it says its revision.
+/// The period of bookmarks, for a watch that asks for them.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Answers `get`.

@@ -25,9 +25,9 @@ use crate::server::view::{AgentView, Shown};
 
 /// The file with the revision that the next agent begins after.
 const REVISION_FILE: &str = ".revision";
-/// How many revisions are reserved at a time: the file is written once for so many changes.
+/// The number of revisions that are reserved at a time: the file is written once for so many changes.
 const REVISIONS_RESERVED: u64 = 1_000_000;
-/// How long an event is shown.
+/// The age up to which an event is shown.
 ///
 /// Upstream: `--event-ttl` of kube-apiserver.
 const EVENT_AGE_MAX: Duration = Duration::from_hours(1);
@@ -51,7 +51,7 @@ struct State {
     cache: Cache,
     /// Revisions up to this one are the present agent's.
     reserved: u64,
-    /// What the agent's counters were when the objects were made last.
+    /// The agent's counters at the time when the objects were made last.
     seen: Option<[u64; 3]>,
     origins: BTreeMap<Key, Origin>,
     deletions: BTreeMap<String, Deletion>,

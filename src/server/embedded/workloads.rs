@@ -52,24 +52,24 @@ pub(super) fn complete(
             deployment(object, pods, held);
         }
         WorkloadKind::DaemonSet => daemon_set(object, pods),
-        // Not served yet.
+        // Their counts are in their ledgers.
         WorkloadKind::Job | WorkloadKind::CronJob => {}
     }
 }
 
-/// How many of the pods are so.
+/// The number of such pods.
 fn count(pods: &[Member<'_>], is: impl Fn(&Member<'_>) -> bool) -> i64 {
     let number = pods.iter().filter(|pod| is(pod)).count();
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn default(value: &mut Value, key: &str, default: Value) {
+pub(super) fn default(value: &mut Value, key: &str, default: Value) {
     if value[key].is_null() {
         value[key] = default;
     }
 }
 
-fn generation(object: &Value) -> Value {
+pub(super) fn generation(object: &Value) -> Value {
     match &object["metadata"]["generation"] {
         Value::Null => 1.into(),
         known => known.clone(),

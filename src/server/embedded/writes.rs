@@ -42,7 +42,7 @@ pub(super) fn unstored(error: &io::Error) -> Status {
     Status::internal(format!("failed to store the object: {error}"))
 }
 
-/// What a client reads of an error of the agent.
+/// An error of the agent, as a client reads it.
 pub(super) fn of_view(error: &ViewError) -> Status {
     match error {
         ViewError::NotFound { message, .. } | ViewError::Invalid { message, .. } => {
@@ -70,7 +70,7 @@ impl Api {
                 source: PodSource::Embedded,
                 ..
             }) => {
-                if key.resource == &PODS && owner["apiVersion"] == "apps/v1" {
+                if key.resource == &PODS && owner["kind"].is_string() {
                     let (kind, name) = (&owner["kind"], &owner["name"]);
                     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                     return forbidden(&format!(

@@ -151,7 +151,7 @@ impl NodeApi {
     }
 }
 
-/// What the requests are answered from.
+/// The state that requests are answered from.
 #[derive(Clone)]
 pub(super) struct Shared {
     view: Arc<dyn AgentView>,

@@ -8,9 +8,9 @@ use super::pods::pod_cells;
 use crate::meta;
 use crate::resources::Resource;
 
-/// What stands for a value that an object doesn't have.
+/// The cell of a value that an object doesn't have.
 pub(super) const NONE: &str = "<none>";
-/// What stands for a value that isn't set.
+/// The cell of a value that isn't set.
 const UNSET: &str = "<unset>";
 
 /// The cells of an object's row, in the order of its columns.
@@ -38,6 +38,8 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "persistentvolumes" => volume(object, now),
         "deployments" => deployment(object, now),
         "daemonsets" => daemon_set(object, now),
+        "jobs" => job(object, now),
+        "cronjobs" => cron_job(object, now),
         _ => vec![name(), old()],
     }
 }
@@ -266,5 +268,71 @@ fn daemon_set(object: &Value, now: Timestamp) -> Vec<Value> {
         containers,
         images,
         selector(&object["spec"]["selector"]["matchLabels"]),
+    ]
+}
+
+fn job(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let holds = |kind: &str| {
+        let mut all = array(&status["conditions"]);
+        all.any(|c| c["type"] == kind && c["status"] == "True")
+    };
+    let word = if holds("Complete") {
+        "Complete"
+    } else if holds("Failed") {
+        "Failed"
+    } else if holds("Suspended") {
+        "Suspended"
+    } else {
+        "Running"
+    };
+    let succeeded = count(&status["succeeded"]);
+    let completions = match spec["completions"].as_i64() {
+        Some(completions) => format!("{succeeded}/{completions}"),
+        None => match count(&spec["parallelism"]) {
+            parallelism if parallelism > 1 => format!("{succeeded}/1 of {parallelism}"),
+            _ => format!("{succeeded}/1"),
+        },
+    };
+    let moment = |value: &Value| {
+        value
+            .as_str()
+            .and_then(|text| text.parse::<Timestamp>().ok())
+    };
+    let duration = moment(&status["startTime"]).map_or_else(String::new, |started| {
+        age(started, moment(&status["completionTime"]).unwrap_or(now))
+    });
+    let [containers, images] = template(object);
+    vec![
+        json!(meta::name(object)),
+        json!(word),
+        json!(completions),
+        json!(duration),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        containers,
+        images,
+        selector(&spec["selector"]["matchLabels"]),
+    ]
+}
+
+fn cron_job(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let last = match &status["lastScheduleTime"] {
+        Value::Null => NONE.to_owned(),
+        last => since(last, now),
+    };
+    let suspended = spec["suspend"] == true;
+    let [containers, images] = template(&spec["jobTemplate"]);
+    vec![
+        json!(meta::name(object)),
+        or(&spec["schedule"], ""),
+        or(&spec["timeZone"], NONE),
+        json!(if suspended { "True" } else { "False" }),
+        json!(array(&status["active"]).count()),
+        json!(last),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        containers,
+        images,
+        selector(&spec["jobTemplate"]["spec"]["selector"]["matchLabels"]),
     ]
 }

@@ -54,7 +54,7 @@ fn is_sidecar(pod: &Pod, name: &str) -> bool {
     spec::find_container(pod, name).is_some_and(|(role, _)| role == Role::Sidecar)
 }
 
-/// How many of its containers and sidecars are ready, and how many there are.
+/// The numbers of its containers and sidecars that are ready, and of all.
 fn ready(pod: &Pod, status: &PodStatus) -> (usize, usize) {
     let counted = |role: Role| matches!(role, Role::App | Role::Sidecar);
     let total = spec::containers(pod)
@@ -72,7 +72,7 @@ fn ready(pod: &Pod, status: &PodStatus) -> (usize, usize) {
     (main.chain(sidecars).filter(running).count(), total)
 }
 
-/// How often containers were restarted, and when last: those of initialization until it is done,
+/// The number of restarts, and the time of the last: of init containers until they are done,
 /// then the others.
 fn restarts(pod: &Pod, status: &PodStatus, word: &str, now: Timestamp) -> String {
     let init = || status.init_container_statuses.iter().flatten();

@@ -304,7 +304,7 @@ impl Build<'_, '_> {
     }
 }
 
-/// What to do about a name that can't be carried over.
+/// The advice about a name that can't be carried over.
 const RENAME: &str = "rename it: letters a to z, digits and -, a letter first";
 
 /// The field of a service's key in messages.
@@ -312,7 +312,7 @@ fn field(service: &Service, key: &str) -> String {
     format!("services.{}.{key}", service.name)
 }
 
-/// How many containers a service wants.
+/// The number of containers of a service.
 fn replicas(service: &Service) -> i64 {
     let node = &service.node;
     let scale = node

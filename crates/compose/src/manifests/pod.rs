@@ -11,7 +11,7 @@ use crate::words;
 
 use super::{Build, field};
 
-/// How long compose waits for a container to stop, in seconds.
+/// The seconds that compose gives a container to stop.
 const GRACE_SECONDS: i64 = 10;
 
 /// Annotations for the limits of a container's log.

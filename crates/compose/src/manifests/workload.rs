@@ -8,7 +8,7 @@ use crate::words;
 use super::groups::{Groups, dependencies};
 use super::{Build, field, replicas};
 
-/// What restarts the containers of a service.
+/// The restart policy of a service's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Restart {
     Always,

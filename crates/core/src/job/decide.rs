@@ -17,13 +17,13 @@ const BACKOFF_MAX: Duration = Duration::from_mins(6);
 /// Under which index the failures are counted that concern all indexes together.
 const ALL: u32 = u32::MAX;
 
-/// What a Job is decided by.
+/// The input of a decision about a Job.
 pub struct Input<'a> {
     /// The Job, as its document describes it now.
     pub job: &'a Job,
     /// Its ledger, as the disk has it; none of a Job that is new.
     pub ledger: Option<&'a Ledger>,
-    /// What is seen of a pod.
+    /// The observed state of a pod.
     pub seen: &'a dyn Fn(&PodUid) -> Seen,
     /// Whether pods may be started: it is known what runs already.
     pub may_start: bool,
@@ -31,12 +31,12 @@ pub struct Input<'a> {
     pub now: Timestamp,
 }
 
-/// What becomes of a Job.
+/// The decision about a Job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// Its ledger from now on.
     pub ledger: Ledger,
-    /// What happened, for people.
+    /// The news, for people.
     pub notes: Vec<Note>,
     /// When to decide again though nothing happens.
     pub look_again: Option<Duration>,
@@ -292,7 +292,7 @@ impl Draft<'_> {
         self.ledger.end = Some(end);
     }
 
-    /// What is left of a Job that is over stays as long as its document says.
+    /// The remains of a Job that is over stay as long as its document says.
     fn expire(&mut self) {
         let Some(end) = &mut self.ledger.end else {
             return;
@@ -368,7 +368,7 @@ impl Draft<'_> {
         }
     }
 
-    /// How long an index waits after failures: 10 s, twice as long after each, at most 6 min.
+    /// The wait of an index after failures: 10 s, twice as long after each, at most 6 min.
     fn pause(&self, index: u32) -> Option<Duration> {
         let wait = self.ledger.waits.get(&self.wait_of(index))?;
         let doubled = 2_u32.saturating_pow(wait.failures.saturating_sub(1));

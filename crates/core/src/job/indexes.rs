@@ -41,7 +41,7 @@ impl IndexSet {
             .is_some_and(|(_, last)| *last >= index)
     }
 
-    /// How many indexes are in it.
+    /// The number of its indexes.
     #[must_use]
     pub fn len(&self) -> u32 {
         let lengths = self.0.iter().map(|(first, last)| last - first + 1);

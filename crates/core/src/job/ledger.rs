@@ -1,4 +1,4 @@
-//! What is kept of a Job: which of its pods were started, and what became of them.
+//! The stored state of a Job: the pods that were started, and their ends.
 
 use std::collections::BTreeMap;
 
@@ -36,10 +36,10 @@ pub struct Ledger {
     /// The indexes that have failed for good.
     #[serde(default)]
     pub failed: IndexSet,
-    /// How many pods have failed.
+    /// The number of pods that have failed.
     #[serde(default)]
     pub failures: u32,
-    /// How many pods of an index have failed, if any has.
+    /// The number of an index's pods that have failed, if any has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub index_failures: BTreeMap<u32, u32>,
     /// The number of an index's next pod, if it isn't the first one.
@@ -55,7 +55,7 @@ pub struct Ledger {
     /// last one failed.
     #[serde(default)]
     pub waits: BTreeMap<u32, Wait>,
-    /// How the Job ended.
+    /// The end of the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
 }
@@ -76,7 +76,7 @@ pub struct Over {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// How many, one after the other.
+    /// Their number, one after the other.
     pub failures: u32,
     /// When the last one was.
     pub last: Timestamp,

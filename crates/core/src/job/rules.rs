@@ -1,4 +1,4 @@
-//! What a Job's document asks for, beside the template of its pods.
+//! The rules in a Job's document, beside the template of its pods.
 
 use k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
@@ -15,11 +15,11 @@ pub const INDEXED: &str = "Indexed";
 /// The completion mode in which pods are alike.
 pub const NON_INDEXED: &str = "NonIndexed";
 
-/// What is asked of a Job's pods together.
+/// The rules for a Job's pods together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rules {
-    /// How many pods have to succeed; none where the first one says that all is done.
+    /// The number of pods that have to succeed; none where the first success completes the Job.
     pub completions: Option<u32>,
     /// Most pods at a time.
     pub parallelism: u32,
@@ -107,7 +107,7 @@ pub enum FailureWhen {
 pub struct SuccessRule {
     /// The indexes that count; all, if it names none.
     pub indexes: Option<IndexSet>,
-    /// How many of them have to succeed; all of them, if it says no number.
+    /// The number of them that have to succeed; all of them, if there is no number.
     pub count: Option<u32>,
 }
 

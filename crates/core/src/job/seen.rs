@@ -1,9 +1,9 @@
-//! What is seen of a Job's pod.
+//! The observed state of a Job's pod.
 
 use crate::api::Timestamp;
 use crate::api::core::{ContainerStatus, PodStatus};
 
-/// What is known of a pod.
+/// The known state of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Seen {
     /// Nothing yet, or it can't run now.
@@ -11,7 +11,7 @@ pub enum Seen {
     Nothing,
     /// It starts or runs; its containers were restarted so often.
     Runs {
-        /// How often.
+        /// The number of times.
         restarts: u32,
     },
     /// All its containers have ended well.
@@ -20,7 +20,7 @@ pub enum Seen {
     Failed(Failure),
 }
 
-/// How a pod failed.
+/// The failure of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Failure {
     /// Its containers that ended badly, with their exit codes.

@@ -353,7 +353,7 @@ fn pods_are_named_and_marked_as_upstream_marks_them() {
     assert_eq!(phases, ["Pending", "Succeeded", "Failed"]);
 }
 
-/// What is wrong with a Job, by field.
+/// The problems of a Job, by field.
 fn problems(spec: &str) -> String {
     let document = format!(
         "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{{name: c, image: i}}]\n  {spec}\n"

@@ -176,7 +176,7 @@ impl Accepted {
         }
     }
 
-    /// What is asked of its pods, if they are pods that end.
+    /// The rules for its pods, if they are pods that end.
     #[must_use]
     pub fn runs(&self) -> Option<&Arc<Runs>> {
         match self {

@@ -19,7 +19,7 @@ use super::ParseContext;
 /// static pod of every user.
 const ENCODING: &str = "mirrorlet static pod 1";
 
-/// What our own annotations begin with.
+/// The prefix of our own annotations.
 const OWN_ANNOTATIONS: &str = "mirrorlet.dev/";
 
 /// Bytes of the SHA-256 that are kept: 128 bits, as long as upstream's hash.
@@ -51,7 +51,7 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     hashed(&text)
 }
 
-/// What a pod of the embedded API runs by: labels, annotations and the server's own metadata change
+/// The identity of a pod of the embedded API: labels, annotations and the server's own metadata change
 /// without another version of it, as in a cluster. Our own annotations are settings.
 pub(super) fn without_api_metadata(canonical: &Value) -> Value {
     let mut identity = canonical.clone();

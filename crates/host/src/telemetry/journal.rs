@@ -72,7 +72,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What of it is an event for users; none of an entry of the complete history.
+    /// The event for users that it stands for; none for an entry of the complete history.
     #[must_use]
     pub fn happening(&self, node: &NodeName) -> Option<Happening> {
         let event_type = match self.kind {

@@ -18,14 +18,14 @@ pub struct JobReport {
     /// The CronJob that it is a run of, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron_job: Option<String>,
-    /// How many pods have to succeed; none where the first one says that all is done.
+    /// The number of pods that have to succeed; none where the first success completes the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completions: Option<u32>,
-    /// How many of its pods are to run now.
+    /// The number of its pods that are to run now.
     pub active: u32,
-    /// How many have succeeded.
+    /// The number that have succeeded.
     pub succeeded: u32,
-    /// How many have failed.
+    /// The number that have failed.
     pub failed: u32,
     /// The indexes that have succeeded, as `0,2-4`, where its pods have any.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -65,7 +65,7 @@ pub struct CronJobReport {
     pub time_zone: String,
     /// Whether nothing is started.
     pub suspended: bool,
-    /// How many of its Jobs run.
+    /// The number of its Jobs that run.
     pub active: u32,
     /// The last time that was due and for which a Job was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]

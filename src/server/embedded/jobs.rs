@@ -1,0 +1,181 @@
+//! Jobs and CronJobs, as `kubectl get jobs` and `kubectl wait` read them. Pure.
+//!
+//! Upstream: `pkg/controller/job/job_controller.go`, `pkg/apis/batch/v1/defaults.go`.
+
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::{CronJobReport, JobReport};
+use serde_json::{Value, json};
+
+use super::project::seconds;
+use super::workloads::{default, generation};
+
+/// Fills in the defaults and the status of a Job.
+pub(super) fn job(object: &mut Value, report: Option<&JobReport>) {
+    let generation = generation(object);
+    object["metadata"]["generation"] = generation;
+    let spec = &mut object["spec"];
+    default(spec, "parallelism", 1.into());
+    default(spec, "backoffLimit", 6.into());
+    default(spec, "completionMode", "NonIndexed".into());
+    default(spec, "suspend", false.into());
+    if spec["completions"].is_null() && spec["parallelism"] == 1 {
+        spec["completions"] = 1.into();
+    }
+    object["status"] = report.map_or_else(|| json!({}), job_status);
+}
+
+fn job_status(report: &JobReport) -> Value {
+    let mut status = json!({"uncountedTerminatedPods": {}});
+    for (key, number) in [
+        ("active", report.active),
+        ("succeeded", report.succeeded),
+        ("failed", report.failed),
+    ] {
+        // As upstream, a count of 0 is left out.
+        if number > 0 {
+            status[key] = number.into();
+        }
+    }
+    for (key, indexes) in [
+        ("completedIndexes", &report.completed_indexes),
+        ("failedIndexes", &report.failed_indexes),
+    ] {
+        if !indexes.is_empty() {
+            status[key] = indexes.as_str().into();
+        }
+    }
+    let time = |at: Option<Timestamp>| at.map(seconds);
+    if let Some(started) = time(report.started_at) {
+        status["startTime"] = started.into();
+    }
+    let ended = time(report.ended_at);
+    if report.condition == "Complete"
+        && let Some(ended) = &ended
+    {
+        status["completionTime"] = ended.as_str().into();
+    }
+    if ["Complete", "Failed", "Suspended"].contains(&report.condition.as_str()) {
+        let since = ended.or_else(|| time(report.started_at));
+        status["conditions"] = json!([{
+            "type": report.condition,
+            "status": "True",
+            "reason": report.reason,
+            "message": report.message,
+            "lastTransitionTime": since,
+            "lastProbeTime": since,
+        }]);
+    }
+    status
+}
+
+/// Fills in the defaults and the status of a CronJob. `runs` are its Jobs that run.
+pub(super) fn cron_job(object: &mut Value, report: Option<&CronJobReport>, runs: &[&JobReport]) {
+    let generation = generation(object);
+    object["metadata"]["generation"] = generation;
+    let spec = &mut object["spec"];
+    default(spec, "concurrencyPolicy", "Allow".into());
+    default(spec, "suspend", false.into());
+    default(spec, "successfulJobsHistoryLimit", 3.into());
+    default(spec, "failedJobsHistoryLimit", 1.into());
+    let mut status = json!({});
+    if let Some(last) = report.and_then(|report| report.last_schedule) {
+        status["lastScheduleTime"] = seconds(last).into();
+    }
+    let active: Vec<_> = runs
+        .iter()
+        .filter(|run| run.ended_at.is_none())
+        .map(|run| {
+            json!({"apiVersion": "batch/v1", "kind": "Job", "namespace": run.namespace, "name": run.name})
+        })
+        .collect();
+    if !active.is_empty() {
+        status["active"] = active.into();
+    }
+    object["status"] = status;
+}
+
+/// The Job that is a run of a CronJob, made of that one's document.
+pub(super) fn run(cron_job: &Value, report: &JobReport) -> Value {
+    let template = &cron_job["spec"]["jobTemplate"];
+    let mut metadata = json!({
+        "name": report.name,
+        "namespace": report.namespace,
+        "ownerReferences": [{
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "name": cron_job["metadata"]["name"],
+            "uid": cron_job["metadata"]["uid"],
+            "controller": true,
+        }],
+    });
+    for key in ["labels", "annotations"] {
+        if template["metadata"][key].is_object() {
+            metadata[key] = template["metadata"][key].clone();
+        }
+    }
+    if let Some(started) = report.started_at {
+        metadata["creationTimestamp"] = seconds(started).into();
+    }
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": template["spec"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(condition: &str) -> JobReport {
+        JobReport {
+            namespace: "default".to_owned(),
+            name: "work".to_owned(),
+            source: String::new(),
+            cron_job: None,
+            completions: Some(3),
+            active: 0,
+            succeeded: 3,
+            failed: 1,
+            completed_indexes: "0-2".to_owned(),
+            failed_indexes: String::new(),
+            condition: condition.to_owned(),
+            reason: "CompletionsReached".to_owned(),
+            message: String::new(),
+            started_at: Some("2026-01-02T03:04:05.5Z".parse().unwrap()),
+            ended_at: Some("2026-01-02T03:05:05Z".parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_jobs_status_is_what_kubectl_waits_for() {
+        let document = json!({"metadata": {"name": "work"}, "spec": {"completions": 3}});
+        let mut complete = document.clone();
+        job(&mut complete, Some(&report("Complete")));
+        let status = &complete["status"];
+        // embedded 27
+        assert_eq!(status["conditions"][0]["type"], "Complete");
+        assert_eq!(status["startTime"], "2026-01-02T03:04:05Z");
+        assert_eq!(status["completionTime"], "2026-01-02T03:05:05Z");
+        assert_eq!(
+            (&status["succeeded"], &status["active"]),
+            (&json!(3), &Value::Null)
+        );
+        let mut running = document.clone();
+        job(&mut running, Some(&report("Running")));
+        assert_eq!(running["status"]["conditions"], Value::Null);
+        assert_eq!(running["spec"]["backoffLimit"], 6);
+
+        let cron = json!({"metadata": {"name": "nightly", "uid": "u"}, "spec": {"jobTemplate": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}}}});
+        let made = run(&cron, &report("Running"));
+        assert_eq!(made["metadata"]["labels"]["a"], "b");
+        assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "u");
+        let mut cron = cron;
+        let mut active = report("Running");
+        active.ended_at = None;
+        cron_job(&mut cron, None, &[&active, &report("Complete")]);
+        assert_eq!(cron["status"]["active"].as_array().unwrap().len(), 1);
+    }
+}
