@@ -28,6 +28,8 @@ enum Form {
     /// A map of bytes.
     BytesMap,
     Message(&'static [Field]),
+    /// A field that the server sets.
+    Ignored,
     Messages(&'static [Field]),
 }
 
@@ -48,6 +50,7 @@ static META: &[Field] = &[
     (3, "namespace", Form::Text),
     (5, "uid", Form::Text),
     (6, "resourceVersion", Form::Text),
+    (8, "creationTimestamp", Form::Ignored),
     (11, "labels", Form::TextMap),
     (12, "annotations", Form::TextMap),
     (13, "ownerReferences", Form::Messages(OWNER_REFERENCE)),
@@ -78,7 +81,11 @@ static SECRET: &[Field] = &[
     (4, "stringData", Form::TextMap),
     (5, "immutable", Form::Bool),
 ];
-static NAMESPACE: &[Field] = &[(1, "metadata", Form::Message(META))];
+static NAMESPACE: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "spec", Form::Ignored),
+    (3, "status", Form::Ignored),
+];
 static RESOURCE_ATTRIBUTES: &[Field] = &[
     (1, "namespace", Form::Text),
     (2, "verb", Form::Text),
@@ -100,19 +107,119 @@ static REVIEW_SPEC: &[Field] = &[
 static ACCESS_REVIEW: &[Field] = &[
     (1, "metadata", Form::Message(META)),
     (2, "spec", Form::Message(REVIEW_SPEC)),
+    (3, "status", Form::Ignored),
 ];
-static SUBJECT_REVIEW: &[Field] = &[(1, "metadata", Form::Message(META))];
+static SUBJECT_REVIEW: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "status", Form::Ignored),
+];
+static LABEL_SELECTOR: &[Field] = &[(1, "matchLabels", Form::TextMap)];
+static CONTAINER_PORT: &[Field] = &[
+    (1, "name", Form::Text),
+    (2, "hostPort", Form::Number),
+    (3, "containerPort", Form::Number),
+    (4, "protocol", Form::Text),
+    (5, "hostIP", Form::Text),
+];
+static ENV_VAR: &[Field] = &[(1, "name", Form::Text), (2, "value", Form::Text)];
+static NOTHING: &[Field] = &[];
+static CONTAINER: &[Field] = &[
+    (1, "name", Form::Text),
+    (2, "image", Form::Text),
+    (3, "command", Form::Texts),
+    (4, "args", Form::Texts),
+    (5, "workingDir", Form::Text),
+    (6, "ports", Form::Messages(CONTAINER_PORT)),
+    (7, "env", Form::Messages(ENV_VAR)),
+    (8, "resources", Form::Message(NOTHING)),
+    (13, "terminationMessagePath", Form::Text),
+    (14, "imagePullPolicy", Form::Text),
+    (16, "stdin", Form::Bool),
+    (17, "stdinOnce", Form::Bool),
+    (18, "tty", Form::Bool),
+    (20, "terminationMessagePolicy", Form::Text),
+];
+static POD_SPEC: &[Field] = &[
+    (2, "containers", Form::Messages(CONTAINER)),
+    (3, "restartPolicy", Form::Text),
+    (4, "terminationGracePeriodSeconds", Form::Number),
+    (5, "activeDeadlineSeconds", Form::Number),
+    (6, "dnsPolicy", Form::Text),
+    (7, "nodeSelector", Form::TextMap),
+    (8, "serviceAccountName", Form::Text),
+    (9, "serviceAccount", Form::Text),
+    (10, "nodeName", Form::Text),
+    (11, "hostNetwork", Form::Bool),
+    (12, "hostPID", Form::Bool),
+    (13, "hostIPC", Form::Bool),
+    (14, "securityContext", Form::Message(NOTHING)),
+    (19, "schedulerName", Form::Text),
+];
+static TEMPLATE: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "spec", Form::Message(POD_SPEC)),
+];
+static DEPLOYMENT_SPEC: &[Field] = &[
+    (1, "replicas", Form::Number),
+    (2, "selector", Form::Message(LABEL_SELECTOR)),
+    (3, "template", Form::Message(TEMPLATE)),
+    (4, "strategy", Form::Message(NOTHING)),
+    (5, "minReadySeconds", Form::Number),
+];
+static DEPLOYMENT: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "spec", Form::Message(DEPLOYMENT_SPEC)),
+    (3, "status", Form::Ignored),
+];
+static JOB_SPEC: &[Field] = &[
+    (1, "parallelism", Form::Number),
+    (2, "completions", Form::Number),
+    (3, "activeDeadlineSeconds", Form::Number),
+    (6, "template", Form::Message(TEMPLATE)),
+    (7, "backoffLimit", Form::Number),
+    (8, "ttlSecondsAfterFinished", Form::Number),
+    (9, "completionMode", Form::Text),
+    (10, "suspend", Form::Bool),
+];
+static JOB: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "spec", Form::Message(JOB_SPEC)),
+    (3, "status", Form::Ignored),
+];
+static JOB_TEMPLATE: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "spec", Form::Message(JOB_SPEC)),
+];
+static CRON_JOB_SPEC: &[Field] = &[
+    (1, "schedule", Form::Text),
+    (2, "startingDeadlineSeconds", Form::Number),
+    (3, "concurrencyPolicy", Form::Text),
+    (4, "suspend", Form::Bool),
+    (5, "jobTemplate", Form::Message(JOB_TEMPLATE)),
+    (6, "successfulJobsHistoryLimit", Form::Number),
+    (7, "failedJobsHistoryLimit", Form::Number),
+    (8, "timeZone", Form::Text),
+];
+static CRON_JOB: &[Field] = &[
+    (1, "metadata", Form::Message(META)),
+    (2, "spec", Form::Message(CRON_JOB_SPEC)),
+    (3, "status", Form::Ignored),
+];
 static TYPE_META: &[Field] = &[(1, "apiVersion", Form::Text), (2, "kind", Form::Text)];
 static UNKNOWN: &[Field] = &[
     (1, "typeMeta", Form::Message(TYPE_META)),
     (2, "raw", Form::Bytes),
+    (3, "contentEncoding", Form::Text),
+    (4, "contentType", Form::Text),
 ];
 
 /// Why a body can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
     /// It is none.
-    #[error("the body is not protobuf as Kubernetes sends it")]
+    #[error(
+        "the body is not protobuf, or has a field that is read in JSON alone; use kubectl apply -f"
+    )]
     Malformed,
     /// It is of a kind that is read in JSON alone.
     #[error("{0} is read in JSON alone")]
@@ -136,6 +243,9 @@ pub fn to_json(body: &[u8]) -> Result<Value, ProtobufError> {
         "Eviction" => EVICTION,
         "SelfSubjectAccessReview" => ACCESS_REVIEW,
         "SelfSubjectReview" => SUBJECT_REVIEW,
+        "Deployment" => DEPLOYMENT,
+        "Job" => JOB,
+        "CronJob" => CRON_JOB,
         other => return Err(ProtobufError::Kind(format!("a {other}"))),
     };
     let raw = envelope.get("raw").and_then(Value::as_str);
@@ -162,7 +272,11 @@ fn message(bytes: &[u8], fields: &[Field], depth: usize) -> Option<Map<String, V
     while !rest.is_empty() {
         let (number, wire) = next(&mut rest)?;
         let Some((_, name, form)) = fields.iter().find(|(known, ..)| *known == number) else {
-            continue;
+            // A part of the object would be lost; Go writes parts that are empty.
+            if matches!(wire, Wire::Bytes([]) | Wire::Number(0)) {
+                continue;
+            }
+            return None;
         };
         take(&mut object, name, *form, &wire, depth)?;
     }
@@ -177,6 +291,7 @@ fn take(
     depth: usize,
 ) -> Option<()> {
     let value = match (form, wire) {
+        (Form::Ignored, _) => return Some(()),
         (Form::Number, Wire::Number(number)) => {
             // A negative number is the two's complement of 64 bits.
             json!(i64::from_ne_bytes(number.to_ne_bytes()))
@@ -308,8 +423,32 @@ mod tests {
             json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 5, "propagationPolicy": "Background"})
         );
         assert_eq!(
-            to_json(&body("Deployment", b"")),
-            Err(ProtobufError::Kind("a Deployment".to_owned()))
+            to_json(&body("Ingress", b"")),
+            Err(ProtobufError::Kind("a Ingress".to_owned()))
+        );
+        // A Job of one container with an empty time, empty resources and an empty status.
+        let container = [
+            field(1, b"c"),
+            field(2, b"i"),
+            field(3, b"true"),
+            field(8, b""),
+        ]
+        .concat();
+        let spec = [field(2, &container), field(3, b"Never")].concat();
+        let template = [field(1, &field(8, b"")), field(2, &spec)].concat();
+        let job = |more: &[u8]| {
+            let spec = [&field(6, &template)[..], more].concat();
+            [meta.clone(), field(2, &spec), field(3, b"")].concat()
+        };
+        let read = to_json(&body("Job", &job(b""))).unwrap();
+        assert_eq!(
+            read["spec"]["template"]["spec"],
+            json!({"containers": [{"name": "c", "image": "i", "command": ["true"], "resources": {}}], "restartPolicy": "Never"})
+        );
+        // A field that isn't read is never dropped.
+        assert_eq!(
+            to_json(&body("Job", &job(&field(11, b"x")))),
+            Err(ProtobufError::Malformed)
         );
         assert_eq!(to_json(b"{}"), Err(ProtobufError::Malformed));
     }
