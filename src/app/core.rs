@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::desired::{MergeHandles, MergeOutputs, MergeTask};
-use super::{Parts, counts, gc, spawn};
+use super::{Parts, counts, embedded, gc, spawn};
 use crate::config::Config;
 use crate::jobs::{JobHandle, JobOptions, Jobs};
 use crate::names::PodNames;
@@ -17,6 +17,7 @@ use crate::observe::{Observer, Reach};
 use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use crate::source::SourceReader;
+use crate::source::files::embedded_directory;
 use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
 use crate::store::cell::{Reader, cell};
@@ -24,6 +25,7 @@ use crate::store::claims::ClaimStore;
 use crate::store::evictions::Evict;
 use crate::store::graces::Graces;
 use crate::store::looks::{LookRequests, Request};
+use crate::store::node_edits::NodeEditsHandle;
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
@@ -34,7 +36,7 @@ use mirrorlet_core::manifest::unsupported_fields;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_host::probe::Client;
-use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::gc::ContainerGc;
 use mirrorlet_runtime::objects::ManifestObjects;
@@ -235,6 +237,7 @@ fn rollouts(
 ) -> (Rollouts, RolloutHandle) {
     let clock = options.clock.clone();
     let options = RolloutOptions {
+        node_edits: node_edits(config),
         runtime: Arc::clone(runtime),
         objects: Arc::clone(&options.objects),
         salt: options.salt.clone(),
@@ -246,6 +249,23 @@ fn rollouts(
         clock: Arc::new(move || clock.now()),
     };
     Rollouts::load(&config.root, options)
+}
+
+/// What a person changed of the Node through the embedded API, where that is served.
+fn node_edits(config: &Config) -> NodeEditsHandle {
+    if !embedded::is_wanted(config) {
+        return NodeEditsHandle::none();
+    }
+    let directory = embedded_directory(&config.root);
+    let (edits, read) = NodeEditsHandle::load(&directory);
+    if let Err(error) = read {
+        let words = format!(
+            "failed to read changes of the node in {}: {error}; it has none now",
+            directory.display()
+        );
+        occurrences::server_failed("the embedded API", &words);
+    }
+    edits
 }
 
 /// The Jobs of manifests, as the last agent on this root left them.

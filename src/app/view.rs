@@ -11,6 +11,7 @@ mod shown;
 mod volumes;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::merge::{Merged, merge_sources};
-use mirrorlet_core::node::NodeFacts;
+use mirrorlet_core::node::{NodeEdits, NodeFacts};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
 use mirrorlet_core::stats::top::top;
@@ -367,6 +368,14 @@ impl AgentView for View {
         let name = self.static_pod(pod)?;
         let done = self.rollouts.command(name, command).await;
         done.map_err(rollouts::view_error)
+    }
+
+    fn node_edits(&self) -> Arc<NodeEdits> {
+        self.rollouts.node_edits().get()
+    }
+
+    fn edit_node(&self, edits: NodeEdits) -> io::Result<()> {
+        self.rollouts.node_edits().set(edits)
     }
 
     async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError> {

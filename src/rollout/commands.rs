@@ -42,6 +42,18 @@ fn words(command: &Command) -> fn(u64) -> (&'static str, String) {
         Command::Resume => |n| ("RolloutResumed", format!("revision {n} is to run")),
         Command::Stop => |_| ("PodStopped", "A person stopped the pod".to_owned()),
         Command::Start { .. } => |_| ("PodStarted", "A person started the pod".to_owned()),
+        Command::Evict { .. } => |_| {
+            (
+                "PodEvicted",
+                "The pod was evicted; it waits until the node is uncordoned".to_owned(),
+            )
+        },
+        Command::Debug(_) => |_| {
+            (
+                "ContainerAdded",
+                "A person added a container for debugging".to_owned(),
+            )
+        },
         Command::Restart { .. } => |_| ("PodRestarted", "A person restarted the pod".to_owned()),
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::RolloutOptions;
 use crate::store::cell::Reader;
+use crate::store::node_edits::NodeEditsHandle;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::{Command, History, Refused};
 
@@ -60,6 +61,12 @@ impl RolloutHandle {
             requests,
         };
         (handle, receiver)
+    }
+
+    /// What a person changed of the Node.
+    #[must_use]
+    pub fn node_edits(&self) -> &NodeEditsHandle {
+        &self.options.node_edits
     }
 
     /// The histories as of the last decision.

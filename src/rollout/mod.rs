@@ -16,10 +16,12 @@ use tokio::time::Instant;
 
 use crate::store::board::{Board, PodView};
 use crate::store::cell::{Reader, Writer, cell};
+use crate::store::node_edits::NodeEditsHandle;
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
-use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
@@ -55,6 +57,10 @@ const SERVE_DEADLINE: Duration = Duration::from_secs(20);
 const SERVE_RETRY: Duration = Duration::from_secs(5);
 /// Pause after histories could not be written.
 const KEEP_RETRY: Duration = Duration::from_secs(30);
+/// Why a new pod waits on a cordoned Node.
+///
+/// Upstream: the scheduler's plugin `NodeUnschedulable`.
+const UNSCHEDULABLE: &str = "0/1 nodes are available: 1 node(s) were unschedulable.";
 /// Reason of the note that host ports could not be handed over.
 const HAND_OVER_FAILED: &str = "HandOverFailed";
 
@@ -72,6 +78,8 @@ pub struct RolloutOptions {
     pub node: Reader<AdmitNode>,
     /// Whether a failed revision is replaced by the last healthy one.
     pub restore: bool,
+    /// What a person changed of the Node: on a cordoned one no new pod of the API is started.
+    pub node_edits: NodeEditsHandle,
     /// Tells image collection which images have to stay: those of versions that may be started.
     pub needed_images: watch::Sender<BTreeSet<String>>,
     /// Where occurrences are told.
@@ -130,6 +138,7 @@ pub struct Rollouts {
     phases: BTreeMap<FullName, Phase>,
     preparations: Preparations,
     changed: watch::Receiver<u64>,
+    node_edits: watch::Receiver<Arc<NodeEdits>>,
     look_at: Option<Instant>,
     /// Whether other versions of a pod run from now on, and that isn't on disk yet.
     switched: bool,
@@ -154,6 +163,7 @@ impl Rollouts {
             phases: BTreeMap::new(),
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
+            node_edits: options.node_edits.subscribe(),
             look_at: None,
             switched: false,
             not_served: None,
@@ -168,6 +178,12 @@ impl Rollouts {
         let now = (self.options.clock)();
         self.changed.mark_unchanged();
         self.look_at = None;
+        let cordoned = self.node_edits.borrow_and_update().unschedulable;
+        if !cordoned {
+            self.histories
+                .values_mut()
+                .for_each(|history| history.uncordon(now));
+        }
         if merged.objects != before.objects {
             self.preparations.try_again();
         }
@@ -182,7 +198,11 @@ impl Rollouts {
             self.forget_missing(&wanted, now);
         }
         for (name, newest) in wanted {
+            let is_new = self.is_new(&name, &newest, listed);
             let mut decision = self.decide(&name, &newest, before, listed, now);
+            if cordoned && is_new && newest.origin.source == PodSource::Embedded {
+                self.hold_back(&name, &mut decision);
+            }
             if decision.change == Some(Change::HandedOver) {
                 decision = self.hand_over(&name, decision).await;
             }
@@ -369,6 +389,21 @@ impl Rollouts {
         history
     }
 
+    /// Whether nothing of a pod was ever started, as far as anybody knows.
+    fn is_new(&self, name: &FullName, newest: &SourcePod, listed: &Pods) -> bool {
+        let known = self.histories.get(name);
+        known.is_none_or(|history| history.current.is_none()) && !is_listed(listed, &newest.uid())
+    }
+
+    /// Has a new pod wait until the Node is uncordoned, as the scheduler would.
+    fn hold_back(&self, name: &FullName, decision: &mut Decision) {
+        decision.history.hold_back();
+        if let Some((uid, _)) = &decision.history.current {
+            let telemetry = &self.options.telemetry;
+            occurrences::note(telemetry, name, uid, "FailedScheduling", UNSCHEDULABLE);
+        }
+    }
+
     fn look_in(&mut self, wait: Duration) {
         let at = Instant::now() + wait;
         self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
@@ -392,6 +427,7 @@ impl Rollouts {
                 Err(_) => std::future::pending().await,
             },
             Ok(_) = node.changed(), if waits => {}
+            Ok(()) = self.node_edits.changed() => {}
             () = self.preparations.changed() => {}
             Some(request) = self.requests.recv() => self.obey(request),
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}

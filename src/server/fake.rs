@@ -1,5 +1,6 @@
 //! An [`AgentView`] for tests, with answers set by the test.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +20,7 @@ use mirrorlet_core::api::report::{
 use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::logs::Instance;
+use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
@@ -178,6 +180,15 @@ impl AgentView for FakeView {
         }
     }
 
+    fn node_edits(&self) -> Arc<NodeEdits> {
+        Arc::default()
+    }
+
+    /// Nothing is kept.
+    fn edit_node(&self, _: NodeEdits) -> io::Result<()> {
+        Ok(())
+    }
+
     async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError> {
         let HistoryReport {
             name, namespace, ..
@@ -257,12 +268,15 @@ impl AgentView for FakeView {
         match command {
             Command::Undo { to_revision } => Ok(to_revision.unwrap_or(7)),
             Command::Retry | Command::Resume => Ok(7),
-            Command::Pause | Command::Stop | Command::Start { .. } | Command::Restart { .. } => {
-                Err(ViewError::Conflict {
-                    message: "already paused".to_owned(),
-                    help: None,
-                })
-            }
+            Command::Pause
+            | Command::Stop
+            | Command::Start { .. }
+            | Command::Evict { .. }
+            | Command::Debug(_)
+            | Command::Restart { .. } => Err(ViewError::Conflict {
+                message: "already paused".to_owned(),
+                help: None,
+            }),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The agent's interface for the servers.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, core, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::logs::Instance;
+use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::objects::claims::Bindings;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
@@ -58,6 +60,8 @@ pub enum Verb {
     Stop,
     /// End that.
     Start,
+    /// Nothing of it runs until the Node is uncordoned; its containers are new ones then.
+    Evict,
     /// A run of a CronJob begins.
     Run,
 }
@@ -262,6 +266,15 @@ pub trait AgentView: Send + Sync + 'static {
     /// # Errors
     /// There is no such static pod, or the command is refused.
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError>;
+
+    /// What a person changed of the Node.
+    fn node_edits(&self) -> Arc<NodeEdits>;
+
+    /// Changes the Node. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn edit_node(&self, edits: NodeEdits) -> io::Result<()>;
 
     /// Has a static pod restarted, stopped or started.
     ///

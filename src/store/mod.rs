@@ -9,6 +9,7 @@ pub mod evictions;
 pub mod graces;
 pub mod kept;
 pub mod looks;
+pub mod node_edits;
 pub mod pods;
 pub mod probes;
 pub mod refresh;

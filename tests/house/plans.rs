@@ -89,6 +89,7 @@ fn edit() -> impl Strategy<Value = Edit> {
 fn options(fake: &FakeRuntime) -> RolloutOptions {
     let clock = fake.clone();
     RolloutOptions {
+        node_edits: mirrorlet::store::node_edits::NodeEditsHandle::none(),
         runtime: Arc::new(fake.clone()) as Arc<dyn Runtime>,
         objects: Arc::default(),
         salt: String::new(),

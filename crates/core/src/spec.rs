@@ -135,6 +135,12 @@ pub fn is_stopped(pod: &Pod) -> bool {
     order(pod, keys::STOPPED).is_some()
 }
 
+/// Whether the pod waits until its Node is uncordoned.
+#[must_use]
+pub fn is_cordoned(pod: &Pod) -> bool {
+    order(pod, keys::STOPPED) == Some(keys::CORDONED)
+}
+
 /// Whether a person wants that instance replaced, with `mirrorlet restart` or `start`.
 #[must_use]
 pub fn to_restart(pod: &Pod, instance: &ContainerId) -> bool {

@@ -52,6 +52,7 @@ impl View {
         let command = match order.verb {
             Verb::Pull | Verb::Run => return Ok(answer),
             Verb::Stop => Command::Stop,
+            Verb::Evict => Command::Evict { instances },
             Verb::Start => Command::Start {
                 instances,
                 at: Timestamp::now(),

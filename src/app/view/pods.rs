@@ -124,7 +124,11 @@ fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -
 
 /// Says what a person wants of the pod, where it isn't done or holds on; its status may be older.
 fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) -> (String, String) {
-    let stopped = "a person stopped it; start it with: mirrorlet start";
+    let stopped = if spec::is_cordoned(pod) {
+        "the node is cordoned; uncordon it with: kubectl uncordon"
+    } else {
+        "a person stopped it; start it with: mirrorlet start"
+    };
     let (printed, message) = match outstanding(pod, observed) {
         Some(Outstanding::Stop) => (STOPPING, stopped),
         None if spec::is_stopped(pod) => (STOPPED, stopped),

@@ -148,6 +148,8 @@ pub(super) fn view_error(error: CommandError) -> ViewError {
         Refused::Stopped => Some("start it with: mirrorlet start"),
         Refused::NotStopped => Some("restart its containers with: mirrorlet restart"),
         Refused::NotStarted
+        | Refused::ContainerExists { .. }
+        | Refused::TooManyAdded
         | Refused::RunsAlready { .. }
         | Refused::NothingFailed { .. }
         | Refused::AlreadyPaused

@@ -112,7 +112,22 @@ impl View {
                 .last_heartbeat_time
                 .clone_from(&condition.last_transition_time);
         }
-        compute_node(&facts, status)
+        let mut node = compute_node(&facts, status);
+        let edits = self.rollouts.node_edits().get();
+        // What the agent sets itself stays as it is.
+        for (known, added) in [
+            (&mut node.metadata.labels, &edits.labels),
+            (&mut node.metadata.annotations, &edits.annotations),
+        ] {
+            let known = known.get_or_insert_default();
+            for (key, value) in added {
+                known.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        if edits.unschedulable {
+            node.spec.get_or_insert_default().unschedulable = Some(true);
+        }
+        node
     }
 
     pub(super) fn happenings_from(&self, from: u64) -> (Vec<Happening>, u64) {

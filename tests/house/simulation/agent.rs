@@ -80,6 +80,7 @@ impl Agent {
         let (rollouts, _) = Rollouts::load(
             root,
             RolloutOptions {
+                node_edits: mirrorlet::store::node_edits::NodeEditsHandle::none(),
                 runtime: Arc::clone(&runtime),
                 objects: Arc::default(),
                 salt: String::new(),

@@ -62,6 +62,8 @@ pub const HELD: [&str; 3] = [HELD_REVISION, HELD_REASON, HELD_MESSAGE];
 pub const BESIDE: &str = "mirrorlet.dev/beside";
 /// Our annotation of a pod that a person stopped with `mirrorlet stop`. Never in a manifest.
 pub const STOPPED: &str = "mirrorlet.dev/stopped";
+/// Value of [`STOPPED`] of a pod that waits until its Node is uncordoned.
+pub const CORDONED: &str = "cordoned";
 /// Our annotation of a pod with instances that a person wants replaced: their ids, with commas.
 /// Never in a manifest.
 pub const RESTART: &str = "mirrorlet.dev/restart";

@@ -5,6 +5,7 @@
 mod claim;
 mod conditions;
 mod describe;
+mod edits;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -20,6 +21,7 @@ use crate::pressure::Pressures;
 pub use claim::{Claim, LeaseSeen, claim};
 pub use conditions::{PodProblems, believed_conditions, compute_conditions};
 pub use describe::{compute_node, compute_node_status, initial_node};
+pub use edits::NodeEdits;
 pub use write::{
     NodeEvent, NodeEventKind, REPORT_PERIOD, decide_metadata, decide_write, transitions,
 };

@@ -61,8 +61,12 @@ fn decide(draft: &mut Draft<'_>) {
 /// A pod that a person stopped: what runs of it ends, and nothing starts.
 fn stop(draft: &mut Draft<'_>) {
     draft.kill_pod(Reason::Stopped);
+    let message = if spec::is_cordoned(draft.input.pod) {
+        "the node is cordoned; uncordon it with: kubectl uncordon"
+    } else {
+        "a person stopped the pod; start it with: mirrorlet start"
+    };
     for (_, container) in spec::containers(draft.input.pod) {
-        let message = "a person stopped the pod; start it with: mirrorlet start";
         draft.hold(container, STOPPED, message);
     }
 }

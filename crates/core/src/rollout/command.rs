@@ -4,10 +4,15 @@
 use std::collections::BTreeSet;
 
 use super::{History, Outcome, Revision};
+use crate::api::core::EphemeralContainer;
 use crate::api::{ContainerId, Timestamp};
+use crate::spec;
+
+/// Most containers that are added to a revision: each stays until the pod goes.
+const ADDED_MAX: usize = 32;
 
 /// A command about one pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Stop the pod, until it is started or its source changes.
     Stop,
@@ -18,6 +23,13 @@ pub enum Command {
         /// The present time.
         at: Timestamp,
     },
+    /// Stop the pod until the Node is uncordoned, and start other instances then.
+    Evict {
+        /// The newest instances of its containers.
+        instances: BTreeSet<ContainerId>,
+    },
+    /// Add a container to the revision that runs, to look into it.
+    Debug(Box<EphemeralContainer>),
     /// Replace instances of containers.
     Restart {
         /// The instances.
@@ -77,6 +89,15 @@ pub enum Refused {
     /// They are not paused.
     #[error("the rollouts of the pod are not paused")]
     NotPaused,
+    /// A container of that name is there.
+    #[error("the pod has a container {name} already")]
+    ContainerExists {
+        /// The name.
+        name: String,
+    },
+    /// No more containers are added.
+    #[error("{ADDED_MAX} containers were added to the pod already; restart it to have none")]
+    TooManyAdded,
     /// A person stopped the pod.
     #[error("the pod is stopped")]
     Stopped,
@@ -96,14 +117,17 @@ impl History {
         };
         let (running, wanted) = (running.number, target.number);
         match command {
-            Command::Stop | Command::Restart { .. } if self.stopped => Err(Refused::Stopped),
+            Command::Evict { .. } if self.cordoned => Ok(running),
+            Command::Stop | Command::Restart { .. } | Command::Debug(_) if self.stopped => {
+                Err(Refused::Stopped)
+            }
             Command::Start { .. } if !self.stopped => Err(Refused::NotStopped),
             Command::Stop => {
                 self.stopped = true;
                 Ok(running)
             }
             Command::Start { instances, at } => {
-                self.stopped = false;
+                (self.stopped, self.cordoned) = (false, false);
                 self.restart = instances;
                 // It has its time to become ready from now on.
                 if let Some((_, since)) = &mut self.current {
@@ -111,6 +135,12 @@ impl History {
                 }
                 Ok(running)
             }
+            Command::Evict { instances } => {
+                self.hold_back();
+                self.restart = instances;
+                Ok(running)
+            }
+            Command::Debug(container) => self.add(*container).map(|()| running),
             Command::Restart { instances } => {
                 self.restart.extend(instances);
                 Ok(running)
@@ -134,6 +164,26 @@ impl History {
                 Ok(wanted)
             }
         }
+    }
+
+    /// Adds a container to the revision that runs; those of another one are forgotten.
+    fn add(&mut self, container: EphemeralContainer) -> Result<(), Refused> {
+        let revision = self.current().ok_or(Refused::NotStarted)?;
+        let uid = revision.uid();
+        let known = self.added.as_ref().filter(|(of, _)| *of == uid);
+        let mut added = known.map(|(_, added)| added.clone()).unwrap_or_default();
+        let of_pod = spec::all_container_names(&revision.pod);
+        let of_person = added.iter().map(|known| known.name.as_str());
+        if of_pod.chain(of_person).any(|name| name == container.name) {
+            let name = container.name;
+            return Err(Refused::ContainerExists { name });
+        }
+        if added.len() >= ADDED_MAX {
+            return Err(Refused::TooManyAdded);
+        }
+        added.push(container);
+        self.added = Some((uid, added));
+        Ok(())
     }
 
     fn undo(&mut self, to_revision: Option<u64>, running: u64) -> Result<u64, Refused> {

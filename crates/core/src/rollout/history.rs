@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Cause, Version};
+use crate::api::core::EphemeralContainer;
 use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
 use crate::clock::since;
 use crate::desired::{Origin, SourcePod};
@@ -89,6 +90,12 @@ pub struct History {
     /// Whether a person stopped the pod, until it is started or its source changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
+    /// Whether it is stopped because the Node is cordoned, until the Node is uncordoned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cordoned: bool,
+    /// The containers that were added to look into a revision as it runs, with its UID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added: Option<(PodUid, Vec<EphemeralContainer>)>,
     /// The instances that a person wanted replaced last.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart: BTreeSet<ContainerId>,
@@ -179,7 +186,8 @@ impl History {
         let known = known.map(|at| self.revisions.remove(at));
         // A pod with a UID of its own keeps it over edits.
         if edited || known.as_ref().is_some_and(|known| known.pod != pod.pod) {
-            self.stopped = false;
+            // On a cordoned Node an edit starts nothing.
+            self.stopped = self.cordoned;
         }
         let (number, wanted_at, outcome) = match known {
             Some(known) if !edited => (known.number, known.wanted_at, known.outcome),
@@ -287,7 +295,8 @@ impl History {
     pub fn end(&mut self, now: Timestamp) {
         (self.current, self.newest, self.undone_to) = (None, None, None);
         self.beside = None;
-        (self.paused, self.stopped) = (false, false);
+        (self.paused, self.stopped, self.cordoned) = (false, false, false);
+        self.added = None;
         self.restart.clear();
         self.gone_since.get_or_insert(now);
     }
@@ -299,12 +308,40 @@ impl History {
         Some(GONE_KEPT.saturating_sub(since(self.gone_since?, now)))
     }
 
-    /// Tells the workers what a person wants of the pod.
+    /// Holds back a pod that nothing runs of yet: the Node is cordoned.
+    pub fn hold_back(&mut self) {
+        (self.stopped, self.cordoned) = (true, true);
+    }
+
+    /// Starts what was held back or evicted while the Node was cordoned.
+    pub fn uncordon(&mut self, now: Timestamp) {
+        if std::mem::take(&mut self.cordoned) {
+            self.stopped = false;
+            // It has its time to become ready from now on.
+            if let Some((_, since)) = &mut self.current {
+                *since = now;
+            }
+        }
+    }
+
+    /// Adds a person's orders to the pod that the workers get, and the containers that were added
+    /// to it.
     pub(super) fn annotate(&self, pod: &mut Arc<Pod>) {
+        if let Some((uid, containers)) = &self.added
+            && *uid == PodUid::of(pod)
+        {
+            let spec = Arc::make_mut(pod).spec.get_or_insert_default();
+            spec.ephemeral_containers = Some(containers.clone());
+        }
         let ids = self.restart.iter().map(ToString::to_string);
         let restart = Some(ids.collect::<Vec<_>>().join(",")).filter(|ids| !ids.is_empty());
+        let stopped = match (self.stopped, self.cordoned) {
+            (true, true) => Some(keys::CORDONED),
+            (true, false) => Some("true"),
+            (false, _) => None,
+        };
         let orders = [
-            (keys::STOPPED, self.stopped.then(|| "true".to_owned())),
+            (keys::STOPPED, stopped.map(str::to_owned)),
             (keys::RESTART, restart),
         ];
         for (key, order) in orders {

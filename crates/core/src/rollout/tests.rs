@@ -12,6 +12,7 @@ use crate::spec;
 
 mod beside;
 mod gap;
+mod standing;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
@@ -869,6 +870,9 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::Pause),
         Just(Command::Resume),
         Just(Command::Stop),
+        Just(Command::Evict {
+            instances: BTreeSet::new()
+        }),
         Just(Command::Start {
             instances: BTreeSet::new(),
             at: at(0)
