@@ -68,10 +68,14 @@ test-engine29: ## the tests that meet an Engine, on a current one with its conta
 # What meets an API server: all of it has to hold on the newest one, too.
 KUBE_TESTS := cluster streaming
 # What meets kubectl, in `cluster`.
-KUBECTL_TESTS := bed:: node_api:: node_streams::
+KUBECTL_TESTS := bed:: embedded:: embedded_kubectl:: node_api:: node_streams::
 # The ends of what Kubernetes' Go modules give. kubectl speaks SPDY until 1.30, WebSockets since 1.31.
 KUBE_NEWEST := v1.36.3
 KUBECTL_OLDEST := v1.30.4
+
+.PHONY: schemas
+schemas: ## the schemas of Kubernetes' kinds in crates/apimachinery/schemas, of the pinned version (needs Go)
+	cd hack/kube && go run ./schemas ../../crates/apimachinery/schemas
 
 kube-versions:
 	hack/kube-build.sh
@@ -152,7 +156,7 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh
-	BENCH_BINARY=$(BINARY) BENCH_COMPOSE="$$(hack/compose-build.sh)" $(CARGO) bench --locked --profile quick --bench agent --bench rollouts --bench cluster
+	BENCH_BINARY=$(BINARY) BENCH_COMPOSE="$$(hack/compose-build.sh)" $(CARGO) bench --locked --profile quick --bench agent --bench rollouts --bench cluster --bench embedded
 
 conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh

@@ -13,9 +13,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, spawn};
-use crate::certificate::{Authority, Credential};
+use crate::certificate::{Authority, Credential, SIGNED_FOR};
 use crate::config::{ApiAccess, Config};
-use crate::server::embedded::{EmbeddedApi, EmbeddedParts};
+use crate::server::embedded::{EmbeddedApi, EmbeddedParts, Renewal};
 use crate::server::health::Served;
 use crate::source::files::embedded_directory;
 use mirrorlet_core::api::Timestamp;
@@ -28,8 +28,8 @@ const KUBECONFIG: &str = "kubeconfig";
 const HEAD: &str = "# Written by mirrorlet for its own API; it is replaced at each start.\n";
 /// Pause after the port could not be had.
 const BIND_PAUSE: Duration = Duration::from_secs(10);
-/// The period after which the certificates are made anew: well before they end.
-const RENEW_PERIOD: Duration = Duration::from_hours(30 * 24);
+/// The part of their life after which certificates are replaced: a twelfth, a month of a year.
+const RENEWED_AFTER: u32 = 12;
 
 /// Whether the embedded API is served: a cluster has an API of its own.
 pub(super) fn is_wanted(config: &Config) -> bool {
@@ -57,6 +57,7 @@ pub(super) fn start(
         view: Arc::clone(&served.view),
         stats: Arc::clone(&served.stats),
         metrics: served.metrics.clone(),
+        life: SIGNED_FOR,
     };
     spawn(parts, "embedded API", wiring.run(cancel.clone()));
     Ok(())
@@ -69,6 +70,8 @@ struct Wiring {
     view: Arc<dyn crate::server::AgentView>,
     stats: Arc<dyn crate::server::NodeStats>,
     metrics: mirrorlet_host::telemetry::Metrics,
+    /// The validity of certificates.
+    life: Duration,
 }
 
 impl Wiring {
@@ -81,26 +84,21 @@ impl Wiring {
                 () = cancel.cancelled() => return,
                 served = self.serve(round.clone()) => served,
             };
-            let pause = match served {
-                // The certificates are made anew.
-                Ok(()) => Duration::ZERO,
-                Err(error) => {
-                    let words = format!("{error:#}");
-                    if told != words {
-                        occurrences::server_failed("the embedded API", &words);
-                        told = words;
-                    }
-                    BIND_PAUSE
+            if let Err(error) = served {
+                let words = format!("{error:#}");
+                if told != words {
+                    occurrences::server_failed("the embedded API", &words);
+                    told = words;
                 }
-            };
+            }
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(BIND_PAUSE) => {}
             }
         }
     }
 
-    /// Serves with new certificates, as long as they are used.
+    /// Serves, and replaces the certificates long before they end.
     async fn serve(&self, cancel: CancellationToken) -> anyhow::Result<()> {
         let listener = TcpListener::bind(self.address)
             .await
@@ -118,21 +116,40 @@ impl Wiring {
         };
         self.write_kubeconfig(address)?;
         occurrences::embedded_api_served(address, &self.root.join(KUBECONFIG));
-        let serving = api.serve(listener, cancel.clone());
-        let mut serving = std::pin::pin!(serving);
+        let renewal = api.renewal();
         tokio::select! {
-            () = serving.as_mut() => Ok(()),
-            () = tokio::time::sleep(RENEW_PERIOD) => {
-                cancel.cancel();
-                serving.await;
-                Ok(())
+            () = api.serve(listener, cancel) => {}
+            () = self.renew(&renewal, address) => {}
+        }
+        Ok(())
+    }
+
+    /// Replaces the certificates again and again; never ends. What fails is tried again: what is in
+    /// use holds for most of its life yet.
+    async fn renew(&self, renewal: &Renewal, address: SocketAddr) {
+        loop {
+            tokio::time::sleep(self.life / RENEWED_AFTER).await;
+            let renewed = self.parts().and_then(|parts| {
+                renewal.replace(parts.certificate, &parts.authority)?;
+                self.write_kubeconfig(address)
+            });
+            match renewed {
+                Ok(()) => occurrences::embedded_api_renewed(&self.root.join(KUBECONFIG)),
+                Err(error) => {
+                    let words = format!("failed to renew its certificates: {error:#}");
+                    occurrences::server_failed("the embedded API", &words);
+                }
             }
         }
     }
 
+    fn authority(&self, now: Timestamp) -> anyhow::Result<Authority> {
+        Ok(Authority::of_root(&self.root, now)?.signing_for(self.life))
+    }
+
     fn parts(&self) -> anyhow::Result<EmbeddedParts> {
         let now = Timestamp::now();
-        let authority = Authority::of_root(&self.root, now)?;
+        let authority = self.authority(now)?;
         Ok(EmbeddedParts {
             view: Arc::clone(&self.view),
             stats: Arc::clone(&self.stats),
@@ -145,7 +162,7 @@ impl Wiring {
     }
 
     fn write_kubeconfig(&self, address: SocketAddr) -> anyhow::Result<()> {
-        let authority = Authority::of_root(&self.root, Timestamp::now())?;
+        let authority = self.authority(Timestamp::now())?;
         let client = authority.client(Timestamp::now())?;
         let path = self.root.join(KUBECONFIG);
         check_ours(&path)?;
@@ -201,7 +218,66 @@ current-context: mirrorlet
 
 #[cfg(test)]
 mod tests {
+    use mirrorlet_host::telemetry::Metrics;
+
     use super::*;
+    use crate::server::fake::{FakeStats, FakeView};
+
+    /// Whether the API takes a client with that kubeconfig.
+    async fn is_taken(kubeconfig: &str) -> bool {
+        let parsed = kube::config::Kubeconfig::from_yaml(kubeconfig).unwrap();
+        let options = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(parsed, &options).await;
+        let client = kube::Client::try_from(config.unwrap()).unwrap();
+        client.apiserver_version().await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn certificates_are_replaced_before_they_end_and_nothing_is_cut_off() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = embedded_directory(root.path());
+        std::fs::create_dir_all(&directory).unwrap();
+        let wiring = Wiring {
+            address: ([127, 0, 0, 1], 0).into(),
+            root: root.path().to_owned(),
+            node: "box".into(),
+            view: Arc::new(FakeView::new()),
+            stats: Arc::new(FakeStats),
+            metrics: Metrics::default(),
+            life: Duration::from_secs(2),
+        };
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(wiring.run(cancel.clone()));
+        let path = root.path().join(KUBECONFIG);
+        let read = || std::fs::read_to_string(&path).ok();
+        let first = loop {
+            match read() {
+                Some(text) => break text,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        let server = |text: &str| {
+            let mut lines = text.lines();
+            let line = lines.find(|line| line.contains("server:"));
+            line.unwrap().to_owned()
+        };
+        // The first certificates end; those of the day are taken all the time, at one address.
+        let mut seen = std::collections::BTreeSet::new();
+        loop {
+            let newest = read().unwrap();
+            assert_eq!(server(&newest), server(&first));
+            // embedded 32
+            assert!(is_taken(&newest).await);
+            seen.insert(newest);
+            if !is_taken(&first).await {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(seen.len() > 2, "{}", seen.len());
+        cancel.cancel();
+        running.await.unwrap();
+    }
 
     #[test]
     fn somebody_elses_kubeconfig_is_left_alone() {

@@ -26,7 +26,7 @@ const VALID_FOR: Duration = Duration::from_hours(10 * 365 * 24);
 /// The time before its end at which it is replaced: longer than the validity of all that it signs.
 const RENEWED_BEFORE: Duration = Duration::from_hours(2 * 365 * 24);
 /// The validity of the certificates that it signs.
-const SIGNED_FOR: Duration = Duration::from_hours(365 * 24);
+pub const SIGNED_FOR: Duration = Duration::from_hours(365 * 24);
 /// The difference by which the clocks of clients may be behind ours.
 const CLOCKS_APART: Duration = Duration::from_hours(1);
 /// The group that may do everything, as in a cluster.
@@ -36,6 +36,8 @@ const ADMINS: &str = "system:masters";
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
+    /// The validity of what it signs.
+    life: Duration,
 }
 
 /// A certificate with its key, both PEM.
@@ -77,6 +79,12 @@ impl Authority {
         Ok(made)
     }
 
+    /// The same, with another validity of what it signs.
+    #[must_use]
+    pub fn signing_for(self, life: Duration) -> Self {
+        Self { life, ..self }
+    }
+
     fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -99,6 +107,7 @@ impl Authority {
         Some(Self {
             issuer: Issuer::new(Self::params(), key),
             certificate,
+            life: SIGNED_FOR,
         })
     }
 
@@ -112,6 +121,7 @@ impl Authority {
         let made = Self {
             issuer: Issuer::new(Self::params(), key),
             certificate,
+            life: SIGNED_FOR,
         };
         Ok((made, text))
     }
@@ -165,7 +175,7 @@ impl Authority {
     ) -> Result<Credential, CertificateError> {
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        set_validity(&mut params, now, SIGNED_FOR);
+        set_validity(&mut params, now, self.life);
         let key = KeyPair::generate().map_err(|error| unmade(&error))?;
         let certificate = params
             .signed_by(&key, &self.issuer)

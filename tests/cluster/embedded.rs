@@ -11,17 +11,17 @@ use crate::common::cluster::programs;
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 
 /// An agent with the embedded API, and kubectl for it.
-struct Box {
-    bed: Bed,
-    agent: TestAgent,
+pub(super) struct Box {
+    pub(super) bed: Bed,
+    pub(super) agent: TestAgent,
 }
 
 impl Box {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::start_on(Bed::new()).await
     }
 
-    async fn start_on(bed: Bed) -> Self {
+    pub(super) async fn start_on(bed: Bed) -> Self {
         let _ = std::fs::remove_file(bed.path().join("kubeconfig"));
         let mut resolved = bed.resolved();
         resolved.config.api_address = Some(([127, 0, 0, 1], 0).into());
@@ -31,11 +31,11 @@ impl Box {
         this
     }
 
-    fn kubeconfig(&self) -> PathBuf {
+    pub(super) fn kubeconfig(&self) -> PathBuf {
         self.bed.path().join("kubeconfig")
     }
 
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(programs::embedded_kubectl());
         command
             .arg("--kubeconfig")
@@ -46,7 +46,7 @@ impl Box {
         command
     }
 
-    fn output(&self, args: &[&str], input: &str) -> Output {
+    pub(super) fn output(&self, args: &[&str], input: &str) -> Output {
         let mut command = self.command();
         let command = command.args(args).stdin(Stdio::piped());
         let mut child = command
@@ -61,24 +61,24 @@ impl Box {
         child.wait_with_output().unwrap()
     }
 
-    fn kubectl(&self, args: &[&str]) -> String {
+    pub(super) fn kubectl(&self, args: &[&str]) -> String {
         self.kubectl_with(args, "")
     }
 
-    fn kubectl_with(&self, args: &[&str], input: &str) -> String {
+    pub(super) fn kubectl_with(&self, args: &[&str], input: &str) -> String {
         let output = self.output(args, input);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kubectl {args:?}: {stderr}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn kubectl_fails(&self, args: &[&str]) -> String {
+    pub(super) fn kubectl_fails(&self, args: &[&str]) -> String {
         let output = self.output(args, "");
         assert!(!output.status.success(), "kubectl {args:?} did not fail");
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    fn object(&self, args: &[&str]) -> Value {
+    pub(super) fn object(&self, args: &[&str]) -> Value {
         let mut all = vec!["get", "-o", "json"];
         all.extend(args);
         serde_json::from_str(&self.kubectl(&all)).unwrap()
@@ -101,7 +101,7 @@ spec:
     )
 }
 
-fn deployment(replicas: u32, image: &str) -> String {
+pub(super) fn deployment(replicas: u32, image: &str) -> String {
     format!(
         r#"apiVersion: apps/v1
 kind: Deployment
@@ -122,7 +122,7 @@ spec:
     )
 }
 
-const STDIN: [&str; 3] = ["apply", "-f", "-"];
+pub(super) const STDIN: [&str; 3] = ["apply", "-f", "-"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_lives_and_ends_by_kubectl() {

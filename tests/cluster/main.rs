@@ -18,6 +18,7 @@ mod attacks;
 mod bed;
 mod bootstrap;
 mod embedded;
+mod embedded_kubectl;
 mod events;
 mod eviction;
 mod mirrors;

@@ -236,6 +236,45 @@ impl Cache {
             .collect()
     }
 
+    /// The objects as they were at a revision: those of now, with the changes since undone.
+    ///
+    /// # Errors
+    /// The revision is one that doesn't exist yet, or some of the changes are no longer known.
+    pub fn list_at(
+        &self,
+        revision: u64,
+        resource: &'static Resource,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<Arc<Value>>, Status> {
+        if revision > self.revision {
+            return Err(Status::too_large_version(revision, self.revision));
+        }
+        let all = Selector::default();
+        let mut objects: BTreeMap<(String, String), Arc<Value>> = self
+            .list(resource, namespace, &all)
+            .into_iter()
+            .map(|object| {
+                let (namespace, name) = (meta::namespace(&object), meta::name(&object));
+                ((namespace.to_owned(), name.to_owned()), object)
+            })
+            .collect();
+        let changes: Vec<&Change> = self.since(revision)?.collect();
+        for change in changes.into_iter().rev() {
+            let key = &change.key;
+            if key.resource != resource || (!namespace.is_empty() && key.namespace != namespace) {
+                continue;
+            }
+            let place = (key.namespace.clone(), key.name.clone());
+            match &change.before {
+                Some(before) => drop(objects.insert(place, Arc::clone(before))),
+                None => drop(objects.remove(&place)),
+            }
+        }
+        let found = objects.into_values();
+        Ok(found.filter(|object| selector.matches(object)).collect())
+    }
+
     /// The changes after a revision, oldest first.
     ///
     /// # Errors
@@ -344,6 +383,35 @@ mod tests {
         assert_eq!(cache.list(&PODS, "a", &all).len(), 2);
         assert_eq!(cache.list(&PODS, "", &all).len(), 3);
         assert_eq!(cache.list(&PODS, "c", &all).len(), 0);
+    }
+
+    #[test]
+    fn a_list_of_an_older_revision_is_what_it_was() {
+        let mut cache = Cache::new(100);
+        let all = Selector::default();
+        let steps = [
+            vec![("web", "1", "Pending")],
+            vec![("web", "1", "Running"), ("db", "2", "Running")],
+            vec![("web", "3", "Running")],
+            vec![],
+        ];
+        let mut seen = vec![(100, Vec::new())];
+        for step in steps {
+            cache.replace(step.iter().map(|(n, u, p)| pod(n, u, p)).collect());
+            seen.push((cache.revision(), cache.list(&PODS, "a", &all)));
+        }
+        for (revision, objects) in seen {
+            // embedded 28
+            assert_eq!(cache.list_at(revision, &PODS, "a", &all).unwrap(), objects);
+            assert!(
+                cache
+                    .list_at(revision, &PODS, "b", &all)
+                    .unwrap()
+                    .is_empty()
+            );
+        }
+        let code = |revision| cache.list_at(revision, &PODS, "", &all).unwrap_err().code;
+        assert_eq!((code(99), code(1000)), (410, 504));
     }
 
     proptest! {

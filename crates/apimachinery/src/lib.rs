@@ -8,16 +8,17 @@
 //! |---|---|
 //! | [`resources`] | the resources that are served, and their paths |
 //! | [`discovery`] | the documents by which clients find them |
-//! | [`openapi`] | the document that makes kubectl leave validation to the server |
+//! | [`openapi`] | the documents of paths and schemas |
 //! | [`status`] | errors, as Kubernetes' clients read them |
 //! | [`options`] | the parameters of requests |
+//! | [`paging`] | lists, whole and in pages |
 //! | [`selector`] | label and field selectors |
 //! | [`cache`] | all objects, and the changes that a watch resumes from |
 //! | [`meta`] | names, metadata and what a write keeps of it |
 //! | [`patch`] | JSON, merge and strategic patches |
 //! | [`apply`] | server-side apply: who manages which field, and conflicts |
 //! | [`table`] | the columns that kubectl prints |
-//! | [`protobuf`] | the few bodies that kubectl sends in protobuf |
+//! | [`protobuf`] | bodies that clients send in protobuf |
 
 pub mod apply;
 pub mod cache;
@@ -25,9 +26,11 @@ pub mod discovery;
 pub mod meta;
 pub mod openapi;
 pub mod options;
+pub mod paging;
 pub mod patch;
 pub mod protobuf;
 pub mod resources;
+mod schemas;
 pub mod selector;
 pub mod status;
 pub mod table;

@@ -1,9 +1,20 @@
-//! The OpenAPI v3 documents. Their operations are what kubectl looks for before it leaves the
-//! validation of fields to the server; schemas of objects are not in them.
+//! The OpenAPI documents: the paths of what is served, with Kubernetes' own schemas.
+//!
+//! A document is put together of texts when a client asks for it, and kept by nobody: clients keep
+//! it, by its hash.
+//!
+//! Upstream: `kube-openapi/pkg/handler3`, `kube-openapi/pkg/openapiconv`.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use mirrorlet_core::api::hex;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
-use crate::resources::{RESOURCES, Resource};
+use crate::patch;
+use crate::resources::{RESOURCES, Resource, Subresource};
+use crate::schemas::{self, Schemas};
 
 /// Where the document of a group and version is, as the root names it: `api/v1`.
 fn place(resource: &Resource) -> String {
@@ -14,70 +25,309 @@ fn place(resource: &Resource) -> String {
     }
 }
 
-/// `/openapi/v3`. `hash` changes with the program, so that clients don't keep an older document.
+/// The hashes of all documents by their places. They are made once: the documents change with the
+/// program alone.
+fn hashes() -> &'static BTreeMap<String, String> {
+    static HASHES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+    HASHES.get_or_init(|| {
+        let text = schemas::openapi_text();
+        let schemas = Schemas::of(&text);
+        let mut hashes = BTreeMap::new();
+        for resource in RESOURCES {
+            let entry = hashes.entry(place(resource));
+            entry.or_insert_with_key(|place| hash(&document_of(place, &schemas)));
+        }
+        hashes
+    })
+}
+
+/// The hash of a document, as its `ETag` has it.
 #[must_use]
-pub fn root(hash: &str) -> Value {
-    let mut paths = Map::new();
-    for resource in RESOURCES {
-        let place = place(resource);
-        let url = format!("/openapi/v3/{place}?hash={hash}");
-        paths.insert(place, json!({"serverRelativeURL": url}));
-    }
+pub fn hash(document: &str) -> String {
+    let digest: [u8; 32] = Sha256::digest(document).into();
+    hex(&digest).to_uppercase()
+}
+
+/// `/openapi/v3`. The first call makes all documents, some milliseconds.
+#[must_use]
+pub fn root() -> Value {
+    let paths: Map<_, _> = hashes()
+        .iter()
+        .map(|(place, hash)| {
+            (
+                place.clone(),
+                json!({"serverRelativeURL": url(place, hash)}),
+            )
+        })
+        .collect();
     json!({"paths": paths})
 }
 
-/// `/openapi/v3/PLACE`; none for a group or version that isn't served.
+/// Where clients find a document that has that hash.
 #[must_use]
-pub fn document(wanted: &str) -> Option<Value> {
-    let mut paths = Map::new();
-    for resource in RESOURCES {
-        if place(resource) != wanted {
-            continue;
-        }
-        let namespace = if resource.namespaced {
-            "namespaces/{namespace}/"
-        } else {
-            ""
-        };
-        let path = format!("/{wanted}/{namespace}{}/{{name}}", resource.plural);
-        let mut operations = Map::new();
-        for (verb, method) in [("get", "get"), ("patch", "patch"), ("update", "put")] {
-            if resource.verbs.contains(&verb) {
-                operations.insert(method.to_owned(), operation(resource, verb));
-            }
-        }
-        paths.insert(path, operations.into());
-    }
-    if paths.is_empty() {
-        return None;
-    }
-    Some(json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1"},
-        "paths": paths,
-        "components": {"schemas": {}},
-    }))
+pub fn url(place: &str, hash: &str) -> String {
+    format!("/openapi/v3/{place}?hash={hash}")
 }
 
-fn operation(resource: &Resource, verb: &str) -> Value {
-    let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
-    let parameters: Vec<_> = match verb {
-        "get" => Vec::new(),
-        _ => ["dryRun", "fieldManager", "fieldValidation"]
-            .map(parameter)
-            .into(),
+/// `/openapi/v3/PLACE` and its hash; none for a group or version that isn't served.
+#[must_use]
+pub fn document(wanted: &str) -> Option<(String, &'static str)> {
+    let hash = hashes().get(wanted)?;
+    let text = schemas::openapi_text();
+    Some((document_of(wanted, &Schemas::of(&text)), hash))
+}
+
+fn document_of(wanted: &str, schemas: &Schemas<'_>) -> String {
+    let of_place = RESOURCES.iter().filter(|r| place(r) == wanted);
+    let paths: Map<_, _> = of_place.flat_map(|r| paths(r, wanted, schemas)).collect();
+    let paths = Value::Object(paths).to_string();
+    let schemas: Vec<_> = schemas
+        .referred(&paths)
+        .iter()
+        .map(|(name, schema)| format!("\"{name}\":{schema}"))
+        .collect();
+    format!(
+        r#"{{"openapi":"3.0.0","info":{{"title":"Kubernetes","version":"v1"}},"paths":{paths},"components":{{"schemas":{{{}}}}}}}"#,
+        schemas.join(",")
+    )
+}
+
+/// The paths of a resource: its collection, its objects, their subresources.
+fn paths(resource: &Resource, place: &str, schemas: &Schemas<'_>) -> Vec<(String, Value)> {
+    let namespace = if resource.namespaced {
+        "namespaces/{namespace}/"
+    } else {
+        ""
     };
-    json!({
-        "operationId": format!("{verb}{}", resource.kind),
+    let collection = format!("/{place}/{namespace}{}", resource.plural);
+    let object = format!("{collection}/{{name}}");
+    let own = (resource.group, resource.version, resource.kind);
+    let item = |verbs: &[(&str, &str, &str)], parameters: Value| {
+        let mut operations = Map::new();
+        for (verb, method, action) in verbs {
+            if resource.verbs.contains(verb) {
+                let operation = operation(own, action, schemas);
+                operations.insert((*method).to_owned(), operation);
+            }
+        }
+        operations.insert("parameters".to_owned(), parameters);
+        Value::Object(operations)
+    };
+    let in_path = |with_name: bool| {
+        let namespace = resource.namespaced.then_some((
+            "namespace",
+            "object name and auth scope, such as for teams and projects".to_owned(),
+        ));
+        let name = with_name.then(|| ("name", format!("name of the {}", resource.kind)));
+        namespace.into_iter().chain(name).map(|(name, description)| json!({"name": name, "in": "path", "required": true, "description": description, "schema": {"type": "string", "uniqueItems": true}})).collect::<Value>()
+    };
+    let of_collection = [
+        ("list", "get", "list"),
+        ("create", "post", "post"),
+        ("deletecollection", "delete", "deletecollection"),
+    ];
+    let of_object = [
+        ("get", "get", "get"),
+        ("update", "put", "put"),
+        ("patch", "patch", "patch"),
+        ("delete", "delete", "delete"),
+    ];
+    let mut all = vec![
+        (collection, item(&of_collection, in_path(false))),
+        (object.clone(), item(&of_object, in_path(true))),
+    ];
+    if resource.namespaced && resource.verbs.contains(&"list") {
+        let everywhere = format!("/{place}/{}", resource.plural);
+        all.push((everywhere, item(&of_collection[..1], json!([]))));
+    }
+    for sub in resource.subresources {
+        let mut operations = Map::new();
+        for verb in sub.verbs {
+            let method = match *verb {
+                "create" => "post",
+                "update" => "put",
+                other => other,
+            };
+            let action = if method == "post" && sub.kind.ends_with("Options") {
+                "connect"
+            } else {
+                method
+            };
+            let operation = operation(kind_of(resource, sub), action, schemas);
+            operations.insert(method.to_owned(), operation);
+        }
+        operations.insert("parameters".to_owned(), in_path(true));
+        all.push((format!("{object}/{}", sub.name), operations.into()));
+    }
+    all
+}
+
+/// Group, version and kind of a subresource's objects.
+fn kind_of<'a>(resource: &'a Resource, sub: &'a Subresource) -> (&'a str, &'a str, &'a str) {
+    match sub.api_version.split_once('/') {
+        Some((group, version)) => (group, version, sub.kind),
+        None => (resource.group, resource.version, sub.kind),
+    }
+}
+
+fn operation(
+    (group, version, kind): (&str, &str, &str),
+    action: &str,
+    schemas: &Schemas<'_>,
+) -> Value {
+    let own = schemas::name_of(group, version, kind);
+    let of = |name: String| match schemas.get(&name) {
+        Some(_) => json!({"$ref": schemas::reference(&name)}),
+        None => json!({"type": "string"}),
+    };
+    let content = |schema: Value, kinds: &[&str]| {
+        let kinds = kinds.iter();
+        let content: Map<_, _> = kinds
+            .map(|kind| ((*kind).to_owned(), json!({"schema": schema})))
+            .collect();
+        json!({"content": content})
+    };
+    let json = &["application/json", "application/yaml"][..];
+    let patches = &[
+        crate::apply::APPLY,
+        patch::JSON,
+        patch::MERGE,
+        patch::STRATEGIC,
+    ][..];
+    let (answer, body) = match action {
+        "list" => (of(format!("{own}List")), None),
+        "post" | "put" => (of(own.clone()), Some(content(of(own), json))),
+        "patch" => {
+            let patch = of(schemas::meta_name("Patch"));
+            (of(own), Some(content(patch, patches)))
+        }
+        "delete" | "deletecollection" => {
+            let options = of(schemas::meta_name("DeleteOptions"));
+            (
+                of(schemas::meta_name("Status")),
+                Some(content(options, json)),
+            )
+        }
+        _ => (of(own), None),
+    };
+    let mut answer = content(answer, json);
+    answer["description"] = "OK".into();
+    let parameters: Vec<_> = parameters(action)
+        .iter()
+        .map(|(name, kind)| json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}}))
+        .collect();
+    let mut operation = json!({
+        "operationId": format!("{action}{kind}"),
         "parameters": parameters,
-        "responses": {"200": {"description": "OK"}},
-        "x-kubernetes-action": verb,
-        "x-kubernetes-group-version-kind": {
-            "group": resource.group,
-            "version": resource.version,
-            "kind": resource.kind,
-        },
-    })
+        "responses": {"200": answer},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+    });
+    if let Some(body) = body {
+        operation["requestBody"] = body;
+    }
+    operation
+}
+
+/// The parameters of an action, and their types.
+fn parameters(action: &str) -> &'static [(&'static str, &'static str)] {
+    match action {
+        "list" => &[
+            ("allowWatchBookmarks", "boolean"),
+            ("continue", "string"),
+            ("fieldSelector", "string"),
+            ("labelSelector", "string"),
+            ("limit", "integer"),
+            ("resourceVersion", "string"),
+            ("resourceVersionMatch", "string"),
+            ("sendInitialEvents", "boolean"),
+            ("timeoutSeconds", "integer"),
+            ("watch", "boolean"),
+        ],
+        "post" | "put" => &[
+            ("dryRun", "string"),
+            ("fieldManager", "string"),
+            ("fieldValidation", "string"),
+        ],
+        "patch" => &[
+            ("dryRun", "string"),
+            ("fieldManager", "string"),
+            ("fieldValidation", "string"),
+            ("force", "boolean"),
+        ],
+        "delete" | "deletecollection" => &[
+            ("dryRun", "string"),
+            ("gracePeriodSeconds", "integer"),
+            ("propagationPolicy", "string"),
+        ],
+        _ => &[],
+    }
+}
+
+/// `/openapi/v2`: the schemas alone, for clients that read nothing newer.
+#[must_use]
+pub fn version_2() -> String {
+    let text = schemas::openapi_text();
+    let schemas = Schemas::of(&text);
+    let roots = RESOURCES.iter().map(|resource| {
+        let name = schemas::name_of_resource(resource);
+        format!(
+            "\"{}\" \"{}List\"",
+            schemas::reference(&name),
+            schemas::reference(&name)
+        )
+    });
+    let definitions: Vec<_> = schemas
+        .referred(&roots.collect::<String>())
+        .iter()
+        .filter_map(|(name, schema)| {
+            let mut schema = serde_json::from_str(schema).ok()?;
+            to_version_2(&mut schema, DEPTH_MAX);
+            Some(format!("\"{name}\":{schema}"))
+        })
+        .collect();
+    format!(
+        r#"{{"swagger":"2.0","info":{{"title":"Kubernetes","version":"v1"}},"paths":{{}},"definitions":{{{}}}}}"#,
+        definitions.join(",")
+    )
+}
+
+/// Deepest nesting of a schema; those of Kubernetes are a fifth as deep.
+const DEPTH_MAX: usize = 64;
+
+/// A schema of version 3 as one of version 2.
+fn to_version_2(schema: &mut Value, depth: usize) {
+    let Some(depth) = depth.checked_sub(1) else {
+        return;
+    };
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(reference)) = map.get_mut("$ref") {
+                *reference = reference.replace("/components/schemas/", "/definitions/");
+            }
+            if map.contains_key("oneOf") {
+                map.remove("oneOf");
+                map.insert("type".to_owned(), "string".into());
+            }
+            // A reference with words of its own is wrapped in version 3 alone.
+            if let Some(Value::Array(all)) = map.remove("allOf") {
+                for one in all {
+                    if let Value::Object(one) = one {
+                        map.extend(one);
+                    }
+                }
+                map.remove("default");
+                if let Some(Value::String(reference)) = map.get_mut("$ref") {
+                    *reference = reference.replace("/components/schemas/", "/definitions/");
+                }
+            }
+            for value in map.values_mut() {
+                to_version_2(value, depth);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| to_version_2(item, depth)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[cfg(test)]
@@ -85,20 +335,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubectl_finds_that_the_server_validates_fields() {
-        let root = root("1");
+    fn kubectl_finds_schemas_and_that_the_server_validates_fields() {
+        let root = root();
         for (place, url) in root["paths"].as_object().unwrap() {
-            assert!(url["serverRelativeURL"].as_str().unwrap().contains(place));
-            assert!(document(place).is_some(), "{place}");
+            let (text, hash) = document(place).unwrap();
+            assert_eq!(url["serverRelativeURL"], super::url(place, hash));
+            // The same each time, with everything that it refers to.
+            assert_eq!(super::hash(&text), *hash);
+            let read: Value = serde_json::from_str(&text).unwrap();
+            for rest in text.split("#/components/schemas/").skip(1) {
+                let name = rest.split('"').next().unwrap();
+                assert!(read["components"]["schemas"][name].is_object(), "{name}");
+            }
         }
-        let apps = document("apis/apps/v1").unwrap();
+        let apps: Value = serde_json::from_str(&document("apis/apps/v1").unwrap().0).unwrap();
         let patch =
             &apps["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
         assert_eq!(
             patch["x-kubernetes-group-version-kind"]["kind"],
             "Deployment"
         );
+        let bodies = &patch["requestBody"]["content"];
         // embedded 22
+        assert!(bodies[patch::STRATEGIC].is_object(), "{bodies}");
         assert!(
             patch["parameters"]
                 .as_array()
@@ -106,6 +365,28 @@ mod tests {
                 .iter()
                 .any(|p| p["name"] == "fieldValidation")
         );
+        let container = &apps["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"];
+        assert_eq!(
+            container["properties"]["containers"]["x-kubernetes-patch-merge-key"],
+            "name"
+        );
         assert!(document("apis/none/v1").is_none());
+    }
+
+    #[test]
+    fn the_older_document_has_the_same_schemas() {
+        let read: Value = serde_json::from_str(&version_2()).unwrap();
+        let definitions = read["definitions"].as_object().unwrap();
+        let pod = &definitions["io.k8s.api.core.v1.Pod"]["properties"];
+        assert_eq!(
+            pod["spec"]["$ref"],
+            "#/definitions/io.k8s.api.core.v1.PodSpec"
+        );
+        assert!(pod["spec"]["description"].is_string());
+        let text = read.to_string();
+        for left in ["components", "oneOf", "allOf"] {
+            // embedded 22
+            assert!(!text.contains(&format!("\"{left}")), "{left}");
+        }
     }
 }

@@ -3,6 +3,10 @@
 //! Upstream: `apimachinery/pkg/apis/meta/internalversion/validation`,
 //! `apiserver/pkg/storage/cacher`.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
 use crate::status::{Cause, Status};
 
 /// Longest name of a field manager, in characters.
@@ -24,12 +28,16 @@ pub struct ListOptions {
     pub label_selector: String,
     /// Selector of fields, as text.
     pub field_selector: String,
-    /// Whether changes are asked for instead of a list.
+    /// Whether changes are wanted instead of a list.
     pub watch: bool,
     /// The revision; none where it isn't set, and 0 for any.
     pub resource_version: Option<u64>,
     /// The meaning of a list's revision.
     pub version_match: Option<VersionMatch>,
+    /// Most objects of one answer; 0 for all.
+    pub limit: usize,
+    /// Where a list goes on that was split.
+    pub token: Option<Token>,
     /// The length of a watch, in seconds.
     pub timeout_seconds: Option<u64>,
     /// Whether a watch tells the revision now and then.
@@ -75,6 +83,17 @@ fn boolean(query: &Query, key: &str) -> bool {
     value(query, key).is_some_and(|value| !matches!(value, "false" | "0" | "f" | "F" | "False"))
 }
 
+/// The limit of a list; as upstream, one below 0 is none.
+fn limit(query: &Query) -> Result<usize, Status> {
+    let text = value(query, "limit").filter(|text| !text.is_empty());
+    let number = text.map_or(Ok(0), str::parse::<i64>);
+    let number = number.map_err(|_| {
+        let text = text.unwrap_or_default();
+        Status::invalid_option("limit", &format!("Invalid value: {text:?}: invalid number"))
+    })?;
+    Ok(usize::try_from(number).unwrap_or(0))
+}
+
 impl ListOptions {
     /// Reads the parameters.
     ///
@@ -105,16 +124,15 @@ impl ListOptions {
             watch: boolean(query, "watch"),
             resource_version: number("resourceVersion")?,
             version_match,
+            limit: limit(query)?,
+            token: match value(query, "continue") {
+                None | Some("") => None,
+                Some(text) => Some(Token::parse(text)?),
+            },
             timeout_seconds: number("timeoutSeconds")?,
             bookmarks: boolean(query, "allowWatchBookmarks"),
             initial_events: boolean(query, "sendInitialEvents"),
         };
-        if value(query, "continue").is_some_and(|token| !token.is_empty()) {
-            // Lists are whole: no token was ever given.
-            return Err(Status::bad_request(
-                "continue key is not valid: lists are never split here",
-            ));
-        }
         options.check(value(query, "sendInitialEvents").is_some())?;
         Ok(options)
     }
@@ -144,6 +162,19 @@ impl ListOptions {
                 "sendInitialEvents is forbidden for list",
             );
         }
+        if self.token.is_some() {
+            if self.version_match.is_some() {
+                return forbidden(
+                    field,
+                    "resourceVersionMatch is forbidden when continue is provided",
+                );
+            }
+            if self.resource_version.is_some_and(|version| version != 0) {
+                return Err(Status::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
+            }
+        }
         match (self.version_match, self.resource_version) {
             (Some(_), None) => forbidden(
                 field,
@@ -155,6 +186,58 @@ impl ListOptions {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+/// Where a list goes on that was split. Clients hand it back as they got it.
+///
+/// Upstream: `apiserver/pkg/storage/continue.go`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// The revision of the first answer; none to go on with what there is now.
+    pub revision: Option<u64>,
+    /// Namespace and name of the last object that was given.
+    pub after: (String, String),
+}
+
+/// The form of tokens; another program may have others.
+const TOKEN_VERSION: &str = "meta.k8s.io/v1";
+
+impl Token {
+    /// The text that clients hand back.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let revision = match self.revision {
+            Some(revision) => json!(revision),
+            None => json!(-1),
+        };
+        let (namespace, name) = &self.after;
+        let token =
+            json!({"v": TOKEN_VERSION, "rv": revision, "start": format!("{namespace}/{name}")});
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn parse(text: &str) -> Result<Self, Status> {
+        let invalid = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|error| invalid(&error.to_string()))?;
+        let token: Value =
+            serde_json::from_slice(&bytes).map_err(|error| invalid(&error.to_string()))?;
+        if token["v"] != TOKEN_VERSION {
+            return Err(invalid("server does not recognize this encoded version"));
+        }
+        let revision = match token["rv"].as_i64() {
+            Some(-1) => None,
+            Some(revision) if revision > 0 => u64::try_from(revision).ok(),
+            Some(_) | None => return Err(invalid("incorrect encoded start resourceVersion")),
+        };
+        let start = token["start"].as_str().and_then(|s| s.split_once('/'));
+        let (namespace, name) = start.ok_or_else(|| invalid("the start is missing"))?;
+        Ok(Self {
+            revision,
+            after: (namespace.to_owned(), name.to_owned()),
+        })
     }
 }
 
@@ -214,6 +297,10 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_is_refused() {
+        let token = Token {
+            revision: Some(7),
+            after: ("a".to_owned(), "web".to_owned()),
+        };
         for (text, expected) in [
             ("limit=500", Ok(None)),
             ("resourceVersion=0&limit=500", Ok(Some(0))),
@@ -233,9 +320,29 @@ mod tests {
             ),
             ("watch=1&resourceVersionMatch=NotOlderThan", Err(422)),
             ("continue=abc", Err(400)),
+            ("limit=x", Err(422)),
+            ("limit=-1", Ok(None)),
+            ("continue=TOKEN&limit=1", Ok(None)),
+            ("continue=TOKEN&resourceVersion=0", Ok(Some(0))),
+            ("continue=TOKEN&resourceVersion=7", Err(400)),
+            (
+                "continue=TOKEN&resourceVersion=0&resourceVersionMatch=NotOlderThan",
+                Err(422),
+            ),
         ] {
+            let text = &text.replace("TOKEN", &token.text());
             // embedded 19
             assert_eq!(list(text).map(|o| o.resource_version), expected, "{text}");
+        }
+        for token in [
+            token.clone(),
+            Token {
+                revision: None,
+                ..token
+            },
+        ] {
+            // embedded 28
+            assert_eq!(Token::parse(&token.text()).unwrap(), token);
         }
         let dry = |value: &str| {
             let query = [("dryRun".to_owned(), value.to_owned())];

@@ -39,6 +39,7 @@ pub fn apply(object: &Value, content_type: &str, body: &[u8]) -> Result<Value, S
                     reason: "RequestEntityTooLarge",
                     message,
                     details: None,
+                    token: None,
                 });
             }
             json_patch::patch(&mut patched, &patch).map_err(|error| {
@@ -50,6 +51,7 @@ pub fn apply(object: &Value, content_type: &str, body: &[u8]) -> Result<Value, S
                     reason: "Invalid",
                     message,
                     details: None,
+                    token: None,
                 }
             })?;
         }

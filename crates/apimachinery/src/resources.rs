@@ -92,6 +92,7 @@ pub static PODS: Resource = Resource {
     categories: &["all"],
     subresources: &[
         stream("attach", "PodAttachOptions"),
+        sub("ephemeralcontainers", "Pod", &["get", "patch", "update"]),
         stream("exec", "PodExecOptions"),
         Subresource {
             name: "eviction",
@@ -172,7 +173,7 @@ pub static NODES: Resource = Resource {
     kind: "Node",
     short_names: &["no"],
     namespaced: false,
-    verbs: READ,
+    verbs: &["get", "list", "patch", "update", "watch"],
     ..BASE
 };
 
@@ -243,6 +244,15 @@ pub static CRON_JOBS: Resource = Resource {
     ..BASE
 };
 
+/// Leases: the Node's own, and those that programs elect their leaders with.
+pub static LEASES: Resource = Resource {
+    group: "coordination.k8s.io",
+    plural: "leases",
+    singular: "lease",
+    kind: "Lease",
+    ..BASE
+};
+
 /// The usage of pods.
 pub static POD_METRICS: Resource = Resource {
     group: "metrics.k8s.io",
@@ -305,6 +315,7 @@ pub static RESOURCES: &[&Resource] = &[
     &ACCESS_REVIEWS,
     &CRON_JOBS,
     &JOBS,
+    &LEASES,
     &NODE_METRICS,
     &POD_METRICS,
 ];

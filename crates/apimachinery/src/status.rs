@@ -18,6 +18,8 @@ pub struct Status {
     pub message: String,
     /// The object concerned and the causes, where there are some.
     pub details: Option<Box<Value>>,
+    /// Where a list can go on in another way.
+    pub token: Option<String>,
 }
 
 /// One field that is wrong.
@@ -38,6 +40,7 @@ impl Status {
             reason,
             message: message.into(),
             details: None,
+            token: None,
         }
     }
 
@@ -262,6 +265,9 @@ impl Status {
         });
         if let Some(details) = &self.details {
             status["details"] = (**details).clone();
+        }
+        if let Some(token) = &self.token {
+            status["metadata"]["continue"] = token.as_str().into();
         }
         status
     }

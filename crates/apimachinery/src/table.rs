@@ -74,6 +74,7 @@ static COLUMNS: &[(&str, &[&str])] = &[
     ),
     ("namespaces", &["Name", "Status", "Age"]),
     ("configmaps", &["Name", "Data", "Age"]),
+    ("leases", &["Name", "Holder", "Age"]),
     ("secrets", &["Name", "Type", "Data", "Age"]),
     (
         "services",

@@ -1,11 +1,15 @@
 //! `delete`, `deletecollection` and evictions: a file goes, and what its containers still do is shown
 //! until they are gone.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
-use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES, PODS, RESOURCES, Resource, Target};
+use mirrorlet_apimachinery::resources::{
+    EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, Target,
+};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -14,9 +18,24 @@ use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
 use super::project::Deletion;
+use super::store::Changes;
 use super::writes::{of_view, unstored};
 use super::{Api, Asked, answer, body, files};
 use crate::server::view::{Order, Verb};
+
+/// The time beyond its grace that an evicted pod may take to stop, in the answer to its eviction.
+const STOP_SLACK: Duration = Duration::from_secs(10);
+
+/// When a pod is killed that is deleted now, and the seconds until then.
+fn deletion(object: &Value, options: &Value) -> Deletion {
+    let said = options["gracePeriodSeconds"].as_i64();
+    let grace = said.or(object["spec"]["terminationGracePeriodSeconds"].as_i64());
+    let grace_seconds = grace.unwrap_or(30).max(0);
+    let after = Duration::from_secs(grace_seconds.unsigned_abs());
+    let at = Timestamp::now();
+    let at = at.saturating_add(after).unwrap_or(at);
+    Deletion { at, grace_seconds }
+}
 
 impl Api {
     /// Answers `delete`.
@@ -30,10 +49,14 @@ impl Api {
         let options = body::options(&asked.headers, bytes)?;
         let key = Key::new(target.resource, target.namespace.as_str(), name);
         let value = self.remove(&key, &options, asked).await?;
+        // kubectl drains by deletions, too.
+        self.stopped(&key).await;
         Ok(answer::json(200, &value, &asked.headers))
     }
 
-    /// Answers an eviction: a deletion that a budget could refuse, of which there are none.
+    /// Answers an eviction: a deletion that a budget could refuse, of which there are none. On a
+    /// cordoned Node a workload's pod stays away, and the answer comes once it has stopped: whoever
+    /// drains the Node waits for that.
     pub(super) async fn evict(
         &self,
         target: &Target,
@@ -44,6 +67,7 @@ impl Api {
         let eviction = body::object(&asked.headers, bytes)?;
         let key = Key::new(target.resource, target.namespace.as_str(), name);
         self.remove(&key, &eviction["deleteOptions"], asked).await?;
+        self.stopped(&key).await;
         let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(answer::json(201, &done, &asked.headers))
     }
@@ -98,29 +122,39 @@ impl Api {
             .is_some_and(|origin| origin.source == PodSource::Embedded);
         if is_stored && key.resource == &PODS && owner["apiVersion"] == "apps/v1" {
             // As in a cluster: its workload replaces it.
+            let is_cordoned = self.store.view().node_edits().unschedulable;
             let order = Order {
                 pod: format!("{}/{}", key.namespace, key.name),
-                verb: Verb::Restart,
+                verb: if is_cordoned {
+                    Verb::Evict
+                } else {
+                    Verb::Restart
+                },
                 container: None,
                 pull: false,
             };
             let ordered = self.store.view().order(&order).await;
             ordered.map_err(|error| of_view(&error))?;
             self.store.touch();
+            if is_cordoned && let Ok(evicted) = self.find(key) {
+                self.store
+                    .note_deletion(meta::uid(&evicted), deletion(&object, options));
+            }
             return Ok(answer(&object));
         }
         self.check_stored(key, &object)?;
+        if key.resource == &LEASES {
+            self.store.leases(|leases| leases.remove(key));
+            self.store.touch();
+            return Ok(answer(&object));
+        }
         if key.resource == &NAMESPACES {
             self.check_empty(&key.name)?;
         }
         if key.resource == &PODS {
             let said = options["gracePeriodSeconds"].as_i64();
-            let grace = said.or(object["spec"]["terminationGracePeriodSeconds"].as_i64());
-            let grace_seconds = grace.unwrap_or(30).max(0);
-            let after = std::time::Duration::from_secs(grace_seconds.unsigned_abs());
-            let at = Timestamp::now();
-            let at = at.saturating_add(after).unwrap_or(at);
-            let deletion = Deletion { at, grace_seconds };
+            let deletion = deletion(&object, options);
+            let after = Duration::from_secs(deletion.grace_seconds.unsigned_abs());
             let pod = self.store.view().pod_by_name(&key.namespace, &key.name);
             if let Some(pod) = pod.filter(|_| said.is_some()) {
                 self.store.view().shorten_grace(&PodUid::of(&pod), after);
@@ -136,6 +170,27 @@ impl Api {
         let left = self.find(key).ok();
         let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
         Ok(answer(left.as_ref().unwrap_or(&object)))
+    }
+
+    /// Waits until an evicted pod that stays here has stopped; not for ever, as a container may be
+    /// stuck.
+    async fn stopped(&self, key: &Key) {
+        let object = |this: &Self| this.find(key).unwrap_or_default();
+        let is_evicted = |pod: &Value| {
+            pod["metadata"]["ownerReferences"][0]["kind"].is_string()
+                && !pod["metadata"]["deletionTimestamp"].is_null()
+                && self.store.view().node_edits().unschedulable
+        };
+        let grace = object(self)["metadata"]["deletionGracePeriodSeconds"].as_u64();
+        let longest = Duration::from_secs(grace.unwrap_or(30)) + STOP_SLACK;
+        let mut changes: Changes = self.store.changes();
+        let ended = async {
+            while is_evicted(&object(self)) {
+                changes.changed().await;
+            }
+        };
+        // Whoever asked looks at the pod, and finds it terminating.
+        let _ = tokio::time::timeout(longest, ended).await;
     }
 
     /// Checks that nothing is in a namespace.

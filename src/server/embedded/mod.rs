@@ -9,9 +9,13 @@
 
 mod answer;
 mod body;
+mod debug;
 mod deletes;
 mod files;
 mod jobs;
+mod leases;
+mod node;
+mod openapi;
 mod prepare;
 mod project;
 mod reads;
@@ -33,9 +37,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use mirrorlet_apimachinery::apply::APPLY;
-use mirrorlet_apimachinery::resources::{PODS, Target, target};
+use mirrorlet_apimachinery::discovery;
+use mirrorlet_apimachinery::resources::{NODES, PODS, Target, target};
 use mirrorlet_apimachinery::status::Status;
-use mirrorlet_apimachinery::{discovery, openapi};
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::node::{KUBERNETES_VERSION, kubelet_version};
@@ -79,6 +83,27 @@ pub struct EmbeddedApi {
     gate: Arc<Gate>,
     tls: Arc<rustls::ServerConfig>,
     metrics: Metrics,
+    renewal: Renewal,
+}
+
+/// Replaces certificates while the API is served; connections that are open stay.
+#[derive(Clone)]
+pub struct Renewal {
+    served: Arc<tls::Served>,
+    authorities: Arc<ClientAuthorities>,
+}
+
+impl Renewal {
+    /// Has clients see another certificate, and authenticates theirs by that authority (PEM).
+    ///
+    /// # Errors
+    /// The authority is none; nothing has changed then.
+    pub fn replace(&self, certificate: CertifiedKey, authority: &[u8]) -> io::Result<()> {
+        let replaced = self.authorities.replace(authority);
+        replaced.map_err(|error| io::Error::other(error.to_string()))?;
+        self.served.replace(certificate);
+        Ok(())
+    }
 }
 
 /// The state that requests are answered from.
@@ -146,10 +171,15 @@ impl EmbeddedApi {
         let node = parts.node.as_str();
         let store = Store::new(Arc::clone(&parts.view), parts.directory, node)?;
         let (reviewer, authorities) = (Arc::new(OwnClients), Arc::new(authorities));
-        let served = tls::Served::new(parts.certificate);
+        let served = Arc::new(tls::Served::new(parts.certificate));
+        let renewal = Renewal {
+            served: Arc::clone(&served),
+            authorities: Arc::clone(&authorities),
+        };
         Ok(Self {
+            renewal,
             gate: Arc::new(Gate::new(reviewer, authorities, parts.metrics.clone())),
-            tls: Arc::new(tls::config(Arc::new(served))),
+            tls: Arc::new(tls::config(served)),
             metrics: parts.metrics.clone(),
             api: Api {
                 store: Arc::new(store),
@@ -162,6 +192,12 @@ impl EmbeddedApi {
                 streams: Shared::new(parts.view, parts.stats, parts.metrics, cancel.clone()),
             },
         })
+    }
+
+    /// Replaces its certificates.
+    #[must_use]
+    pub fn renewal(&self) -> Renewal {
+        self.renewal.clone()
     }
 
     /// Serves until `cancel`; watches and streams end then.
@@ -280,37 +316,41 @@ impl Api {
                 }
                 reads::get(&self.store, target, name, asked)
             }
-            (method, name) => {
+            _ => {
                 let bytes = body::read(request.into_body()).await?;
-                match (method, name) {
-                    ("POST", None) => {
-                        may("create")?;
-                        self.create(target, asked, &bytes).await
-                    }
-                    ("PUT", Some(name)) => {
-                        may("update")?;
-                        self.change(target, name, asked, &bytes).await
-                    }
-                    ("PATCH", Some(name))
-                        if body::content_type(&asked.headers) == APPLY && may("patch").is_ok() =>
-                    {
-                        self.apply(target, name, asked, &bytes).await
-                    }
-                    ("PATCH", Some(name)) => {
-                        may("patch")?;
-                        self.change(target, name, asked, &bytes).await
-                    }
-                    ("DELETE", Some(name)) => {
-                        may("delete")?;
-                        self.delete(target, name, asked, &bytes).await
-                    }
-                    ("DELETE", None) => {
-                        may("deletecollection")?;
-                        self.delete_collection(target, asked, &bytes).await
-                    }
-                    _ => Err(Status::not_allowed(&method.to_lowercase(), resource)),
-                }
+                self.write(target, asked, &bytes).await
             }
+        }
+    }
+
+    /// Answers a request that changes an object, or a collection of them.
+    async fn write(
+        &self,
+        target: &Target,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let (resource, method) = (target.resource, asked.method.as_str());
+        let verb = match (method, &target.name) {
+            ("POST", None) => "create",
+            ("PUT", Some(_)) => "update",
+            ("PATCH", Some(_)) => "patch",
+            ("DELETE", Some(_)) => "delete",
+            ("DELETE", None) => "deletecollection",
+            _ => return Err(Status::not_allowed(&method.to_lowercase(), resource)),
+        };
+        if !resource.verbs.contains(&verb) {
+            return Err(Status::not_allowed(verb, resource));
+        }
+        let name = target.name.as_deref().unwrap_or_default();
+        let applies = body::content_type(&asked.headers) == APPLY;
+        match verb {
+            "create" => self.create(target, asked, bytes).await,
+            "delete" => self.delete(target, name, asked, bytes).await,
+            "deletecollection" => self.delete_collection(target, asked, bytes).await,
+            "patch" if applies => self.apply(target, name, asked, bytes).await,
+            _ if resource == &NODES => self.change_node(target, name, asked, bytes).await,
+            _ => self.change(target, name, asked, bytes).await,
         }
     }
 
@@ -323,11 +363,17 @@ impl Api {
         request: Request,
     ) -> Result<Response, Status> {
         match (asked.method.as_str(), subresource) {
-            ("GET", "status") => reads::get(&self.store, target, name, asked),
+            ("GET", "status" | "ephemeralcontainers") => {
+                reads::get(&self.store, target, name, asked)
+            }
             ("GET", "scale") => self.get_scale(target, name, asked),
             ("PUT" | "PATCH", "scale") => {
                 let bytes = body::read(request.into_body()).await?;
                 self.change(target, name, asked, &bytes).await
+            }
+            ("PUT" | "PATCH", "ephemeralcontainers") => {
+                let bytes = body::read(request.into_body()).await?;
+                self.debug(target, name, asked, &bytes).await
             }
             ("POST", "eviction") => {
                 let bytes = body::read(request.into_body()).await?;
@@ -367,8 +413,7 @@ fn document(path: &str, asked: &Asked) -> Option<Response> {
         ["api", version] => json(&discovery::resource_list("", version)?),
         ["apis", group] => json(&discovery::group(group)?),
         ["apis", group, version] => json(&discovery::resource_list(group, version)?),
-        ["openapi", "v3"] => json(&openapi::root(env!("CARGO_PKG_VERSION"))),
-        ["openapi", "v3", ..] => json(&openapi::document(path.trim_start_matches("/openapi/v3/"))?),
+        ["openapi", ..] => openapi::answer(&parts, asked)?,
         ["version"] => json(&version()),
         ["healthz" | "livez" | "readyz"] => (StatusCode::OK, "ok").into_response(),
         _ => return None,

@@ -10,16 +10,18 @@ use mirrorlet_core::api::{Pod, Timestamp, hex, keys};
 use mirrorlet_core::desired::{Origin, SourceObject, SourceWorkload};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
 use mirrorlet_core::objects::{Object, ObjectKind};
+use mirrorlet_core::spec;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::jobs;
+use super::leases::NODE_LEASES;
 use super::workloads::{self, Member};
 use crate::server::view::{Shown, ShownPod};
 
 /// Namespaces that every cluster has.
-const BUILT_IN: [&str; 2] = [keys::DEFAULT_NAMESPACE, "kube-system"];
+const BUILT_IN: [&str; 3] = [keys::DEFAULT_NAMESPACE, NODE_LEASES, "kube-system"];
 
 /// The annotations of a pod that are the agent's own affair.
 const OWN: [&str; 6] = [
@@ -157,7 +159,6 @@ fn pod_object(
     let is_stored = shown.is_stored();
     let hash = pod.metadata.annotations.as_ref();
     let hash = hash.and_then(|all| all.get(keys::CONFIG_HASH)).cloned();
-    let workload = WorkloadKey::of(pod);
     let mut object = serde_json::to_value(pod).unwrap_or_default();
     if !object["metadata"]["creationTimestamp"].is_string() {
         let started = pod
@@ -179,33 +180,16 @@ fn pod_object(
             metadata.remove("annotations");
         }
     }
-    if let Some(owner) = workload {
-        let known = owners.get(&owner).cloned();
-        let owner_uid = known.unwrap_or_else(|| uid_of(&owner.to_string()));
-        metadata.insert(
-            "ownerReferences".to_owned(),
-            json!([{
-                "apiVersion": owner.kind.api_version(),
-                "kind": owner.kind.as_str(),
-                "name": owner.name,
-                "uid": owner_uid,
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }]),
-        );
-    } else if !is_stored {
-        metadata.insert(
-            "ownerReferences".to_owned(),
-            json!([{
-                "apiVersion": "v1",
-                "kind": "Node",
-                "name": context.node,
-                "uid": node_uid(context.node),
-                "controller": true,
-            }]),
-        );
+    if let Some(reference) = owner_reference(pod, is_stored, owners, context) {
+        metadata.insert("ownerReferences".to_owned(), json!([reference]));
     }
-    if shown.terminating {
+    let waits = spec::is_cordoned(pod);
+    if waits && !has_running(&object) {
+        unscheduled(&mut object);
+        return object;
+    }
+    let metadata = meta::metadata(&mut object);
+    if shown.terminating || waits {
         let grace = pod
             .spec
             .as_ref()
@@ -220,6 +204,66 @@ fn pod_object(
         metadata.insert("deletionGracePeriodSeconds".to_owned(), grace);
     }
     object
+}
+
+/// The owner of a pod: its workload, or for a pod of a manifest the Node, as of a mirror pod.
+fn owner_reference(
+    pod: &Pod,
+    is_stored: bool,
+    owners: &BTreeMap<WorkloadKey, String>,
+    context: &Context<'_>,
+) -> Option<Value> {
+    if let Some(owner) = WorkloadKey::of(pod) {
+        let known = owners.get(&owner).cloned();
+        let uid = known.unwrap_or_else(|| uid_of(&owner.to_string()));
+        return Some(json!({
+            "apiVersion": owner.kind.api_version(),
+            "kind": owner.kind.as_str(),
+            "name": owner.name,
+            "uid": uid,
+            "controller": true,
+            "blockOwnerDeletion": true,
+        }));
+    }
+    (!is_stored).then(|| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": context.node,
+            "uid": node_uid(context.node),
+            "controller": true,
+        })
+    })
+}
+
+/// Whether a container of a pod runs.
+fn has_running(pod: &Value) -> bool {
+    ["containerStatuses", "initContainerStatuses"]
+        .iter()
+        .any(|list| {
+            let all = pod["status"][list].as_array().into_iter().flatten();
+            all.into_iter()
+                .any(|status| status["state"]["running"].is_object())
+        })
+}
+
+/// A pod that waits until the Node is uncordoned, as one that the scheduler finds no node for.
+///
+/// Upstream: `pkg/scheduler/schedule_one.go` (`handleSchedulingFailure`).
+fn unscheduled(pod: &mut Value) {
+    if let Some(spec) = pod["spec"].as_object_mut() {
+        spec.remove("nodeName");
+    }
+    pod["status"] = json!({
+        "phase": "Pending",
+        "conditions": [{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available: 1 node(s) were unschedulable.",
+            "lastTransitionTime": pod["metadata"]["creationTimestamp"],
+        }],
+    });
 }
 
 /// A workload, with what its objects are named by.

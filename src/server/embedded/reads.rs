@@ -11,7 +11,8 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use mirrorlet_apimachinery::cache::{Change, ChangeKind, Key};
 use mirrorlet_apimachinery::meta;
-use mirrorlet_apimachinery::options::{ListOptions, VersionMatch};
+use mirrorlet_apimachinery::options::ListOptions;
+use mirrorlet_apimachinery::paging;
 use mirrorlet_apimachinery::resources::Target;
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::Status;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 use super::answer::{self, Form};
 use super::store::{Changes, Store};
-use super::{Asked, Watches};
+use super::{Asked, Watches, leases};
 
 /// The length of a watch that asks for none.
 ///
@@ -44,6 +45,7 @@ pub(super) fn get(
     let key = Key::new(target.resource, target.namespace.as_str(), name);
     let found = store.read(|cache| cache.get(&key).cloned());
     let object = found.ok_or_else(|| Status::not_found(target.resource, name))?;
+    let object = leases::renewed(object, &key, store.node());
     let value = answer::one(target.resource, &object, form);
     Ok(answer::json(200, &value, &asked.headers))
 }
@@ -77,23 +79,15 @@ pub(super) fn list(
     if options.watch {
         return watch(store, target, &options, selector, form, watches);
     }
-    let (revision, objects) = store.read(|cache| {
-        let objects = cache.list(resource, &target.namespace, &selector);
-        (cache.revision(), objects)
-    });
-    match options.resource_version {
-        Some(wanted) if wanted > revision => {
-            return Err(Status::too_large_version(wanted, revision));
-        }
-        // Only the newest state is kept.
-        Some(wanted)
-            if options.version_match == Some(VersionMatch::Exact) && wanted != revision =>
-        {
-            return Err(Status::expired(wanted, revision));
-        }
-        Some(_) | None => {}
+    let namespace = target.namespace.as_str();
+    let page = store.read(|cache| paging::page(cache, resource, namespace, &selector, &options))?;
+    let mut value = answer::list(resource, &page.objects, page.revision, form);
+    if let Some(token) = page.token {
+        value["metadata"]["continue"] = token.into();
     }
-    let value = answer::list(resource, &objects, revision, form);
+    if let Some(remaining) = page.remaining {
+        value["metadata"]["remainingItemCount"] = remaining.into();
+    }
     Ok(answer::json(200, &value, &asked.headers))
 }
 

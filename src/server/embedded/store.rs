@@ -20,6 +20,7 @@ use mirrorlet_host::disk;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::leases::{Leases, NODE_LEASES};
 use super::project::{Context, Deletion, pod_uid, project, seconds, uid_of};
 use crate::server::view::{AgentView, Shown};
 
@@ -57,6 +58,7 @@ struct State {
     deletions: BTreeMap<String, Deletion>,
     conditions: Vec<NodeCondition>,
     events: Events,
+    leases: Leases,
 }
 
 /// The events of the journal as objects.
@@ -98,6 +100,7 @@ impl Store {
                     next: 0,
                     objects: BTreeMap::new(),
                 },
+                leases: Leases::default(),
             }),
             written: watch::Sender::new(0),
         })
@@ -111,6 +114,11 @@ impl Store {
     /// The directory of the stored files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Name of the Node.
+    pub(super) fn node(&self) -> &str {
+        &self.node
     }
 
     /// The agent.
@@ -133,6 +141,11 @@ impl Store {
     /// Has an object shown as being deleted as long as its containers stop.
     pub(super) fn note_deletion(&self, uid: &str, deletion: Deletion) {
         self.state().deletions.insert(uid.to_owned(), deletion);
+    }
+
+    /// Looks at or changes the leases that clients made.
+    pub(super) fn leases<T>(&self, change: impl FnOnce(&mut Leases) -> T) -> T {
+        change(&mut self.state().leases)
     }
 
     /// Tells everybody that something was written.
@@ -176,6 +189,8 @@ impl Store {
             .extend(events.map(|((namespace, name), (_, event))| {
                 (Key::new(&EVENTS, namespace, name), event.clone())
             }));
+        let leases = state.leases.all(&self.node, self.started_at);
+        projection.objects.extend(leases);
         let leaving: BTreeSet<String> = shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect();
         state.deletions.retain(|uid, _| leaving.contains(uid));
         state.cache.replace(projection.objects);
@@ -294,5 +309,5 @@ fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {
 
 /// Whether a namespace exists whatever is in it.
 pub(super) fn is_built_in(namespace: &str) -> bool {
-    namespace == keys::DEFAULT_NAMESPACE || namespace == "kube-system"
+    [keys::DEFAULT_NAMESPACE, "kube-system", NODE_LEASES].contains(&namespace)
 }

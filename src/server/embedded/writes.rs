@@ -6,7 +6,7 @@ use std::io;
 use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
-use mirrorlet_apimachinery::resources::{DEPLOYMENTS, NAMESPACES, PODS, Target};
+use mirrorlet_apimachinery::resources::{DEPLOYMENTS, LEASES, NAMESPACES, PODS, Target};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{apply, meta, patch};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::prepare::{Prepared, prepare};
 use super::project::seconds;
 use super::store::is_built_in;
-use super::{Api, Asked, answer, body, files};
+use super::{Api, Asked, answer, body, debug, files, leases};
 use crate::server::view::ViewError;
 
 /// A random UID, version 4 of RFC 9562.
@@ -84,6 +84,9 @@ impl Api {
             Some(Origin { location, .. }) => {
                 forbidden(&format!("it is defined by {location}; change it there"))
             }
+            None if key.resource == &LEASES && self.store.leases(|leases| leases.has(key)) => {
+                Ok(())
+            }
             None if key.resource == &NAMESPACES && !is_built_in(&key.name) => Ok(()),
             None => forbidden("it is not an object that the API stores"),
         }
@@ -91,6 +94,12 @@ impl Api {
 
     /// Stores a document, and returns the object once the agent has taken it in.
     async fn store(&self, key: &Key, object: &Value) -> Result<Value, Status> {
+        if key.resource == &LEASES {
+            self.store
+                .leases(|leases| leases.put(key, object.clone()))?;
+            self.store.touch();
+            return self.find(key);
+        }
         let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
         let (directory, written) = (self.store.directory().to_owned(), key.clone());
         disk::blocking(move || files::write(&directory, &written, &text))
@@ -111,11 +120,22 @@ impl Api {
 
     fn prepared(
         &self,
-        object: Value,
+        mut object: Value,
         key: &Key,
+        before: Option<&Value>,
         raw: Option<&[u8]>,
         options: &WriteOptions,
     ) -> Result<Prepared, Status> {
+        if key.resource == &LEASES {
+            leases::check(&object)?;
+            return Ok(Prepared {
+                object,
+                warnings: Vec::new(),
+            });
+        }
+        if key.resource == &PODS {
+            debug::take_out(&mut object, before)?;
+        }
         let location = files::path(self.store.directory(), key);
         let location = location.to_string_lossy();
         prepare(object, key, raw, options.validation, &location, &self.node)
@@ -150,7 +170,7 @@ impl Api {
         meta::begin(&mut object, &new_uid(), &now);
         apply::note_update(&mut object, None, &manager(&options, asked), &now);
         let raw = (!bytes.starts_with(b"k8s\0")).then_some(bytes);
-        let prepared = self.prepared(object, &key, raw, &options)?;
+        let prepared = self.prepared(object, &key, None, raw, &options)?;
         let created = if options.dry_run {
             prepared.object
         } else {
@@ -216,7 +236,7 @@ impl Api {
         if !hands_over {
             apply::note_update(&mut object, Some(&before), &manager(&options, asked), &now);
         }
-        let prepared = self.prepared(object, &key, raw, &options)?;
+        let prepared = self.prepared(object, &key, Some(&before), raw, &options)?;
         let changed = if options.dry_run {
             prepared.object
         } else {
@@ -266,7 +286,7 @@ impl Api {
             }
             self.check_stored(&key, before)?;
         }
-        let prepared = self.prepared(object, &key, Some(bytes), &options)?;
+        let prepared = self.prepared(object, &key, before.as_ref(), Some(bytes), &options)?;
         let stored = if options.dry_run {
             prepared.object
         } else {

@@ -20,7 +20,7 @@ impl Served {
         Self(RwLock::new(Arc::new(certificate)))
     }
 
-    pub(super) fn replace(&self, certificate: CertifiedKey) {
+    pub(in crate::server) fn replace(&self, certificate: CertifiedKey) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(certificate);
     }
 

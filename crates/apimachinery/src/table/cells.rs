@@ -27,6 +27,15 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             let count = entries(&object["data"]) + entries(&object["binaryData"]);
             vec![name(), json!(count.to_string()), old()]
         }
+        "leases" => vec![
+            name(),
+            json!(
+                object["spec"]["holderIdentity"]
+                    .as_str()
+                    .unwrap_or_default()
+            ),
+            old(),
+        ],
         "secrets" => vec![
             name(),
             or(&object["type"], "Opaque"),

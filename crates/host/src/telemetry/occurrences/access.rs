@@ -38,6 +38,14 @@ pub fn embedded_api_served(address: std::net::SocketAddr, kubeconfig: &std::path
     );
 }
 
+/// Reports that the certificates of the embedded API and its client were replaced.
+pub fn embedded_api_renewed(kubeconfig: &std::path::Path) {
+    tracing::info!(
+        kubeconfig = %kubeconfig.display(),
+        "replaced the certificates of the embedded API"
+    );
+}
+
 /// Reports that the CAs of client certificates were reloaded.
 pub fn client_authorities_replaced(from: &str) {
     tracing::info!(

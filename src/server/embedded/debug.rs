@@ -1,0 +1,272 @@
+//! `kubectl debug`: containers that are added to a pod that runs.
+//!
+//! They belong to the version of the pod that runs, whichever file defines it: nothing is stored in
+//! that file, and the next version has none of them.
+//!
+//! Upstream: `pkg/registry/core/pod/storage/ephemeralcontainers.go`,
+//! `pkg/apis/core/validation/validation.go` (`validateEphemeralContainers`).
+
+use axum::response::Response;
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::options::WriteOptions;
+use mirrorlet_apimachinery::resources::Target;
+use mirrorlet_apimachinery::status::{Cause, Status};
+use mirrorlet_apimachinery::table::Include;
+use mirrorlet_apimachinery::{meta, patch};
+use mirrorlet_core::api::core::EphemeralContainer;
+use mirrorlet_core::rollout::Command;
+use serde_json::Value;
+
+use super::writes::of_view;
+use super::{Api, Asked, answer, body};
+
+/// The fields that an added container can't have.
+///
+/// Upstream: `allowedEphemeralContainerFields` has those that it can.
+const FORBIDDEN: [&str; 8] = [
+    "ports",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+    "resources",
+    "restartPolicy",
+    "resizePolicy",
+];
+
+impl Api {
+    /// Answers `update` and `patch` of a pod's `ephemeralcontainers`.
+    pub(super) async fn debug(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&asked.query)?;
+        let form = answer::form(&asked.headers, Include::Metadata)?;
+        let key = Key::new(target.resource, target.namespace.as_str(), name);
+        let _writing = self.writing.lock().await;
+        let before = self.find(&key)?;
+        let mut object = if asked.method == "PATCH" {
+            patch::apply(&before, body::content_type(&asked.headers), bytes)?
+        } else {
+            body::object(&asked.headers, bytes)?
+        };
+        meta::place(&mut object, target.resource, &target.namespace)?;
+        meta::succeed(&mut object, &before, target.resource)?;
+        let added = added(&before, &object)?;
+        if !added.is_empty() && !options.dry_run {
+            let pod = format!("{}/{name}", target.namespace);
+            for container in added {
+                let command = Command::Debug(Box::new(container));
+                let obeyed = self.store.view().command_rollout(&pod, command).await;
+                obeyed.map_err(|error| of_view(&error))?;
+            }
+            self.taken_in().await;
+            object = self.find(&key)?;
+        }
+        let value = answer::one(target.resource, &object.into(), form);
+        Ok(answer::json(200, &value, &asked.headers))
+    }
+}
+
+/// The containers that a pod has beyond those before.
+///
+/// # Errors
+/// One of those before is missing or changed, or a new one isn't valid.
+fn added(before: &Value, after: &Value) -> Result<Vec<EphemeralContainer>, Status> {
+    let of = |pod: &Value| -> Vec<Value> {
+        let all = pod["spec"]["ephemeralContainers"].as_array();
+        all.cloned().unwrap_or_default()
+    };
+    let (known, wanted) = (of(before), of(after));
+    let mut causes = Vec::new();
+    let mut cause = |reason: &'static str, field: String, message: String| {
+        causes.push(Cause {
+            reason,
+            message,
+            field,
+        });
+    };
+    let place = |index: usize| format!("spec.ephemeralContainers[{index}]");
+    for (index, container) in known.iter().enumerate() {
+        let same = wanted
+            .iter()
+            .find(|other| other["name"] == container["name"]);
+        let why = match same {
+            None => "Forbidden: existing ephemeral containers may not be removed",
+            Some(same) if same != container => {
+                "Forbidden: existing ephemeral containers may not be changed"
+            }
+            Some(_) => continue,
+        };
+        cause("FieldValueForbidden", place(index), why.to_owned());
+    }
+    let mut added = Vec::new();
+    for (index, container) in wanted.iter().enumerate() {
+        if known.iter().any(|other| other["name"] == container["name"]) {
+            continue;
+        }
+        let place = place(index);
+        check(container, before, &mut |reason, field, message| {
+            cause(reason, format!("{place}.{field}"), message);
+        });
+        match serde_json::from_value(with_defaults(container.clone())) {
+            Ok(container) => added.push(container),
+            Err(error) => cause(
+                "FieldValueInvalid",
+                place,
+                format!("Invalid value: {error}"),
+            ),
+        }
+    }
+    if causes.is_empty() {
+        Ok(added)
+    } else {
+        Err(Status::invalid("Pod", "", meta::name(before), &causes))
+    }
+}
+
+/// Checks a new container of a pod.
+fn check(container: &Value, pod: &Value, cause: &mut dyn FnMut(&'static str, &str, String)) {
+    let names = |list: &str| {
+        let all = pod["spec"][list].as_array().into_iter().flatten();
+        all.map(|container| container["name"].clone())
+            .collect::<Vec<_>>()
+    };
+    let targets = names("containers");
+    for field in ["name", "image"] {
+        if container[field].as_str().unwrap_or_default().is_empty() {
+            cause("FieldValueRequired", field, "Required value".to_owned());
+        }
+    }
+    let name = &container["name"];
+    if targets.contains(name) || names("initContainers").contains(name) {
+        cause(
+            "FieldValueDuplicate",
+            "name",
+            format!("Duplicate value: {name}"),
+        );
+    }
+    for field in FORBIDDEN
+        .iter()
+        .filter(|field| !is_none(&container[**field]))
+    {
+        let why = "Forbidden: cannot be set for an Ephemeral Container".to_owned();
+        cause("FieldValueForbidden", field, why);
+    }
+    let target = &container["targetContainerName"];
+    if !is_none(target) && !targets.contains(target) {
+        let message = format!("Not found: {target}");
+        cause("FieldValueNotFound", "targetContainerName", message);
+    }
+}
+
+/// Takes the containers that were added for debugging out of a pod that is to be stored.
+///
+/// # Errors
+/// They are others than before: only [`Api::debug`] adds some.
+pub(super) fn take_out(object: &mut Value, before: Option<&Value>) -> Result<(), Status> {
+    const LIST: &str = "ephemeralContainers";
+    let known = before.map(|before| before["spec"][LIST].clone());
+    let taken = object["spec"]
+        .as_object_mut()
+        .and_then(|spec| spec.remove(LIST));
+    let taken = taken.filter(|taken| !is_none(taken));
+    if taken.is_none() || taken == known {
+        return Ok(());
+    }
+    let cause = Cause {
+        reason: "FieldValueForbidden",
+        message: "Forbidden: containers are added with kubectl debug".to_owned(),
+        field: format!("spec.{LIST}"),
+    };
+    Err(Status::invalid("Pod", "", meta::name(object), &[cause]))
+}
+
+/// Whether a field says nothing.
+fn is_none(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Upstream: `SetDefaults_Container`.
+fn with_defaults(mut container: Value) -> Value {
+    let image = container["image"].as_str().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let is_latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
+    let pull = if is_latest { "Always" } else { "IfNotPresent" };
+    for (field, default) in [
+        ("imagePullPolicy", pull),
+        ("terminationMessagePath", "/dev/termination-log"),
+        ("terminationMessagePolicy", "File"),
+    ] {
+        if is_none(&container[field]) {
+            container[field] = default.into();
+        }
+    }
+    container
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn containers_are_only_added() {
+        let known = json!({"name": "old", "image": "example/tools:1"});
+        let pod = |added: Vec<Value>| {
+            json!({"metadata": {"name": "web"}, "spec": {
+                "initContainers": [{"name": "init"}],
+                "containers": [{"name": "web"}],
+                "ephemeralContainers": added,
+            }})
+        };
+        let before = pod(vec![known.clone()]);
+        let new = json!({"name": "look", "image": "example/tools", "targetContainerName": "web"});
+        let found = added(&before, &pod(vec![known.clone(), new.clone()])).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].image_pull_policy.as_deref(), Some("Always"));
+        assert!(added(&before, &before).unwrap().is_empty());
+        let with = |field: &str, value: Value| {
+            let mut changed = new.clone();
+            changed[field] = value;
+            vec![known.clone(), changed]
+        };
+        for (containers, field) in [
+            (vec![], "spec.ephemeralContainers[0]"),
+            (
+                vec![json!({"name": "old", "image": "other"})],
+                "spec.ephemeralContainers[0]",
+            ),
+            (
+                with("image", Value::Null),
+                "spec.ephemeralContainers[1].image",
+            ),
+            (
+                with("name", "init".into()),
+                "spec.ephemeralContainers[1].name",
+            ),
+            (
+                with("ports", json!([{"containerPort": 1}])),
+                "spec.ephemeralContainers[1].ports",
+            ),
+            (
+                with("targetContainerName", "init".into()),
+                "spec.ephemeralContainers[1].targetContainerName",
+            ),
+        ] {
+            let refused = added(&before, &pod(containers)).unwrap_err();
+            // embedded 31
+            assert_eq!(refused.details.unwrap()["causes"][0]["field"], field);
+        }
+    }
+}

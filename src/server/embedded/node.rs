@@ -1,0 +1,163 @@
+//! Changes of the Node: labels, annotations and `kubectl cordon`. All else the agent says itself.
+
+use std::collections::BTreeMap;
+
+use axum::response::Response;
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::options::WriteOptions;
+use mirrorlet_apimachinery::resources::Target;
+use mirrorlet_apimachinery::status::{Cause, Status};
+use mirrorlet_apimachinery::table::Include;
+use mirrorlet_apimachinery::{meta, patch};
+use mirrorlet_core::node::NodeEdits;
+use mirrorlet_host::disk;
+use serde_json::Value;
+
+use super::writes::unstored;
+use super::{Api, Asked, answer, body};
+
+impl Api {
+    /// Answers `update` and `patch` of the Node.
+    pub(super) async fn change_node(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&asked.query)?;
+        let form = answer::form(&asked.headers, Include::Metadata)?;
+        let key = Key::new(target.resource, "", name);
+        let _writing = self.writing.lock().await;
+        let before = self.find(&key)?;
+        let mut object = if asked.method == "PATCH" {
+            patch::apply(&before, body::content_type(&asked.headers), bytes)?
+        } else {
+            body::object(&asked.headers, bytes)?
+        };
+        meta::place(&mut object, target.resource, "")?;
+        meta::succeed(&mut object, &before, target.resource)?;
+        let known = self.store.view().node_edits();
+        let edits = edits(&before, &object, &known)?;
+        if edits != *known && !options.dry_run {
+            let view = std::sync::Arc::clone(self.store.view());
+            let kept = disk::blocking(move || view.edit_node(edits)).await;
+            kept.map_err(|error| unstored(&error))?;
+            self.taken_in().await;
+            object = self.find(&key)?;
+        }
+        let value = answer::one(target.resource, &object.into(), form);
+        Ok(answer::json(200, &value, &asked.headers))
+    }
+}
+
+/// The changes of a Node that make `before` into `after`, where `known` are those made so far.
+///
+/// # Errors
+/// Something else than labels, annotations and `spec.unschedulable` differs.
+fn edits(before: &Value, after: &Value, known: &NodeEdits) -> Result<NodeEdits, Status> {
+    let mut causes = Vec::new();
+    let mut forbidden = |field: String, why: &str| {
+        causes.push(Cause {
+            reason: "FieldValueForbidden",
+            message: format!("Forbidden: {why}"),
+            field,
+        });
+    };
+    let mut added = |map: &str, known: &BTreeMap<String, String>| {
+        let texts = |object: &Value| -> BTreeMap<String, String> {
+            let fields = object["metadata"][map].as_object().into_iter().flatten();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            fields
+                .map(|(key, value)| (key.clone(), text(value)))
+                .collect()
+        };
+        let (own, mut wanted) = (texts(before), texts(after));
+        for (key, value) in own.iter().filter(|(key, _)| !known.contains_key(*key)) {
+            if wanted.remove(key).as_ref() != Some(value) {
+                forbidden(format!("metadata.{map}[{key}]"), "the agent sets it itself");
+            }
+        }
+        wanted
+    };
+    let edits = NodeEdits {
+        labels: added("labels", &known.labels),
+        annotations: added("annotations", &known.annotations),
+        unschedulable: after["spec"]["unschedulable"] == true,
+    };
+    if after["spec"]["taints"] != before["spec"]["taints"] {
+        let why = "pods are not scheduled here, so taints have no effect; kubectl cordon has new pods wait";
+        forbidden("spec.taints".to_owned(), why);
+    }
+    let rest = |object: &Value| {
+        let mut spec = object["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.remove("unschedulable");
+            spec.remove("taints");
+        }
+        if spec == Value::Object(serde_json::Map::new()) {
+            Value::Null
+        } else {
+            spec
+        }
+    };
+    if rest(before) != rest(after) {
+        forbidden("spec".to_owned(), "only unschedulable can be changed");
+    }
+    if causes.is_empty() {
+        Ok(edits)
+    } else {
+        Err(Status::invalid("Node", "", meta::name(before), &causes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn labels_and_cordon_are_a_persons_and_all_else_is_the_agents() {
+        let node = json!({"metadata": {"name": "box", "labels": {"kubernetes.io/os": "linux", "disk": "fast"}}, "spec": {"podCIDR": "10.0.0.0/8"}});
+        let known = NodeEdits {
+            labels: [("disk".to_owned(), "fast".to_owned())].into(),
+            ..NodeEdits::default()
+        };
+        let change = |pointer: &str, value: Value| {
+            let mut after = node.clone();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            after.pointer_mut(parent).unwrap()[key] = value;
+            edits(&node, &after, &known)
+        };
+        assert_eq!(edits(&node, &node, &known).unwrap(), known);
+        // embedded 30
+        assert!(
+            change("/spec/unschedulable", true.into())
+                .unwrap()
+                .unschedulable
+        );
+        let labelled = change("/metadata/labels/disk", "slow".into()).unwrap();
+        assert_eq!(labelled.labels["disk"], "slow");
+        assert_eq!(labelled.labels.len(), 1);
+        let annotated = change("/metadata/annotations", json!({"a": "b"})).unwrap();
+        assert_eq!(annotated.annotations["a"], "b");
+        for (pointer, value, field) in [
+            (
+                "/spec/taints",
+                json!([{"key": "a", "effect": "NoSchedule"}]),
+                "spec.taints",
+            ),
+            ("/spec/podCIDR", "10.1.0.0/16".into(), "spec"),
+            (
+                "/metadata/labels",
+                json!({"disk": "fast"}),
+                "metadata.labels[kubernetes.io/os]",
+            ),
+        ] {
+            let refused = change(pointer, value).unwrap_err();
+            assert_eq!(refused.code, 422);
+            assert_eq!(refused.details.unwrap()["causes"][0]["field"], field);
+        }
+    }
+}

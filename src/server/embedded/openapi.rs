@@ -1,0 +1,145 @@
+//! `/openapi/v3` and `/openapi/v2`, which clients keep by their hashes.
+//!
+//! Upstream: `kube-openapi/pkg/handler3/handler.go`.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mirrorlet_apimachinery::openapi;
+use mirrorlet_apimachinery::status::Status;
+
+use super::Asked;
+
+/// A document never changes under its hash; upstream has a year.
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+
+/// Answers a request for a document; none for a path that has none.
+pub(super) fn answer(parts: &[&str], asked: &Asked) -> Option<Response> {
+    let answer = match parts {
+        ["openapi", "v3"] => {
+            let text = openapi::root().to_string();
+            let hash = openapi::hash(&text);
+            whole(text, &hash, asked)
+        }
+        ["openapi", "v3", place @ ..] => {
+            let place = place.join("/");
+            let (text, hash) = openapi::document(&place)?;
+            let mut query = asked.query.iter();
+            match query.find(|(key, _)| key == "hash") {
+                Some((_, wanted)) if wanted != hash && !wanted.is_empty() => {
+                    moved(&openapi::url(&place, hash))
+                }
+                Some(_) => {
+                    let mut answer = whole(text, hash, asked);
+                    let value = HeaderValue::from_static(IMMUTABLE);
+                    answer.headers_mut().insert(header::CACHE_CONTROL, value);
+                    answer
+                }
+                None => whole(text, hash, asked),
+            }
+        }
+        ["openapi", "v2"] => {
+            let text = openapi::version_2();
+            let hash = openapi::hash(&text);
+            whole(text, &hash, asked)
+        }
+        _ => return None,
+    };
+    Some(answer)
+}
+
+fn moved(url: &str) -> Response {
+    (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, url)]).into_response()
+}
+
+/// A document, unless the client has it.
+fn whole(text: String, hash: &str, asked: &Asked) -> Response {
+    if !takes_json(&asked.headers) {
+        return super::answer::refused(&Status::not_acceptable());
+    }
+    let tag = format!("\"{hash}\"");
+    let known = asked.headers.get(header::IF_NONE_MATCH);
+    let known = known.and_then(|value| value.to_str().ok());
+    let has_it = known.is_some_and(|all| all.split(',').any(|one| one.trim() == tag));
+    let headers: [(HeaderName, &str); 3] = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::ETAG, &tag),
+        (header::VARY, "Accept"),
+    ];
+    if has_it {
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
+    }
+    (StatusCode::OK, headers, text).into_response()
+}
+
+/// Whether a client takes JSON: the documents have no other form.
+fn takes_json(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    let accept = accept.and_then(|value| value.to_str().ok());
+    let accept = accept.unwrap_or_default().trim();
+    let kinds = accept.split(',').filter_map(|one| one.split(';').next());
+    accept.is_empty()
+        || kinds
+            .map(str::trim)
+            .any(|kind| matches!(kind, "application/json" | "application/*" | "*/*"))
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_core::access::User;
+
+    use super::*;
+
+    fn ask(path: &str, hash: Option<&str>, headers: &[(HeaderName, &str)]) -> Option<Response> {
+        let query = hash.map(|hash| ("hash".to_owned(), hash.to_owned()));
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(name, value.parse().unwrap());
+        }
+        let asked = Asked {
+            method: "GET".to_owned(),
+            query: query.into_iter().collect(),
+            headers: map,
+            user: User::default(),
+        };
+        let parts: Vec<_> = path.split('/').collect();
+        answer(&parts, &asked)
+    }
+
+    #[test]
+    fn documents_are_kept_by_their_hashes() {
+        let first = ask("openapi/v3/apis/batch/v1", None, &[]).unwrap();
+        let tag = first.headers()[header::ETAG].to_str().unwrap().to_owned();
+        let hash = tag.trim_matches('"');
+        assert!(first.headers().get(header::CACHE_CONTROL).is_none());
+        let by_hash = ask("openapi/v3/apis/batch/v1", Some(hash), &[]).unwrap();
+        assert_eq!(by_hash.headers()[header::CACHE_CONTROL], IMMUTABLE);
+        // An older program's hash leads to the document of this one.
+        let older = ask("openapi/v3/apis/batch/v1", Some("ABC"), &[]).unwrap();
+        assert_eq!(older.status(), 301);
+        let place = older.headers()[header::LOCATION].to_str().unwrap();
+        assert_eq!(place, format!("/openapi/v3/apis/batch/v1?hash={hash}"));
+        for (path, headers, expected) in [
+            ("openapi/v3", vec![], Some(200)),
+            ("openapi/v2", vec![(header::ACCEPT, "*/*")], Some(200)),
+            (
+                "openapi/v3/apis/batch/v1",
+                vec![(header::IF_NONE_MATCH, tag.as_str())],
+                Some(304),
+            ),
+            (
+                "openapi/v2",
+                vec![(
+                    header::ACCEPT,
+                    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+                )],
+                Some(406),
+            ),
+            ("openapi/v3/apis/none/v1", vec![], None),
+            ("openapi/v4", vec![], None),
+        ] {
+            let answer = ask(path, None, &headers);
+            // embedded 22
+            assert_eq!(answer.map(|a| a.status().as_u16()), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! kubectl's commands beyond apply, get and delete, with no cluster.
+
+use serde_json::Value;
+
+use crate::common::{IMAGE, eventually};
+use crate::embedded::{Box, STDIN, deployment};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_explains_creates_and_pages() {
+    let alone = Box::start().await;
+    let fields = alone.kubectl(&["explain", "pod.spec.containers", "--recursive"]);
+    for field in ["imagePullPolicy", "livenessProbe", "secretKeyRef"] {
+        // embedded 22
+        assert!(fields.contains(field), "{field}: {fields}");
+    }
+    let words = alone.kubectl(&["explain", "deployment.spec.strategy.rollingUpdate.maxSurge"]);
+    assert!(words.contains("The maximum number of pods"), "{words}");
+    let reference = "openapi/v3/apis/apps/v1";
+    let document = json(&alone.kubectl(&["get", "--raw", &format!("/{reference}")]));
+    assert!(document["components"]["schemas"].as_object().unwrap().len() > 100);
+
+    // Commands that send protobuf.
+    for args in [
+        &["service", "clusterip", "web", "--tcp=8080:8080"][..],
+        &["configmap", "one", "--from-literal=a=b"],
+        &["secret", "generic", "plain", "--from-literal=a=b"],
+        &["namespace", "more"],
+        &[
+            "cronjob",
+            "nightly",
+            "--schedule=0 3 * * *",
+            "--image",
+            IMAGE,
+            "--",
+            "true",
+        ],
+        &[
+            "deployment",
+            "none",
+            "--replicas=0",
+            "--port=80",
+            "--image",
+            IMAGE,
+        ],
+    ] {
+        let made = alone.kubectl(&[&["create"], args].concat());
+        // embedded 13
+        assert!(made.ends_with(" created\n"), "{made}");
+    }
+    let service = alone.object(&["service", "web"]);
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], 8080);
+    assert_eq!(alone.object(&["deployment", "none"])["spec"]["replicas"], 0);
+    alone.kubectl(&["create", "job", "now", "--from=cronjob/nightly"]);
+    alone.kubectl(&[
+        "wait",
+        "--for=condition=complete",
+        "job/now",
+        "--timeout=60s",
+    ]);
+
+    // Pages of one list, while it changes.
+    for name in ["two", "three"] {
+        alone.kubectl(&["create", "configmap", name, "--from-literal=a=b"]);
+        alone.kubectl(&["label", "configmap", name, "new=yes"]);
+    }
+    let path = "/api/v1/namespaces/default/configmaps?limit=2";
+    let first = json(&alone.kubectl(&["get", "--raw", path]));
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    assert_eq!(first["metadata"]["remainingItemCount"], 1);
+    alone.kubectl(&[
+        "delete",
+        "--raw",
+        "/api/v1/namespaces/default/configmaps?labelSelector=new",
+    ]);
+    let rest = json(&alone.kubectl(&["get", "--raw", &format!("{path}&continue={token}")]));
+    let names: Vec<_> = [&first, &rest]
+        .into_iter()
+        .flat_map(|page| page["items"].as_array().unwrap())
+        .map(|item| item["metadata"]["name"].as_str().unwrap())
+        .collect();
+    // embedded 28
+    assert_eq!(names, ["one", "three", "two"]);
+    assert_eq!(
+        first["metadata"]["resourceVersion"],
+        rest["metadata"]["resourceVersion"]
+    );
+    let left = alone.kubectl(&["get", "configmaps", "--chunk-size=1", "-o", "name"]);
+    assert_eq!(left, "configmap/one\n");
+
+    // A lease as programs make it, and the Node's.
+    let lease = "apiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {name: leader}\nspec: {holderIdentity: a}\n";
+    alone.kubectl_with(&STDIN, lease);
+    alone.kubectl_with(&STDIN, &lease.replace(": a}", ": b}"));
+    let row = alone.kubectl(&["get", "lease", "leader", "--no-headers"]);
+    // embedded 33
+    assert!(row.starts_with("leader   b "), "{row}");
+    alone.kubectl(&["delete", "lease", "leader"]);
+    let described = alone.kubectl(&["describe", "node", "box"]);
+    assert!(described.contains("HolderIdentity:  box"), "{described}");
+
+    // The differences are those of a dry run on the server.
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {a: c}\n";
+    let differs = alone.output(&["diff", "-f", "-"], config);
+    assert_eq!(differs.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&differs.stdout).contains("+  a: c"));
+    alone.kubectl_with(&STDIN, config);
+
+    // Attached to what it runs, until that ends.
+    let run = [
+        "run",
+        "once",
+        "-i",
+        "--rm",
+        "--quiet",
+        "--restart=Never",
+        "--image",
+        IMAGE,
+    ];
+    let command = ["--", "sh", "-c", "read x; echo got $x"];
+    let said = alone.kubectl_with(&[&run[..], &command].concat(), "it\n");
+    // embedded 29
+    assert_eq!(said, "got it\n");
+    alone.kubectl_fails(&["get", "pod", "once"]);
+}
+
+fn looping(name: &str) -> String {
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: {IMAGE}
+    command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+"#
+    )
+}
+
+/// The containers that run, each as container, pod and namespace.
+fn running(alone: &Box) -> Vec<String> {
+    let names = alone.bed.running().into_keys();
+    let mut names: Vec<_> = names
+        .map(|name| {
+            name.split('_')
+                .skip(1)
+                .take(3)
+                .collect::<Vec<_>>()
+                .join("_")
+        })
+        .filter(|name| !name.starts_with("POD_"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordoned_node_has_new_pods_wait_and_is_drained() {
+    let alone = Box::start().await;
+    alone.kubectl_with(&STDIN, &deployment(1, IMAGE));
+    alone.kubectl_with(&STDIN, &looping("bare"));
+    alone.bed.write("static.yaml", &looping("static"));
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    let ready = ["wait", "--for=condition=Ready", "--timeout=60s"];
+    alone.kubectl(&[&ready[..], &["pod/bare"]].concat());
+    alone.agent.until_running("static").await;
+    alone.kubectl(&["label", "node", "box", "disk=fast"]);
+    let refused = alone.kubectl_fails(&["taint", "node", "box", "a=b:NoSchedule"]);
+    assert!(refused.contains("kubectl cordon"), "{refused}");
+    let before = alone.object(&["pod", "d-0"])["metadata"]["uid"].clone();
+
+    // Evicted are the pods of the API; the pod of a manifest runs on, as static pods do.
+    alone.kubectl(&["drain", "box", "--force", "--timeout=60s"]);
+    // embedded 30
+    assert_eq!(running(&alone), ["main_static-box_default"]);
+    let row = alone.kubectl(&["get", "node", "box", "--no-headers"]);
+    assert!(row.contains("Ready,SchedulingDisabled"), "{row}");
+    // What a workload wants, and what is new, waits.
+    alone.kubectl_with(&STDIN, &looping("late"));
+    for pod in ["d-0", "late"] {
+        let object = alone.object(&["pod", pod]);
+        assert_eq!(object["status"]["phase"], "Pending", "{object}");
+        assert_eq!(object["status"]["conditions"][0]["reason"], "Unschedulable");
+        assert_eq!(object["spec"]["nodeName"], Value::Null);
+    }
+    let evicted = alone.object(&["pod", "d-0"])["metadata"]["uid"].clone();
+    assert_ne!(before, evicted);
+    let described = alone.kubectl(&["describe", "pod", "late"]);
+    assert!(described.contains("FailedScheduling"), "{described}");
+    alone.kubectl_fails(&["get", "pod", "bare"]);
+
+    // An agent that is started anew still waits.
+    let Box { bed, agent } = alone;
+    agent.stop().await;
+    let alone = Box::start_on(bed).await;
+    alone.agent.until_running("static").await;
+    assert_eq!(running(&alone), ["main_static-box_default"]);
+    assert_eq!(
+        alone.object(&["node", "box"])["metadata"]["labels"]["disk"],
+        "fast"
+    );
+    alone.kubectl(&["uncordon", "box"]);
+    alone.kubectl(&[&ready[..], &["pod/late", "pod/d-0"]].concat());
+    // embedded 30
+    assert_eq!(alone.object(&["pod", "d-0"])["metadata"]["uid"], evicted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_are_added_for_debugging() {
+    let alone = Box::start().await;
+    alone.kubectl_with(&STDIN, &deployment(1, IMAGE));
+    alone.bed.write("static.yaml", &looping("static"));
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    alone.agent.until_running("static").await;
+    let id = alone.bed.running_id("web_d-0_default");
+    for (pod, target) in [("d-0", "web"), ("static-box", "main")] {
+        let image = format!("--image={IMAGE}");
+        let targeted = format!("--target={target}");
+        let command = ["--", "sh", "-c", "ps | grep -c 'while :' ; echo seen"];
+        let args = [
+            "debug",
+            pod,
+            "-c",
+            "look",
+            &image,
+            &targeted,
+            "--profile=general",
+        ];
+        alone.kubectl(&[&args[..], &command].concat());
+        // embedded 31
+        eventually("the words of the container", || {
+            let output = alone.output(&["logs", pod, "-c", "look"], "");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            said.ends_with("seen\n").then_some(())
+        })
+        .await;
+        let object = alone.object(&["pod", pod]);
+        assert_eq!(object["spec"]["ephemeralContainers"][0]["name"], "look");
+    }
+    // Nothing was restarted, and the next version has none.
+    assert_eq!(alone.bed.running_id("web_d-0_default"), id);
+    alone.kubectl(&["set", "env", "deployment/d", "A=B"]);
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    let object = alone.object(&["pod", "d-0"]);
+    assert_eq!(object["spec"]["ephemeralContainers"], Value::Null);
+    // Attached with input, and gone with the container.
+    alone.kubectl_with(&STDIN, &looping("bare"));
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/bare", "--timeout=60s"]);
+    let image = format!("--image={IMAGE}");
+    let args = [
+        "debug",
+        "bare",
+        "-i",
+        "-q",
+        "-c",
+        "ask",
+        &image,
+        "--",
+        "sh",
+        "-c",
+        "read x; echo got $x",
+    ];
+    alone.kubectl_with(&args, "it\n");
+    // embedded 29
+    eventually("the input to arrive", || {
+        let output = alone.output(&["logs", "bare", "-c", "ask"], "");
+        (output.stdout == b"got it\n").then_some(())
+    })
+    .await;
+    // A pod with such a container is stored without it.
+    alone.kubectl(&["label", "pod", "bare", "a=b"]);
+    let stored = std::fs::read_to_string(alone.bed.path().join("api/default/pods/bare.yaml"));
+    assert!(!stored.unwrap().contains("ephemeral"));
+    assert_eq!(
+        alone.object(&["pod", "bare"])["spec"]["ephemeralContainers"][0]["name"],
+        "ask"
+    );
+}
