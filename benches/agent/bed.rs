@@ -96,7 +96,7 @@ pub fn sweep(docker: &str, owner: &str) {
     let mut args = vec!["rm", "-fv"];
     args.extend(ids.split_whitespace());
     if args.len() > 2 {
-        // What can't be removed now carries the label still: the next sweep by hand finds it.
+        // A container that can't be removed now keeps the label: the next sweep by hand finds it.
         let _ = client(&args);
     }
 }

@@ -251,7 +251,7 @@ fn rollouts(
     Rollouts::load(&config.root, options)
 }
 
-/// What a person changed of the Node through the embedded API, where that is served.
+/// Changes that a person made to the Node through the embedded API, where that is served.
 fn node_edits(config: &Config) -> NodeEditsHandle {
     if !embedded::is_wanted(config) {
         return NodeEditsHandle::none();

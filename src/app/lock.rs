@@ -42,7 +42,7 @@ impl Drop for RootLock {
     /// Lets go of it, also where a child that is being started holds a copy of the open file for
     /// the moment between fork and exec.
     fn drop(&mut self) {
-        // What can't be unlocked is let go of by closing it, which follows.
+        // A failed unlock doesn't matter: closing the file, next, releases the lock.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -310,7 +310,7 @@ fn start_sources(
     let (mut readers, mut handles) = (Vec::new(), Vec::new());
     let mut directories = vec![FileSource::new(config)];
     let stored = embedded_directory(&config.root);
-    // What was stored goes on also where the API is off; without it there is nothing to read.
+    // Stored objects keep running where the API is off; if there are none, nothing is read.
     if embedded::is_wanted(config) {
         make_private(&stored)?;
     }

@@ -23,7 +23,7 @@ pub(super) fn node_facts(
     node_api_port: Option<u16>,
 ) -> NodeFacts {
     let host = HostFiles::new(config.host_root.clone());
-    // What the host has there, where it is seen.
+    // The host's directory, if the agent sees it.
     let of_host = |path: &str| match host.path(Path::new(path)) {
         Ok(Some(path)) => std::fs::read_to_string(path).unwrap_or_default(),
         _ => String::new(),

@@ -108,7 +108,7 @@ async fn an_agent_that_ended_comes_upon_its_own_request() {
     let Progress::Issued(issued) = progress else {
         panic!("{progress:?}")
     };
-    // What isn't kept yet is had again.
+    // A certificate that is not stored yet is requested again.
     drop(second);
     let mut third = Requested::new(order(), &directory);
     assert!(third.kept(Timestamp::now()).is_none());

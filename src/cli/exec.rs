@@ -137,7 +137,7 @@ impl Talk {
                 },
             };
             if sent.is_err() {
-                // What became of the process is read on the other half.
+                // The exit status is read on the other half.
                 return std::future::pending().await;
             }
         }

@@ -31,7 +31,7 @@ pub(super) fn input() -> mpsc::Receiver<Bytes> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What can't be read has ended.
+                // A read error counts as the end of input.
                 Err(_) => return,
             }
         }

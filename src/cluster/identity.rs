@@ -51,7 +51,7 @@ pub enum ConnectError {
     InCluster(String),
 }
 
-/// Which identity of a node is kept, and where.
+/// The stored identity of a node, and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeIdentity {
     /// The kubeconfig that all calls are made with. Written when a first certificate was signed.

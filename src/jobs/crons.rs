@@ -31,7 +31,7 @@ impl Jobs {
                 let problem = unreadable("CronJob", name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
                 if let Some(sender) = waiting.remove(name) {
-                    // Whoever asked may have gone, here and below.
+                    // The receiver may be gone, here and below.
                     let _ = sender.send(Err(OrderError::Unreadable(name.clone())));
                 }
                 continue;

@@ -347,7 +347,7 @@ fn answer_restarts(
             None => Ok(name),
         };
         for sender in senders {
-            // Whoever asked may have gone.
+            // The receiver may be gone.
             let _ = sender.send(answer.clone());
         }
     }

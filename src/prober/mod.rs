@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) began: Instant,
 }
 
-/// Which probe of a pod a worker is for.
+/// The probe of a pod that a worker runs.
 type Key = (Arc<str>, ProbeKind);
 
 /// The set of probe workers.

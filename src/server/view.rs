@@ -267,7 +267,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// There is no such static pod, or the command is refused.
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError>;
 
-    /// What a person changed of the Node.
+    /// Changes that a person made to the Node.
     fn node_edits(&self) -> Arc<NodeEdits>;
 
     /// Changes the Node. Blocks on the disk.

@@ -216,7 +216,7 @@ fn tree(root: &Path, budget: &Budget<'_>) -> Option<Held> {
     let mut held = Held::default();
     held.add(&metadata);
     let mut linked = HashSet::new();
-    // What goes away meanwhile holds nothing.
+    // A file that is removed meanwhile counts as empty.
     let mut open: Vec<fs::ReadDir> = fs::read_dir(root).into_iter().collect();
     while let Some(entries) = open.last_mut() {
         if !budget.is_left() {

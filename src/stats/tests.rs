@@ -271,7 +271,7 @@ fn a_cgroup_anywhere_is_found_and_one_that_is_gone_is_no_zero() {
             .all(|pod| pod.containers.is_empty())
     );
 
-    // What isn't there is looked for no more than once a minute.
+    // A missing cgroup is looked up at most once a minute.
     let late = format!("late/{}", id('d'));
     machine.cgroup(&late, 1, 11);
     assert!(look(20, &[running('d')]).is_empty());

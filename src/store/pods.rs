@@ -124,7 +124,7 @@ mod tests {
         );
         assert_eq!(now.translate_pod_uid(&"m".into()), "s".into());
         assert_eq!(now.get_pods().len(), 1);
-        // What was handed out before stays as it was.
+        // Snapshots that were handed out before don't change.
         assert_eq!(before.translate_pod_uid(&"m".into()), "m".into());
     }
 }

@@ -157,7 +157,7 @@ mod tests {
         writer.forget(&uid);
         writer.forget(&"b".into());
         assert!(reader.all().is_empty());
-        // What comes late is nobody's.
+        // A late result belongs to no worker.
         writer.set(&"b".into(), &id, ProbeKind::Liveness, ProbeResult::Failure);
         assert!(reader.all().is_empty());
     }

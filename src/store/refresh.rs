@@ -44,7 +44,7 @@ impl Refreshes {
     /// Answers the requests that were taken: all that had changed before them is taken in.
     pub fn done(&mut self) {
         for request in self.taken.drain(..) {
-            // Whoever asked may have gone.
+            // The receiver may be gone.
             let _ = request.send(());
         }
     }

@@ -105,7 +105,7 @@ impl Worker {
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 result = &mut killing => return Ok(Some(result)),
-                // Whoever sends requests wants to know that it takes none any more.
+                // Clients have to learn that the pod takes no more requests.
                 _ = probed.changed() => self.publish(&Arc::clone(&self.observed)),
                 told = self.commands.changed() => {
                     if told.is_err() { return Err(Shutdown) }
@@ -181,7 +181,7 @@ impl Worker {
         let failed = self.failed.as_ref();
         let is_evicted = failed.is_some_and(|failed| failed.failure.is_eviction());
         if is_evicted && self.volumes != Volumes::Released {
-            // What can't be removed now goes with the pod, or is collected.
+            // A volume that can't be removed now goes with the pod, or is collected.
             let _ = self.context.runtime.delete_pod(&self.uid).await;
         }
         self.release_volumes().await

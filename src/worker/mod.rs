@@ -66,7 +66,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 pub struct Wanted {
     /// Pods that shall run.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Which sources have delivered: what nobody wants may be stopped only then.
+    /// The sources that have delivered. Pods that no source wants may be stopped only then.
     pub delivered: Delivered,
 }
 

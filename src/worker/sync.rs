@@ -58,7 +58,7 @@ impl Worker {
                 self.hold_unsupported(&pod, &entry.status, &why);
                 None
             } else if let Some(error) = entry.error {
-                // What can't be seen is left alone. The observer looks again by itself.
+                // A pod whose state is unknown is left alone. The observer lists again by itself.
                 let words = error.to_string();
                 if !error.is_unavailable() && *self.error != *words {
                     let telemetry = &self.context.telemetry;
@@ -93,7 +93,7 @@ impl Worker {
                 () = timer, if look_again.is_some() => {}
                 // Once: what is seen of the pod may have an error still.
                 () = back, if away_since.is_some() => self.held = None,
-                // What was missing may be there by now: at once.
+                // The missing object may be there by now: try again at once.
                 () = refresh.changed() => self.held = None,
             }
         }

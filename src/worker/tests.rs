@@ -434,7 +434,7 @@ async fn a_job_that_is_done_gives_back_its_volumes_and_has_new_ones_when_it_runs
     bed.fake.refuse_next("release_volumes", 1, refused);
     bed.fake.exit_container(&"a".into(), "app", 0);
     let released = |count| move |fake: &FakeRuntime| fake.call_count("release_volumes") == count;
-    // What fails is tried again.
+    // A failed sync is tried again.
     bed.until("its volumes are released", released(2)).await;
     // docker 44
     assert!(!bed.fake.pod(&"a".into()).containers.is_empty());

@@ -55,7 +55,7 @@ async fn until_ready(agent: &TestAgent, pods: &[&str]) {
     }
 }
 
-/// What a server answers to a container that calls it by a name. The wget of a static busybox can't
+/// The answer of a server to a container that calls it by a name. The wget of a static busybox can't
 /// be used: it crashes on names.
 async fn until_named(bed: &Bed, from: &str, name: &str) -> String {
     let call = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {name} 80 | tail -n 1");
@@ -87,7 +87,7 @@ async fn a_project_is_reached_by_its_port_and_its_names() {
     until_ready(&agent, &["web-0", "worker-0", "worker-1"]).await;
     // box 14
     assert_eq!(until_answer(port, "/").await, "welcome to box");
-    // What the init container left in the volume, and the secret.
+    // The init container's file in the volume, and the secret.
     assert_eq!(until_answer(port, "/schema").await, "schema 7");
     assert_eq!(until_answer(port, "/login").await, "correct horse");
     for name in ["web", "shop-front", "storefront"] {

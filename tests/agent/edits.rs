@@ -390,7 +390,7 @@ async fn a_moved_manifest_is_another_pod() {
         .until("one pod", |report| report.pods.len() == 1)
         .await;
     assert_eq!(events.most_at_once("k8s_web_"), 1);
-    // What is no manifest is no pod, and is named.
+    // A document that is no manifest makes no pod, and is reported.
     bed.write(".hidden.yaml", &sleeper("hidden"));
     bed.write("notes.txt", &sleeper("notes"));
     std::fs::create_dir(bed.manifest("below")).unwrap();

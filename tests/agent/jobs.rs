@@ -78,7 +78,7 @@ async fn a_job_is_done_once_over_agents() {
     agent
         .until_pod("work-0", |pod| pod.status == "Completed")
         .await;
-    // What isn't its content makes it no other Job.
+    // A change outside its content makes it no other Job.
     bed.write("work.yaml", &job(&bed, "exit 0", "backoffLimit: 3"));
     agent.view().refresh().await;
     // workloads 7

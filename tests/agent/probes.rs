@@ -285,7 +285,7 @@ async fn a_healthy_pods_probes_cost_the_engine_nothing() {
 async fn who_was_ready_stays_so_over_a_restart_of_the_agent() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    // What the next agent finds out by itself does not count for a quarter of an hour.
+    // The next agent's own result does not count for a quarter of an hour.
     let probe = "readinessProbe: {httpGet: {path: /ok, port: http}, periodSeconds: 1, failureThreshold: 1000}";
     bed.write("web.yaml", &server("web", "touch ok", probe));
     agent.until_running("web").await;

@@ -402,7 +402,7 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
     agent.until_running("second").await;
     bed.remove("static.yaml");
     agent.until_gone("static").await;
-    // What ends is started again as soon as what it needs can be had.
+    // A container that ended is started again as soon as its objects can be read.
     bed.docker(&["kill", &web]);
     agent
         .until("web has ended", |status| {

@@ -285,7 +285,7 @@ impl Site {
     }
 }
 
-/// Whose a certificate is.
+/// The subject of a certificate.
 fn user(chain: &str) -> String {
     let end = chain.find("-----END").unwrap();
     let body: String = chain[..end].lines().skip(1).collect();
@@ -374,7 +374,7 @@ async fn a_token_gets_the_certificate_of_its_own_host_and_no_other() {
     // Another account may not even ask.
     let refused = site.try_request(&foreign, &Request::client(&a.node()));
     assert!(refused.unwrap_err().contains("cannot create resource"));
-    // What is nobody of ours' is left to others, though it was asked for before.
+    // A request that is not an agent's is left to other approvers.
     let other = site
         .cluster
         .kubectl(&["create", "token", "-n", &site.namespace, "others"]);
@@ -537,7 +537,7 @@ async fn the_credentials_of_a_host_are_good_for_nothing_of_another() {
         };
         site.cluster.kubectl(&[kind, &object[..]].concat());
     }
-    // What is bound to the Node of host `b`: a pod with all that a Node may read for it.
+    // Bound to the Node of host `b`: a pod with everything that a Node may read for it.
     let victim = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim", "namespace": namespace},
         "spec": {
@@ -672,7 +672,7 @@ async fn the_credentials_of_a_host_are_good_for_nothing_of_another() {
         ),
     ];
     let kubelet = site.cluster.node_kubeconfig(&a.name);
-    // What they are for works: the refusals are not of a broken credential.
+    // The credentials work for their own purpose: the refusals have another cause.
     let mut requests = Vec::new();
     for (whose, kubeconfig) in [
         ("token", &a.token),

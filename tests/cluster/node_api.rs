@@ -295,7 +295,7 @@ async fn logs_of_what_ended_waits_or_goes_on() {
         "{error}"
     );
 
-    // Who follows sees what comes, and the end of the container ends the log.
+    // A follower sees new lines, and the end of the container ends the log.
     let kubeconfig = bed.cluster.admin_kubeconfig();
     let mut command = bed.cluster.kubectl_command(&kubeconfig);
     command.args(["logs", "-n", &bed.namespace, "web", "--follow"]);

@@ -180,7 +180,7 @@ async fn streams_work(websockets: bool) {
 
     until_served(&kubectl).await;
 
-    // What is copied goes through tar in the container, both ways.
+    // Copies go through tar in the container, both ways.
     let files = tempfile::TempDir::new().unwrap();
     let (there, back) = (files.path().join("there"), files.path().join("back"));
     std::fs::write(&there, &input).unwrap();
@@ -319,7 +319,7 @@ async fn kube_rs_streams() {
     bed.until_pod("web", is_ready).await;
     let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
 
-    // What it says, and how it ends.
+    // Its output, and its exit status.
     let quiet = AttachParams::default();
     for code in [0, 7, 137] {
         let script = format!("echo out; echo err >&2; exit {code}");

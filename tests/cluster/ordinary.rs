@@ -97,7 +97,7 @@ async fn statuses_of_containers_have_resources_and_mounts() {
             ])
         );
     }
-    // What comes later is written, and these are not written again.
+    // Later changes are written, and these are not written again.
     bed.sleeper("later");
     bed.until_mirrored("later").await;
     let version = |pod: &Value| pod["metadata"]["resourceVersion"].clone();

@@ -273,7 +273,7 @@ async fn an_agent_cut_off_alone_goes_on_and_catches_up() {
         })
         .await;
 
-    // What was connected stays dead: only new connections get through.
+    // Connections from before stay dead: only new ones get through.
     link.mend();
     let same = bed.until_mirrored("same").await;
     assert_ne!(uid(&same), uid(&mirrors["same"]), "it was deleted");

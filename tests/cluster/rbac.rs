@@ -333,7 +333,7 @@ async fn without_nodes_there_is_no_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_node_status_conditions_stay_as_they_were() {
     let run = Run::without("nodes/status").await;
-    // What the Node was made with may say all that is true then. A mirror that can't be made is a
+    // The identity that made the Node may write its whole status then. A mirror that can't be made is a
     // condition that changes.
     run.bed.until_node("there", |_| true).await;
     run.write_late(&unique("later"));
@@ -439,7 +439,7 @@ async fn without_token_reviews_no_token_is_known() {
     run.bed.until_mirrored("web").await;
     assert_ne!(run.ask_with_token().await, "403");
     run.until_refused("tokenreviews").await;
-    // Who comes with a certificate is known by it.
+    // A client with a certificate is identified by it.
     // installed 5
     run.until_logs(true).await;
 }

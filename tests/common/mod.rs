@@ -539,7 +539,7 @@ fn event(line: &str) -> Option<Event> {
 /// still open in there, of an agent that a failing test leaves, don't keep it.
 pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    // What was mounted last goes first.
+    // The last mount is unmounted first.
     for target in mounts
         .lines()
         .rev()

@@ -102,7 +102,7 @@ async fn only_what_it_pulled_and_nobody_uses_is_removed_from_a_full_disk() {
     for image in [&free, &dead, &shared] {
         bed.pull(image).await;
     }
-    // What somebody else pulled, and what somebody else has given a name.
+    // An image that somebody else pulled, and one that somebody else tagged.
     bed.bed.docker(&["pull", "--quiet", &foreign]);
     let renamed = registry.image("mine/shared:1");
     bed.bed.docker(&["tag", &shared, &renamed]);

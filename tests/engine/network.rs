@@ -79,7 +79,7 @@ async fn pods_have_addresses_of_the_network_named_and_their_own_resolvers() {
     assert!(hosts.contains(&format!("{v6}\town-box")), "{hosts}");
     assert_eq!(bed.exec("own", "cat /etc/resolv.conf"), OWN_DNS_FILE);
 
-    // What a pod has from the node goes through the Engine's resolver, which finds the node's.
+    // The node's DNS settings go through the Engine's resolver, which asks the node's.
     agent.until_running("node").await;
     let resolvers = bed.exec("node", "cat /etc/resolv.conf");
     assert!(resolvers.contains("nameserver 127.0.0.11"), "{resolvers}");

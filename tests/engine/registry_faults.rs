@@ -76,7 +76,7 @@ async fn a_slow_download_is_followed_and_one_that_is_cut_goes_on() {
     proxy.set(Fault::Slow(Duration::from_secs(1)));
     let mut changes = agent.view().changed();
     bed.write("slow.yaml", &sleeper_of("slow", &slow));
-    // Who watches the report is told of every step.
+    // The report's watchers see every step.
     let mut steps = BTreeSet::new();
     while steps.len() < 3 {
         let change = tokio::time::timeout(common::PATIENCE, changes.changed());

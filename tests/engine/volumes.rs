@@ -493,7 +493,7 @@ async fn a_running_container_sees_what_changes() {
         .until_output("c", "cat /about/labels", "app=\"till\"")
         .await;
 
-    // What is gone or away stays as it was, and the pod runs on.
+    // Objects that are gone stay as they were in the volume, and the pod runs on.
     stack.objects.remove(CONFIG_MAP, "conf");
     *stack.objects.away.lock().unwrap() = true;
     stack.objects.set(SECRET, "keys", secret("lost", true));
@@ -615,7 +615,7 @@ spec:
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     // docker 44
     assert!(!mounts.contains(dir.to_str().unwrap()), "{mounts}");
-    // What tells of the pod stays, also for the next agent.
+    // The record of the pod stays, also for the next agent.
     agent.stop().await;
     let agent = bed.agent().await;
     let pod = agent.until_pod("job", done).await;

@@ -536,7 +536,7 @@ async fn the_agent_may_be_killed_at_every_call() {
             dry.calls,
             dry.changes.len()
         );
-        // What is withdrawn is of interest for the calls that come late, an edit that fails for
+        // A withdrawal matters for the calls that come late, an edit that fails for
         // what has changed and who knows of it.
         match scenario {
             Scenario::Withdraw => {}

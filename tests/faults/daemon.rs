@@ -130,7 +130,7 @@ async fn a_restart_of_the_daemon_changes_no_verdict() {
             until_back(&agent).await;
         }
     }
-    // What was judged is judged on, and the restart of its container is no failure of it.
+    // The judgement goes on, and the restart of its container is no failure of the version.
     std::fs::write(gate.join("open"), "").unwrap();
     agent
         .until_pod("judged", |pod| {
@@ -359,7 +359,7 @@ async fn a_daemon_that_comes_late_or_hides_its_socket_is_waited_for() {
     agent.until_running("web").await;
     let before = bed.running_id("web");
 
-    // What is connected stays so; whatever needs a new connection fails.
+    // Open connections stay; every new one fails.
     let away = dockerd.socket().with_extension("away");
     std::fs::rename(dockerd.socket(), &away).unwrap();
     for number in 0..4 {

@@ -107,7 +107,7 @@ async fn life_with(events: Events) {
     };
     bed.write("life.yaml", &manifest(common::IMAGE));
     let mut resolved = bed.resolved();
-    // What is never told is found by the sweep.
+    // A change without an event is found by the sweep.
     resolved.config.sweep_period = Duration::from_secs(2);
     let engine = ScriptedEngine::new(&bed.docker, events);
     let agent = bed.agent_with(resolved, engine).await;

@@ -179,7 +179,7 @@ fn an_import_writes_manifests_and_lists_what_they_leave_out() {
     let found =
         std::fs::metadata(&secrets).unwrap_or_else(|e| panic!("{}: {e}", secrets.display()));
     assert_eq!(found.permissions().mode() & 0o077, 0);
-    // What is there stays, unless it is to be overwritten.
+    // An existing file stays, unless it is to be overwritten.
     std::fs::write(at("out/web.yaml"), "mine").unwrap();
     std::fs::remove_file(&secrets).unwrap();
     let (code, _, stderr) = import(&["compose.yaml", "-o", "out"]);

@@ -23,7 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("crates/host/src/telemetry", &[]),
     ("crates/host/src/volume", &["random", "telemetry"]),
     ("src/store", &[]),
-    // What both the cluster's part and the server's do about their certificates.
+    // Shared by the certificates of the cluster client and of the server.
     ("src/certificate", &[]),
     ("src/logging", &["config"]),
     ("src/config", &[]),

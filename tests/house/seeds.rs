@@ -286,7 +286,7 @@ fn is_used(product: &[Source], path: &str, item: &str) -> bool {
     let definitions = product.iter().filter(|source| source.defines_fn(item));
     let is_unique = definitions.count() == 1;
     let module = path.trim_end_matches("/mod.rs").trim_end_matches(".rs");
-    // What it is in, and what may hand it out.
+    // The type that has it, and the functions that return that type.
     let modules: Vec<&str> = module
         .rsplit('/')
         .take_while(|name| *name != "src")

@@ -284,7 +284,7 @@ async fn started(args: &[&str], input: Stdio) -> (Child, String) {
 async fn until_gone(pid: &str) {
     let stat = format!("/proc/{pid}/stat");
     eventually("the command to be ended", || {
-        // Whoever started it may not have reaped it yet.
+        // Its parent may not have reaped it yet.
         let state = std::fs::read_to_string(&stat).ok();
         let over = state.is_none_or(|stat| stat.rsplit(") ").next().unwrap().starts_with('Z'));
         over.then_some(())

@@ -79,7 +79,7 @@ impl Server {
 
 async fn connection(stream: TcpStream, sizes: Arc<Mutex<Vec<TerminalSize>>>) {
     stream.set_nodelay(true).unwrap();
-    // What is upgraded is served here, so that it ends with the server.
+    // Upgraded connections are served here, so that they end with the server.
     let (upgraded, mut sessions) = tokio::sync::mpsc::channel(1);
     let service = service_fn(move |request| answer(request, Arc::clone(&sizes), upgraded.clone()));
     let serving = hyper::server::conn::http1::Builder::new()

@@ -309,7 +309,7 @@ fn every_manifest_is_accepted_and_refers_to_what_is_there() {
         assert!(!pods.is_empty(), "{project}");
         for pod in pods {
             let unmet = unmet(&pod, |key| objects.get(key).cloned());
-            // What is external is said.
+            // External objects are reported.
             let external: Vec<_> = unmet.iter().map(|unmet| unmet.key.to_string()).collect();
             let is_told = imported
                 .problems

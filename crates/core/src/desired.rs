@@ -211,7 +211,7 @@ impl SourceState {
     }
 }
 
-/// Which kinds of sources have all delivered, and so what may be stopped for being wanted by none
+/// The kinds of sources that have all delivered, and so what may be stopped for being wanted by none
 /// of them. The default says: none yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivered {

@@ -54,7 +54,7 @@ pub fn file_value(pod: &Pod, path: &str) -> Result<String, DownwardError> {
     let formatted = |map: &Option<BTreeMap<String, String>>| format_map(map.as_ref());
     match path {
         "metadata.labels" => Ok(formatted(&pod.metadata.labels)),
-        // What an agent notes about a newer revision is no affair of the containers'.
+        // Notes about a newer revision are not shown to containers.
         "metadata.annotations" => {
             let mut annotations = pod.metadata.annotations.clone();
             if let Some(annotations) = &mut annotations {

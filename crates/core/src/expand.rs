@@ -251,7 +251,7 @@ mod tests {
             assert_eq!(expanded.is_ok(), fits, "{text}");
             assert_eq!(expand_strict(text, &known).is_ok(), fits, "{text}");
         }
-        // What would be terabytes ends at the first string that is too long.
+        // An expansion to terabytes ends at the first string that is too long.
         let mut budget = Budget::default();
         let words = vec!["$(V)".repeat(1 << 18); 1 << 10];
         let failed = expand_words(Some(&words), "args", &mut budget, |_| Some(&known["V"]));

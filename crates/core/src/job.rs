@@ -3,7 +3,7 @@
 //! A Job's document stands for pods that come one after the other, and which ones depends on what
 //! became of those before. All that has to be known of those is in a [`Ledger`]: [`decide`] makes
 //! the next one of it, of the document and of what is seen, and [`pods`] the pods that it stands for.
-//! Whoever stores the ledger before these pods are started or removed has each success once.
+//! If the ledger is stored before these pods are started or removed, each success counts once.
 //!
 //! Upstream: `pkg/controller/job/job_controller.go`.
 

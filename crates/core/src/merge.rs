@@ -405,7 +405,7 @@ fn semantically_differ(a: &Pod, b: &Pod) -> bool {
 
 fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let all = pod.metadata.annotations.iter().flatten();
-    // What a person ordered is no edit.
+    // A person's order is not an edit.
     let is_shared = |key: &str| !LOCAL_ANNOTATIONS.contains(&key) && !keys::OWN.contains(&key);
     all.filter(move |(key, _)| is_shared(key))
 }

@@ -35,7 +35,7 @@ pub struct NamedPod {
     pub ready: bool,
 }
 
-/// Which of several claims to one name holds: the first.
+/// The claim to a name that holds, of several: the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     /// Name of a `Service`.

@@ -171,7 +171,7 @@ impl PodFiles {
         let claims = self.claim_volumes(pod, &objects).await;
         let claims = claims.map_err(FilesError::Volume)?;
         let made = self.on_disk(move |volumes| {
-            // What fails here is told apart from what fails below.
+            // An error here has another cause than one below.
             let made = volumes.ensure(&for_disk, &payloads, memory);
             let map = match made.and_then(|mut map| {
                 volumes.ensure_claims(&for_disk, &claims, &mut map)?;

@@ -119,7 +119,7 @@ impl Killer {
         });
         let stopped: Vec<SyncResult> = join_all(kills).await.into_iter().flatten().collect();
         if !stopped.is_empty() {
-            // What fails here is done before the next sandbox starts.
+            // A step that fails here is repeated before the next sandbox starts.
             let _ = self.networks.host_ports.refresh().await;
         }
         result.add_sync_result(stopped);

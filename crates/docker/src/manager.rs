@@ -270,8 +270,8 @@ impl Runtime for DockerManager {
             self.containers.list(true).await?;
         }
         let mut records = self.containers.index.of_pod(uid);
-        // What ends while others are being looked at is looked at too, within reason: a status
-        // without the reason why would be told, and taken back at once.
+        // A container may end while others are inspected. It is inspected too, a bounded number of
+        // times: else a status without the reason would be reported, and corrected at once.
         for _ in 0..INSPECT_ATTEMPTS {
             let stale = records.iter().filter(|record| record.stale);
             let looks: Vec<_> = stale
@@ -450,8 +450,8 @@ impl Runtime for DockerManager {
             .await?;
         let image_changes = self.containers.engine.image_changes().await?;
         self.images.forget_all();
-        // What happened before the subscription only a list can tell; so that a call that needs
-        // the whole picture lists first, the gap is marked before anybody hears of it.
+        // Only a list has the events from before the subscription. The gap is marked before anybody
+        // hears of the new stream, so that a call that needs the whole picture lists first.
         self.containers.index.begin_gap();
         self.facts.forget();
         self.networks.plugin.forget();

@@ -79,7 +79,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut next_door = path.as_os_str().to_owned();
     next_door.push(NEXT_DOOR);
     let next_door = PathBuf::from(next_door);
-    // Whatever a crash has left there, and whoever could read that.
+    // Also removes a file that a crash has left there, with its mode.
     remove(&next_door)?;
     let written = write_synced(&next_door, bytes).and_then(|()| fs::rename(&next_door, path));
     if written.is_err() {
@@ -145,7 +145,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(&dir.path().join("a")), 0o700);
-        // What can't be renamed in leaves nothing behind.
+        // A file that can't be renamed is removed.
         fs::create_dir(dir.path().join("a/taken")).unwrap();
         replace(&dir.path().join("a/taken"), b"three").unwrap_err();
         assert!(!dir.path().join("a/taken.new").exists());

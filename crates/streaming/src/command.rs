@@ -100,7 +100,7 @@ async fn carry<P: Process>(
         // A client that is gone ends the connection, and this with it.
         std::future::pending::<Outcome>().await
     };
-    // What is dropped of the input is of no use to a process that has ended.
+    // Input that is dropped would be useless to a process that has ended.
     tokio::select! {
         outcome = sending => outcome,
         outcome = input => outcome,

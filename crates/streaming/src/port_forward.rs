@@ -228,7 +228,7 @@ async fn over_streams<C, F, T, E>(
                 Ended::Broken | Ended::Unwanted => connection.reset(id, Reset::Cancel).await,
             }
         }
-        // Whatever comes on the error stream has newer clients give up the whole connection, so
+        // Any data on the error stream makes newer clients close the whole connection, so
         // that nothing but this is written there.
         Err(cause) => {
             let words = format!("error forwarding port {port}: {cause}");

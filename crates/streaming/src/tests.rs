@@ -743,7 +743,7 @@ async fn taken_by_nine(carrier: Carrier, budget: &Budget) -> usize {
             wire.extend(spdy.syn(id.into(), &headers));
             wire.extend(data(id, piece, false));
         }
-        // What is answered is read.
+        // Responses are read.
         let (mut read, write) = tokio::io::split(client);
         let mut sink = tokio::io::sink();
         tokio::select! {

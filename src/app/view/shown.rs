@@ -114,7 +114,7 @@ impl View {
         }
         let mut node = compute_node(&facts, status);
         let edits = self.rollouts.node_edits().get();
-        // What the agent sets itself stays as it is.
+        // Annotations that the agent sets itself stay as they are.
         for (known, added) in [
             (&mut node.metadata.labels, &edits.labels),
             (&mut node.metadata.annotations, &edits.annotations),

@@ -212,7 +212,7 @@ impl<'a> Container<'a> {
         let path = self.query("files", &dir);
         let sent = client::put(self.root, &path, StreamBody::new(Box::pin(frames))).await;
         let packed = done.await.context("packing failed")?;
-        // What failed here is the reason of what failed there, unless nobody took it any more.
+        // A local failure explains the remote one, unless the remote end had closed its input.
         let skipped = match (packed, sent) {
             (Ok(skipped), sent) => {
                 sent?;

@@ -49,7 +49,7 @@ struct Packing<W: Write> {
 
 impl<W: Write> Packing<W> {
     fn all(&mut self, source: &Path, name: Option<&Path>) -> io::Result<()> {
-        // What is still to be packed, and under which name.
+        // Files still to be packed, each with its name in the archive.
         let mut left: Vec<(PathBuf, PathBuf)> = Vec::new();
         match name {
             Some(name) => left.push((source.to_owned(), name.to_owned())),

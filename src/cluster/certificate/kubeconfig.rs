@@ -31,7 +31,7 @@ pub(super) fn render(cluster: &Cluster, certificate: &Path) -> String {
     let lines = server
         .into_iter()
         .filter_map(|(key, value)| Some(format!("    {key}: {}\n", value?)));
-    // What JSON quotes, YAML reads.
+    // A JSON string is a YAML string.
     let certificate = serde_json::Value::from(certificate.display().to_string());
     format!(
         "apiVersion: v1

@@ -212,7 +212,7 @@ impl ClientCertificateTask {
     async fn bootstrap(&mut self, words: String, held: &Held, now: Timestamp) -> Duration {
         let access = self.options.bootstrap.clone();
         if access == ApiAccess::None {
-            // Whoever uses files that can't be used reports them.
+            // The user of these files reports that they can't be used.
             if let Held::Certificate { validity, .. } = held {
                 self.problem(&Need::Next(validity.not_after), &words);
             }

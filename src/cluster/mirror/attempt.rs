@@ -133,7 +133,7 @@ impl From<ApiError> for Failure {
             ApiError::TooManyRequests { retry_after, .. } => *retry_after,
             _ => None,
         };
-        // What the API server said needs no introduction.
+        // The API server's own message is reported as it is.
         let message = error
             .answer()
             .map_or_else(|| error.to_string(), ToString::to_string);

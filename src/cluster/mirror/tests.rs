@@ -395,7 +395,7 @@ async fn a_watch_that_lags_makes_nothing_twice() {
     let calls = bed.api.calls().len();
     // pods 27
     assert!((2..=8).contains(&calls), "{calls}");
-    // What we deleted isn't deleted twice, though the watch still shows it.
+    // A mirror that was deleted isn't deleted again while the watch still shows it.
     bed.api.with(|api| api.lag(false));
     bed.settle().await;
     bed.api.with(|api| api.lag(true));

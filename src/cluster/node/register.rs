@@ -68,7 +68,7 @@ impl NodeTask {
                 occurrences::node_registered(&self.telemetry, &self.name, true);
                 return Ok(node);
             }
-            // Who may not create Nodes may still have one.
+            // An identity that may not create Nodes may still own one.
             Err(error @ (ApiError::AlreadyExists(_) | ApiError::Forbidden(_))) => error,
             Err(error) => return Err(Failed::Api(error)),
         };

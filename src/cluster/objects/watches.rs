@@ -150,7 +150,7 @@ pub(super) async fn services(shared: &Shared) {
                 *locked(&state.by_name) = listing.drain(..).collect();
                 let before = state.listed.send_replace(Some(Ok(())));
                 if matches!(before, Some(Err(_))) {
-                    // Who could not start without them can now.
+                    // Pods that waited for these objects can start now.
                     shared.holders.tell(|references| references.services);
                 }
             }

@@ -184,7 +184,7 @@ impl StatusTask {
                 let words = error.to_string();
                 let gone = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
                 let told = entry.failed(&error);
-                // What is gone meanwhile is news of the watch, and no trouble.
+                // The pod may be deleted meanwhile; the watch reports that.
                 if !told && !gone {
                     occurrences::status_failed(&self.telemetry, &full_name, &uid, &words);
                 }

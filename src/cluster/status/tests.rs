@@ -155,7 +155,7 @@ async fn a_mirror_gets_its_static_pods_status_once() {
     assert_eq!(bed.api.calls(), Vec::<String>::new());
     bed.api.with(|api| api.put(mirror("v1")));
     bed.phase("Pending").await;
-    // What happens in quick succession is one write.
+    // Changes in quick succession make one write.
     bed.tell(&web, Phase::Syncing, status("Pending"));
     bed.tell(&web, Phase::Syncing, status("Running"));
     bed.phase("Running").await;

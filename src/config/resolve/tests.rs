@@ -218,7 +218,7 @@ fn variables_that_begin_as_ours_do_mean_something() {
         faults.to_string(),
         "MIRRORLET_QQ: unknown setting\nMIRRORLET_SETLE: unknown setting; did you mean MIRRORLET_SETTLE?"
     );
-    // What Kubernetes sets for Services called mirrorlet and mirrorlet-api; MIRRORLET_CONFIG is
+    // The variables that Kubernetes sets for Services called mirrorlet and mirrorlet-api; MIRRORLET_CONFIG is
     // read before.
     let links = [
         "MIRRORLET_CONFIG",

@@ -1,4 +1,4 @@
-//! Which connections are kept: limits for all, for each source, and for those that have proven
+//! Limits of open connections: limits for all, for each source, and for those that have proven
 //! nothing.
 //!
 //! A connection is proven once the gate has let one of its requests in. Anyone on the network can

@@ -77,7 +77,7 @@ pub(in crate::server) async fn serve(
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let open = Connections::new(metrics);
-    // What hyper runs beside a connection: each answer over HTTP/2.
+    // Tasks that hyper spawns beside a connection: one for each HTTP/2 response.
     let beside = TaskTracker::new();
     let mut connections = JoinSet::new();
     loop {
@@ -156,7 +156,7 @@ impl Connection {
             () = self.cancel.cancelled() => return,
             shaken = shaking => match shaken {
                 Ok(Ok(stream)) => stream,
-                // Who speaks no TLS, or only tries the port.
+                // A client that speaks no TLS, or a port scan.
                 Ok(Err(_)) => return,
                 Err(_) => return self.open.refused(NodeApiRefusal::Handshake),
             },

@@ -66,7 +66,7 @@ impl Listing {
     }
 
     fn insert(&mut self, mut pod: Pod) {
-        // Who last wrote which field is of no use here, and a good part of the object.
+        // managedFields are not used here, and are a good part of the object.
         pod.metadata.managed_fields = None;
         let uid = PodUid::of(&pod);
         let ordinary = Arc::make_mut(&mut self.ordinary);

@@ -181,7 +181,7 @@ impl ApiSource {
             };
             let (mut next, mut taken) = (Some(first), 0);
             let (mut changed, mut heard, mut failure) = (false, false, None);
-            // What has arrived together makes one set.
+            // Events that arrived together make one set.
             while let Some(event) = next.take() {
                 match event {
                     None => failure = Some(Ended::silent("the watch ended".to_owned())),

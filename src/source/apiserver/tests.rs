@@ -389,7 +389,7 @@ async fn the_next_agent_knows_what_was_known_last() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let dir = bench.root.path().join(last_known::DIRECTORY);
     assert_eq!((mode(&dir), mode(&dir.join("a.json"))), (0o700, 0o600));
-    // What every status write changes is not worth a write to the disk.
+    // Fields that every status write changes don't cause a write to the disk.
     let before = std::fs::read(dir.join("a.json")).unwrap();
     let conditions = json!([{"type": "Ready", "status": "True"}]);
     let told = with(

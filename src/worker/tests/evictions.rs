@@ -84,7 +84,7 @@ async fn an_evicted_static_pod_waits_for_the_pressure_to_end() {
     bed.node_is(AdmitNode::default());
     // eviction 8
     bed.until_runs("a").await;
-    // What is gone from its manifest does not come back.
+    // A pod whose manifest was removed does not come back.
     bed.evict("a", SECOND).await;
     bed.until_view("a", evicted).await;
     bed.want(&[&b]);

@@ -14,7 +14,7 @@ async fn attaching_shows_what_comes_and_the_containers_end() {
         "echo before; until [ -e /go ]; do sleep 0.1; done; printf now; echo err >&2; exit 4";
     let agent = started(&bed, &pod("web", "", script), "web").await;
     let id = bed.running_id("c");
-    // What was written before an attachment is not shown by it.
+    // Output from before an attachment is not shown by it.
     eventually("the first line", || {
         (bed.docker(&["logs", &id]) == "before").then_some(())
     })

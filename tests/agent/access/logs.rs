@@ -300,7 +300,7 @@ fn links(dir: &std::path::Path) -> Vec<(String, Option<String>)> {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];
     while let Some(dir) = left.pop() {
-        // What goes meanwhile is not there.
+        // A container that is removed meanwhile has no logs.
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let Ok(found_there) = std::fs::symlink_metadata(&path) else {

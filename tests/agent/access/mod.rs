@@ -59,7 +59,7 @@ fn fed(bed: &Bed, args: &[&str], input: Vec<u8>) -> Output {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let feeding = std::thread::spawn(move || {
-        // Who ends before it has read everything is asserted on elsewhere.
+        // Another test covers a process that ends before it has read everything.
         let _ = stdin.write_all(&input);
     });
     let output = child.wait_with_output().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// Which requests are recorded: all, once, without their bodies.
+/// The audit policy: all requests, once, without their bodies.
 pub const POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
   "omitStages": ["RequestReceived"],

@@ -29,7 +29,7 @@ const CALLS: [&str; 9] = [
     "serve_host_ports",
 ];
 
-/// What may happen in one turn.
+/// The faults that may happen in one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Write(Temper),

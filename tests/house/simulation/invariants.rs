@@ -62,7 +62,7 @@ impl World {
         self.known.settle(running.into_iter());
     }
 
-    /// What is wanted runs, and nothing else is there. Returns the versions that run.
+    /// Asserts that every wanted pod runs, and nothing else is there. Returns the versions that run.
     fn check_running(&self) -> Vec<Version> {
         let mut running = Vec::new();
         for (name, number) in &self.manifests {

@@ -1,4 +1,4 @@
-//! What a life may expect: what ran at the last peace, and what happened since.
+//! The expectations of a life: what ran in the last quiet period, and the events since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use mirrorlet_core::api::{ContainerId, PodUid};
 
 use super::versions::{Temper, Version};
 
-/// What is known of a life.
+/// The facts known of a life.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Agents that were killed.
@@ -60,7 +60,7 @@ impl Known {
         }
     }
 
-    /// What could not be prepared can be from now on.
+    /// Versions that could not be prepared can be from now on.
     pub(super) fn can_be_prepared(&mut self) {
         self.moved.extend(&self.edited);
     }

@@ -128,7 +128,7 @@ fn whatever_the_dice_say_peace_finds_everything_in_order() {
     assert!(failures.is_empty(), "{}", failures.concat());
 }
 
-/// What happens in a life; what the agent does about it may be up to the order of tasks.
+/// The events of a life; the agent's reaction may depend on the order of tasks.
 fn happenings(story: &str) -> Vec<&str> {
     let lines = story.lines();
     let lines = lines.filter_map(|line| Some(line.split_once(" s  ")?.1));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-/// What happened in a life so far. Clones share it, so that it outlives a life that fails.
+/// The events of a life so far. Clones share it, so that it outlives a life that fails.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Story(Arc<Mutex<Told>>);
 

@@ -24,7 +24,7 @@ pub(super) const NAMES: u64 = 4;
 const LATENCY: Duration = Duration::from_millis(1);
 const STEP_TAKES: Duration = Duration::from_millis(2);
 
-/// Which things may happen between two times of peace.
+/// The events that may happen between two quiet periods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Weather {
     /// Everything.

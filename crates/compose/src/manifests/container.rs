@@ -96,7 +96,7 @@ impl Build<'_, '_> {
         let policy = match policy.as_deref() {
             Some("always") => Some("Always"),
             Some("never") => Some("Never"),
-            // What is built here is nowhere to be pulled.
+            // An image that is built here can't be pulled.
             None | Some("build") if is_built && written.is_none() => Some("Never"),
             None | Some("missing" | "if_not_present" | "build") => {
                 is_latest.then_some("IfNotPresent")

@@ -1,4 +1,4 @@
-//! Which services share a pod.
+//! Groups of services that share a pod.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const OF_A_POD: [&str; 11] = [
     "ports",
 ];
 
-/// Which service's pod each service runs in.
+/// For each service, the service in whose pod it runs.
 pub(super) struct Groups {
     joined: BTreeMap<String, String>,
     inits: Vec<(String, String)>,

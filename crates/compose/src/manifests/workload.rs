@@ -1,4 +1,4 @@
-//! Which kind of document a service is, and what stands around its pod.
+//! The kind of document that a service becomes, and the fields around its pod.
 
 use crate::project::Service;
 use crate::tree::Node;

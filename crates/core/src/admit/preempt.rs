@@ -38,7 +38,7 @@ pub(super) fn victims(
         of_class(QosClass::Burstable),
         of_class(QosClass::Guaranteed),
     ];
-    // What the lower classes could free, even all of them, the higher ones need not.
+    // Higher classes are not needed where evicting lower ones frees enough.
     let without = without_pods(&missing, best_effort.iter().chain(&burstable));
     let of_guaranteed = nearest(guaranteed, without)?;
     let without = without_pods(&missing, best_effort.iter().chain(&of_guaranteed));

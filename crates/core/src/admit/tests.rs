@@ -612,7 +612,7 @@ fn only_safe_sysctls_are_set_for_others() {
         };
         // api 6
         assert_eq!(told.as_deref(), expected, "{spec}");
-        // Who writes a manifest is master of the machine.
+        // The author of a manifest has root on the machine anyway.
         assert!(matches!(verdict("file"), Verdict::Admitted { .. }));
     }
 }

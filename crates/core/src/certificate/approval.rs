@@ -1,4 +1,4 @@
-//! Which certificates the approver of a cluster lets our agents have.
+//! The certificates that a cluster's approver grants to agents.
 //!
 //! A user who may request `nodeclient` certificates may ask for any Node's name: RBAC can't express
 //! "for the host that you run on". The API server knows that host, since it is in every token that

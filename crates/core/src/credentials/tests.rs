@@ -83,7 +83,7 @@ fn the_hub_has_a_fallback_that_others_have_not() {
     // docker 50
     assert_eq!(hub.lookup("docker.io/library/nginx").len(), 1);
     assert!(hub.lookup("quay.io/nginx").is_empty());
-    // What names the host itself comes instead of it, not beside it.
+    // An entry for the host itself replaces it.
     let both = keyring(&["https://index.docker.io/v1/", "docker.io/me"]);
     assert_eq!(users(&both.lookup("docker.io/me/app")), ["docker.io/me"]);
     assert_eq!(

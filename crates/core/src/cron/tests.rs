@@ -296,7 +296,7 @@ impl Life {
 #[test]
 fn whoever_was_away_makes_one_late_run() {
     let mut life = Life::new("schedule: \"0 * * * *\"");
-    // What was due before the CronJob was there isn't due.
+    // A time before the CronJob was created isn't due.
     assert_eq!(life.at("2026-01-01T00:30"), "");
     assert_eq!(life.at("2026-01-01T01:00"), "01T01:00");
     assert_eq!(life.at("2026-01-01T01:00"), "");
@@ -317,7 +317,7 @@ fn a_clock_that_jumps_doubles_nothing() {
     // Set forward by mistake, and back again.
     assert_eq!(life.at("2026-01-01T05:10"), "01T05:00");
     assert_eq!(life.at("2026-01-01T01:20"), "");
-    // What was left out by that comes in its time, and what was done doesn't.
+    // A time that the jump skipped comes due again; one that was run doesn't.
     assert_eq!(life.at("2026-01-01T02:00"), "01T02:00");
     assert_eq!(life.at("2026-01-01T04:00"), "01T04:00");
     // workloads 11
@@ -343,7 +343,7 @@ fn a_run_that_is_due_while_another_runs() {
         assert_eq!(life.at("2026-01-01T02:00"), second, "{policy}");
         // workloads 10
         assert_eq!(life.runs(), runs, "{policy}");
-        // What waited is made up for.
+        // The missed run is started.
         life.end(true);
         let late = if policy == "Forbid" { "01T02:00" } else { "" };
         assert_eq!(life.at("2026-01-01T02:30"), late, "{policy}");

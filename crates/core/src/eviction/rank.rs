@@ -1,4 +1,4 @@
-//! Which pod goes first, and with which words.
+//! The order of eviction, and its messages.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;

@@ -90,7 +90,7 @@ fn a_threshold_is_met_below_its_value() {
             seen(Signal::MemoryAvailable, 100 * MIB - 1, 1 << 34),
             true,
         ),
-        // What can't be read is no reason for alarm.
+        // A signal that can't be read meets no threshold.
         (disk, seen(Signal::MemoryAvailable, 0, 1000), false),
         (disk, Observations::new(), false),
     ] {
@@ -450,7 +450,7 @@ fn limits_of_local_storage_hold() {
             false,
             Some("Container c exceeded its local ephemeral storage limit \"1Ki\". "),
         ),
-        // What a container writes to its own file system is on the other disk.
+        // A container's own file system is on the other disk.
         (two, [1000, 25, 0], true, None),
         (init.clone(), [9000, 216, 0], false, None),
         (

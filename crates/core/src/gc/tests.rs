@@ -191,7 +191,7 @@ fn what_is_left_of_a_pod_that_is_gone_goes_once_every_source_has_delivered() {
     );
     case.ready = false;
     assert_eq!(case.gone(), ["p-a-2 per_container", "p-sandbox-9 replaced"]);
-    // What runs unwanted is for its worker to stop, with its grace.
+    // A running container that nobody wants is stopped by its worker, with its grace.
     let running = Case::of(1, -1, &[("p", "a:r1 b:x2 POD:r9")]).life("p", PodLife::Gone);
     assert_eq!(running.gone(), ["p-b-2 pod_gone"]);
 }
@@ -229,7 +229,7 @@ fn the_node_keeps_a_fair_share_of_each_container_and_then_the_newest() {
     );
     // Under the maximum nothing goes.
     assert_eq!(Case::of(-1, 5, &[busy, calm]).gone(), Vec::<String>::new());
-    // What only the newest instance can tell is kept, even over the maximum.
+    // The newest instance, the only one with that result, is kept even over the maximum.
     let ended = ("r", "a:x30 b:x31");
     let gone = Case::of(-1, 0, &[ended, calm]).gone();
     assert_eq!(gone, ["q-a-20 total"]);
@@ -359,7 +359,7 @@ proptest! {
             let newest = pod.find_container_status_by_name(&seen.name).unwrap();
             prop_assert!(goes_whole || newest.id != seen.id, "the newest of a pod that stays");
         }
-        // What is left is left alone, and is no more than may be left.
+        // The rest stays, and is no more than may stay.
         for pod in &mut case.pods {
             pod.containers.retain(|c| !ids.contains(&c.id));
             pod.sandboxes.retain(|s| !ids.contains(&s.id));

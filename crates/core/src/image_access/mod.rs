@@ -21,7 +21,7 @@ const SECRETS_MAX: usize = 100;
 /// Most repositories of one image that are remembered.
 const REPOSITORIES_MAX: usize = 100;
 
-/// Which images on the node a pod may use only with credentials that pulled them.
+/// The images on the node that a pod may use only with credentials that pulled them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VerificationPolicy {
     /// None.

@@ -147,7 +147,7 @@ proptest! {
         let repositories = ["r.io/a", "r.io/b", "r.io/c"];
         let verification = Verification::default();
         let mut record = PulledRecord::new(at(0));
-        // What was shown: by repository the secrets and hashes, and whether all may.
+        // The credentials that were shown, by repository, and whether everyone may use it.
         let mut shown = vec![(Vec::<SecretUse>::new(), false); repositories.len()];
         for (which, name, hash, what) in steps {
             let repository = repositories[which];

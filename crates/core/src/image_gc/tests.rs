@@ -93,7 +93,7 @@ fn what_was_used_longest_ago_goes_first_then_what_was_there_first() {
     let order = ledger.eviction_order(&seen);
     // docker 51
     assert_eq!(ids(&order), ["never", "new", "early", "late"]);
-    // What is gone is forgotten: back, it is new.
+    // A removed image is forgotten: pulled again, it is new.
     ledger.detect(&[image("new")], at(900));
     ledger.detect(&[image("new"), image("never")], at(1200));
     let order = ledger.eviction_order(&[image("new"), image("never")]);

@@ -32,7 +32,7 @@ pub struct Failure {
 }
 
 impl Seen {
-    /// What a status says; `ended` says whether nothing of the pod runs any more. A pod that the node
+    /// Reads a pod's status; `ended` says whether nothing of the pod runs any more. A pod that the node
     /// refuses waits: it is tried again when there is room.
     #[must_use]
     pub fn of(status: Option<&PodStatus>, ended: bool) -> Self {

@@ -205,7 +205,7 @@ pub struct AcceptedWorkload {
     ///
     /// [`WORKLOAD`]: crate::api::keys::WORKLOAD
     pub pods: Vec<Arc<Pod>>,
-    /// What is asked of pods that end: then [`pods`](Self::pods) is one that stands for all of
+    /// Set for a Job: then [`pods`](Self::pods) is one that stands for all of
     /// them, and a later stage says which there are.
     pub runs: Option<Arc<Runs>>,
     /// The document as JSON with ordered keys: what the last-good store keeps.

@@ -69,7 +69,7 @@ fn the_first_of_a_name_wins_unless_another_runs_already() {
         (&[("web", "1")], ["1", "3"]),
         (&[("web", "2")], ["2", "3"]),
         (&[("web", "4")], ["3", "4"]),
-        // What runs is no longer offered.
+        // The running pod is no longer offered.
         (&[("web", "9")], ["1", "3"]),
     ] {
         let merged = merge_sources(&sources(files(), http()), &incumbents(running));
@@ -83,7 +83,7 @@ fn the_first_of_a_name_wins_unless_another_runs_already() {
                 .all(|c| c.code == Code::DuplicatePod)
         );
         assert!(merged.delivered.all());
-        // Whoever won stays.
+        // The winner stays.
         let again = merge_sources(&sources(files(), http()), &merged.incumbents());
         assert_eq!(again, merged);
     }
@@ -433,7 +433,7 @@ fn what_may_be_stopped_depends_on_who_has_delivered() {
         let got = [HASH, UUID].map(|uid| delivered.may_stop(&uid.into()));
         // pods 47
         assert_eq!(got, [hash, uuid], "{file:?} {api:?}");
-        // What an author made up can't be the API server's, unless it looks like that.
+        // A UID that an author chose can't be the API server's, unless it looks like one.
         assert_eq!(delivered.may_stop(&"my-own-uid".into()), hash);
     }
     assert!(!Merged::default().delivered.may_stop(&HASH.into()));

@@ -1,4 +1,4 @@
-//! What a person changes of a Node that has no cluster.
+//! Changes that a person makes to a Node that has no cluster.
 
 use std::collections::BTreeMap;
 

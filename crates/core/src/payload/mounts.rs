@@ -17,7 +17,7 @@ pub fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<String> {
         all.retain(|path| !path.contains(&".."));
         all.sort();
         for own in mounts().filter(|mount| mount.name == volume) {
-            // What is seen of the volume there is only a part of it.
+            // The mount shows only a part of the volume.
             if [&own.sub_path, &own.sub_path_expr]
                 .into_iter()
                 .flatten()

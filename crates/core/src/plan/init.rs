@@ -194,7 +194,7 @@ fn judge_sidecar(
                 wanted.map_or(Verdict::Wait, Verdict::Start)
             }
         }
-        // What comes next waits until it has started; its liveness holds nothing back.
+        // The next container waits until this one has started, not for its liveness.
         ContainerState::Running if !probes.has_started(container, seen) => {
             let failed = probes.has_failed(container, seen, ProbeKind::Startup);
             match failed_probe(container, seen, probes, false) {

@@ -384,7 +384,7 @@ fn results_make_started_and_ready() {
         (true, false, [Some(Success), None], true, true),
         (true, true, [Some(Failure), Some(Success)], false, false),
         (true, true, [Some(Success), Some(Success)], true, true),
-        // What an edit took away says nothing any more.
+        // A probe that an edit removed has no result any more.
         (false, false, [Some(Failure), Some(Failure)], true, true),
     ] {
         let mut all = ProbeResults::default();

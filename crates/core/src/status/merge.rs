@@ -197,7 +197,7 @@ fn overlay(new: &mut PodStatus, old: &PodStatus, input: &MergeInput<'_>) {
     let same_phase = old.phase == computed.phase;
     if (was.is_none() || same_phase) && !(ends && input.may_run) {
         new.phase.clone_from(&computed.phase);
-        // What a finished pod finished for stays, unless we know better.
+        // The reason of a finished pod stays, unless there is a better one.
         let or_kept = |ours: &Option<String>, theirs: &Option<String>| {
             let kept = was.and(theirs.as_ref());
             ours.as_ref().filter(|t| !t.is_empty()).or(kept).cloned()

@@ -81,7 +81,7 @@ fn a_missing_object_leaves_the_version_as_it_was() {
     let waits = pod(&spec(false));
     assert_eq!(of(&spec(false), "s", &[login()], true), waits);
     assert_eq!(of(&spec(true), "s", &[login()], false), pod(&spec(true)));
-    // What is optional may be missing for good.
+    // An optional object may be missing for ever.
     let without = of(&spec(true), "s", &[login()], true);
     let with = of(&spec(true), "s", &[map("1"), login()], true);
     assert!(without.config.is_some() && without.uid() != with.uid());

@@ -64,7 +64,7 @@ impl BollardEngine {
     pub(super) async fn send_upload(&self, id: &str, path: &str, tar: TarInput) -> Result<()> {
         let (sent, all_sent) = oneshot::channel();
         let ending = futures::stream::once(async move {
-            // Who waits for it has gone with the call.
+            // The reader was dropped with the call.
             let _ = sent.send(());
             None
         });

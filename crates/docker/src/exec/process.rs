@@ -155,7 +155,7 @@ mod tests {
             (1, proc(0, 1)),
             (10, proc(1, 10)),
             (11, proc(10, 10)),
-            // Whose parent is gone, and who is in the session all the same.
+            // Its parent is gone, but it is still in the session.
             (12, proc(1, 10)),
             // A session of its own, started from within.
             (13, proc(11, 13)),

@@ -65,7 +65,7 @@ struct Fault {
 /// A call that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Which one.
+    /// The container.
     pub operation: Operation,
     /// Its name, id, image or owner, as passed; empty where it takes none.
     pub target: String,

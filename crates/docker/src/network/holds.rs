@@ -302,7 +302,7 @@ impl HeldPorts {
     pub async fn run(self, cancel: CancellationToken) {
         let holds = &self.holds;
         holds.is_kept.store(true, Ordering::Relaxed);
-        // What an agent before this one has left.
+        // Left by a previous agent.
         let lapsed = tokio::time::sleep(LEASE);
         let mut lapsed = std::pin::pin!(lapsed);
         let mut is_lapsed = false;

@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    /// Whose the rules are, of sandboxes `a` (older) and `b` of one pod.
+    /// The sandbox that the rules lead to, of `a` (older) and `b` of one pod.
     fn led(serving: Option<&str>, beside: &[&str], there: &[&str]) -> Vec<String> {
         led_beside(None, serving, beside, there)
     }

@@ -87,7 +87,7 @@ impl Starter {
                 self.note_restarts(round.pod, start).await;
                 tokio::select! {
                     hooked = self.hooked(round.pod, &container, &id) => hooked,
-                    // What stops the pod stops the container, too.
+                    // Cancelling the pod's start cancels the container's, too.
                     () = round.cancel.cancelled() => Ok(()),
                 }
             }

@@ -241,7 +241,7 @@ impl Starter {
         up: &Up<'_>,
         starts: &[Start<'_>],
     ) -> Vec<SyncResult> {
-        // Who has a postStart hook holds back those after it: people rely on that order.
+        // A container with a postStart hook delays those after it: people rely on that order.
         let hooked: Vec<Option<CancellationToken>> = starts
             .iter()
             .map(|start| has_post_start(round.pod, start.name).then(CancellationToken::new))
@@ -251,7 +251,7 @@ impl Starter {
             let earlier: Vec<CancellationToken> = earlier.iter().flatten().cloned().collect();
             let done = mine.first().cloned().flatten();
             async move {
-                // Whatever comes of it, it holds nobody back after that.
+                // Whatever its result, it delays no other container after that.
                 let _done = done.map(CancellationToken::drop_guard);
                 let action = match start.role {
                     Role::Init => SyncAction::InitContainer,

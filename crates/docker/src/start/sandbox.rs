@@ -108,7 +108,7 @@ impl Starter {
         let ips = match self.networks.set_up_network(pod, id).await {
             Ok(ips) => ips,
             Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
-                // What of this fails is found, and done, by the next round or by the collector.
+                // A step that fails here is repeated by the next sync or by garbage collection.
                 let _ = self.networks.tear_down_network(id).await;
                 let _ = self.containers.stop(id, SANDBOX_GRACE).await;
                 let _ = self.remains.remove(id).await;
@@ -150,7 +150,7 @@ impl Starter {
         }
         let _ = self.remains.remove(id).await;
         SyncError {
-            // What was learnt makes the next attempt a different one: at once.
+            // The next attempt differs by what this one found: make it at once.
             retry_after: learnt.then_some(std::time::Duration::ZERO),
             ..SyncError::new(
                 reason_of(error, SyncErrorReason::CreatePodSandboxError),

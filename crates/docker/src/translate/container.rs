@@ -128,7 +128,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
         .command_and_args(container)
         .map_err(EnvError::from)?;
     let image = match input.image {
-        // What was verified of the image must hold for the one that runs, though its tag moves
+        // The image that runs must be the one that was verified, although its tag may move
         // meanwhile.
         Some(image) if security::relies_on_image_user(pod, container) => image.id,
         Some(image) => image.name,

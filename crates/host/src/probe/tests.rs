@@ -177,7 +177,7 @@ async fn of_a_long_answer_only_the_beginning_is_read() {
         sent
     });
     assert_eq!(ask(&get(address, "/")).await, Ok(200));
-    // What was sent beyond that is what the system holds for two sockets.
+    // The rest is what the kernel buffers for two sockets.
     let sent = server.await.unwrap();
     // pods 56a
     assert!(sent < BODY, "all {sent} bytes were taken");

@@ -134,7 +134,7 @@ fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         top: top.as_fd(),
         moved: 0,
     };
-    // What is moved up is in a later batch.
+    // Entries that were moved up are in a later batch.
     removal.remove_children(top.as_fd(), 0)?;
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }

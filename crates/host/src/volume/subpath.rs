@@ -207,7 +207,7 @@ fn write_through(source: &OwnedFd, host_root: &Path, target: &Path) -> Result<()
     if !is_of_root || !bound.contains(StatVfsMountFlags::RDONLY) {
         return Ok(());
     }
-    // What isn't said again is taken away.
+    // Mounts that are not named again are removed.
     let mut flags = MountFlags::BIND;
     for (is, keep) in [
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),

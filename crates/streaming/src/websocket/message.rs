@@ -174,7 +174,7 @@ mod tests {
         // streams 6
         assert_eq!(closed, Some(Decoded::Close(2)));
         assert_eq!(read(&[b"\xff", b"\0", b"\0"], binary, Version::V5), None);
-        // What comes first is there before the last.
+        // The first fragments are delivered before the last one arrives.
         let mut messages = Messages::new(binary, Version::V4);
         let first = messages.take("\0first".into(), false);
         assert_eq!(first, Some(Decoded::Data(0, "first".into())));

@@ -177,7 +177,7 @@ impl State {
                 tokio::spawn(async move {
                     tokio::time::sleep(by).await;
                     for watcher in watchers {
-                        // Whoever watched may have gone.
+                        // The receiver may be gone.
                         let _ = watcher.send(event.clone());
                     }
                 });

@@ -1,4 +1,4 @@
-//! What steps of plans and stops of pods do to a [`FakeRuntime`].
+//! The effects of a plan's steps and of stops on a [`FakeRuntime`].
 
 use std::sync::Arc;
 use std::time::Duration;

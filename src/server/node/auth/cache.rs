@@ -77,7 +77,7 @@ mod tests {
         cache.put("short", 2, second, start);
         assert_eq!(cache.get("short", start), Some(2));
         assert_eq!(cache.get("short", start + second), None);
-        // What has ended goes first …
+        // Expired entries go first …
         cache.put("third", 3, 5 * second, start + 2 * second);
         assert_eq!(cache.get("long", start + 2 * second), Some(1));
         // … then what ends first.

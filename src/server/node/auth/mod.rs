@@ -272,7 +272,7 @@ impl Gate {
             return kept.ok_or(Refused::Unauthorized);
         }
         let reviewed = self.reviewer.review_token(token).await;
-        // What could not be found out is asked again the next time.
+        // A review that failed is made again for the next request.
         let user = reviewed.map_err(|error| {
             self.tell(&error);
             Refused::Unauthorized

@@ -222,7 +222,7 @@ async fn any_of_several_rights_will_do_and_none_is_refused_in_upstreams_words() 
     );
     let right = ("alice".to_owned(), "get".to_owned(), "proxy".to_owned());
     bed.reviewer.allowed.lock().unwrap().insert(right);
-    // Who was refused before is refused until that is old …
+    // A caller that was refused stays refused until the cached answer is old …
     assert!(bed.admit("/pods", "", &shown).await.is_err());
     let other = bed.authority.shown("alice", |_| {});
     // … and another credential of the same person is another person.
@@ -284,7 +284,7 @@ async fn while_the_api_server_is_away_nobody_new_gets_in() {
     let refused = bed.admit("/pods", "", &shown).await;
     // node-api 7
     assert_eq!(refused, Err(Refused::Unknown(words.to_owned())));
-    // What could not be found out is not kept.
+    // A failed review is not cached.
     *bed.reviewer.away.lock().unwrap() = false;
     assert!(bed.admit("/pods", "", &shown).await.is_ok());
 }
@@ -297,7 +297,7 @@ async fn no_number_of_strangers_displaces_who_was_let_in() {
     for n in 0..=ANSWERS_MAX {
         let forged = format!("forged-{n}");
         assert!(bed.admit("/pods", &forged, &nobody).await.is_err());
-        // Who is somebody, but may nothing, is a stranger here too.
+        // A caller that is authenticated but not authorized counts as a stranger, too.
         let other = format!("token-of-{n}");
         assert!(bed.admit("/pods", &other, &nobody).await.is_err());
     }

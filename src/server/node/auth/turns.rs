@@ -119,7 +119,7 @@ mod tests {
         });
         let source = |last| Source::of([192, 0, 2, last].into());
         let mut places = Vec::new();
-        // Who comes, and whether there is room.
+        // The caller's source, and whether there is room for it.
         for (who, room) in [
             (1, true),
             (1, true),

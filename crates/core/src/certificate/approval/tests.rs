@@ -271,7 +271,7 @@ fn a_serving_certificate_names_the_node_and_its_host_only() {
         // identity 6
         assert_eq!(word(&decision), *expected, "{request:?}: {decision:?}");
     }
-    // Who has stolen the host writes what it likes into both Nodes.
+    // A thief of the host can write anything into both Nodes.
     let stolen = ["10.0.0.2", "10.96.0.1"];
     let mut nodes = nodes();
     for name in ["a", "a-docker"] {

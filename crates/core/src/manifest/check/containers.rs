@@ -160,7 +160,7 @@ fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) 
     }
     for (index, rule) in rules.iter().enumerate() {
         let at = at.index(index);
-        // What else may be written there is refused by name.
+        // Every other value is refused by name.
         if rule.action != restart::ACTION_RESTART && rule.action != RESTART_ALL_CONTAINERS {
             problems.invalid(&at.key("action"), "must be Restart");
         }

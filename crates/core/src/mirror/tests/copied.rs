@@ -6,7 +6,7 @@ use super::*;
 fn a_mirror_is_a_copy_with_one_owner() {
     let mut pod = Pod::clone(&static_pod("web", "v1"));
     pod.metadata.labels = Some(BTreeMap::from([("app".into(), "web".into())]));
-    // What a manifest made of `kubectl get -o yaml` carries, and no new object may.
+    // Fields of `kubectl get -o yaml` that no new object may have.
     pod.metadata.resource_version = Some("7".into());
     pod.metadata.finalizers = Some(vec!["a/b".into()]);
     pod.status = Some(core::PodStatus::default());
@@ -114,7 +114,7 @@ fn references_to_the_api_are_left_out_and_told() {
          spec.volumes[tls].secret,spec.volumes[share].cephfs,spec.volumes[both].projected.sources,\
          spec.volumes[token].projected.sources"
     );
-    // What runs is not touched.
+    // The running pod is not touched.
     assert!(pod.spec.unwrap().service_account_name.is_some());
 }
 

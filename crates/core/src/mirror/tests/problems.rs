@@ -151,7 +151,7 @@ fn pauses_grow_and_end_at_a_minute() {
     let doubling = vec![1, 2, 4, 8, 16, 32, 60, 60];
     // pods 35
     assert_eq!(pauses(Kind::Quota, false, 0, 0.0), doubling);
-    // What we're told of needs no polling.
+    // A change that the watch reports needs no polling.
     assert_eq!(pauses(Kind::NamespaceMissing, true, 0, 0.0), doubling);
     assert_eq!(pauses(Kind::NamespaceMissing, false, 61, 0.0), doubling);
     assert_eq!(pauses(Kind::NamespaceMissing, false, 59, 0.5), vec![2; 8]);

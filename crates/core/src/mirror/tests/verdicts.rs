@@ -229,7 +229,7 @@ fn orphans_stay_until_everything_is_known() {
         // pods 29
         assert_eq!(judged(None, api, Some(node("nu")), false), None);
     }
-    // What is known to stand there is not held up by what isn't.
+    // A known mirror doesn't wait for an unknown one.
     let standing = Some(Standing::Holder(static_pod("web", "v2")));
     let verdict = judged(standing, changed(|_| {}), Some(node("nu")), false);
     assert!(matches!(verdict, Some(Verdict::Replace { .. })));

@@ -57,7 +57,7 @@ fn bound(objects: &[Object], before: &Bindings, wanted: &str) -> String {
         bindings,
     };
     let bindings = claims(before).bind(&[name(wanted)].into());
-    // What was bound stays so.
+    // A bound claim stays bound.
     assert!(before.iter().all(|(name, b)| bindings.get(name) == Some(b)));
     // A second time changes nothing.
     assert_eq!(claims(&bindings).bind(&[name(wanted)].into()), bindings);

@@ -103,7 +103,7 @@ fn a_containers_own_policy_and_rules_come_before_the_pods() {
         // docker 5
         assert_eq!(steps(&plan(&pod, &status)), expected, "{policy} {own}");
     }
-    // What did its work is not started in a new sandbox either.
+    // A container that has completed is not started in a new sandbox either.
     let (mut pod, mut status) = base("Always");
     spec_of(&mut pod).containers[1].restart_policy = Some("OnFailure".into());
     status.containers[1] = succeeded(instance(&pod, "foo2", 0, Exited));

@@ -230,7 +230,7 @@ fn instances_that_a_person_wants_replaced_are_whatever_policy_and_back_off_say()
             "start foo #1 (requested)",
         ];
         assert_eq!(steps(&plan(&pod, &seen)), expect, "{policy}");
-        // What ended runs again, and waits for nothing.
+        // A container that ended is started again without back-off.
         let foo = seen.containers.iter_mut().find(|c| &*c.name == "foo");
         *foo.unwrap() = succeeded(instance(&pod, "foo", 0, Exited));
         let hash = spec::container_hash(&spec::spec(&pod).containers[0]);

@@ -108,7 +108,7 @@ fn a_mirror_says_which_version_is_held() {
             &plain,
             json!({key: null}),
         ),
-        // What others say of their pods is theirs.
+        // Fields that other writers own stay theirs.
         (&annotated(plain.clone(), "Other"), &plain, Value::Null),
     ] {
         // rollouts M1
@@ -631,7 +631,7 @@ proptest! {
                 let mut status = serde_json::to_value(&before).unwrap();
                 assert!(apply_patch(&mut status, &patch["status"]));
                 api = with_status(api, status);
-                // What was sent is there: nothing is sent twice.
+                // The status is there as sent: nothing is sent twice.
                 // pods 52
                 prop_assert_eq!(merged(&api, &computed, may_run), Merge::Same);
             }

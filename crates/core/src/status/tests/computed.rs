@@ -260,7 +260,7 @@ fn a_start_time_is_kept_and_outlives_the_agent() {
     assert_eq!(start(&seen, Some(&first)).0, at(-100));
     seen.sandboxes[0].created_at = at(7);
     assert_eq!(start(&seen, Some(&first)).0, at(0));
-    // What a sandbox keeps tells it though that sandbox came later.
+    // The later sandbox keeps that time.
     seen.sandboxes[0].pod_started_at = Some(at(-3));
     assert_eq!(start(&seen, None).0, at(-3));
 }

@@ -53,7 +53,7 @@ impl Shop {
         let outcome = match self.receive_with_any(image, &entry, credentials).await {
             Ok((came, with)) => {
                 let found = self.inspect(image).await;
-                // What was there before is somebody else's.
+                // An image that was there before belongs to somebody else.
                 if let (Came::Anew, Ok(found), Ok(name)) = (came, &found, Reference::parse(image)) {
                     self.pulled.note(&found.id, &name, Timestamp::now()).await;
                 }
@@ -94,7 +94,7 @@ impl Shop {
         credentials: &Credentials,
     ) -> Result<(Came, Option<RegistryAuth>), EngineError> {
         let mut failures: Vec<EngineError> = Vec::new();
-        // What kept credentials from being tried, if it all fails.
+        // Why credentials were not tried, reported if every attempt fails.
         let mut hindrances: Vec<String> = self.node.problem().into_iter().collect();
         for credential in credentials.iter() {
             let auth = match credential {

@@ -102,7 +102,7 @@ pub struct PullerOptions {
     pub record: Option<PathBuf>,
     /// Where it is noted which credentials pulled them; none to forget it with the agent.
     pub access_record: Option<PathBuf>,
-    /// Which images pods may use only with such credentials.
+    /// The images that pods may use only with such credentials.
     pub verification: Verification,
 }
 

@@ -130,7 +130,7 @@ async fn a_pull_that_only_the_policy_makes_necessary_says_so() {
         (IfNotPresent, false, api(404, denied), false),
         // A person ordered it, not the policy.
         (Ordered, true, api(404, denied), false),
-        // What is wrong are the credentials.
+        // The error is in the credentials.
         (Always, true, api(401, "login"), false),
         (Always, true, api(500, "unauthorized: bad password"), false),
         (Always, true, no_answer, false),

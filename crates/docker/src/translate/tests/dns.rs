@@ -156,7 +156,7 @@ fn resolv_conf_is_read_as_the_resolver_does() {
     assert_eq!(conf.searches, texts(&["a.example", "b.example"]));
     assert_eq!(conf.options, texts(&["ndots:3", "edns0"]));
     assert_eq!(ResolvConf::parse(""), ResolvConf::default());
-    // What is written is read back as it was.
+    // A written value is read back unchanged.
     let text = "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch a.example b.example\noptions ndots:3 edns0\n";
     assert_eq!(conf.to_string(), text);
     assert_eq!(ResolvConf::parse(text), conf);

@@ -235,7 +235,7 @@ fn every_label_that_is_read_counts_towards_ownership() {
             "{key}"
         );
     }
-    // What does not decide ownership has a safe meaning when it can't be read.
+    // An unreadable label that doesn't decide ownership has a safe default.
     let mut vague = labels;
     vague.insert(keys::CONTAINER_HASH.to_owned(), "not hex".to_owned());
     vague.insert(keys::TERMINATION_GRACE.to_owned(), "soon".to_owned());

@@ -285,7 +285,7 @@ pub fn sync_done(
     let at_once = |error: &SyncError| error.retry_after == Some(Duration::ZERO);
     if let Some(error) = result.error() {
         if result.errors().all(at_once) {
-            // What went wrong is known and put right; the next round follows at once.
+            // The cause is known and mended; the next sync follows at once.
             let message = format!("retried immediately: {error}");
             trace(telemetry, pod, uid, "Round", message);
             tracing::debug!(pod = %Shown(pod), uid = %uid, error = error, "sync retried");

@@ -136,7 +136,7 @@ fn only_volumes_that_are_made_are_refreshed() {
     assert_eq!(refresh("1").unwrap(), Vec::<String>::new());
     assert_eq!(refresh("2").unwrap(), ["conf", "keys", "about", "all"]);
     assert_eq!(content(&map, "all"), "2");
-    // What is not in memory any more, after a restart of the machine say, is not written to disk.
+    // Values that are gone from memory, after a restart of the machine say, are not written to disk.
     let dir = &map.volumes["keys"];
     rustix::mount::unmount(dir, rustix::mount::UnmountFlags::empty()).unwrap();
     assert_eq!(refresh("3").unwrap(), ["conf", "about", "all"]);

@@ -138,7 +138,7 @@ async fn an_image_of_anothers_secret_is_not_there_for_who_has_none() {
             "{who} {policy:?}"
         );
     }
-    // Who pulled with what is on disk, the credentials are not.
+    // The record of pulls is on disk, the credentials are not.
     let text = fs::read_to_string(stand.record()).unwrap();
     assert!(
         text.contains("\"namespace\":\"a\"") && !text.contains("right"),
@@ -214,7 +214,7 @@ async fn an_image_whose_pull_nobody_saw_end_is_nobodys() {
         }
         // docker 67
         assert!(ensure(&puller, Never, &NONE).await.is_err(), "{is_killed}");
-        // Who fails to pull it doesn't make it everyone's.
+        // A failed pull doesn't open the image to everyone.
         for policy in [IfNotPresent, PullPolicy::Always, Never] {
             assert!(ensure(&puller, policy, &NONE).await.is_err(), "{policy:?}");
         }
