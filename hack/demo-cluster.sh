@@ -14,7 +14,7 @@ NODE=demo-docker
 
 # shellcheck source=hack/demo-lib.sh
 . "$REPO/hack/demo-lib.sh"
-root_with_disk
+root_in_memory
 CLUSTER_DIR="$root/cluster"
 CLUSTER_NUMBER=254
 # shellcheck source=hack/cluster.sh

@@ -46,9 +46,9 @@ owner=""
 agent_arguments=()
 clean_up_more() { :; }
 
-# Makes the root a file system of its own, before anything is in it. The Node never has DiskPressure,
-# which would keep the scheduler from it, however full the machine's disk is.
-root_with_disk() { mount -t tmpfs -o mode=0700 mirrorlet-demo "$root"; }
+# Keeps the root in memory, from before anything is in it: the cluster's etcd, too, which writes through
+# to the disk at each change.
+root_in_memory() { mount -t tmpfs -o mode=0700 mirrorlet-demo "$root"; }
 
 agent_alive() { [ -n "$agent" ] && kill -0 "$agent" 2>/dev/null; }
 agent_gone() { ! agent_alive; }
@@ -90,9 +90,10 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# The agent evicts nothing and its Node never has DiskPressure, however full the machine's disk is.
 start_agent() {
     setsid "$MIRRORLET" run --manifests "$manifests" --root "$root" --node-name "$NODE" \
-        --metrics-address none "${agent_arguments[@]}" >>"$log" 2>&1 </dev/null 8>&- &
+        --eviction-hard none --metrics-address none "${agent_arguments[@]}" >>"$log" 2>&1 </dev/null 8>&- &
     agent=$!
     wait_for "$START_SECONDS" "the agent to answer" answers_or_ended
     agent_alive || die "the agent ended at once"

@@ -95,7 +95,7 @@ start_registry() {
     wait_for "$START_SECONDS" "the registry to listen" listens "$1"
 }
 start_agent() {
-    begin agent "$MIRRORLET" run --manifests /etc/mirrorlet/manifests --node-name box
+    begin agent "$MIRRORLET" run --manifests /etc/mirrorlet/manifests --node-name box --eviction-hard none
     agent="$pid"
     answers() { "$MIRRORLET" status >/dev/null 2>&1; }
     wait_for "$START_SECONDS" "the agent to answer" answers || { tail -n 20 "$MACHINE/agent.log" >&2; exit 1; }

@@ -138,7 +138,7 @@ helm lint --quiet "$CHART"
 values=(--namespace kube-system --set "host.root=$HOST/root" --set "host.manifests=$HOST/manifests"
     --set "metrics.port=$METRICS_PORT" --set "nodeApi.port=$NODE_API_PORT" --set image.pullPolicy=Never
     # The tree of this machine may be private; only the roots are shared.
-    --set host.filesPropagation=None)
+    --set host.filesPropagation=None --set "config.evictionHard={none}")
 helm template mirrorlet "$CHART" "${values[@]}" | kubectl apply --dry-run=server -f - >/dev/null
 
 step "helm install --wait"
@@ -273,7 +273,7 @@ wait_for 60 "another agent" replaced
 step "a second release on the host: another root, another Node, the same Engine; as a ServiceAccount"
 others=(--namespace kube-system --set identity.mode=serviceAccount --set nodeNameSuffix=other --set "host.root=$OTHER/root"
     --set "host.manifests=$OTHER/manifests" --set metrics.port=10393 --set nodeApi.port=10394
-    --set image.pullPolicy=Never --set host.filesPropagation=None --wait --timeout 120s)
+    --set image.pullPolicy=Never --set host.filesPropagation=None --set "config.evictionHard={none}" --wait --timeout 120s)
 helm install second "$CHART" "${others[@]}" >/dev/null
 wait_for 60 "Node $OTHER_NODE to be Ready" node_ready "$OTHER_NODE"
 manifest web mirrorlet.test/busybox:1 "$OTHER"

@@ -5,7 +5,7 @@
 NODE=conformance
 # shellcheck source=hack/demo-lib.sh
 . "$REPO/hack/demo-lib.sh"
-root_with_disk
+root_in_memory
 CLUSTER_DIR="$root/cluster"
 # The demo's: both don't run at once.
 CLUSTER_NUMBER=254

@@ -32,6 +32,10 @@ pub(crate) fn mirrorlet(bed: &Bed, args: &[&str]) -> Command {
         }
     }
     command.args(args).arg("--root").arg(bed.path());
+    if args.first() == Some(&"run") {
+        // However full the machine is that tests run on.
+        command.args(["--eviction-hard", "none"]);
+    }
     command
 }
 

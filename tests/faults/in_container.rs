@@ -124,6 +124,7 @@ impl Contained {
             format!("unix:///engine/{socket}"),
         ]);
         args.extend(["--node-name", "box", "--metrics-address", "none"].map(str::to_owned));
+        args.extend(["--eviction-hard", "none"].map(str::to_owned));
         if let Some(host_root) = grants.host_root {
             args.extend(["--host-root".to_owned(), host_root.to_owned()]);
         }
@@ -203,7 +204,7 @@ impl Drop for Contained {
         let _ = docker
             .args(["-H", &self.bed.docker, "rm", "-f", &self.name])
             .output();
-        // What an agent without its root owns, and what is mounted for it, the bed doesn't know.
+        // The bed doesn't know the containers and mounts of an agent without its root.
         if self.bed.owner().is_some() {
             return;
         }
