@@ -7,8 +7,9 @@
 #   hack/kube-build.sh NAME…      these besides: kubelet, and Kubernetes' own test programs e2e.test, e2e_node.test, ginkgo, agnhost
 #   hack/kube-build.sh --only NAME…   these and nothing else
 #
-# And streamclient, a client of exec and port-forward of this repository (hack/kube/streamclient),
-# built again when its source has changed: seconds, once kubectl was built.
+# And clients made of client-go, of this repository: of exec and port-forward (hack/kube/streamclient),
+# and an informer (hack/kube/informer). They are built again when their source has changed: seconds,
+# once kubectl was built.
 #
 # KUBE_VERSION=v1.36.3 builds those of another version than the pinned one, with the client-go of
 # that version in streamclient, from a module that is derived from Kubernetes' own.
@@ -32,7 +33,7 @@ derive() {
     } >"$dir/go.mod"
     # Sums are those of Go's checksum database.
     rm -f "$dir/go.sum"
-    cp -r "$REPO/hack/kube/streamclient" "$dir/"
+    cp -r "$REPO/hack/kube/streamclient" "$REPO/hack/kube/informer" "$dir/"
 }
 
 # build PROGRAM FILE: builds it from its package.
@@ -43,7 +44,7 @@ build() {
         agnhost) package=k8s.io/kubernetes/test/images/agnhost ;;
         e2e.test) package=k8s.io/kubernetes/test/e2e command=test flags=(-c) ;;
         e2e_node.test) package=k8s.io/kubernetes/test/e2e_node command=test flags=(-c) ;;
-        streamclient) package=./streamclient ;;
+        streamclient | informer) package=./$program ;;
         *) package="k8s.io/kubernetes/cmd/$program" ;;
     esac
     [ "$module" = "$REPO/hack/kube" ] || flags+=(-mod=mod)
@@ -59,13 +60,16 @@ if [ "${1:-}" = --only ]; then
 else
     # Debian's package may start a service of its own; the tests run an etcd on an address of theirs.
     need etcd etcd-server
-    wanted=(kube-apiserver kube-controller-manager kube-scheduler kubectl "$@" streamclient)
+    wanted=(kube-apiserver kube-controller-manager kube-scheduler kubectl "$@" streamclient informer)
 fi
-client="$REPO/hack/kube/streamclient/main.go"
-# Its name has the sum of its source, so that checkouts side by side don't take each other's.
-client_bin="$KUBE_BIN/streamclient-$(sha256sum "$client" | cut -c1-16)"
-# file PROGRAM: where it is built to.
-file() { if [ "$1" = streamclient ]; then printf '%s\n' "$client_bin"; else printf '%s\n' "$KUBE_BIN/$1"; fi; }
+# file PROGRAM: where it is built to. The name of one of our own has the sum of its source, so that
+# checkouts side by side don't take each other's.
+file() {
+    case "$1" in
+        streamclient | informer) printf '%s/%s-%s\n' "$KUBE_BIN" "$1" "$(sha256sum "$REPO/hack/kube/$1/main.go" | cut -c1-16)" ;;
+        *) printf '%s\n' "$KUBE_BIN/$1" ;;
+    esac
+}
 
 missing=()
 for program in "${wanted[@]}"; do

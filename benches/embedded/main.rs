@@ -28,16 +28,18 @@ mod report;
 mod settings;
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use common::alone::Alone;
 use common::cluster::{Options, programs};
-use common::{Bed, eventually, sleeper};
+use common::writes::{Kills, Load, watch_changes, write_and_kill};
+use common::{Bed, sleeper};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
-use kube::{Api, Client};
 use report::{Figure, median};
 use settings::{binary, number};
 
@@ -52,6 +54,8 @@ struct Settings {
     rounds: usize,
     pods: usize,
     idle_seconds: u64,
+    kills: usize,
+    watch_seconds: u64,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -64,6 +68,8 @@ fn main() -> anyhow::Result<()> {
         rounds: usize::try_from(number("BENCH_ROUNDS", 15)?)?,
         pods: usize::try_from(number("BENCH_PODS", 50)?)?,
         idle_seconds: number("BENCH_IDLE", 60)?,
+        kills: usize::try_from(number("BENCH_KILLS", 50)?)?,
+        watch_seconds: number("BENCH_WATCH", 60)?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -73,6 +79,7 @@ fn main() -> anyhow::Result<()> {
     println!("{}", report::table(&figures));
     let with = serde_json::json!({
         "rounds": settings.rounds, "pods": settings.pods, "idleSeconds": settings.idle_seconds,
+        "kills": settings.kills, "watchSeconds": settings.watch_seconds,
     });
     println!(
         "as JSON: {}",
@@ -81,61 +88,14 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A running agent; killed when dropped.
-struct Agent<'a> {
-    child: Child,
-    bed: &'a Bed,
-}
-
-impl<'a> Agent<'a> {
-    fn start(settings: &Settings, bed: &'a Bed, address: &str) -> anyhow::Result<Self> {
-        // That of an agent before names another port.
-        let _ = std::fs::remove_file(bed.path().join("kubeconfig"));
-        let log = std::env::var("BENCH_LOG").unwrap_or("warn".into());
-        let child = Command::new(&settings.binary)
-            .args(["run", "--node-name", "bench", "--docker", &bed.docker])
-            .args(["--metrics-address", "none", "--api-address", address])
-            .args(["--log-level", &log, "--root"])
-            .arg(bed.path())
-            .stdin(Stdio::null())
-            .spawn()
-            .with_context(|| format!("can't run {}", settings.binary.display()))?;
-        Ok(Self { child, bed })
-    }
-
-    fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap()
-    }
-
-    fn kubeconfig(&self) -> PathBuf {
-        self.bed.path().join("kubeconfig")
-    }
-
-    async fn client(&self) -> anyhow::Result<Client> {
-        eventually("a kubeconfig", || self.kubeconfig().exists().then_some(())).await;
-        let read = kube::config::Kubeconfig::read_from(self.kubeconfig())?;
-        let options = kube::config::KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(read, &options).await?;
-        Ok(Client::try_from(config)?)
-    }
-
-    /// Processor time in percent of a core, and resident memory, after nobody asked for a while.
-    async fn idle(&self, seconds: u64) -> (f64, f64) {
-        tokio::time::sleep(CALM_DOWN).await;
-        let before = process::cpu_seconds(self.pid());
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let used = process::cpu_seconds(self.pid()) - before;
-        let rss = process::memory_mib(self.pid(), "VmRSS");
-        (used / seconds as f64 * 100.0, rss)
-    }
-}
-
-impl Drop for Agent<'_> {
-    fn drop(&mut self) {
-        // Gone already is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Processor time in percent of a core, and resident memory, after nobody asked for a while.
+async fn idle(agent: &Alone, seconds: u64) -> (f64, f64) {
+    tokio::time::sleep(CALM_DOWN).await;
+    let before = process::cpu_seconds(agent.pid());
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let used = process::cpu_seconds(agent.pid()) - before;
+    let rss = process::memory_mib(agent.pid(), "VmRSS");
+    (used / seconds as f64 * 100.0, rss)
 }
 
 async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
@@ -144,8 +104,8 @@ async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
         let name = format!("p{number}");
         bed.write(&format!("{name}.yaml"), &sleeper(&name));
     }
-    let agent = Agent::start(settings, &bed, "127.0.0.1:0")?;
-    let pods: Api<Pod> = Api::namespaced(agent.client().await?, "default");
+    let agent = Alone::serve(&settings.binary, &bed);
+    let pods: Api<Pod> = Api::namespaced(agent.client().await, "default");
     let all = settings.pods;
     until_running(&pods, all).await?;
 
@@ -153,6 +113,7 @@ async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     figures.extend(beside_a_cluster(settings, &agent, &pods).await?);
     drop(agent);
     figures.extend(memory(settings, &bed).await?);
+    figures.extend(under_load(settings).await);
     let size = std::fs::metadata(&settings.binary)?.len() as f64 / 1e6;
     figures.push(Figure::new(
         "size of the binary",
@@ -229,7 +190,7 @@ async fn latency(settings: &Settings, bed: &Bed, pods: &Api<Pod>) -> anyhow::Res
 /// Lists here and at a real API server with as many pods.
 async fn beside_a_cluster(
     settings: &Settings,
-    agent: &Agent<'_>,
+    agent: &Alone,
     pods: &Api<Pod>,
 ) -> anyhow::Result<Vec<Figure>> {
     let cluster = Options::default().without_scheduler().start().await;
@@ -311,12 +272,12 @@ fn get_pods(
 /// Memory and idle time without the API, with it, and with watches.
 async fn memory(settings: &Settings, bed: &Bed) -> anyhow::Result<Vec<Figure>> {
     let window = settings.idle_seconds;
-    let agent = Agent::start(settings, bed, "none")?;
-    let without = agent.idle(window).await;
+    let agent = Alone::start(&settings.binary, bed, "none");
+    let without = idle(&agent, window).await;
     drop(agent);
-    let agent = Agent::start(settings, bed, "127.0.0.1:0")?;
-    let alone = agent.idle(window).await;
-    let pods: Api<Pod> = Api::namespaced(agent.client().await?, "default");
+    let agent = Alone::serve(&settings.binary, bed);
+    let alone = idle(&agent, window).await;
+    let pods: Api<Pod> = Api::namespaced(agent.client().await, "default");
     until_running(&pods, settings.pods).await?;
     let mut watches = Vec::new();
     for _ in 0..WATCHES {
@@ -326,7 +287,7 @@ async fn memory(settings: &Settings, bed: &Bed) -> anyhow::Result<Vec<Figure>> {
         }
         watches.push(stream);
     }
-    let busy = agent.idle(window).await;
+    let busy = idle(&agent, window).await;
     drop(watches);
     let note = |rss: f64| format!("{rss:.1} MiB, {:.1} without the API", without.1);
     Ok(vec![
@@ -358,6 +319,53 @@ async fn memory(settings: &Settings, bed: &Bed) -> anyhow::Result<Vec<Figure>> {
             )
         },
     ])
+}
+
+/// What is lost when the agent is killed while it writes, and of what many watches see.
+async fn under_load(settings: &Settings) -> [Figure; 2] {
+    let bed = Bed::new();
+    let agent = Alone::serve(&settings.binary, &bed);
+    let load = Load {
+        watches: 100,
+        changes: 100 * settings.watch_seconds,
+        pause: Duration::from_millis(10),
+    };
+    let seen = watch_changes(agent.client().await, load).await;
+    drop(agent);
+    let bed = Bed::new();
+    let kills = Kills {
+        kills: settings.kills,
+        writes: 200,
+    };
+    let outcome = write_and_kill(&settings.binary, &bed, kills).await;
+    if outcome.faults() > 0 {
+        println!("{outcome:#?}");
+    }
+    [
+        Figure::new(
+            "100 watches: changes lost, misplaced, doubled",
+            (seen.lost + seen.out_of_order + seen.doubled) as f64,
+            "",
+            "0 of 100 changes a second",
+            0.0,
+            format!(
+                "{} changes in {:.1} s",
+                load.changes,
+                seen.took.as_secs_f64()
+            ),
+        ),
+        Figure::new(
+            "killed while it writes: lost, half-written",
+            outcome.faults() as f64,
+            "",
+            "0",
+            0.0,
+            format!(
+                "{} acknowledged writes, killed {} times",
+                outcome.acknowledged, settings.kills
+            ),
+        ),
+    ]
 }
 
 /// Nanoseconds since 1970 by this machine's clock, which is the Engine's too.

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::config::Resolved;
 use crate::eviction::Shortages;
@@ -61,6 +62,21 @@ pub(super) use cluster::ClusterView;
 /// Longest time for reading the manifest directory and taking in what is in it.
 const REFRESH_DEADLINE: Duration = Duration::from_secs(2);
 
+/// Has tasks take in what changed, one after the other. Returns whether all have.
+async fn refresh(tasks: &[RefreshHandle]) -> bool {
+    let refreshed = async {
+        for task in tasks {
+            task.refresh().await;
+        }
+    };
+    // A disk that hangs must not keep anybody from an answer about what runs.
+    let done = timeout(REFRESH_DEADLINE, refreshed).await.is_ok();
+    if !done {
+        tracing::debug!("what changed in the manifest directory is not taken in yet");
+    }
+    done
+}
+
 /// The agent as its servers see it.
 pub(super) struct View {
     pub(super) resolved: Resolved,
@@ -73,7 +89,7 @@ pub(super) struct View {
     pub(super) rollouts: RolloutHandle,
     pub(super) jobs: JobHandle,
     pub(super) claims: ClaimHandle,
-    /// The directories of manifests, then the merge.
+    /// The directory of manifests, that of stored objects, then the merge.
     pub(super) refreshes: Vec<RefreshHandle>,
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
@@ -202,19 +218,12 @@ impl AgentView for View {
         }
     }
 
-    async fn refresh(&self) {
-        let refreshed = async {
-            for task in &self.refreshes {
-                task.refresh().await;
-            }
-        };
-        // A disk that hangs must not keep anybody from an answer about what runs.
-        if tokio::time::timeout(REFRESH_DEADLINE, refreshed)
-            .await
-            .is_err()
-        {
-            tracing::debug!("what changed in the manifest directory is not taken in yet");
-        }
+    async fn refresh(&self) -> bool {
+        refresh(&self.refreshes).await
+    }
+
+    async fn refresh_stored(&self) -> bool {
+        refresh(self.refreshes.get(1..).unwrap_or_default()).await
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

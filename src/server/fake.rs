@@ -147,8 +147,13 @@ impl AgentView for FakeView {
         self.report.lock().unwrap().clone()
     }
 
-    async fn refresh(&self) {
+    async fn refresh(&self) -> bool {
         *self.refreshed.lock().unwrap() += 1;
+        true
+    }
+
+    async fn refresh_stored(&self) -> bool {
+        self.refresh().await
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

@@ -245,8 +245,13 @@ pub trait AgentView: Send + Sync + 'static {
     fn status(&self) -> StatusReport;
 
     /// Has the manifest directory read, and what is in it taken in, so that what is asked next is
-    /// answered about files that were just saved. Returns within a second or two, done or not.
-    async fn refresh(&self);
+    /// answered about files that were just saved. Returns within a second or two, whether done or
+    /// not.
+    async fn refresh(&self) -> bool;
+
+    /// Has what the embedded API stores read and taken in. Returns within a second or two, whether
+    /// done or not.
+    async fn refresh_stored(&self) -> bool;
 
     /// Changes value whenever [`status`](Self::status) may have changed. A burst may count once.
     fn changed(&self) -> watch::Receiver<u64>;

@@ -16,6 +16,7 @@
     reason = "helpers of tests fail loudly, as tests do"
 )]
 
+pub mod alone;
 pub mod cluster;
 pub mod confined;
 pub mod dockerd;
@@ -28,6 +29,7 @@ pub mod proxy;
 pub mod reaper;
 pub mod registry;
 pub mod terminal;
+pub mod writes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};

@@ -47,7 +47,7 @@ use mirrorlet_host::telemetry::Metrics;
 use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::store::Store;
@@ -111,6 +111,8 @@ impl Renewal {
 struct Api {
     store: Arc<Store>,
     node: NodeName,
+    /// Set once the agent has read what is stored: before, a list would lack objects.
+    known: Arc<OnceCell<()>>,
     /// One write at a time.
     writing: Arc<Mutex<()>>,
     watches: Watches,
@@ -184,6 +186,7 @@ impl EmbeddedApi {
             api: Api {
                 store: Arc::new(store),
                 node: parts.node,
+                known: Arc::default(),
                 writing: Arc::default(),
                 watches: Watches {
                     places: Arc::new(Semaphore::new(WATCHES_MAX)),
@@ -265,13 +268,30 @@ impl Api {
                 .cloned()
                 .unwrap_or_default(),
         };
+        if path == "/readyz" {
+            self.check_known().await?;
+        }
         if asked.method == "GET"
             && let Some(answer) = document(&path, &asked)
         {
             return Ok(answer);
         }
         let target = target(&path)?;
+        self.check_known().await?;
         self.of_target(&target, &asked, request).await
+    }
+
+    /// Waits until the agent has read the manifest directory and what is stored: a client that
+    /// lists before would take what is missing for deleted.
+    async fn check_known(&self) -> Result<(), Status> {
+        let read = || async {
+            let read = self.store.view().refresh().await;
+            let message = "the agent has not read what is stored yet; try again in a moment";
+            read.then_some(())
+                .ok_or_else(|| Status::unavailable(message))
+        };
+        self.known.get_or_try_init(read).await?;
+        Ok(())
     }
 
     async fn of_target(

@@ -114,7 +114,7 @@ impl Api {
 
     /// Waits until the agent has read what was stored.
     pub(super) async fn taken_in(&self) {
-        self.store.view().refresh().await;
+        self.store.view().refresh_stored().await;
         self.store.touch();
     }
 

@@ -107,7 +107,8 @@ impl FileSource {
     }
 
     /// Delivers sets until cancelled. The first one comes as soon as the directory was looked at,
-    /// even when it can't be read. A refresh has it looked at as soon as it is quiet.
+    /// even when it can't be read. A refresh has it looked at as soon as it is quiet; that of the
+    /// embedded API at once.
     pub async fn run(self, writer: SourceWriter, refreshes: Refreshes, cancel: CancellationToken) {
         // Cancel safety: after cancellation nothing of this source is used any more, and a look
         // that is under way only reads, or renames whole files in.
@@ -141,7 +142,12 @@ impl FileSource {
             // Cancel safety: a wake-up or a request not taken here stays stored.
             tokio::select! {
                 () = wake.notified() => settle(&wake, self.settle).await,
-                () = refreshes.requested() => settle(&wake, self.settle).await,
+                () = refreshes.requested() => {
+                    // The API renames whole files in, and waits for this look to answer.
+                    if self.source != PodSource::Embedded {
+                        settle(&wake, self.settle).await;
+                    }
+                }
                 () = sleep_until(next) => {}
             }
         }

@@ -45,8 +45,32 @@ pub(super) fn kubectl() -> PathBuf {
 /// The client of exec and port-forward that is made of client-go, from this very source.
 pub fn stream_client() -> PathBuf {
     let source = include_bytes!("../../../hack/kube/streamclient/main.go");
+    of_source("streamclient", source)
+}
+
+/// The informer that is made of client-go, from this very source.
+pub fn informer() -> PathBuf {
+    let source = include_bytes!("../../../hack/kube/informer/main.go");
+    of_source("informer", source)
+}
+
+fn of_source(program: &str, source: &[u8]) -> PathBuf {
     let sum = mirrorlet_core::api::hex(&Sha256::digest(source)[..8]);
-    built(&version(), &format!("streamclient-{sum}"))
+    built(&version(), &format!("{program}-{sum}"))
+}
+
+/// Helm, of the version that hack/lib.sh names.
+pub fn helm() -> PathBuf {
+    let library = include_str!("../../../hack/lib.sh");
+    let mut lines = library.lines();
+    let version = lines.find_map(|line| line.strip_prefix("HELM_VERSION="));
+    let file = cache().join("helm").join(version.unwrap()).join("helm");
+    assert!(
+        file.exists(),
+        "no {}: run hack/helm-build.sh",
+        file.display()
+    );
+    file
 }
 
 fn built(version: &str, program: &str) -> PathBuf {
@@ -57,9 +81,13 @@ fn built(version: &str, program: &str) -> PathBuf {
 }
 
 fn directory(version: &str) -> PathBuf {
+    cache().join("kube").join(version)
+}
+
+fn cache() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"),
         PathBuf::from,
     );
-    cache.join("mirrorlet-dev/kube").join(version)
+    cache.join("mirrorlet-dev")
 }
