@@ -133,7 +133,7 @@ impl Cluster {
         let running = api.run(source_writer, api_pods, cancel.clone());
         spawn(parts, "API source", running);
 
-        let (objects, watching) = ClusterObjects::new(client.clone());
+        let (objects, watching) = ClusterObjects::new(client.clone(), node.clone());
         spawn(parts, "objects of pods", watching.run(cancel.clone()));
         let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
         spawn(parts, "events", events.run(cancel.clone()));

@@ -35,6 +35,14 @@ const RULES: &[(&str, &str)] = &[
         "serviceaccounts/token",
         "without_tokens_who_mounts_one_waits",
     ),
+    (
+        "persistentvolumeclaims",
+        "without_claims_a_pod_that_has_one_waits",
+    ),
+    (
+        "persistentvolumes",
+        "without_volumes_a_pod_with_a_claim_waits",
+    ),
     ("services", "without_services_no_bound_pod_starts"),
     ("events", "without_events_nothing_is_told"),
     ("tokenreviews", "without_token_reviews_no_token_is_known"),
@@ -102,7 +110,7 @@ fn rbac(account: &str, without: Option<&str>) -> String {
 }
 
 /// An agent with these rights, a static pod `web`, and a pod `client` bound to its Node that needs a
-/// config map, a secret and a token.
+/// config map, a secret, a claim and a token.
 struct Run {
     bed: NodeBed,
     agent: TestAgent,
@@ -129,6 +137,9 @@ impl Run {
     async fn bind_client(&self) {
         self.bed.until_node("there", |_| true).await;
         let namespace = &self.bed.namespace;
+        self.bed
+            .cluster
+            .bound_claim(namespace, "it", &json!({"hostPath": {"path": "/tmp"}}));
         let value = |name: &str, kind: &str| json!({"name": name, "valueFrom": {kind: {"name": "it", "key": "k"}}});
         let data = json!({"k": "v"});
         for object in [
@@ -144,7 +155,9 @@ impl Run {
                         "name": "client", "image": common::IMAGE,
                         "command": ["sh", "-c", common::node::QUIET],
                         "env": [value("CONFIG", "configMapKeyRef"), value("SECRET", "secretKeyRef")],
+                        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
                     }],
+                    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "it"}}],
                 },
             }),
         ] {
@@ -411,6 +424,24 @@ async fn without_tokens_who_mounts_one_waits() {
     run.until_refused("serviceaccounts/token").await;
     // installed 5
     run.until_client_waits_for("token").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_claims_a_pod_that_has_one_waits() {
+    let run = Run::without("persistentvolumeclaims").await;
+    run.bind_client().await;
+    run.until_refused("persistentvolumeclaims").await;
+    // installed 5
+    run.until_client_waits_for("persistentvolumeclaim").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_volumes_a_pod_with_a_claim_waits() {
+    let run = Run::without("persistentvolumes").await;
+    run.bind_client().await;
+    run.until_refused("persistentvolumes").await;
+    // installed 5
+    run.until_client_waits_for("persistentvolume").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,7 @@ use crate::common::node::{Identity, NodeBed, is_ready, uid, until};
 use crate::common::{self, IMAGE, IMAGE_KUBECTL, eventually};
 use mirrorlet::cluster::{ClusterClient, ClusterObjects};
 use mirrorlet::config::node::ApiAccess;
+use mirrorlet::store::cell::cell;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::objects::{ObjectError, ObjectKey, ObjectKind, References, TokenKey};
 use mirrorlet_host::telemetry::Metrics;
@@ -29,7 +30,7 @@ impl Reading {
         let access = ApiAccess::Kubeconfig(kubeconfig);
         let opened = ClusterClient::open(&access, Metrics::new()).unwrap();
         let (client, _) = opened.unwrap();
-        let (objects, task) = ClusterObjects::new(client);
+        let (objects, task) = ClusterObjects::new(client, cell(None).1);
         let cancel = CancellationToken::new();
         let task = tokio::spawn(task.run(cancel.clone()));
         Self {
@@ -359,6 +360,73 @@ async fn a_client_in_a_pod_talks_to_the_api_server_by_a_nodes_certificate() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_in_a_pod_talks_to_the_api_server_by_a_service_account() {
     a_client_in_a_pod_talks_to_the_api_server(Identity::ServiceAccount).await;
+}
+
+/// A pod that mounts the claim `claim` at `/data`.
+fn claiming_pod(bed: &NodeBed, name: &str, claim: &str) -> String {
+    let container = json!({"volumeMounts": [{"name": "data", "mountPath": "/data"}]});
+    let source = json!({"claimName": claim});
+    let volumes = json!({"volumes": [{"name": "data", "persistentVolumeClaim": source}]});
+    bound_pod(&bed.namespace, name, &bed.node, &container, &volumes).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
+    let bed = NodeBed::new().await;
+    let agent = bed.joined().await;
+    let (cluster, namespace) = (Arc::clone(&bed.cluster), bed.namespace.clone());
+    let disk = common::tempdir();
+    let local = |node: &str| {
+        json!({
+            "local": {"path": disk.path()},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]},
+            ]}]}},
+        })
+    };
+    let told = |pod: &Value, words: &str| {
+        let (uid, words) = (uid(pod).to_owned(), words.to_owned());
+        let bed = &bed;
+        async move {
+            eventually(&words, || {
+                let events = bed.events(&uid);
+                let is_it = |(reason, message): &(String, String)| {
+                    reason == "FailedMount" && message.contains(&words)
+                };
+                events.iter().any(is_it).then_some(())
+            })
+            .await;
+        }
+    };
+    cluster.apply(&claiming_pod(&bed, "db", "data"));
+    let pod = until("the pod", async || bed.api_pod("db").await.ok_or(())).await;
+    told(&pod, "persistentvolumeclaim \"data\" not found").await;
+    cluster.bound_claim(&namespace, "data", &local(&bed.node));
+    bed.until_pod("db", is_ready).await;
+    bed.exec("c", "echo precious >/data/file");
+    // box 16
+    assert_eq!(
+        std::fs::read_to_string(disk.path().join("file")).unwrap(),
+        "precious\n"
+    );
+
+    // It outlives its pod, whose claim the next one uses.
+    bed.delete_pod("db", false).await;
+    bed.until_pod_gone("db").await;
+    cluster.apply(&claiming_pod(&bed, "db", "data"));
+    bed.until_pod("db", is_ready).await;
+    // box 16
+    assert_eq!(bed.exec("c", "cat /data/file"), "precious");
+
+    // A pod that was bound to this Node by hand waits for a volume of another one.
+    cluster.bound_claim(&namespace, "far", &local("elsewhere"));
+    cluster.apply(&claiming_pod(&bed, "far", "far"));
+    let far = until("the pod", async || bed.api_pod("far").await.ok_or(())).await;
+    // box 16
+    told(&far, "excludes this Node").await;
+    bed.delete_pod("far", false).await;
+    bed.until_pod_gone("far").await;
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,13 +3,14 @@
 //! Every object that a pod holds is watched by its name, which is what a node may do; a watch is
 //! shared by all pods that hold the object and ends with the last of them. Services are watched
 //! while there is a pod that refers to them. Tokens are asked for when they are needed, and kept
-//! until they are to be renewed. So an idle pod costs no request but the watches' renewals.
+//! until they are to be renewed. Claims and their volumes are read once for the pods that use them. So an idle pod costs no request but the watches' renewals.
 //!
 //! Fed by the runtime, which holds and asks. Feeds it again through [`Objects::subscribe`].
 //!
 //! Upstream: `pkg/kubelet/util/manager/watch_based_manager.go`,
 //! `pkg/kubelet/token/token_manager.go`.
 
+mod claims;
 mod tokens;
 mod watches;
 
@@ -25,10 +26,12 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::claims::Claims;
 use self::tokens::Tokens;
 use super::{ApiError, ClusterClient};
+use crate::store::cell::Reader;
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::api::core::{ConfigMap, Secret};
+use mirrorlet_core::api::core::{ConfigMap, Node, Secret};
 use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
@@ -38,6 +41,9 @@ use mirrorlet_runtime::objects::{Holders, Objects};
 /// Longest wait for the first answer about an object. A list of one object takes milliseconds;
 /// whoever waited in vain is notified when the answer comes.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
+
+/// Pauses after a refusal that may be a moment too early.
+const REFUSED_PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(900)];
 
 /// The message of a timeout.
 const NO_ANSWER: &str = "timed out waiting for the API server's answer";
@@ -74,6 +80,9 @@ struct Shared {
     next: AtomicU64,
     services: Services,
     tokens: Tokens,
+    claims: Claims,
+    /// This machine's Node, once it is known: what local volumes are checked against.
+    node: Reader<Option<Arc<Node>>>,
     /// Signals that the set of watched objects may have changed.
     changed: Notify,
 }
@@ -97,9 +106,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ClusterObjects {
     /// Objects got through that client, and the task that watches them. Nothing is asked before a
-    /// pod holds something.
+    /// pod holds something. `node` is this machine's Node, once it is known.
     #[must_use]
-    pub fn new(client: ClusterClient) -> (Self, ObjectsTask) {
+    pub fn new(client: ClusterClient, node: Reader<Option<Arc<Node>>>) -> (Self, ObjectsTask) {
         let shared = Arc::new(Shared {
             client,
             holders: Holders::default(),
@@ -107,6 +116,8 @@ impl ClusterObjects {
             next: AtomicU64::new(0),
             services: Services::default(),
             tokens: Tokens::default(),
+            claims: Claims::default(),
+            node,
             changed: Notify::new(),
         });
         let task = ObjectsTask {
@@ -161,6 +172,21 @@ fn away(what: impl std::fmt::Display, cause: &str) -> ObjectError {
     }
 }
 
+/// Asks again after a refusal: a node may have an object from the moment the server knows that a pod
+/// of its refers to it, which may be a moment after we do.
+async fn patiently<T, F>(ask: impl Fn() -> F) -> Result<T, ObjectError>
+where
+    F: Future<Output = Result<T, ObjectError>>,
+{
+    for pause in REFUSED_PAUSES {
+        match ask().await {
+            Err(ObjectError::Forbidden { .. }) => tokio::time::sleep(pause).await,
+            other => return other,
+        }
+    }
+    ask().await
+}
+
 /// Classifies a failed call for a named object.
 fn object_error(
     error: &ApiError,
@@ -213,7 +239,8 @@ impl Objects for ClusterObjects {
     }
 
     async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
-        Err(ObjectError::not_found(key))
+        let node = Option::clone(&self.shared.node.get());
+        self.shared.claims.get(&self.shared.client, key, node).await
     }
 
     async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
@@ -239,7 +266,8 @@ impl Shared {
         {
             let mut watched = locked(&self.watched);
             watched.retain(|key, _| held.objects.contains(key));
-            // Claims are not watched: pods of the API server that have one are refused.
+            self.claims.retain(&held.objects);
+            // Claims are read when they are needed.
             for key in held.objects.into_iter().filter(|key| is_watched(key.kind)) {
                 watched.entry(key).or_insert_with(|| Watched {
                     number: self.next.fetch_add(1, Ordering::Relaxed),

@@ -10,7 +10,7 @@ use k8s_openapi::api::authentication::v1::{
 use kube::Api;
 use kube::api::PostParams;
 
-use super::{away, locked, object_error};
+use super::{away, locked, object_error, patiently};
 use crate::cluster::ClusterClient;
 use crate::cluster::client::CALL_DEADLINE;
 use mirrorlet_core::api::core::ServiceAccount;
@@ -25,9 +25,6 @@ const JITTER_MAX: Duration = Duration::from_secs(10);
 /// Pause before a token that could not be renewed is asked for again: it is good for a fifth of
 /// its lifetime still.
 const RENEW_PAUSE: Duration = Duration::from_secs(30);
-
-/// Pauses after a refusal that may be a moment too early.
-const REFUSED_PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(900)];
 
 /// A token's place: asked for by one at a time.
 type Slot = Arc<tokio::sync::Mutex<Option<Token>>>;
@@ -57,7 +54,7 @@ impl Tokens {
         if let Some(token) = in_use.filter(|t| Timestamp::now() < t.refresh_at) {
             return Ok(token.clone());
         }
-        match request_patiently(client, key).await {
+        match patiently(|| request(client, key)).await {
             Ok(token) => {
                 *slot = Some(token.clone());
                 Ok(token)
@@ -75,18 +72,7 @@ impl Tokens {
     }
 }
 
-/// Asks for a token. A node may have one from the moment the server knows that the pod is its,
-/// which may be a moment after we do: a refusal is doubted for as long.
-async fn request_patiently(client: &ClusterClient, key: &TokenKey) -> Result<Token, ObjectError> {
-    for pause in REFUSED_PAUSES {
-        match request(client, key).await {
-            Err(ObjectError::Forbidden { .. }) => tokio::time::sleep(pause).await,
-            other => return other,
-        }
-    }
-    request(client, key).await
-}
-
+/// Asks for a token.
 async fn request(client: &ClusterClient, key: &TokenKey) -> Result<Token, ObjectError> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.client(), &key.namespace);
     let wanted = TokenRequest {

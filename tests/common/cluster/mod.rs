@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
+use serde_json::json;
 use tempfile::TempDir;
 
 use self::address::Address;
@@ -424,6 +425,37 @@ impl Cluster {
         let file = self.dir.path().join(format!("{}.yaml", unique("apply")));
         std::fs::write(&file, manifest).unwrap();
         self.kubectl(&["apply", "-f", file.to_str().unwrap()])
+    }
+
+    /// Makes a claim and a `PersistentVolume` with those fields of its spec, and waits until the two
+    /// are bound.
+    pub fn bound_claim(&self, namespace: &str, name: &str, source: &serde_json::Value) {
+        let (modes, size) = (json!(["ReadWriteOnce"]), json!({"storage": "1Mi"}));
+        let volume = format!("{namespace}-{name}");
+        let mut spec = json!({
+            "accessModes": modes, "capacity": size, "storageClassName": "by-hand",
+            "claimRef": {"namespace": namespace, "name": name},
+        });
+        for (key, value) in source.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        for object in [
+            json!({"kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec}),
+            json!({
+                "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace},
+                "spec": {
+                    "accessModes": modes, "resources": {"requests": size},
+                    "storageClassName": "by-hand", "volumeName": volume,
+                },
+            }),
+        ] {
+            let mut object = object;
+            object["apiVersion"] = json!("v1");
+            self.apply(&object.to_string());
+        }
+        let claim = format!("pvc/{name}");
+        let bound = "--for=jsonpath={.status.phase}=Bound";
+        self.kubectl(&["wait", &claim, "-n", namespace, bound, "--timeout=60s"]);
     }
 
     /// An object as JSON, or nothing if the server says that there is none. Fails on any other

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::api::Pod;
-use crate::api::core::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
+use crate::api::core::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration,
+};
 use crate::api::requirement::meets;
 use crate::spec;
 
@@ -28,12 +30,18 @@ pub(super) fn matches(pod: &Pod, name: &str, labels: &BTreeMap<String, String>) 
             a.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
-    required.is_none_or(|required| {
-        required
-            .node_selector_terms
-            .iter()
-            .any(|term| term_matches(term, name, labels))
-    })
+    required.is_none_or(|required| selects_node(required, name, labels))
+}
+
+/// Whether a node selector allows the node of that name and with those labels.
+#[must_use]
+pub fn selects_node(
+    selector: &NodeSelector,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let mut terms = selector.node_selector_terms.iter();
+    terms.any(|term| term_matches(term, name, labels))
 }
 
 /// A term without any requirement matches no node.

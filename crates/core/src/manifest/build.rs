@@ -335,7 +335,6 @@ fn is_volume_source(path: &Path) -> bool {
 
 pub(super) fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
     let (severity, code, message) = match verdict {
-        Verdict::UnsupportedOfCluster(_) => return,
         Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
             (Severity::Error, Code::UnsupportedField, why.to_owned())
         }

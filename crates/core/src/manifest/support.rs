@@ -17,9 +17,6 @@ pub(super) enum Verdict {
     Forbidden(&'static str),
     /// The same, and a pod of the API server can't have it honoured here either.
     ForbiddenAndUnsupported(&'static str),
-    /// It refers to an API object that a manifest can define; a pod of the API server can't have it
-    /// honoured here.
-    UnsupportedOfCluster(&'static str),
     /// It can't be part of a manifest; the text says why. It is no part of a spec.
     NotInManifest(&'static str),
     /// It has no effect; the text says why.
@@ -51,10 +48,7 @@ enum When {
 /// a key may end in `*`.
 struct Rule(&'static str, When, Verdict);
 
-use Verdict::{
-    Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported,
-    UnsupportedOfCluster,
-};
+use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported};
 use When::{Begins, IsFalse, IsNot, NonEmpty, StrictWithoutGroup, Written};
 
 const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
@@ -217,14 +211,9 @@ const RULES: &[Rule] = &[
         Unsupported("emptyDir volumes of huge pages are not supported"),
     ),
     Rule(
-        "spec.volumes[].persistentVolumeClaim",
-        Written,
-        UnsupportedOfCluster("persistentvolumeclaims of the API server"),
-    ),
-    Rule(
         "spec.volumes[].ephemeral",
         Written,
-        ForbiddenAndUnsupported("persistentvolumeclaims"),
+        Unsupported("generic ephemeral volumes are not supported"),
     ),
     Rule(
         "spec.volumes[].csi",
@@ -299,7 +288,7 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
     let mut found = Vec::new();
     for_each_special(&written, &mut |path, verdict| match verdict {
         Unsupported(why) => found.push(format!("{path}: {why}")),
-        ForbiddenAndUnsupported(resource) | UnsupportedOfCluster(resource) => {
+        ForbiddenAndUnsupported(resource) => {
             found.push(format!("{path}: {resource} are not supported"));
         }
         Forbidden(_) | NotInManifest(_) | NoEffect(_) | OnNode(_) => {}

@@ -21,6 +21,7 @@ use crate::api::requirement::meets;
 use crate::api::{FullName, hex, keys};
 use crate::objects::{Object, ObjectKey, ObjectKind};
 
+pub use cluster::{bound_storage, bound_volume};
 pub use volume::{PersistentVolume, PersistentVolumeSpec};
 
 /// Driver of the Engine's own volumes: directories of its host.
@@ -460,6 +461,7 @@ pub fn selects(selector: &LabelSelector, metadata: &ObjectMeta) -> bool {
         && selector.match_expressions.iter().flatten().all(is_met)
 }
 
+mod cluster;
 mod list;
 #[cfg(test)]
 mod tests;

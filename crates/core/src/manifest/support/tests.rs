@@ -40,7 +40,6 @@ fn what_an_api_pod_can_not_have_here_is_named() {
         unsupported_fields(&pod),
         [
             "spec.containers[0].volumeDevices: block devices are not supported yet",
-            "spec.volumes[1].persistentVolumeClaim: persistentvolumeclaims of the API server are not supported",
             "spec.volumes[2].projected.sources[1].clusterTrustBundle: clustertrustbundles are not supported",
             "spec.volumes[3].nfs: volumes of this type are not supported",
         ]
@@ -101,11 +100,6 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
         ),
         ForbiddenAndUnsupported(resource) => (
             "refused",
-            "refused",
-            format!("{resource} are not supported"),
-        ),
-        UnsupportedOfCluster(resource) => (
-            "honoured",
             "refused",
             format!("{resource} are not supported"),
         ),
