@@ -25,7 +25,7 @@ use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::jobs::JobHandle;
 use crate::observe::Reach;
-use crate::rollout::RolloutHandle;
+use crate::rollout::{RolloutHandle, Whom};
 use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError};
 use crate::source::SourceReader;
 use crate::stats::StatsProvider;
@@ -170,6 +170,12 @@ impl View {
     fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
         let merged = self.merged.get();
         rollouts::static_pod(text, &self.pods(&merged), &merged)
+    }
+
+    /// The static pod, or the workload, that `text` names.
+    fn whom(&self, text: &str) -> Result<Whom, ViewError> {
+        let merged = self.merged.get();
+        rollouts::whom(text, &self.pods(&merged), &merged)
     }
 
     /// A pod that is wanted, or still being stopped.
@@ -369,13 +375,16 @@ impl AgentView for View {
     }
 
     fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
-        let name = self.static_pod(pod)?;
-        rollouts::history(&name, self.rollouts.histories().get(&name))
+        let histories = self.rollouts.histories();
+        match self.whom(pod)? {
+            Whom::Pod(name) => rollouts::history(&name, histories.get(&name)),
+            Whom::Workload(key) => rollouts::workload_history(&key, &histories),
+        }
     }
 
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
-        let name = self.static_pod(pod)?;
-        let done = self.rollouts.command(name, command).await;
+        let whom = self.whom(pod)?;
+        let done = self.rollouts.command(whom, command).await;
         done.map_err(rollouts::view_error)
     }
 

@@ -13,6 +13,8 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
     HistoryReport, PodReport, RevisionReport, RolloutPhase, RolloutReport, StatusReport,
 };
+use mirrorlet_core::rollout::group::FAILED_ELSEWHERE;
+use mirrorlet_core::workload::WorkloadKind;
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +61,12 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
         }
         CommandName::Resume => format!("revision {revision} is to run"),
     };
-    tell(&format!("pod {}: {done}", one_line(&pod.pod)))
+    let what = if WorkloadKind::owner(&pod.pod).is_some() {
+        ""
+    } else {
+        "pod "
+    };
+    tell(&format!("{what}{}: {done}", one_line(&pod.pod)))
 }
 
 fn tell(line: &str) -> Outcome {
@@ -81,7 +88,12 @@ async fn history(args: &RolloutHistoryArgs, root: &Path) -> Outcome {
 
 /// The revisions as a table, oldest first, as `kubectl rollout history` has them.
 fn revisions(report: &HistoryReport, now: Timestamp) -> String {
+    let of_workload = report.revisions.iter().any(|row| row.pods.is_some());
     let titles = ["REVISION", "AGE", "STATE", "CHANGED", "CAUSE"].map(Cell::from);
+    let mut titles = titles.to_vec();
+    if of_workload {
+        titles.insert(3, "PODS".into());
+    }
     let row = |revision: &RevisionReport| {
         let cause = match (&*revision.reason, &*revision.message) {
             ("", _) => String::new(),
@@ -92,15 +104,19 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
             [first] => first.clone(),
             [first, rest @ ..] => format!("{first} and {} more", rest.len()),
         };
-        vec![
+        let mut row = vec![
             Cell::from(revision.number.to_string()),
             mirrorlet_core::clock::age(revision.wanted_at, now).into(),
             state(revision).into(),
             changes.into(),
             cause.into(),
-        ]
+        ];
+        if of_workload {
+            row.insert(3, revision.pods.unwrap_or(0).to_string().into());
+        }
+        row
     };
-    let rows: Vec<_> = std::iter::once(titles.to_vec())
+    let rows: Vec<_> = std::iter::once(titles)
         .chain(report.revisions.iter().map(row))
         .collect();
     let mut text = table::render(&rows);
@@ -151,10 +167,16 @@ async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
     let mut last = String::new();
     loop {
         let report = reports.next().await?;
-        let standing = standing(&report, &namespace, &name);
+        let standing = if name.contains('/') {
+            standing_of_workload(&report, &namespace, &name)
+        } else {
+            standing(&report, &namespace, &name)
+        };
         let (line, end) = match &standing {
             Standing::Gone => {
-                let gone = anyhow::anyhow!("pod {namespace}/{name} is not wanted any more");
+                let what = name.split_once('/').map_or("pod", |(kind, _)| kind);
+                let name = name.rsplit('/').next().unwrap_or_default();
+                let gone = anyhow::anyhow!("{what} {namespace}/{name} is not wanted any more");
                 return Err(gone.into());
             }
             Standing::Done(line) => (line, Some(Ok(()))),
@@ -188,9 +210,72 @@ fn standing(report: &StatusReport, namespace: &str, name: &str) -> Standing {
     // One that is being stopped has no source any more.
     let is_it =
         |pod: &&PodReport| pod.name == name && pod.namespace == namespace && !pod.source.is_empty();
-    let Some(pod) = report.pods.iter().find(is_it) else {
-        return Standing::Gone;
+    report
+        .pods
+        .iter()
+        .find(is_it)
+        .map_or(Standing::Gone, standing_of)
+}
+
+/// How far the rollout of a workload has come: that of its pods, one after another.
+fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> Standing {
+    let is_its = |pod: &&PodReport| {
+        pod.workload.as_deref() == Some(owner)
+            && pod.namespace == namespace
+            && !pod.source.is_empty()
     };
+    let pods: Vec<&PodReport> = report.pods.iter().filter(is_its).collect();
+    if pods.is_empty() {
+        return Standing::Gone;
+    }
+    let (kind, name) = owner.split_once('/').unwrap_or_default();
+    let all_are = format!("{kind} {namespace}/{name}: ");
+    let is_due = |pod: &&&PodReport| {
+        let rollout = pod.rollout.as_ref();
+        rollout.is_none_or(|rollout| rollout.revision == rollout.newest)
+    };
+    let updated = pods.iter().filter(is_due).count();
+    let (mut failed, mut done) = (None, None);
+    let mut waits = None;
+    for pod in &pods {
+        let is_waiting = pod
+            .rollout
+            .as_ref()
+            .is_some_and(|rollout| rollout.phase == RolloutPhase::Waiting);
+        match standing_of(pod) {
+            Standing::UnderWay(line) if is_waiting => waits = waits.or(Some(line)),
+            Standing::UnderWay(line) => {
+                let count = pods.len();
+                let line =
+                    format!("{all_are}{updated} of {count} pods have the new version; {line}");
+                return Standing::UnderWay(line);
+            }
+            Standing::Failed(line) if failed.is_none() || failed_itself(pod) => failed = Some(line),
+            Standing::Done(line) if pod.rollout.is_some() => done = Some(line),
+            Standing::Failed(_) | Standing::Done(_) | Standing::Gone => {}
+        }
+    }
+    if let Some(line) = waits {
+        return Standing::UnderWay(format!("{all_are}{line}"));
+    }
+    match (failed, done) {
+        (Some(line), _) => Standing::Failed(format!("{all_are}{line}")),
+        (None, Some(line)) => Standing::Done(format!("{all_are}{line}")),
+        (None, None) => Standing::Done(format!(
+            "{all_are}the version of the document runs in all {} pods",
+            pods.len()
+        )),
+    }
+}
+
+/// Whether a version failed at this pod, rather than at another one of its workload.
+fn failed_itself(pod: &PodReport) -> bool {
+    let rollout = pod.rollout.as_ref();
+    rollout.is_some_and(|rollout| rollout.reason != FAILED_ELSEWHERE)
+}
+
+fn standing_of(pod: &PodReport) -> Standing {
+    let (namespace, name) = (&pod.namespace, &pod.name);
     let pod_is = format!("pod {namespace}/{name}: ");
     let Some(rollout) = &pod.rollout else {
         return Standing::Done(format!("{pod_is}the version of the manifest runs"));
@@ -207,6 +292,12 @@ fn standing(report: &StatusReport, namespace: &str, name: &str) -> Standing {
     match phase {
         RolloutPhase::Preparing => Standing::UnderWay(format!(
             "{pod_is}revision {target} is being prepared, revision {revision} runs"
+        )),
+        RolloutPhase::Waiting => Standing::UnderWay(format!(
+            "{pod_is}revision {target} waits, revision {revision} runs: {message}"
+        )),
+        RolloutPhase::Restoring => Standing::UnderWay(format!(
+            "{pod_is}revision {target} failed, an older one is to run: {reason}: {message}"
         )),
         RolloutPhase::Held => Standing::UnderWay(format!(
             "{pod_is}revision {target} can't be started, revision {revision} runs: {reason}: {message}"

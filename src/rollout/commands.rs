@@ -1,35 +1,89 @@
 //! A person's commands.
 
+use std::collections::BTreeMap;
+
 use super::Rollouts;
-use super::handle::Request;
-use mirrorlet_core::rollout::{Command, Refused};
+use super::handle::{Obeyed, Request, Whom};
+use mirrorlet_core::api::FullName;
+use mirrorlet_core::rollout::group::{Member, obey_all, try_again};
+use mirrorlet_core::rollout::{Command, History, Refused};
 use mirrorlet_host::telemetry::occurrences;
 
 impl Rollouts {
     /// Obeys a command, which the next merge acts on.
     pub(super) fn obey(&mut self, request: Request) {
         let Request {
-            name,
+            whom,
             command,
             answer,
         } = request;
-        let history = self.histories.get_mut(&name);
-        let retries = command == Command::Retry;
-        let obeyed = history.map_or(Err(Refused::NotStarted), |history| {
-            let words = words(&command);
-            let number = history.obey(command)?;
-            if let Some((uid, _)) = &history.current {
-                let (reason, message) = words(number);
-                let telemetry = &self.options.telemetry;
-                occurrences::rollout_commanded(telemetry, &name, uid, reason, message);
+        let obeyed = match &whom {
+            Whom::Pod(name) => self.obey_of_pod(name, &command),
+            Whom::Workload(key) => {
+                let members = self.members(key);
+                self.obey_of_workload(members, &command)
             }
-            Ok(number)
-        });
-        if obeyed.is_ok() && retries {
-            self.preparations.end(&name);
-        }
+        };
         self.published.publish(self.histories.clone());
         self.answers.push((answer, obeyed));
+    }
+
+    fn obey_of_pod(&mut self, name: &FullName, command: &Command) -> Obeyed {
+        let history = self.histories.get_mut(name).ok_or(Refused::NotStarted)?;
+        let number = history.obey(command.clone())?;
+        self.tell_obeyed(name, command, number);
+        // What failed at one pod of a workload is tried at none, unless it is asked for.
+        if let Command::Undo { .. } | Command::Retry = command
+            && let Some(key) = self.workload_of(name)
+        {
+            let mut members = self.members(&key);
+            try_again(&mut members, name);
+            self.take_members(members);
+        }
+        Ok(number)
+    }
+
+    fn obey_of_workload(&mut self, mut members: Vec<Member>, command: &Command) -> Obeyed {
+        let before: BTreeMap<FullName, History> = members
+            .iter()
+            .map(|member| (member.name.clone(), member.history.clone()))
+            .collect();
+        let number = obey_all(&mut members, command)?;
+        let changed = |member: &&Member| before.get(&member.name) != Some(&member.history);
+        let changed: Vec<(FullName, u64)> = members
+            .iter()
+            .filter(changed)
+            .map(|member| {
+                let target = member.history.target().map(|target| target.number);
+                (member.name.clone(), target.unwrap_or(number))
+            })
+            .collect();
+        self.take_members(members);
+        for (name, number) in changed {
+            self.tell_obeyed(&name, command, number);
+        }
+        Ok(number)
+    }
+
+    fn take_members(&mut self, members: Vec<Member>) {
+        for member in members {
+            self.histories.insert(member.name, member.history);
+        }
+    }
+
+    fn tell_obeyed(&mut self, name: &FullName, command: &Command, number: u64) {
+        if *command == Command::Retry {
+            self.preparations.end(name);
+        }
+        let current = self
+            .histories
+            .get(name)
+            .and_then(|one| one.current.as_ref());
+        if let Some((uid, _)) = current {
+            let (reason, message) = words(command)(number);
+            let telemetry = &self.options.telemetry;
+            occurrences::rollout_commanded(telemetry, name, uid, reason, message);
+        }
     }
 }
 

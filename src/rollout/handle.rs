@@ -11,6 +11,7 @@ use crate::store::cell::Reader;
 use crate::store::node_edits::NodeEditsHandle;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::{Command, History, Refused};
+use mirrorlet_core::workload::WorkloadKey;
 
 /// The histories of all static pods.
 pub type Histories = BTreeMap<FullName, History>;
@@ -23,9 +24,18 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The result of a command: the number of the revision that it is about.
 pub(super) type Obeyed = Result<u64, Refused>;
 
+/// Whom a command is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whom {
+    /// A pod.
+    Pod(FullName),
+    /// All pods of a workload.
+    Workload(WorkloadKey),
+}
+
 /// A command on its way.
 pub(super) struct Request {
-    pub(super) name: FullName,
+    pub(super) whom: Whom,
     pub(super) command: Command,
     pub(super) answer: oneshot::Sender<Obeyed>,
 }
@@ -79,10 +89,10 @@ impl RolloutHandle {
     ///
     /// # Errors
     /// It was refused, or the agent is too busy.
-    pub async fn command(&self, name: FullName, command: Command) -> Result<u64, CommandError> {
+    pub async fn command(&self, whom: Whom, command: Command) -> Result<u64, CommandError> {
         let (answer, answered) = oneshot::channel();
         let request = Request {
-            name,
+            whom,
             command,
             answer,
         };

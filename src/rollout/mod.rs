@@ -25,7 +25,7 @@ use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
-    Settings, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
+    Settings, Turn, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
 };
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::occurrences;
@@ -34,6 +34,7 @@ use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
 
 mod commands;
 mod gone;
+mod groups;
 mod handle;
 mod kept;
 mod plan;
@@ -41,7 +42,7 @@ mod prepare;
 mod tell;
 mod versions;
 
-pub use handle::{CommandError, Histories, RolloutHandle};
+pub use handle::{CommandError, Histories, RolloutHandle, Whom};
 use handle::{Obeyed, Request};
 use kept::HistoryStore;
 use prepare::Preparations;
@@ -197,9 +198,11 @@ impl Rollouts {
         if merged.delivered.manifests {
             self.forget_missing(&wanted, now);
         }
+        let turns = self.turns(&wanted, listed, now);
         for (name, newest) in wanted {
+            let turn = turns.get(&name);
             let is_new = self.is_new(&name, &newest, listed);
-            let mut decision = self.decide(&name, &newest, before, listed, now);
+            let mut decision = self.decide(&name, &newest, turn, before, listed, now);
             if cordoned && is_new && newest.origin.source == PodSource::Embedded {
                 self.hold_back(&name, &mut decision);
             }
@@ -216,6 +219,10 @@ impl Rollouts {
             }
             if let Some(wait) = decision.look_again {
                 self.look_in(wait);
+            }
+            // It may be another pod's turn.
+            if turn.is_some() && decision.change.is_some() {
+                self.look_in(Duration::ZERO);
             }
             self.histories.insert(name.clone(), decision.history);
             self.phases.insert(name, decision.phase);
@@ -301,10 +308,12 @@ impl Rollouts {
         &mut self,
         name: &FullName,
         newest: &SourcePod,
+        turn: Option<&Turn>,
         before: &Merged,
         listed: &Pods,
         now: Timestamp,
     ) -> Decision {
+        let turn = turn.unwrap_or(&Turn::Now);
         let (target, uid) = {
             let known = self.histories.get(name);
             let target = known.map_or_else(
@@ -342,7 +351,7 @@ impl Rollouts {
                 self.preparations.end(name);
                 Preparation::Done
             }
-            Some(running) if !tried && !history.paused => {
+            Some(running) if !tried && !history.paused && *turn == Turn::Now => {
                 let starts_first = runs && starts_first(&target);
                 let target = if starts_first {
                     beside_pod(&target)
@@ -369,6 +378,7 @@ impl Rollouts {
             current: seen(view.as_ref()),
             beside: seen(beside.as_ref()),
             preparation: &preparation,
+            turn,
             restore: self.options.restore,
             now,
         };
@@ -411,8 +421,12 @@ impl Rollouts {
 
     /// Ends when what was decided may have to be decided anew.
     pub async fn changed(&mut self) {
-        let open =
-            |phase: &Phase| matches!(phase, Phase::Judging | Phase::Preparing | Phase::Failed(_));
+        let open = |phase: &Phase| {
+            matches!(
+                phase,
+                Phase::Judging | Phase::Preparing | Phase::Waiting(_) | Phase::Failed(_)
+            )
+        };
         let watched =
             self.phases.values().any(open) || self.histories.values().any(History::is_open);
         let (board, mut node) = (&mut self.changed, self.options.node.clone());

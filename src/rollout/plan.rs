@@ -14,8 +14,8 @@ use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::objects::{KnownObjects, ObjectSet, references};
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Phase, Preparation, Revision, Version, beside_pod,
-    changed_fields, compared_fields, decide,
+    Cause, Change, Decision, History, Input, Phase, Preparation, Revision, Turn, Updates, Version,
+    beside_pod, changed_fields, compared_fields, decide,
 };
 use mirrorlet_core::spec;
 use mirrorlet_runtime::PodCheck;
@@ -167,6 +167,9 @@ impl RolloutOptions {
             Preparation::Failed(cause.clone())
         });
         let beside = self.board.get(&PodUid::of(target)).filter(|_| !same);
+        // Every pod of a workload has its turn.
+        let paused = Updates::of(&wanted.pod).is_some_and(|updates| updates.paused);
+        let turn = if paused { Turn::Paused } else { Turn::Now };
         let decision = decide(
             history,
             &Input {
@@ -175,6 +178,7 @@ impl RolloutOptions {
                 current: seen(view.as_ref()),
                 beside: seen(beside.as_ref()),
                 preparation: &preparation,
+                turn: &turn,
                 restore: self.restore,
                 now: (self.clock)(),
             },
@@ -210,14 +214,23 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
     }
     match (&decision.phase, decision.change) {
         (Phase::Held(cause) | Phase::Restored(cause), _) => (PlanAction::Held, Some(cause.clone())),
+        (Phase::Paused, _) if !decision.history.paused => {
+            let words = "its workload says paused: true";
+            (PlanAction::Held, Some(Cause::new("Paused", words)))
+        }
         (Phase::Paused, _) => {
             let words = "its rollouts are paused; go on with: mirrorlet rollout resume";
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
         (_, Some(Change::Switched | Change::StartedBeside)) => (PlanAction::Replace, None),
-        (Phase::Settled | Phase::Preparing | Phase::Judging | Phase::Failed(_), _) => {
-            (PlanAction::None, None)
-        }
+        (
+            Phase::Settled
+            | Phase::Preparing
+            | Phase::Waiting(_)
+            | Phase::Judging
+            | Phase::Failed(_),
+            _,
+        ) => (PlanAction::None, None),
     }
 }
 

@@ -43,6 +43,7 @@ impl Rollouts {
             Phase::Restored(cause) if known.is_some() => (RolloutSetback::Restored, cause),
             Phase::Settled
             | Phase::Judging
+            | Phase::Waiting(_)
             | Phase::Paused
             | Phase::Failed(_)
             | Phase::Restored(_) => return,

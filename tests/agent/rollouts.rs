@@ -359,7 +359,7 @@ async fn assert_gone(bed: &Bed, agent: &TestAgent, name: &str) {
     );
 }
 
-async fn rollout(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
+pub(crate) async fn rollout(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
     mirrorlet(bed, &[&["rollout"], args].concat()).await
 }
 

@@ -1,7 +1,11 @@
 //! Workloads of manifests, under a whole agent.
 
+use std::collections::BTreeMap;
+
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
+use crate::rollouts::rollout;
 use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::report::RolloutPhase;
 
 /// A workload of one container, judged as soon as it is ready.
 fn workload(kind: &str, image: &str, more: &str) -> String {
@@ -143,4 +147,122 @@ async fn the_strategy_says_whether_two_versions_of_a_pod_run_at_a_time() {
         assert_eq!(events.most_at_once("k8s_web_"), at_once, "{name}");
         agent.stop().await;
     }
+}
+
+/// Versions of a Deployment of three: `fails_at` is the pod in which this one crashes.
+fn three(version: &str, fails_at: Option<&str>, min_ready: u32) -> String {
+    let crash = fails_at.map(|pod| format!("case $(hostname) in {pod}-*) exit 3;; esac; "));
+    let start = format!("echo {version}; {}trap", crash.unwrap_or_default());
+    let document = deployment(3, IMAGE, "RollingUpdate");
+    let document = document.replace("\"trap", &format!("\"{start}"));
+    let annotations = "annotations: {mirrorlet.dev/max-restarts: \"1\"}, labels: {app: web}}";
+    document
+        .replace(
+            "labels: {app: web}}\n    spec",
+            &format!("{annotations}\n    spec"),
+        )
+        .replace(
+            "minReadySeconds: 0",
+            &format!("minReadySeconds: {min_ready}"),
+        )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_fails_at_the_second_of_three_pods_is_run_by_none() {
+    let bed = Bed::new();
+    let mut agent = bed.agent().await;
+    let all = ["web-0", "web-1", "web-2"];
+    bed.write("web.yaml", &three("first", None, 1));
+    let old = until_alone(&agent, &all).await;
+    bed.until_healthy(3).await;
+    let running: BTreeMap<String, String> = bed.running().into_iter().collect();
+    let events = bed.record();
+    // A good edit goes from pod to pod.
+    bed.write("web.yaml", &three("second", None, 3));
+    // workloads 12
+    agent
+        .until(
+            "the first pod updated, and the last one waiting",
+            |report| {
+                let named = |name: &str| report.pods.iter().find(|pod| pod.manifest_name == name);
+                let first = named("web-0").is_some_and(|pod| !old.contains(&pod.uid));
+                let last = named("web-2").and_then(|pod| pod.rollout.as_ref());
+                first && last.is_some_and(|rollout| rollout.phase == RolloutPhase::Waiting)
+            },
+        )
+        .await;
+    agent.kill();
+    agent = bed.agent().await;
+    let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let good = until_alone(&agent, &all).await;
+    assert!(good.iter().all(|uid| !old.contains(uid)));
+    // workloads 12
+    assert!(events.most_at_once("k8s_web_") <= 4);
+    bed.until_healthy(3).await;
+    // One that fails at the second pod leaves the third alone, and the first one goes back.
+    let before: BTreeMap<String, String> = bed.running().into_iter().collect();
+    assert!(
+        before
+            .values()
+            .all(|id| !running.values().any(|old| old == id))
+    );
+    bed.write("web.yaml", &three("third", Some("web-1"), 1));
+    let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
+    // workloads 13
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("CrashLoopBackOff: container web was restarted once"),
+        "{text}"
+    );
+    let back = agent
+        .until("all pods at the version before", |report| {
+            let restored = |phase| phase == RolloutPhase::Restored;
+            let mut pods = report.pods.iter();
+            report.pods.len() == 3
+                && pods.all(|pod| pod.rollout.as_ref().is_some_and(|r| restored(r.phase)))
+        })
+        .await;
+    let back: Vec<PodUid> = back.pods.into_iter().map(|pod| pod.uid).collect();
+    // workloads 13
+    assert_eq!(back, good);
+    let after: BTreeMap<String, String> = bed.running().into_iter().collect();
+    for (name, id) in &before {
+        let same = after.get(name) == Some(id);
+        let replaced = name.contains("_web-0-");
+        assert_eq!(same, !replaced, "{name}: {before:?}, {after:?}");
+    }
+    let (_, text) = rollout(&bed, &["history", "deploy/web"]).await;
+    let failed = text.lines().find(|line| line.starts_with("3 ")).unwrap();
+    assert!(failed.contains("failed, in the manifest"), "{text}");
+    assert!(failed.contains("CrashLoopBackOff"), "{text}");
+    // The workload as a whole is undone, and paused.
+    let (code, text) = rollout(&bed, &["undo", "deployment/web", "--to-revision", "1"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    // workloads 14
+    assert_eq!(until_alone(&agent, &all).await, old);
+    let (code, text) = rollout(&bed, &["pause", "deployment/web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    bed.write("web.yaml", &three("fourth", None, 1));
+    agent
+        .until("three pods that are paused", |report| {
+            let paused = |phase| phase == RolloutPhase::Paused;
+            let mut pods = report.pods.iter();
+            pods.all(|pod| pod.rollout.as_ref().is_some_and(|r| paused(r.phase)))
+        })
+        .await;
+    // workloads 14
+    assert_eq!(until_alone(&agent, &all).await, old);
+    let (code, text) = rollout(&bed, &["resume", "deployment/web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let new = until_alone(&agent, &all).await;
+    assert!(
+        new.iter()
+            .all(|uid| !old.contains(uid) && !good.contains(uid))
+    );
+    agent.stop().await;
 }

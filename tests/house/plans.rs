@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
+use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts, Whom};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cell::cell;
 use mirrorlet_core::admit::AdmitNode;
@@ -116,7 +116,7 @@ async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
         }
         if let Some(command) = command {
             let name = FullName::new(format!("pod{name}"), "default");
-            let (obeyed, ()) = tokio::join!(handle.command(name, command), async {
+            let (obeyed, ()) = tokio::join!(handle.command(Whom::Pod(name), command), async {
                 rollouts.changed().await;
                 rollouts.keep().await;
             });

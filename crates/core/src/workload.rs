@@ -20,7 +20,7 @@ use crate::api::meta::LabelSelector;
 use crate::api::{Pod, keys};
 use crate::rollout::{
     Cause, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy, Settings,
-    beside_refused,
+    UpdatePolicy, Updates, beside_refused,
 };
 
 /// Most pods of one workload: ten times as many as a kubelet runs on a node.
@@ -31,6 +31,9 @@ const PROGRESS_DEADLINE_DEFAULT: i32 = 600;
 
 /// Seconds that the pod of a `DaemonSet` may take until it is ready.
 const DEADLINE_SECONDS: i32 = 300;
+
+/// `maxSurge` and `maxUnavailable` of a Deployment that says none, as upstream's default.
+const ROLLING_DEFAULT: &str = "25%";
 
 /// Word for an update that replaces the pods by and by.
 pub(crate) const ROLLING_UPDATE: &str = "RollingUpdate";
@@ -164,6 +167,8 @@ pub struct Expansion {
     /// The annotations about rollouts that the document's own fields stand for. An annotation of
     /// the template wins.
     pub annotations: BTreeMap<&'static str, String>,
+    /// How the pods are updated together; none where each is updated by itself.
+    pub updates: Option<Updates>,
 }
 
 /// A workload, as its document describes it.
@@ -244,7 +249,7 @@ impl Workload {
             Self::Job(_) | Self::CronJob(_) => {
                 return Expansion {
                     names: vec![self.pod_name(name, 0)],
-                    annotations: BTreeMap::new(),
+                    ..Expansion::default()
                 };
             }
             Self::Deployment(spec) => (
@@ -261,7 +266,33 @@ impl Workload {
         Expansion {
             names: numbers.map(|number| self.pod_name(name, number)).collect(),
             annotations: annotations(self.order(pod).strategy, min_ready, deadline),
+            updates: self.updates(),
         }
+    }
+
+    /// How its pods are updated together; none where each is updated by itself.
+    fn updates(&self) -> Option<Updates> {
+        let Self::Deployment(spec) = self else {
+            return None;
+        };
+        let strategy = spec.strategy.as_ref();
+        let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+        let default = || IntOrString::String(ROLLING_DEFAULT.to_owned());
+        let or_default = |value: Option<&IntOrString>| value.cloned().unwrap_or_else(default);
+        let policy = if strategy.and_then(|s| s.type_.as_deref()) == Some(RECREATE) {
+            UpdatePolicy::Recreate
+        } else {
+            UpdatePolicy::RollingUpdate {
+                max_surge: or_default(update.and_then(|update| update.max_surge.as_ref())),
+                max_unavailable: or_default(
+                    update.and_then(|update| update.max_unavailable.as_ref()),
+                ),
+            }
+        };
+        Some(Updates {
+            paused: spec.paused == Some(true),
+            policy,
+        })
     }
 
     /// In which order the versions of its pods change places.
@@ -298,12 +329,19 @@ pub struct Order {
     pub refused: Option<Cause>,
 }
 
-/// A rolling update keeps every pod available: each new version starts first. Where two versions of
+/// A rolling update keeps every pod available: each new version starts first, unless `maxSurge` is
+/// 0. Where two versions of
 /// a pod can't run at a time, the old one is stopped first instead, unless the document says that no
 /// pod may be unavailable.
 fn deployment_order(spec: &DeploymentSpec, pod: &Pod) -> Order {
     let strategy = spec.strategy.as_ref();
     if strategy.and_then(|s| s.type_.as_deref()) == Some(RECREATE) {
+        return Order {
+            strategy: RolloutStrategy::Recreate,
+            refused: None,
+        };
+    }
+    if surges_not(strategy) {
         return Order {
             strategy: RolloutStrategy::Recreate,
             refused: None,
@@ -320,6 +358,14 @@ fn deployment_order(spec: &DeploymentSpec, pod: &Pod) -> Order {
         },
         refused,
     }
+}
+
+/// Whether the document says that no pod is started in addition.
+fn surges_not(strategy: Option<&DeploymentStrategy>) -> bool {
+    let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let surge = update.and_then(|update| update.max_surge.as_ref());
+    // Any percentage but 0 is at least one pod.
+    surge.and_then(|surge| scaled(surge, 100)) == Some(0)
 }
 
 /// How many pods may be unavailable during an update, as far as the document says so.

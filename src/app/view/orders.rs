@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{View, rollouts};
 use crate::jobs::OrderError;
+use crate::rollout::Whom;
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
@@ -65,7 +66,7 @@ impl View {
             }
             Verb::Restart => Command::Restart { instances },
         };
-        let obeyed = self.rollouts.command(name, command).await;
+        let obeyed = self.rollouts.command(Whom::Pod(name), command).await;
         obeyed.map_err(rollouts::view_error)?;
         Ok(answer)
     }

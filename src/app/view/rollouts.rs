@@ -1,10 +1,10 @@
 //! The rollouts of static pods, for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::rollout::CommandError;
+use crate::rollout::{CommandError, Histories, Whom};
 use crate::server::view::{PlanRequest, ViewError};
 use crate::source::SourceReader;
 use mirrorlet_core::api::FullName;
@@ -12,8 +12,11 @@ use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::merge::{Merged, SourceName};
+use mirrorlet_core::names::manifest_name;
+use mirrorlet_core::rollout::group::{FAILED_ELSEWHERE, Key, number};
 use mirrorlet_core::rollout::{Cause, History, Outcome, Refused, Revision, changed_fields};
 use mirrorlet_core::select::find_pod;
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 /// Full name of the static pod that `text` names.
 pub(super) fn static_pod(
@@ -52,6 +55,29 @@ pub(super) fn static_pod(
         });
     }
     Ok(FullName::new(pod.name.as_str(), pod.namespace.as_str()))
+}
+
+/// The static pod that `text` names, or the workload, as `deployment/web`.
+pub(super) fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<Whom, ViewError> {
+    let found = static_pod(text, pods, merged);
+    let (Some(owner), Err(ViewError::NotFound { .. })) = (WorkloadKind::owner(text), &found) else {
+        return found.map(Whom::Pod);
+    };
+    let of_manifests = merged
+        .pods
+        .values()
+        .filter(|pod| !pod.is_api() && pod.runs.is_none());
+    let keys = of_manifests.filter_map(|pod| WorkloadKey::of(&pod.pod));
+    let keys: BTreeSet<WorkloadKey> = keys.filter(|key| key.owner() == owner).collect();
+    let mut keys = keys.into_iter();
+    match (keys.next(), keys.next()) {
+        (Some(key), None) => Ok(Whom::Workload(key)),
+        (None, _) => found.map(Whom::Pod),
+        (Some(one), Some(other)) => Err(ViewError::Invalid {
+            message: format!("{text:?} means {one} and {other}"),
+            help: Some("name the pods instead".to_owned()),
+        }),
+    }
 }
 
 /// The sources' states with the manifests of a request in the manifest directory.
@@ -108,6 +134,56 @@ pub(super) fn history(
     })
 }
 
+/// The revisions of a workload: those of its pod with the lowest number that has some, with what
+/// became of them at all pods.
+pub(super) fn workload_history(
+    key: &WorkloadKey,
+    histories: &Histories,
+) -> Result<HistoryReport, ViewError> {
+    let is_its = |history: &&History| {
+        let newest = history.newest.as_ref().and_then(|uid| history.get(uid));
+        newest.is_some_and(|newest| WorkloadKey::of(&newest.pod).as_ref() == Some(key))
+    };
+    let mut members: Vec<&History> = histories.values().filter(is_its).collect();
+    members.sort_by_key(|member| {
+        let newest = member.revisions.last();
+        newest.map(|newest| number(manifest_name(&newest.pod)))
+    });
+    let first = members.first().ok_or_else(|| ViewError::NotFound {
+        message: format!("no revision of {key} is known yet"),
+        help: None,
+    })?;
+    let name = FullName::new(key.owner(), key.namespace.as_str());
+    let mut report = history(&name, Some(first))?;
+    report.paused = members.iter().all(|member| member.paused);
+    for row in &mut report.revisions {
+        let Some(revision) = first.get(&row.uid) else {
+            continue;
+        };
+        let version = Key::of(revision);
+        let of_version = |history: &&&History| {
+            let current = history.current();
+            current.is_some_and(|current| Key::of(current) == version)
+        };
+        let pods = members.iter().filter(of_version).count();
+        (row.runs, row.pods) = (pods > 0, Some(pods));
+        let outcomes = members.iter().flat_map(|member| &member.revisions);
+        let mut failed = outcomes.filter_map(|revision| match &revision.outcome {
+            Outcome::Failed(cause) if Key::of(revision) == version => Some(cause),
+            _ => None,
+        });
+        let own = failed
+            .clone()
+            .find(|cause| &*cause.reason != FAILED_ELSEWHERE);
+        if let Some(cause) = own.or_else(|| failed.next()) {
+            "Failed".clone_into(&mut row.outcome);
+            row.reason = cause.reason.to_string();
+            row.message = cause.message.to_string();
+        }
+    }
+    Ok(report)
+}
+
 fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> RevisionReport {
     let uid = revision.uid();
     let (outcome, cause) = match &revision.outcome {
@@ -129,6 +205,7 @@ fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> 
             .is_some_and(|current| current.uid() == uid),
         wanted: history.newest.as_ref() == Some(&uid),
         changes: changes.unwrap_or_default(),
+        pods: None,
         uid,
     }
 }

@@ -194,12 +194,12 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.deploy.update_config.parallelism",
         Fate::Lost,
-        "all pods are updated at the same time",
+        "maxSurge and maxUnavailable of the Deployment say how many pods are updated at a time",
     ),
     row(
         "services.*.deploy.update_config.delay",
         Fate::Lost,
-        "all pods are updated at the same time",
+        "each pod is healthy before the next one is updated",
     ),
     row(
         "services.*.deploy.update_config.failure_action",

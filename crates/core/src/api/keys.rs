@@ -72,6 +72,11 @@ pub const RESTART_ON: &str = "mirrorlet.dev/restart-on";
 /// Our annotation of a pod that a workload of a manifest wants: that one, as `Deployment/web`. Never
 /// in a manifest.
 pub const WORKLOAD: &str = "mirrorlet.dev/workload";
+/// Our annotation of a workload's pods: a hash of their template, equal for all of one version. Never
+/// in a manifest.
+pub const TEMPLATE: &str = "mirrorlet.dev/pod-template-hash";
+/// Our annotation of a workload's pods: how they are updated, as JSON. Never in a manifest.
+pub const UPDATES: &str = "mirrorlet.dev/updates";
 /// Our annotation of a pod that the embedded API stores: the UID of the object, which stays the same
 /// while the pod's own follows its spec. Never in a manifest.
 pub const OBJECT_UID: &str = "mirrorlet.dev/object-uid";

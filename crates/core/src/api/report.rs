@@ -414,7 +414,7 @@ impl PodReport {
         let is_odd = self.rollout.as_ref().is_some_and(|rollout| {
             !matches!(
                 rollout.phase,
-                RolloutPhase::Preparing | RolloutPhase::Judging
+                RolloutPhase::Preparing | RolloutPhase::Waiting | RolloutPhase::Judging
             )
         });
         (rests || self.is_ready()) && !self.held && !is_odd && !has_error

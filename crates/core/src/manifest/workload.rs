@@ -82,6 +82,12 @@ pub(super) fn build_workload(
     let mut pod = pod;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::WORKLOAD.to_owned(), key.owner());
+    if let Some(updates) = &expansion.updates {
+        // Of all pods: the name of one is no part of it.
+        let hash = uid::static_uid(&pod_document(&key.name, kind, canonical), ctx);
+        annotations.insert(keys::TEMPLATE.to_owned(), hash.to_string());
+        annotations.insert(keys::UPDATES.to_owned(), updates.annotation());
+    }
     for (name, value) in expansion.annotations {
         annotations.entry(name.to_owned()).or_insert(value);
     }

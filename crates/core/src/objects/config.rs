@@ -90,6 +90,11 @@ impl Config {
         Some(config)
     }
 
+    /// Whether the objects are those of another pod's version.
+    pub(crate) fn has_objects_of(&self, other: &Self) -> bool {
+        (&self.maps, &self.secrets) == (&other.maps, &other.secrets)
+    }
+
     /// The values by kind, object and key. They hold those of Secrets.
     pub(crate) fn fields(&self) -> Map<String, Value> {
         let config_maps = self.maps.iter().filter_map(|(name, found)| {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::api::Pod;
+use crate::api::{Pod, keys};
 use crate::objects::Config;
 
 /// A pod, with the data of the objects that are a part of its version.
@@ -12,6 +12,8 @@ pub type Version<'a> = (&'a Pod, Option<&'a Config>);
 
 /// Annotations that the kubelet's sources set themselves.
 const CONFIG_PREFIX: &str = "kubernetes.io/config.";
+/// Annotations that follow from the workload's document.
+const OF_WORKLOAD: [&str; 2] = [keys::TEMPLATE, keys::UPDATES];
 /// The field of [`Config::fields`] with the values of Secrets.
 const SECRETS: &str = "secrets";
 
@@ -54,7 +56,7 @@ fn mask(fields: &mut Option<Value>, other: Option<&Value>, differs: &str) {
 fn author_fields((pod, config): Version<'_>) -> Value {
     let annotations = pod.metadata.annotations.iter().flatten();
     let annotations: BTreeMap<_, _> = annotations
-        .filter(|(key, _)| !key.starts_with(CONFIG_PREFIX))
+        .filter(|(key, _)| !key.starts_with(CONFIG_PREFIX) && !OF_WORKLOAD.contains(&key.as_str()))
         .collect();
     let mut metadata = serde_json::Map::new();
     if !annotations.is_empty() {

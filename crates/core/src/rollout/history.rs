@@ -177,7 +177,7 @@ impl History {
 
     /// Takes in what the source wants now. An edit is a new attempt, also of what failed before,
     /// and ends an undo.
-    pub(super) fn take_newest(&mut self, pod: &SourcePod, now: Timestamp) {
+    pub fn take_newest(&mut self, pod: &SourcePod, now: Timestamp) {
         let uid = pod.uid();
         let edited = self.newest.as_ref() != Some(&uid);
         let next = self.revisions.iter().map(|known| known.number).max();

@@ -27,6 +27,7 @@ mod beside;
 mod changes;
 mod command;
 mod gap;
+pub mod group;
 mod health;
 mod history;
 mod report;
@@ -38,6 +39,7 @@ pub use beside::{admitted_pod, beside_pod, beside_refused, is_beside, without_ho
 pub use changes::{Version, changed_fields, compared_fields};
 pub use command::{Command, Refused};
 pub use gap::Gap;
+pub use group::{Turn, UpdatePolicy, Updates};
 pub use health::{Health, Seen, assess, progress_deadline};
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use report::problem_lines;
@@ -109,6 +111,8 @@ pub struct Input<'a> {
     pub beside: View<'a>,
     /// How far the newest revision is prepared.
     pub preparation: &'a Preparation,
+    /// Whether the other pods of its workload leave it to be updated now.
+    pub turn: &'a Turn,
     /// Whether a failed revision is replaced by the healthy one, unless the pod says otherwise.
     pub restore: bool,
     /// The present time.
@@ -124,6 +128,8 @@ pub enum Phase {
     Preparing,
     /// It can't be prepared; the one before runs on.
     Held(Cause),
+    /// Other pods of its workload come first; the one before runs on.
+    Waiting(Cause),
     /// Rollouts are paused; the one before runs on.
     Paused,
     /// It runs, and is judged.
@@ -230,8 +236,11 @@ fn instead_of(
     if let Some(Outcome::Failed(cause)) = outcome {
         return (Phase::Restored(cause), None, None);
     }
-    if history.paused {
-        return (Phase::Paused, None, None);
+    match input.turn {
+        _ if history.paused => return (Phase::Paused, None, None),
+        Turn::Paused => return (Phase::Paused, None, None),
+        Turn::Waits(cause) => return (Phase::Waiting(cause.clone()), None, None),
+        Turn::Now => {}
     }
     match input.preparation {
         Preparation::Failed(cause) if worth_keeping => (Phase::Held(cause.clone()), None, None),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Cause, Decision, Phase, beside_pod, progress_deadline};
+use super::{Cause, Decision, Outcome, Phase, Updates, beside_pod, progress_deadline};
 use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, keys};
 use crate::desired::SourcePod;
@@ -64,7 +64,11 @@ impl Decision {
     ) -> Diagnostic {
         let cause = match &self.phase {
             Phase::Held(cause) | Phase::Failed(cause) | Phase::Restored(cause) => Some(cause),
-            Phase::Settled | Phase::Preparing | Phase::Paused | Phase::Judging => None,
+            Phase::Settled
+            | Phase::Preparing
+            | Phase::Waiting(_)
+            | Phase::Paused
+            | Phase::Judging => None,
         };
         let field = cause.filter(|_| report.target == report.newest);
         let field = field.and_then(|cause| cause.field.as_deref());
@@ -88,14 +92,19 @@ impl Decision {
             Phase::Settled => return None,
             Phase::Judging => (RolloutPhase::Judging, None),
             Phase::Preparing => (RolloutPhase::Preparing, None),
+            Phase::Waiting(cause) => (RolloutPhase::Waiting, Some(cause)),
             Phase::Paused => (RolloutPhase::Paused, None),
             Phase::Held(cause) => (RolloutPhase::Held, Some(cause)),
             Phase::Failed(cause) => (RolloutPhase::Failed, Some(cause)),
             Phase::Restored(cause) => (RolloutPhase::Restored, Some(cause)),
         };
+        let (phase, cause, target) = match self.goes_back(wanted) {
+            Some(cause) => (RolloutPhase::Restoring, Some(cause), newest),
+            None => (phase, cause, target),
+        };
         let text = |of: fn(&Cause) -> &Arc<str>| cause.map(of).map_or("", |text| text).to_owned();
         let (since, judged) = match &history.beside {
-            Some((_, since)) => (Some(*since), target),
+            Some((beside, since)) => (Some(*since), history.get(beside).unwrap_or(target)),
             None => (history.current.as_ref().map(|(_, since)| *since), running),
         };
         Some(RolloutReport {
@@ -110,6 +119,24 @@ impl Decision {
             deadline_seconds: (self.phase == Phase::Judging)
                 .then(|| progress_deadline(&judged.pod).as_secs()),
         })
+    }
+}
+
+impl Decision {
+    /// Why the newest revision of a workload's pod is replaced by an older one, while it is.
+    fn goes_back(&self, wanted: &SourcePod) -> Option<&Cause> {
+        let newest = self.history.get(&wanted.uid())?;
+        let target = self.history.target()?;
+        let under_way = matches!(
+            self.phase,
+            Phase::Preparing | Phase::Waiting(_) | Phase::Judging
+        );
+        match &newest.outcome {
+            Outcome::Failed(cause) if under_way && target.number != newest.number => {
+                Updates::of(&wanted.pod).map(|_| cause)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -136,8 +163,9 @@ pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<Strin
         let word = match report.phase {
             RolloutPhase::Held => "held",
             RolloutPhase::Failed => "failed",
-            RolloutPhase::Restored => "restored",
+            RolloutPhase::Restoring | RolloutPhase::Restored => "restored",
             RolloutPhase::Preparing
+            | RolloutPhase::Waiting
             | RolloutPhase::Judging
             | RolloutPhase::Undone
             | RolloutPhase::Paused => return None,
@@ -171,7 +199,11 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
     };
     let location = wanted.origin.location.as_str();
     let problem = match rollout.phase {
-        RolloutPhase::Preparing | RolloutPhase::Judging if target == newest => return None,
+        RolloutPhase::Preparing | RolloutPhase::Waiting | RolloutPhase::Judging
+            if target == newest =>
+        {
+            return None;
+        }
         RolloutPhase::Held => {
             let message = format!(
                 "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
@@ -184,18 +216,30 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
             let help = "mend the manifest, or go back to an older version: mirrorlet rollout undo";
             Diagnostic::error(Code::RolloutFailed, location, message).help(help)
         }
-        RolloutPhase::Restored => {
+        RolloutPhase::Restoring | RolloutPhase::Restored => {
+            let is_back = rollout.phase == RolloutPhase::Restored;
+            let verb = if is_back { "runs" } else { "is to run" };
             let message =
-                format!("{which} of pod {name} failed, the one before runs: {reason}: {message}");
+                format!("{which} of pod {name} failed, the one before {verb}: {reason}: {message}");
             let help = "mend the manifest: this version is not tried again until it changes, or by mirrorlet rollout retry";
             Diagnostic::error(Code::RolloutFailed, location, message).help(help)
         }
-        RolloutPhase::Preparing | RolloutPhase::Judging | RolloutPhase::Undone => {
+        RolloutPhase::Preparing
+        | RolloutPhase::Waiting
+        | RolloutPhase::Judging
+        | RolloutPhase::Undone => {
             let message = format!(
                 "pod {name} is to run revision {target}, by mirrorlet rollout undo; its manifest says revision {newest}"
             );
             let help = "change the manifest, or run mirrorlet rollout undo once more";
             Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
+        }
+        RolloutPhase::Paused if Updates::of(&wanted.pod).is_some_and(|updates| updates.paused) => {
+            let message = format!(
+                "pod {name} keeps revision {revision}: its workload says paused: true; the template is revision {newest}"
+            );
+            let help = "go on with paused: false in the document";
+            Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
         }
         RolloutPhase::Paused => {
             let message = format!(

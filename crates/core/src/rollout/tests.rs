@@ -129,6 +129,7 @@ impl Story {
                     failed_probe: None,
                 },
                 preparation: &self.preparation,
+                turn: &Turn::Now,
                 restore: self.restore,
                 now: at(self.now),
             },

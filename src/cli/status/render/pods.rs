@@ -83,6 +83,8 @@ pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
     let RolloutReport { reason, target, .. } = rollout;
     let mut words = match rollout.phase {
         RolloutPhase::Preparing => "preparing a new version".to_owned(),
+        RolloutPhase::Waiting => format!("waits: {}", rollout.message),
+        RolloutPhase::Restoring => format!("restoring: {reason}"),
         RolloutPhase::Held => format!("held: {reason}"),
         RolloutPhase::Failed => format!("failed: {reason}"),
         RolloutPhase::Restored => format!("restored: {reason}"),

@@ -9,12 +9,16 @@ use crate::api::{Diagnostic, PodUid, Timestamp};
 pub enum RolloutPhase {
     /// It is being prepared; the one before runs.
     Preparing,
+    /// Other pods of its workload are updated first; the one before runs.
+    Waiting,
     /// It can't be prepared; the one before runs.
     Held,
     /// It runs, and is judged.
     Judging,
     /// It failed and runs on.
     Failed,
+    /// It failed at another pod of its workload; the last healthy one is to run.
+    Restoring,
     /// It failed; the last healthy one runs.
     Restored,
     /// It is older than the manifest and runs because of an undo.
@@ -162,6 +166,9 @@ pub struct RevisionReport {
     pub runs: bool,
     /// Whether its manifest says it.
     pub wanted: bool,
+    /// Of a workload, how many pods run it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<usize>,
     /// The fields in which it differs from the revision before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,

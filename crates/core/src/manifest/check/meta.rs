@@ -160,10 +160,12 @@ fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) 
         );
         problems.help("in a manifest exported from the API server, remove this annotation, the uid and the status");
     }
-    for key in keys::OWN
-        .into_iter()
-        .chain([keys::WORKLOAD, keys::CRON_JOB])
-    {
+    for key in keys::OWN.into_iter().chain([
+        keys::WORKLOAD,
+        keys::TEMPLATE,
+        keys::UPDATES,
+        keys::CRON_JOB,
+    ]) {
         if annotations.contains_key(key) {
             problems.invalid(&at.key(key), "only the agent sets this annotation");
         }

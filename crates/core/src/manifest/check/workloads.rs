@@ -256,17 +256,6 @@ fn check_deployment(
     if seconds >= 0 && seconds <= spec.min_ready_seconds.unwrap_or(0) {
         problems.invalid(&deadline, "must be greater than minReadySeconds");
     }
-    if spec.paused == Some(true) {
-        let path = at.key("paused");
-        let message = "a Deployment can't be paused by its document";
-        problems.add_at_key(
-            Severity::Error,
-            Code::UnsupportedField,
-            &path,
-            message.to_owned(),
-        );
-        problems.help("remove the field, and pause its pods: mirrorlet rollout pause POD");
-    }
 }
 
 /// No two pods can have the same host port.

@@ -1,0 +1,448 @@
+//! The rollout of a workload: its pods are updated one after another, and a version that fails at
+//! one pod is run by none.
+//!
+//! Each pod has its own [`History`], and is prepared, switched and judged by itself. What is decided
+//! here follows from the histories of all pods of a workload and its [`Updates`] alone, so a restarted
+//! agent decides the same: which pods may be updated now, and which ones go back to an older version,
+//! because that of their document has failed at one of them.
+//!
+//! Upstream: `pkg/controller/deployment/util/deployment_util.go` (`ResolveFenceposts`),
+//! `pkg/controller/statefulset/stateful_set_control.go` (`updateStatefulSet`).
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::{Deserialize, Serialize};
+
+use super::{Cause, History, Outcome, Revision, RolloutStrategy, Settings};
+use crate::api::{FullName, Pod, PodUid, keys};
+use crate::objects::Config;
+
+mod command;
+
+pub use command::{obey_all, try_again};
+
+/// Reason of a pod whose version failed at another pod of its workload.
+pub const FAILED_ELSEWHERE: &str = "FailedAtAnotherPod";
+/// Reason of a pod that waits until other pods of its workload are updated.
+pub const WAITS: &str = "WaitsForItsTurn";
+
+/// In which order the pods of a workload are updated, and how many at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum UpdatePolicy {
+    /// Within limits, those that are not available first.
+    RollingUpdate {
+        /// How many new versions run beside others at a time; a percentage is rounded up.
+        max_surge: IntOrString,
+        /// How many pods may be unavailable; a percentage is rounded down.
+        max_unavailable: IntOrString,
+    },
+    /// All at the same time.
+    Recreate,
+    /// From the highest number to the lowest, each once those above it are available.
+    Ordered {
+        /// Pods of lower numbers keep their version.
+        partition: i32,
+        /// How many pods may be unavailable; a percentage is rounded down, 0 is 1.
+        max_unavailable: IntOrString,
+    },
+    /// None by itself.
+    OnDelete,
+}
+
+/// How a workload's pods are updated, as its document says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Updates {
+    /// Whether no pod is updated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// In which order, and how many at a time.
+    pub policy: UpdatePolicy,
+}
+
+impl Updates {
+    /// Returns how the workload of a pod is updated; none of a pod that is updated by itself.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let annotations = pod.metadata.annotations.as_ref()?;
+        serde_json::from_str(annotations.get(keys::UPDATES)?).ok()
+    }
+
+    /// The value of [`keys::UPDATES`] on the workload's pods.
+    #[must_use]
+    pub fn annotation(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Whether a pod may be updated now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Turn {
+    /// It may.
+    #[default]
+    Now,
+    /// Other pods of its workload come first.
+    Waits(Cause),
+    /// The document of its workload says that no pod is updated.
+    Paused,
+}
+
+/// A pod of a workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// Its name.
+    pub name: FullName,
+    /// Its number in the workload.
+    pub number: u32,
+    /// Its revisions, with the one that its document wants now.
+    pub history: History,
+    /// Whether its current revision is ready.
+    pub ready: bool,
+}
+
+/// The number at the end of a pod's name, without the node's suffix; 0 where there is none.
+#[must_use]
+pub fn number(manifest_name: &str) -> u32 {
+    let last = manifest_name.rsplit('-').next();
+    last.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// What a version is for all pods of a workload: the template, with the objects that are a part of it.
+#[derive(Debug, Clone)]
+pub struct Key {
+    template: String,
+    config: Option<Arc<Config>>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let same_objects = match (&self.config, &other.config) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.has_objects_of(other),
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        self.template == other.template && same_objects
+    }
+}
+
+impl Key {
+    /// The version that a pod's revision is of. One that was kept by an agent that didn't note the
+    /// template is like no other.
+    #[must_use]
+    pub fn of(revision: &Revision) -> Self {
+        let annotations = revision.pod.metadata.annotations.as_ref();
+        let template = annotations.and_then(|all| all.get(keys::TEMPLATE));
+        Self {
+            template: template.map_or_else(|| revision.uid().to_string(), Clone::clone),
+            config: revision.config.clone(),
+        }
+    }
+}
+
+/// Decides for each pod of a workload whether it may be updated now. Pods whose version failed at
+/// one of them have it as failed from then on, and go back to the last good one, as by an undo;
+/// unless `restore` or the pod says that one that runs stays.
+pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Turn> {
+    pause_newcomers(members);
+    go_back(members, restore);
+    let total = i32::try_from(members.len()).unwrap_or(i32::MAX);
+    let mut turns = match &updates.policy {
+        UpdatePolicy::RollingUpdate {
+            max_surge,
+            max_unavailable,
+        } => rolling(members, fenceposts(max_surge, max_unavailable, total)),
+        UpdatePolicy::Recreate => vec![Turn::Now; members.len()],
+        UpdatePolicy::Ordered {
+            partition,
+            max_unavailable,
+        } => {
+            let limit = scaled(max_unavailable, total, false).max(1);
+            ordered(members, *partition, limit)
+        }
+        UpdatePolicy::OnDelete => {
+            let words = "updateStrategy is OnDelete: the pod keeps its version";
+            vec![Turn::Waits(Cause::new(WAITS, words)); members.len()]
+        }
+    };
+    if updates.paused {
+        for (member, turn) in members.iter().zip(&mut turns) {
+            // A version that failed isn't kept for a pause.
+            if !member.returns() {
+                *turn = Turn::Paused;
+            }
+        }
+    }
+    turns
+}
+
+/// Most new versions beside others and most unavailable pods, of `total`. At least one is allowed.
+///
+/// Upstream: `ResolveFenceposts`.
+#[must_use]
+pub fn fenceposts(
+    max_surge: &IntOrString,
+    max_unavailable: &IntOrString,
+    total: i32,
+) -> (u32, u32) {
+    let surge = scaled(max_surge, total, true);
+    let unavailable = scaled(max_unavailable, total, false);
+    if surge == 0 && unavailable == 0 {
+        (0, 1)
+    } else {
+        (surge, unavailable)
+    }
+}
+
+/// A number, or a percentage of `total`; 0 of any other text.
+///
+/// Upstream: `GetScaledValueFromIntOrPercent` of `k8s.io/apimachinery/pkg/util/intstr`.
+fn scaled(value: &IntOrString, total: i32, up: bool) -> u32 {
+    let scaled = match value {
+        IntOrString::Int(number) => i64::from(*number),
+        IntOrString::String(text) => {
+            let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
+            let percent: u32 = percent.unwrap_or(0);
+            let hundredths = i64::from(percent).saturating_mul(i64::from(total));
+            hundredths.saturating_add(if up { 99 } else { 0 }) / 100
+        }
+    };
+    u32::try_from(scaled.max(0)).unwrap_or(u32::MAX)
+}
+
+impl Member {
+    /// Whether another revision runs than the target, which isn't known to fail.
+    fn wants_update(&self) -> bool {
+        let (Some(current), Some(target)) = (self.history.current(), self.history.target()) else {
+            return false;
+        };
+        current.uid() != target.uid()
+            && self.history.beside.is_none()
+            && !self.history.paused
+            && !is_failed(target)
+    }
+
+    /// Whether the target took its place, or runs beside another, and is not judged yet. Of one that
+    /// a person stopped, nothing is.
+    fn is_under_way(&self) -> bool {
+        !self.history.stopped && (self.history.beside.is_some() || self.is_unproven())
+    }
+
+    /// Whether the target took its place and is not judged yet.
+    fn is_unproven(&self) -> bool {
+        let (current, target) = (self.history.current(), self.history.target());
+        let (Some(current), Some(target)) = (current, target) else {
+            return false;
+        };
+        current.outcome == Outcome::Open && current.uid() == target.uid()
+    }
+
+    /// Whether it serves. One that a person stopped is not missed.
+    fn is_available(&self) -> bool {
+        self.history.stopped || (self.ready && !self.is_unproven())
+    }
+
+    /// Whether its target is to start beside the revision that runs.
+    fn starts_first(&self) -> bool {
+        let target = self.history.target();
+        target.is_some_and(|t| Settings::of(&t.pod).strategy == RolloutStrategy::StartFirst)
+    }
+
+    /// Whether it goes back to an older revision because the newest one failed.
+    fn returns(&self) -> bool {
+        let newest = self.history.newest.as_ref();
+        let newest = newest.and_then(|uid| self.history.get(uid));
+        self.history.undone_to.is_some() && newest.is_some_and(is_failed)
+    }
+}
+
+fn is_failed(revision: &Revision) -> bool {
+    matches!(revision.outcome, Outcome::Failed(_))
+}
+
+/// Has a pod that is added to a paused workload be paused, too.
+fn pause_newcomers(members: &mut [Member]) {
+    let mut known = members.iter().filter(|m| m.history.current.is_some());
+    let all_paused =
+        known.next().is_some_and(|one| one.history.paused) && known.all(|one| one.history.paused);
+    if all_paused {
+        for member in members {
+            member.history.paused = true;
+        }
+    }
+}
+
+/// Which pods may be updated under limits for new versions beside others and for pods that are
+/// unavailable. Those that are not available anyway are first, and cost nothing.
+fn rolling(members: &[Member], (surge, unavailable): (u32, u32)) -> Vec<Turn> {
+    let (surge, unavailable) = (surge.max(1), unavailable.max(1));
+    let mut under_way: Vec<&Member> = members.iter().filter(|m| m.is_under_way()).collect();
+    let mut missing: Vec<&Member> = members.iter().filter(|m| !m.is_available()).collect();
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|at| (members[*at].is_available(), members[*at].number));
+    let mut turns = vec![Turn::Now; members.len()];
+    for at in order {
+        let member = &members[at];
+        // Of one that a person stopped, nothing is started.
+        if !member.wants_update() || member.history.stopped {
+            continue;
+        }
+        let limit = if member.starts_first() {
+            surge
+        } else {
+            unavailable
+        };
+        let costs = !member.starts_first() && member.is_available();
+        let is_full = |pods: &[&Member], limit: u32| pods.len() >= limit as usize;
+        turns[at] = if is_full(&under_way, limit) {
+            waits_for(&under_way, "is being updated")
+        } else if costs && is_full(&missing, unavailable) {
+            waits_for(&missing, "is not available")
+        } else {
+            under_way.push(member);
+            if costs {
+                missing.push(member);
+            }
+            Turn::Now
+        };
+    }
+    turns
+}
+
+/// From the highest number to the lowest, as long as not too many are unavailable.
+fn ordered(members: &[Member], partition: i32, limit: u32) -> Vec<Turn> {
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(members[*at].number));
+    let mut missing: Vec<&Member> = Vec::new();
+    let mut turns = vec![Turn::Now; members.len()];
+    for at in order {
+        let member = &members[at];
+        let wants = member.wants_update();
+        let is_kept = i64::from(member.number) < i64::from(partition) && !member.returns();
+        if wants && is_kept {
+            let words = format!("the partition of its workload is {partition}");
+            turns[at] = Turn::Waits(Cause::new(WAITS, words));
+        } else if wants && missing.len() >= limit as usize {
+            turns[at] = waits_for(&missing, "is being updated");
+        } else if (wants && !member.history.stopped)
+            || member.is_under_way()
+            || !member.is_available()
+        {
+            missing.push(member);
+        }
+    }
+    turns
+}
+
+fn waits_for(pods: &[&Member], what: &str) -> Turn {
+    let name = pods.first().map(|pod| pod.name.name.to_string());
+    let words = format!("pod {} {what}", name.unwrap_or_default());
+    Turn::Waits(Cause::new(WAITS, words))
+}
+
+/// A version that failed at one pod is failed at all of them, and those that run it go back.
+fn go_back(members: &mut [Member], restore: bool) {
+    let failed = failed(members);
+    if failed.is_empty() {
+        return;
+    }
+    let good = last_good(members, &failed);
+    for member in members {
+        member.go_back(&failed, good.as_ref(), restore);
+    }
+}
+
+/// The versions that failed at a pod, each with the cause for the others.
+fn failed(members: &[Member]) -> Vec<(Key, Cause)> {
+    let mut failed: Vec<(Key, Cause)> = Vec::new();
+    for member in members {
+        for revision in &member.history.revisions {
+            let Outcome::Failed(cause) = &revision.outcome else {
+                continue;
+            };
+            let key = Key::of(revision);
+            let is_own = &*cause.reason != FAILED_ELSEWHERE;
+            let cause = if is_own {
+                let words = format!(
+                    "it failed at pod {}: {}: {}",
+                    member.name.name, cause.reason, cause.message
+                );
+                Cause::new(FAILED_ELSEWHERE, words).of_field(cause.field.clone())
+            } else {
+                cause.clone()
+            };
+            match failed.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, known)) if is_own => *known = cause,
+                Some(_) => {}
+                None => failed.push((key, cause)),
+            }
+        }
+    }
+    failed
+}
+
+/// The newest version that was healthy at every pod that has a healthy one.
+fn last_good(members: &[Member], failed: &[(Key, Cause)]) -> Option<Key> {
+    let good = |member: &Member| -> Vec<Key> {
+        let newest_first = member.history.revisions.iter().rev();
+        let healthy = newest_first.filter(|revision| revision.outcome == Outcome::Healthy);
+        healthy
+            .map(Key::of)
+            .filter(|key| !failed.iter().any(|(known, _)| known == key))
+            .collect()
+    };
+    let good: Vec<Vec<Key>> = members
+        .iter()
+        .map(good)
+        .filter(|all| !all.is_empty())
+        .collect();
+    let (first, others) = good.split_first()?;
+    let everywhere = |key: &&Key| others.iter().all(|other| other.contains(key));
+    first.iter().find(everywhere).cloned()
+}
+
+impl Member {
+    fn go_back(&mut self, failed: &[(Key, Cause)], good: Option<&Key>, restore: bool) {
+        let Some(target) = self.history.target() else {
+            return;
+        };
+        let restore = Settings::of(&target.pod).restore.unwrap_or(restore);
+        let (target, key) = (target.uid(), Key::of(target));
+        let good = self.good(&target, good);
+        let current = self.history.current.as_ref().map(|(uid, _)| uid.clone());
+        if let Some((_, cause)) = failed.iter().find(|(known, _)| *known == key) {
+            // A pod that knows no other version keeps the one it has.
+            let Some(good) = good else { return };
+            if !restore && current.as_ref() == Some(&target) {
+                return;
+            }
+            if !self.history.get(&target).is_some_and(is_failed) {
+                self.history
+                    .set_outcome(&target, Outcome::Failed(cause.clone()));
+            }
+            self.history.beside = None;
+            if current.as_ref() != Some(&good) {
+                let is_newest = self.history.newest.as_ref() == Some(&good);
+                self.history.undone_to = (!is_newest).then_some(good);
+            }
+        } else if self.returns()
+            && self.history.beside.is_none()
+            && current == self.history.undone_to
+            && good == current
+        {
+            // It is back.
+            self.history.undone_to = None;
+        }
+    }
+
+    /// The revision to go back to: the workload's last good one, or this pod's.
+    fn good(&self, failed: &PodUid, good: Option<&Key>) -> Option<PodUid> {
+        let newest_first = || self.history.revisions.iter().rev();
+        let of_workload = newest_first().find(|revision| good == Some(&Key::of(revision)));
+        let of_workload = of_workload.map(Revision::uid);
+        of_workload.or_else(|| self.history.last_healthy(failed))
+    }
+}
+
+#[cfg(test)]
+mod tests;
