@@ -123,6 +123,10 @@ SIMULATION_SEEDS ?= 10000
 simulate: ## 10,000 lives of a node in memory, thrown by dice (SIMULATION_SEEDS=… for more)
 	SIMULATION_SEEDS=$(SIMULATION_SEEDS) $(CARGO) test --locked --profile quick --test house simulation:: -- --nocapture
 
+.PHONY: fuzz
+fuzz: ## looks for inputs that break parsers and protocols, by libFuzzer (FUZZ_SECONDS=… for more than three minutes)
+	CARGO="$(CARGO)" hack/fuzz.sh
+
 .PHONY: mutants
 mutants: ## plants faults in a copy of the program, and has the simulation find each of them
 	hack/mutants.sh

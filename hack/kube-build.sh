@@ -7,15 +7,20 @@
 #   hack/kube-build.sh NAME…      these besides: kubelet, and Kubernetes' own test programs e2e.test, e2e_node.test, ginkgo, agnhost
 #   hack/kube-build.sh --only NAME…   these and nothing else
 #
-# And clients made of client-go, of this repository: of exec and port-forward (hack/kube/streamclient),
-# and an informer (hack/kube/informer). They are built again when their source has changed: seconds,
-# once kubectl was built.
+# And the programs of this repository, each built again when its source has changed: streamclient, a
+# client of exec and port-forward (hack/kube/streamclient), informer, an informer of client-go
+# (hack/kube/informer), and manifests, which reads manifests as the kubelet does (hack/kube/manifests).
+# Seconds, once the others were built.
 #
 # KUBE_VERSION=v1.36.3 builds those of another version than the pinned one, with the client-go of
 # that version in streamclient, from a module that is derived from Kubernetes' own.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+own_programs=(streamclient informer manifests)
+
+is_own() { [[ " ${own_programs[*]} " == *" $1 "* ]]; }
 
 # derive DIR: a module in DIR as hack/kube is one for the pinned version. Kubernetes' own go.mod names
 # modules of its own tree; those are published under a version that tells which they belong to.
@@ -33,7 +38,7 @@ derive() {
     } >"$dir/go.mod"
     # Sums are those of Go's checksum database.
     rm -f "$dir/go.sum"
-    cp -r "$REPO/hack/kube/streamclient" "$REPO/hack/kube/informer" "$dir/"
+    cp -r "${own_programs[@]/#/$REPO/hack/kube/}" "$dir/"
 }
 
 # build PROGRAM FILE: builds it from its package.
@@ -44,7 +49,7 @@ build() {
         agnhost) package=k8s.io/kubernetes/test/images/agnhost ;;
         e2e.test) package=k8s.io/kubernetes/test/e2e command=test flags=(-c) ;;
         e2e_node.test) package=k8s.io/kubernetes/test/e2e_node command=test flags=(-c) ;;
-        streamclient | informer) package=./$program ;;
+        streamclient | informer | manifests) package="./$program" ;;
         *) package="k8s.io/kubernetes/cmd/$program" ;;
     esac
     [ "$module" = "$REPO/hack/kube" ] || flags+=(-mod=mod)
@@ -60,15 +65,14 @@ if [ "${1:-}" = --only ]; then
 else
     # Debian's package may start a service of its own; the tests run an etcd on an address of theirs.
     need etcd etcd-server
-    wanted=(kube-apiserver kube-controller-manager kube-scheduler kubectl "$@" streamclient informer)
+    wanted=(kube-apiserver kube-controller-manager kube-scheduler kubectl "$@" "${own_programs[@]}")
 fi
-# file PROGRAM: where it is built to. The name of one of our own has the sum of its source, so that
+# file PROGRAM: where it is built to. The name of one of ours has the sum of its source, so that
 # checkouts side by side don't take each other's.
 file() {
-    case "$1" in
-        streamclient | informer) printf '%s/%s-%s\n' "$KUBE_BIN" "$1" "$(sha256sum "$REPO/hack/kube/$1/main.go" | cut -c1-16)" ;;
-        *) printf '%s\n' "$KUBE_BIN/$1" ;;
-    esac
+    local sum=""
+    ! is_own "$1" || sum="-$(sha256sum "$REPO/hack/kube/$1/main.go" | cut -c1-16)"
+    printf '%s\n' "$KUBE_BIN/$1$sum"
 }
 
 missing=()

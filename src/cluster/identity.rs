@@ -225,7 +225,8 @@ pub(super) fn read_bootstrap(access: &ApiAccess) -> Result<Option<Identity>, Con
 
 /// Reads the identity in a kubeconfig; `ours` is the file of the certificate that we store.
 /// Blocks on the disk.
-pub(super) fn held(path: &Path, ours: &Path) -> Held {
+#[must_use]
+pub fn held(path: &Path, ours: &Path) -> Held {
     if let Err(error) = std::fs::metadata(path)
         && error.kind() == std::io::ErrorKind::NotFound
     {

@@ -36,7 +36,7 @@ pub use credentials::CredentialsTask;
 pub use election::Election;
 pub use error::{Answer, ApiError};
 pub use events::EventTask;
-pub use identity::{ConnectError, IdentityStanding, NodeIdentity};
+pub use identity::{ConnectError, IdentityStanding, NodeIdentity, held};
 pub use lease::LeaseTask;
 pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use node::{NodeInputs, NodeStanding, NodeTask};

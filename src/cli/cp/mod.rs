@@ -6,7 +6,7 @@
 //! and nothing through a link in it ([`unpack`]).
 
 mod pack;
-mod unpack;
+pub mod unpack;
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};

@@ -18,7 +18,10 @@ use super::is_plain;
 
 /// Unpacks everything to `target`, which takes the place of `name`, the archive's own top. Of modes
 /// the bits of `modes` are kept. Returns what was left out, and why.
-pub(super) fn unpack(
+///
+/// # Errors
+/// It is no archive or incomplete, an entry leads out of `target`, or the disk refuses one.
+pub fn unpack(
     archive: impl Read,
     name: Option<&OsStr>,
     target: &Path,
@@ -53,7 +56,10 @@ impl Unpacking<'_> {
         let path = entry.path()?.into_owned();
         let to = self.place(&path)?;
         let mode = entry.header().mode()? & self.modes;
-        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.header().mtime()?);
+        let since = Duration::from_secs(entry.header().mtime()?);
+        let changed = SystemTime::UNIX_EPOCH
+            .checked_add(since)
+            .with_context(|| format!("{} has a time out of range", path.display()))?;
         let failed = || format!("failed to write {}", to.display());
         match entry.header().entry_type() {
             EntryType::Directory => {
@@ -251,6 +257,19 @@ mod tests {
             // tenants L1
             assert_eq!((mode(&target.join("su")), mode(&target)), (file, sub));
         }
+    }
+
+    #[test]
+    fn a_time_out_of_range_is_an_error() {
+        let mut header = Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_mtime(u64::MAX);
+        header.set_size(0);
+        let mut tar = Builder::new(Vec::new());
+        tar.append_data(&mut header, "top/a", io::empty()).unwrap();
+        let (bytes, dir) = (tar.into_inner().unwrap(), tempfile::tempdir().unwrap());
+        let error = unpack(&bytes[..], None, dir.path(), 0o777).unwrap_err();
+        assert_eq!(error.to_string(), "top/a has a time out of range");
     }
 
     #[test]

@@ -54,6 +54,12 @@ pub fn informer() -> PathBuf {
     of_source("informer", source)
 }
 
+/// The reader of manifests that is made of the kubelet, from this very source.
+pub fn manifest_reader() -> PathBuf {
+    let source = include_bytes!("../../../hack/kube/manifests/main.go");
+    of_source("manifests", source)
+}
+
 fn of_source(program: &str, source: &[u8]) -> PathBuf {
     let sum = mirrorlet_core::api::hex(&Sha256::digest(source)[..8]);
     built(&version(), &format!("{program}-{sum}"))

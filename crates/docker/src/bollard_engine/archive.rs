@@ -126,7 +126,7 @@ fn path_stat(response: &Response<Incoming>) -> Result<PathStat> {
     })
 }
 
-fn parse_path_stat(header: &[u8]) -> io::Result<PathStat> {
+pub(super) fn parse_path_stat(header: &[u8]) -> io::Result<PathStat> {
     #[derive(Deserialize)]
     struct Wire {
         mode: u32,

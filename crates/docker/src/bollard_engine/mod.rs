@@ -9,6 +9,8 @@
 mod archive;
 mod errors;
 mod exec;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod lines;
 mod streams;
 mod transport;

@@ -256,7 +256,7 @@ struct WireEvent {
 
 /// The event in a line. One that can't be understood is left out: the seldom list finds what it
 /// was about.
-fn event(line: &str) -> Option<EventMessage> {
+pub(super) fn event(line: &str) -> Option<EventMessage> {
     match serde_json::from_str::<WireEvent>(line) {
         Ok(wire) => Some(EventMessage {
             typ: Some(EventMessageTypeEnum::CONTAINER),
@@ -302,7 +302,7 @@ struct WireError {
     message: String,
 }
 
-fn pull_message(line: &str) -> Result<PullProgress> {
+pub(super) fn pull_message(line: &str) -> Result<PullProgress> {
     let wire: WirePull = serde_json::from_str(line).map_err(|e| EngineError::Decode {
         operation: Operation::PullImage.as_str(),
         cause: e.to_string(),

@@ -68,7 +68,7 @@ impl From<ImageInspect> for ImageFacts {
 /// nameless ones are no names.
 ///
 /// Upstream: `pkg/kubelet/images/image_gc_manager.go`, `pkg/kubelet/nodestatus/setters.go`.
-pub(super) fn seen(image: ImageSummary) -> ImageSeen {
+pub(crate) fn seen(image: ImageSummary) -> ImageSeen {
     let names = image.repo_digests.into_iter().chain(image.repo_tags);
     ImageSeen {
         names: names.filter(|name| !name.contains("<none>")).collect(),

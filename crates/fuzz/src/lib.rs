@@ -1,0 +1,45 @@
+//! What mirrorlet reads of others, as targets of a fuzzer: total functions of bytes.
+//!
+//! A target panics where the code under it does, or where a rule is broken that holds for every
+//! input. `hack/fuzz.sh` has libFuzzer look for such inputs; the unit tests run each target over its
+//! corpus, in which every input that was found is kept.
+//!
+//! `tests/upstream.rs` compares what the agent makes of the manifests of the corpus with what the kubelet
+//! makes of them.
+
+#![expect(clippy::unwrap_used, reason = "a target fails loudly, as tests do")]
+
+mod targets;
+#[cfg(test)]
+mod tests;
+
+/// One target.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of its corpus.
+    pub name: &'static str,
+    /// Reads an input.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    target("answers", targets::answers),
+    target("certificates", targets::certificates),
+    target("cgroups", targets::cgroups),
+    target("compose", targets::compose),
+    target("crons", targets::crons),
+    target("kubeconfig", targets::kubeconfig),
+    target("labels", targets::labels),
+    target("manifests", targets::manifests),
+    target("patches", targets::patches),
+    target("protobuf", targets::protobuf),
+    target("selectors", targets::selectors),
+    target("streams", targets::streams),
+    target("tars", targets::tars),
+    target("words", targets::words),
+];
+
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run }
+}
