@@ -70,6 +70,8 @@ async fn statuses_of_containers_have_resources_and_mounts() {
     let mut pod = bound(&bed, "bound", IMAGE, QUIET);
     pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
     pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod["spec"]["securityContext"] =
+        json!({"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000]});
     pod["spec"]["containers"][0]["resources"] = resources;
     pod["spec"]["containers"][0]["volumeMounts"] = mounts;
     bed.cluster.apply(&pod.to_string());
@@ -95,6 +97,25 @@ async fn statuses_of_containers_have_resources_and_mounts() {
                 {"name": "v", "mountPath": "/rw"},
                 {"name": "v", "mountPath": "/ro", "readOnly": true, "recursiveReadOnly": "Disabled"},
             ])
+        );
+        let user = json!({"uid": 1000, "gid": 3000, "supplementalGroups": [3000, 4000]});
+        // pods 49b
+        assert_eq!(status["user"], json!({"linux": user}));
+        let id = status["containerID"].as_str().unwrap();
+        let id = id.trim_start_matches("docker://");
+        let kernels = bed.docker(&["exec", id, "cat", "/proc/1/status"]);
+        let of = |field: &str| {
+            let line = kernels.lines().find_map(|line| line.strip_prefix(field));
+            line.unwrap()
+                .split_whitespace()
+                .next_back()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        // pods 49b
+        assert_eq!(
+            (of("Uid:"), of("Gid:"), of("Groups:")),
+            ("1000".into(), "3000".into(), "4000".into())
         );
     }
     // Later changes are written, and these are not written again.

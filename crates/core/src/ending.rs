@@ -102,6 +102,7 @@ pub fn remains(mut pod: Pod) -> Pod {
             container.resources = None;
             container.allocated_resources = None;
             container.volume_mounts = None;
+            container.user = None;
         }
     }
     pod

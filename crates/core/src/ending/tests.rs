@@ -143,6 +143,7 @@ fn large(phase: &str, state: &Value) -> Pod {
                 "restartCount": 0, "state": state, "resources": {"limits": {text.clone(): "1"}},
                 "allocatedResources": {text.clone(): "1"},
                 "volumeMounts": [{"name": text, "mountPath": text}],
+                "user": {"linux": {"uid": 1, "gid": 2, "supplementalGroups": [2]}},
             }],
         },
     }))
@@ -167,6 +168,7 @@ fn of_a_pod_that_is_over_only_its_remains_are_kept() {
             container.resources = None;
             container.allocated_resources = None;
             container.volume_mounts = None;
+            container.user = None;
         }
         assert_eq!(kept.status, Some(status));
         assert_eq!(PodUid::of(&kept), PodUid::of(&pod));

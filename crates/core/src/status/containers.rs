@@ -3,12 +3,14 @@
 //! Upstream: `pkg/kubelet/kubelet_pods.go` (`convertToAPIContainerStatuses`) and
 //! `pkg/kubelet/prober/prober_manager.go` (`UpdatePodStatus`).
 
+use crate::api::Pod;
 use crate::api::core::{
     self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, VolumeMountStatus,
 };
 use crate::observed::{ContainerState, ContainerStatus, Role};
 use crate::spec;
 
+use super::user::user;
 use super::{StatusInput, runs_again, time};
 
 /// The prefix of image ids, which no name has.
@@ -95,6 +97,7 @@ fn status(
     let mut status = of_instance(newest, before);
     status.volume_mounts = mounts(container);
     set_resources(&mut status, container, before);
+    status.user = user_of(input.pod, container, &status, before);
     // Made by the image's id: of the same container the spec knows its name.
     if newest.image.starts_with(IMAGE_ID) && newest.hash == spec::container_hash(container) {
         status.image = container.image.clone().unwrap_or_default();
@@ -198,6 +201,18 @@ fn mounts(container: &core::Container) -> Option<Vec<VolumeMountStatus>> {
         }
     };
     super::non_empty(mounts.map(status).collect())
+}
+
+/// The user of an instance: the one that it was started with, also where the spec has changed since.
+fn user_of(
+    pod: &Pod,
+    container: &core::Container,
+    status: &core::ContainerStatus,
+    before: Option<&core::ContainerStatus>,
+) -> Option<core::ContainerUser> {
+    let same = before.filter(|before| before.container_id == status.container_id);
+    let known = same.and_then(|before| before.user.clone());
+    known.or_else(|| user(pod, container))
 }
 
 /// Sets the resources of an instance: those that a running one was started with, also where the

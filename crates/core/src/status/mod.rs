@@ -24,6 +24,7 @@ mod printed;
 mod qos;
 #[cfg(test)]
 mod tests;
+mod user;
 
 pub use printed::{is_ready, printed_status};
 pub use qos::qos_class;

@@ -1,4 +1,4 @@
-//! Resources and mounts in statuses of containers, beside what the API server has of them.
+//! Resources, mounts and users in statuses of containers, beside what the API server has of them.
 //!
 //! An API server writes quantities in its own text (`500m` for `0.5`), and one that doesn't know
 //! these fields, or has their features disabled, drops them. Neither is a reason for a write.
@@ -12,7 +12,7 @@ use crate::api::core::{ContainerStatus, PodStatus, ResourceRequirements};
 use crate::api::quantity::Quantity;
 
 /// The fields of a container's status that API servers may drop.
-const DROPPED: [&str; 3] = ["resources", "allocatedResources", "volumeMounts"];
+const DROPPED: [&str; 4] = ["resources", "allocatedResources", "volumeMounts", "user"];
 
 /// Takes from the API server's status what the new one of the same instance doesn't have (of a pod
 /// that is over only the remains are known), and its text of equal quantities.
@@ -46,6 +46,9 @@ pub(super) fn keep(new: &mut PodStatus, old: &PodStatus) {
 fn keep_of(new: &mut ContainerStatus, old: &ContainerStatus) {
     if new.volume_mounts.is_none() {
         new.volume_mounts.clone_from(&old.volume_mounts);
+    }
+    if new.user.is_none() {
+        new.user.clone_from(&old.user);
     }
     let none = ResourceRequirements::default();
     if new.resources.as_ref().is_none_or(|r| *r == none) && new.allocated_resources.is_none() {

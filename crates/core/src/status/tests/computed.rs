@@ -634,3 +634,53 @@ fn a_container_has_the_resources_it_was_started_with_and_its_mounts() {
         assert_eq!(web["volumeMounts"], mounts);
     }
 }
+
+#[test]
+fn a_container_has_the_user_it_was_started_with_where_the_spec_decides_it() {
+    let with = |of_pod: Value, own: Value| {
+        let mut pod = pod("Always", vec![], &["web"]);
+        let spec = pod.spec.as_mut().unwrap();
+        spec.security_context = serde_json::from_value(of_pod).unwrap();
+        spec.containers[0].security_context = serde_json::from_value(own).unwrap();
+        pod
+    };
+    let user = |pod: &Pod, previous: Option<&core::PodStatus>| {
+        let seen = observed(vec![running(pod, "web")]);
+        let status = compute_pod_status(&StatusInput {
+            previous,
+            ..input(pod, &seen)
+        });
+        serde_json::to_value(state_of(&status, "web")).unwrap()["user"].take()
+    };
+    let linux = |uid: i64, gid: i64, groups: &[i64]| json!({"linux": {"uid": uid, "gid": gid, "supplementalGroups": groups}});
+    for (of_pod, own, expected) in [
+        (json!(null), json!(null), Value::Null),
+        // The image's /etc/passwd and /etc/group say the rest.
+        (json!({"runAsUser": 1000}), json!(null), Value::Null),
+        (json!({"runAsGroup": 3000}), json!(null), Value::Null),
+        (
+            json!({"runAsUser": 1000, "runAsGroup": 3000}),
+            json!(null),
+            linux(1000, 3000, &[3000]),
+        ),
+        (
+            json!({"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000, 3000], "fsGroup": 5}),
+            json!({"runAsUser": 0}),
+            linux(0, 3000, &[3000, 4000, 5]),
+        ),
+        (
+            json!({"fsGroup": 5}),
+            json!({"runAsUser": 7, "runAsGroup": 8}),
+            linux(7, 8, &[8, 5]),
+        ),
+    ] {
+        // pods 49b
+        assert_eq!(user(&with(of_pod, own), None), expected);
+    }
+    // Changed in the spec: the instance that runs has what it had.
+    let before = with(json!({"runAsUser": 1, "runAsGroup": 2}), json!(null));
+    let previous = compute_pod_status(&input(&before, &observed(vec![running(&before, "web")])));
+    let now = with(json!({"runAsUser": 3, "runAsGroup": 4}), json!(null));
+    // pods 49b
+    assert_eq!(user(&now, Some(&previous)), linux(1, 2, &[2]));
+}
