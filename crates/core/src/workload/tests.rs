@@ -119,7 +119,13 @@ fn a_pod_of_a_workload_is_the_pod_that_a_document_of_its_own_describes() {
     let (mut wanted, alone) = (pods(&document).remove(0), pods(&alone).remove(0));
     assert_eq!(PodUid::of(&wanted), PodUid::of(&alone));
     let annotations = wanted.metadata.annotations.as_mut().unwrap();
-    for key in [keys::WORKLOAD, ROLLOUT, PROGRESS_DEADLINE_SECONDS] {
+    for key in [
+        keys::WORKLOAD,
+        keys::TEMPLATE,
+        keys::UPDATES,
+        ROLLOUT,
+        PROGRESS_DEADLINE_SECONDS,
+    ] {
         assert!(annotations.remove(key).is_some(), "{key}");
     }
     assert_eq!(wanted, alone);
