@@ -204,6 +204,7 @@ impl AgentView for View {
                 .flat_map(|source| source.problems.iter().cloned()),
         );
         let jobs = self.jobs.states();
+        let pods = self.pods(&merged);
         StatusReport {
             agent: self.agent(),
             lacks: self.lacks.borrow().clone(),
@@ -217,7 +218,8 @@ impl AgentView for View {
             image_gc: self.image_gc.as_ref().map(|gc| gc.borrow().clone()),
             pressures: (*self.shortages.get()).clone(),
             sources,
-            pods: self.pods(&merged),
+            workloads: self.workload_reports(&pods),
+            pods,
             jobs: jobs.jobs.clone(),
             cron_jobs: jobs.cron_jobs.clone(),
             problems: problems.into_iter().collect(),

@@ -88,6 +88,9 @@ fn selected(
         });
         let is_named = |cron: &CronJobReport| args.pods.iter().any(|text| cron.is_named(text));
         report.cron_jobs.retain(is_named);
+        report
+            .workloads
+            .retain(|one| pods.iter().any(|pod| one.has(pod)));
         report = only(report, pods);
         report.jobs = jobs;
     } else if args.selector.is_some() || args.namespace.is_some() {
@@ -114,6 +117,13 @@ fn selected(
                 .as_ref()
                 .is_none_or(|ns| *ns == cron.namespace);
             of_namespace && args.selector.is_none()
+        });
+        report.workloads.retain(|one| {
+            let of_namespace = args
+                .namespace
+                .as_ref()
+                .is_none_or(|ns| *ns == one.namespace);
+            of_namespace && (args.selector.is_none() || pods.iter().any(|pod| one.has(pod)))
         });
         report = only(report, pods);
         report.jobs = jobs;

@@ -99,6 +99,7 @@ impl FakeView {
             report: Mutex::new(StatusReport {
                 jobs: Vec::new(),
                 cron_jobs: Vec::new(),
+                workloads: Vec::new(),
                 pulls: Vec::new(),
                 image_gc: None,
                 pressures: std::collections::BTreeMap::default(),

@@ -206,6 +206,8 @@ pub struct ShownPod {
     pub manifest_uid: PodUid,
     /// Whether it is being stopped.
     pub terminating: bool,
+    /// Whether its version is judged in the place of another.
+    pub is_judged: bool,
 }
 
 impl ShownPod {

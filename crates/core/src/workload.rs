@@ -434,5 +434,6 @@ fn annotations(
         .collect()
 }
 
+pub mod standing;
 #[cfg(test)]
 mod tests;

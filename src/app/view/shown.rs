@@ -9,12 +9,15 @@ use crate::server::view::{Shown, ShownPod};
 use crate::store::board::Phase;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
+use mirrorlet_core::api::report::{PodReport, RolloutPhase, WorkloadReport};
 use mirrorlet_core::desired::SourceWorkload;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
 use mirrorlet_core::rollout::problem_lines;
+use mirrorlet_core::workload::standing::report;
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 impl View {
     pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
@@ -47,6 +50,9 @@ impl View {
                     origin: Some(wanted.origin.clone()),
                     manifest_uid: wanted.manifest_uid(),
                     terminating: false,
+                    is_judged: wanted.rollout.as_ref().is_some_and(|rollout| {
+                        rollout.phase == RolloutPhase::Judging && rollout.revision == rollout.target
+                    }),
                 }
             })
             .collect();
@@ -68,6 +74,7 @@ impl View {
                 origin: None,
                 manifest_uid: view.uid,
                 terminating: true,
+                is_judged: false,
             });
         }
         pods
@@ -84,6 +91,17 @@ impl View {
             }
         }
         workloads.into_values().collect()
+    }
+
+    /// The workloads whose pods stay.
+    pub(super) fn workload_reports(&self, pods: &[PodReport]) -> Vec<WorkloadReport> {
+        let stays = |workload: &SourceWorkload| {
+            let kind = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?.kind;
+            matches!(kind, WorkloadKind::Deployment | WorkloadKind::DaemonSet).then_some(())
+        };
+        let workloads = self.workloads().into_iter();
+        let workloads = workloads.filter(|workload| stays(workload).is_some());
+        workloads.map(|workload| report(&workload, pods)).collect()
     }
 
     fn node(&self, merged: &Merged, before: &[NodeCondition]) -> Node {

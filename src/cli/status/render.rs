@@ -14,6 +14,7 @@ use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
 
 mod pods;
+mod workloads;
 
 pub(in crate::cli) use pods::beside;
 
@@ -38,6 +39,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     } else {
         out.push_str(&table::render(&pods::pods(report, now, wide)));
     }
+    workloads::workloads(&mut out, &report.workloads);
     cron_jobs(&mut out, &report.cron_jobs, now);
     jobs(&mut out, &report.jobs, now);
     if !wide {

@@ -85,6 +85,7 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
         jobs: Vec::new(),
         cron_jobs: Vec::new(),
+        workloads: Vec::new(),
         pulls: Vec::new(),
         image_gc: None,
         pressures: std::collections::BTreeMap::default(),

@@ -445,6 +445,7 @@ fn workload_object(
                 object: projection.objects.get(&pod_key)?,
                 is_newest: workload.pods.contains(&pod.manifest_uid),
                 terminating: pod.terminating,
+                is_judged: pod.is_judged,
             })
         })
         .collect();

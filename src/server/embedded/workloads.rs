@@ -6,6 +6,7 @@
 use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_core::desired::SourceWorkload;
 use mirrorlet_core::workload::WorkloadKind;
+use mirrorlet_core::workload::standing::{Progress, Wish};
 use serde_json::{Value, json};
 
 /// A pod of a workload.
@@ -16,6 +17,8 @@ pub(super) struct Member<'a> {
     pub(super) is_newest: bool,
     /// Whether it is being stopped.
     pub(super) terminating: bool,
+    /// Whether its version is judged in the place of another.
+    pub(super) is_judged: bool,
 }
 
 impl Member<'_> {
@@ -90,37 +93,37 @@ fn deployment(object: &mut Value, pods: &[Member<'_>], held: Option<String>) {
     let live = count(pods, |pod| !pod.terminating);
     let ready = count(pods, |pod| !pod.terminating && pod.is_ready());
     let updated = count(pods, |pod| pod.is_newest && !pod.terminating);
-    let available = if ready >= wanted {
-        json!({"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable",
-            "message": "Deployment has minimum availability."})
-    } else {
-        json!({"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable",
-            "message": "Deployment does not have minimum availability."})
+    let available = count(pods, |pod| {
+        !pod.terminating && pod.is_ready() && !pod.is_judged
+    });
+    let wish = Wish::of(object);
+    let number = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
+    let progress = Progress {
+        wanted: wish.pods,
+        live: number(live),
+        updated: number(updated),
+        available: number(available),
+        unavailable_max: wish.unavailable_max,
+        paused: wish.paused,
+        failed: held.as_deref(),
     };
-    let progressing = match held {
-        // The word by which `kubectl rollout status` ends.
-        Some(why) => json!({"type": "Progressing", "status": "False",
-            "reason": "ProgressDeadlineExceeded", "message": why}),
-        None if ready >= wanted && updated >= wanted => {
-            json!({"type": "Progressing", "status": "True",
-            "reason": "NewReplicaSetAvailable", "message": "All pods are of the newest version."})
-        }
-        None => json!({"type": "Progressing", "status": "True",
-            "reason": "ReplicaSetUpdated", "message": "Pods are being started."}),
-    };
+    let conditions = progress.conditions();
     let generation = generation(object);
     object["metadata"]["generation"] = generation.clone();
     let mut status = json!({
         "observedGeneration": generation,
-        "conditions": [available, progressing],
+        "conditions": conditions,
     });
     // As upstream, a count of 0 is left out.
     for (key, number) in [
         ("replicas", live),
         ("updatedReplicas", updated),
         ("readyReplicas", ready),
-        ("availableReplicas", ready),
-        ("unavailableReplicas", wanted.saturating_sub(ready).max(0)),
+        ("availableReplicas", available),
+        (
+            "unavailableReplicas",
+            wanted.saturating_sub(available).max(0),
+        ),
     ] {
         if number > 0 {
             status[key] = number.into();
@@ -222,6 +225,7 @@ mod tests {
                     object,
                     is_newest: *is_newest,
                     terminating: false,
+                    is_judged: false,
                 })
                 .collect();
             complete(&mut object, WorkloadKind::Deployment, &workload, &members);

@@ -16,6 +16,7 @@ mod rollout;
 mod story;
 mod top;
 mod volumes;
+mod workloads;
 
 pub use images::{ImageReport, ImagesReport};
 pub use jobs::{CronJobReport, JobReport};
@@ -27,6 +28,7 @@ pub use rollout::{
 pub use story::{EventReport, ExplainReport, StoryReport};
 pub use top::{ContainerUsage, PodUsage, TopReport, UsageReport};
 pub use volumes::{VolumeReport, VolumeState, VolumesReport};
+pub use workloads::{WorkloadCondition, WorkloadReport};
 
 /// One look at a running agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,6 +61,9 @@ pub struct StatusReport {
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
     pub pods: Vec<PodReport>,
+    /// Every Deployment and `DaemonSet` of its manifests, by namespace and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<WorkloadReport>,
     /// Every Job of its manifests, by namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobReport>,
