@@ -4,7 +4,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "helpers of tests fail loudly, as tests do"
 )]
 
@@ -16,7 +15,7 @@ use std::process::Command;
 use mirrorlet_core::api::quantity::Quantity;
 use mirrorlet_core::api::{NodeName, Pod};
 use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::manifest::{ParseContext, parse_manifest};
+use mirrorlet_core::manifest::{Document, ParseContext, parse_manifest};
 use serde_json::Value;
 
 #[path = "../../../tests/common/cluster/programs.rs"]
@@ -145,7 +144,7 @@ fn ours(file: &Path) -> Result<Vec<Pod>, String> {
     {
         return Err(error.message.clone());
     }
-    let pods = parsed.documents.iter().flat_map(|document| document.pods());
+    let pods = parsed.documents.iter().flat_map(Document::pods);
     let pods: Vec<Pod> = pods.map(|pod| Pod::clone(pod)).collect();
     if pods.is_empty() {
         return Err("no pod".to_owned());

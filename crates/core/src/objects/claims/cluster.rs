@@ -54,8 +54,8 @@ pub fn bound_storage(
     let affinity = volume.spec.node_affinity.as_ref();
     if let Some(selector) = affinity.and_then(|affinity| affinity.required.as_ref()) {
         let node = node.ok_or("the labels of this Node are not known yet")?;
-        let none = BTreeMap::new();
-        let labels = node.metadata.labels.as_ref().unwrap_or(&none);
+        let unlabelled = BTreeMap::new();
+        let labels = node.metadata.labels.as_ref().unwrap_or(&unlabelled);
         let node_name = node.metadata.name.as_deref().unwrap_or_default();
         if !selects_node(selector, node_name, labels) {
             return Err(format!(
