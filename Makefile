@@ -162,6 +162,14 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/kube-build.sh
 	BENCH_BINARY=$(BINARY) BENCH_COMPOSE="$$(hack/compose-build.sh)" $(CARGO) bench --locked --profile quick --bench agent --bench rollouts --bench cluster --bench embedded
 
+# An hour, unless SOAK_SECONDS says another time.
+.PHONY: soak
+soak: binary ## churn on one agent for an hour (SOAK_SECONDS=…): memory, descriptors and threads must not grow
+	hack/docker-up.sh
+	hack/images.sh
+	hack/kube-build.sh
+	BENCH_BINARY=$(BINARY) $(CARGO) bench --locked --profile quick --bench soak
+
 conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh
 	MIRRORLET=$(BINARY) hack/conformance/run.sh

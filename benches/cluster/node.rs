@@ -59,6 +59,8 @@ impl Agent {
         let log = std::env::var("BENCH_LOG").unwrap_or("warn".into());
         let child = Command::new(&settings.binary)
             .args(["run", "--node-name", node, "--docker", &bed.docker])
+            // As agents of tests: the machine's disk may be nearly full.
+            .args(["--eviction-hard", "none"])
             .args([
                 "--metrics-address",
                 "none",
@@ -93,9 +95,14 @@ impl Agent {
         Ok((agent, recorder))
     }
 
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
     /// Its resident memory, in MiB.
     pub fn rss_mib(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes: f64 = line
             .and_then(|line| line.trim().strip_suffix(" kB"))

@@ -1,0 +1,239 @@
+//! Hours of churn on one agent: whatever it holds at rest must not grow.
+//!
+//! Starts etcd and kube-apiserver of its own and the program as a child process on the real Engine,
+//! then edits, removes and crashes pods, runs commands in them, follows their logs, forwards their
+//! ports, and stops and starts the API server. At rest after the first minute and at rest in the end it
+//! reads resident memory, descriptors and threads of the agent, and the Engine's goroutines,
+//! descriptors and event listeners. Ends with 1 if anything has grown by more than its limit.
+//!
+//! `make soak` runs it for an hour; `SOAK_SECONDS` is another time.
+#![allow(unreachable_pub, reason = "a program's own modules")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "it shares the tests' bed and cluster, which fail loudly"
+)]
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+
+mod churn;
+#[path = "../../tests/common/mod.rs"]
+mod common;
+#[path = "../cluster/node.rs"]
+#[expect(dead_code, reason = "shared with a bench that needs more")]
+mod node;
+#[path = "../agent/process.rs"]
+#[expect(dead_code, reason = "shared with a bench that needs more")]
+mod process;
+#[path = "../common/settings.rs"]
+mod settings;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use churn::Churn;
+use common::cluster::Options;
+use node::Agent;
+use settings::{binary, number};
+
+/// The time of churn before the first look.
+const FIRST: Duration = Duration::from_secs(60);
+/// Time without churn before a look: what waits for streams, watches and connections to end is over.
+const REST: Duration = Duration::from_secs(30);
+/// Looks of which the least counts: another program's call may be under way at one of them.
+const LOOKS: usize = 5;
+/// Time between them.
+const BETWEEN: Duration = Duration::from_secs(2);
+
+/// The settings of a run.
+pub struct Settings {
+    /// The program.
+    pub binary: PathBuf,
+}
+
+/// What is held at rest.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    rss_mib: f64,
+    /// Without pages of the program's file, which are read as they are first run.
+    anonymous_mib: f64,
+    descriptors: f64,
+    threads: f64,
+    engine_goroutines: f64,
+    engine_descriptors: f64,
+    engine_listeners: f64,
+}
+
+/// A figure by its name: how it is read, and by how much it may grow.
+struct Figure {
+    name: &'static str,
+    of: fn(&Held) -> f64,
+    growth_max: f64,
+}
+
+const FIGURES: [Figure; 7] = [
+    Figure {
+        name: "agent: resident memory [MiB]",
+        of: |held| held.rss_mib,
+        growth_max: 2.0,
+    },
+    Figure {
+        name: "agent: … anonymous [MiB]",
+        of: |held| held.anonymous_mib,
+        growth_max: 2.0,
+    },
+    Figure {
+        name: "agent: descriptors",
+        of: |held| held.descriptors,
+        growth_max: 3.0,
+    },
+    // Those of the pool for blocking work come and go.
+    Figure {
+        name: "agent: threads",
+        of: |held| held.threads,
+        growth_max: 4.0,
+    },
+    Figure {
+        name: "Engine: goroutines",
+        of: |held| held.engine_goroutines,
+        growth_max: 10.0,
+    },
+    Figure {
+        name: "Engine: descriptors",
+        of: |held| held.engine_descriptors,
+        growth_max: 10.0,
+    },
+    Figure {
+        name: "Engine: event listeners",
+        of: |held| held.engine_listeners,
+        growth_max: 0.0,
+    },
+];
+
+impl Held {
+    /// Reads all of it once.
+    fn look(agent: &Agent) -> anyhow::Result<Self> {
+        let pid = agent.pid();
+        let format = "{{.NGoroutines}} {{.NFd}} {{.NEventsListener}}";
+        let info = agent.bed.docker(&["info", "--format", format]);
+        let numbers: Result<Vec<f64>, _> = info.split_whitespace().map(str::parse).collect();
+        let [goroutines, descriptors, listeners] = numbers?[..] else {
+            anyhow::bail!("the Engine says {info:?}");
+        };
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).context("the agent ended")?;
+        Ok(Self {
+            rss_mib: process::memory_mib(pid, "VmRSS"),
+            anonymous_mib: process::memory_mib(pid, "RssAnon"),
+            descriptors: count(entries.count()),
+            threads: count(process::threads(pid)),
+            engine_goroutines: goroutines,
+            engine_descriptors: descriptors,
+            engine_listeners: listeners,
+        })
+    }
+
+    /// Reads it a few times, at rest.
+    async fn at_rest(agent: &Agent) -> anyhow::Result<Self> {
+        tokio::time::sleep(REST).await;
+        let mut least = Self::look(agent)?;
+        for _ in 1..LOOKS {
+            tokio::time::sleep(BETWEEN).await;
+            let now = Self::look(agent)?;
+            least = Self {
+                rss_mib: least.rss_mib.min(now.rss_mib),
+                anonymous_mib: least.anonymous_mib.min(now.anonymous_mib),
+                descriptors: least.descriptors.min(now.descriptors),
+                threads: least.threads.min(now.threads),
+                engine_goroutines: least.engine_goroutines.min(now.engine_goroutines),
+                engine_descriptors: least.engine_descriptors.min(now.engine_descriptors),
+                engine_listeners: least.engine_listeners.min(now.engine_listeners),
+            };
+        }
+        Ok(least)
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for figure in &FIGURES {
+            write!(f, "{} {:.1}; ", figure.name, (figure.of)(self))?;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of descriptors and threads are small.
+fn count(number: usize) -> f64 {
+    u32::try_from(number).map_or(f64::INFINITY, f64::from)
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    // `cargo test --all-targets` runs bench programs too, without this flag.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let settings = Settings { binary: binary() };
+    let seconds = number("SOAK_SECONDS", 3600)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(soak(&settings, Duration::from_secs(seconds)))
+}
+
+async fn soak(settings: &Settings, whole: Duration) -> anyhow::Result<ExitCode> {
+    let cluster = Options::default().without_scheduler().start().await;
+    let (agent, _) = Agent::serving(settings, &cluster, "soak").await?;
+    let began = Instant::now();
+    let mut churn = Churn::begin(&agent, &cluster).await?;
+    churn.until(began + FIRST.min(whole)).await?;
+    churn.rest().await?;
+    let first = Held::at_rest(&agent).await?;
+    println!("after the first minute, {}: {first}", churn.done());
+    let mut next = FIRST;
+    while began.elapsed() < whole {
+        next += FIRST;
+        churn.until(began + next.min(whole)).await?;
+        println!(
+            "{:>5} s: {}",
+            began.elapsed().as_secs(),
+            Held::look(&agent)?
+        );
+    }
+    churn.rest().await?;
+    let last = Held::at_rest(&agent).await?;
+    println!("after {} s: {}", began.elapsed().as_secs(), churn.done());
+    Ok(compare(&first, &last))
+}
+
+/// Prints both, and whether nothing has grown.
+fn compare(first: &Held, last: &Held) -> ExitCode {
+    println!(
+        "\n{:<32} {:>10} {:>10} {:>8} {:>6}",
+        "at rest", "1st minute", "end", "growth", "limit"
+    );
+    let mut has_grown = false;
+    for figure in &FIGURES {
+        let (before, after) = ((figure.of)(first), (figure.of)(last));
+        let growth = after - before;
+        let verdict = if growth > figure.growth_max {
+            "FAIL"
+        } else {
+            "ok"
+        };
+        has_grown |= growth > figure.growth_max;
+        println!(
+            "{:<32} {before:>10.1} {after:>10.1} {growth:>8.1} {:>6.1}  {verdict}",
+            figure.name, figure.growth_max
+        );
+    }
+    if has_grown {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
