@@ -51,6 +51,7 @@ check: fmt scripts versions lint ## format and lints: no Docker needed
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
 	hack/docker-up.sh
 	hack/kube-build.sh
+	hack/helm-build.sh
 	hack/metrics-server-build.sh
 	hack/images.sh
 	hack/registry.sh
@@ -83,6 +84,7 @@ kube-versions:
 	KUBE_VERSION=$(KUBECTL_OLDEST) hack/kube-build.sh --only kubectl
 
 test-versions: kube-versions ## the tests that meet Kubernetes, on its newest servers, and with its oldest and newest kubectl (built once, twenty minutes)
+	hack/helm-build.sh
 	hack/docker-up.sh
 	hack/metrics-server-build.sh
 	hack/images.sh

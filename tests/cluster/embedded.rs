@@ -1,6 +1,7 @@
 //! kubectl without a cluster: the embedded API of an agent that runs alone.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -22,9 +23,14 @@ impl Box {
     }
 
     pub(super) async fn start_on(bed: Bed) -> Self {
+        Self::start_at(bed, ([127, 0, 0, 1], 0).into()).await
+    }
+
+    /// Starts one whose API is at that address.
+    pub(super) async fn start_at(bed: Bed, address: SocketAddr) -> Self {
         let _ = std::fs::remove_file(bed.path().join("kubeconfig"));
         let mut resolved = bed.resolved();
-        resolved.config.api_address = Some(([127, 0, 0, 1], 0).into());
+        resolved.config.api_address = Some(address);
         let agent = bed.agent_as(resolved).await;
         let this = Self { bed, agent };
         eventually("a kubeconfig", || this.kubeconfig().exists().then_some(())).await;

@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use self::fields::{Path, delete, fields_of_object, has, leaves, look_up, put_in, take_out, words};
 use crate::meta;
 use crate::patch;
-use crate::resources::Resource;
 use crate::status::Status;
 
 /// Content type of an apply.
@@ -69,6 +68,11 @@ fn set_entries(
         fields.is_none_or(Map::is_empty)
     };
     entries.retain(|entry| !is_empty(entry));
+    // Upstream: `sortEncodedManagedFields` of `managedfields/internal/managedfields.go`.
+    entries.sort_by_cached_key(|entry| {
+        ["operation", "time", "manager", "apiVersion"]
+            .map(|key| entry[key].as_str().unwrap_or_default().to_owned())
+    });
     while entries.len() > MANAGERS_MAX {
         let oldest = entries
             .iter()
@@ -136,7 +140,6 @@ pub fn note_update(object: &mut Value, before: Option<&Value>, manager: &str, no
 pub fn apply(
     before: Option<&Value>,
     applied: &Value,
-    resource: &Resource,
     manager: &str,
     force: bool,
     now: &str,
@@ -170,21 +173,16 @@ pub fn apply(
                 take_out(&mut entry["fieldsV1"], path);
             } else {
                 let of = |key: &str| entry[key].as_str().unwrap_or_default();
-                let message = format!(
-                    "conflict with {:?} using {}",
-                    of("manager"),
-                    of("apiVersion")
-                );
+                let mut message = format!("conflict with {:?}", of("manager"));
+                if of("operation") == UPDATED {
+                    message = format!("{message} using {}", of("apiVersion"));
+                }
                 conflicts.push((message, words(path)));
             }
         }
     }
     if !conflicts.is_empty() {
-        return Err(Status::apply_conflict(
-            resource,
-            meta::name(live),
-            &conflicts,
-        ));
+        return Err(Status::apply_conflict(&conflicts));
     }
     let mut object = live.clone();
     let own = entries.iter().find(|entry| is_of(entry, manager, APPLIED));
@@ -216,7 +214,6 @@ pub fn apply(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::DEPLOYMENTS;
 
     const NOW: &str = "2026-01-02T03:04:05Z";
 
@@ -241,7 +238,7 @@ mod tests {
         manager: &str,
         force: bool,
     ) -> Result<Value, Status> {
-        apply(before, applied, &DEPLOYMENTS, manager, force, NOW)
+        apply(before, applied, manager, force, NOW)
     }
 
     fn containers(object: &Value) -> &Value {

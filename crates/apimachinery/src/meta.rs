@@ -137,13 +137,39 @@ pub fn generate_name(
     Ok(())
 }
 
+/// The kinds that have no generations, though they have a spec.
+const WITHOUT_GENERATION: [&str; 5] = [
+    "Service",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "Namespace",
+    "Lease",
+];
+
+/// Takes out what is set to nothing in the metadata, as a decoded object doesn't have it.
+fn tidy(metadata: &mut Map<String, Value>) {
+    for key in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let is_empty = match metadata.get(key) {
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(Value::Null) => true,
+            Some(_) | None => false,
+        };
+        if is_empty {
+            metadata.remove(key);
+        }
+    }
+}
+
 /// Makes a body a new object: its identity is the server's affair, and so is its status.
 pub fn begin(object: &mut Value, uid: &str, now: &str) {
     if let Some(map) = object.as_object_mut() {
         map.remove("status");
     }
-    let has_spec = object.get("spec").is_some();
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let has_spec = object.get("spec").is_some() && !WITHOUT_GENERATION.contains(&kind);
     let metadata = metadata(object);
+    tidy(metadata);
     for key in [
         "resourceVersion",
         "selfLink",
@@ -201,6 +227,7 @@ pub fn succeed(object: &mut Value, before: &Value, resource: &Resource) -> Resul
     .map(|key| (key, old.get(key).cloned()))
     .collect();
     let metadata = metadata(object);
+    tidy(metadata);
     for (key, value) in kept {
         match value {
             Some(value) => metadata.insert(key.to_owned(), value),

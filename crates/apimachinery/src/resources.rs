@@ -209,6 +209,18 @@ pub static DEPLOYMENTS: Resource = Resource {
     ..BASE
 };
 
+/// `ReplicaSet`s: there are none, but clients that follow a Deployment list and watch them.
+pub static REPLICA_SETS: Resource = Resource {
+    group: "apps",
+    plural: "replicasets",
+    singular: "replicaset",
+    kind: "ReplicaSet",
+    short_names: &["rs"],
+    categories: &["all"],
+    verbs: READ,
+    ..BASE
+};
+
 /// `DaemonSet`s.
 pub static DAEMON_SETS: Resource = Resource {
     group: "apps",
@@ -311,6 +323,7 @@ pub static RESOURCES: &[&Resource] = &[
     &SERVICES,
     &DAEMON_SETS,
     &DEPLOYMENTS,
+    &REPLICA_SETS,
     &SUBJECT_REVIEWS,
     &ACCESS_REVIEWS,
     &CRON_JOBS,

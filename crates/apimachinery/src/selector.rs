@@ -139,6 +139,20 @@ fn label_requirement(part: &str) -> Option<LabelRequirement> {
     })
 }
 
+/// The words about a field that objects can't be selected by.
+///
+/// Upstream: those of resources with fields of their own, and `DefaultMetaV1FieldSelectorConversion`
+/// of `apimachinery/pkg/runtime/conversion.go`.
+fn unknown(field: &str, resource: &Resource) -> String {
+    if fields_of(resource).is_empty() {
+        format!(
+            "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        )
+    } else {
+        format!("field label not supported: {field}")
+    }
+}
+
 /// The fields that objects can be selected by, besides name and namespace.
 ///
 /// Upstream: `pkg/apis/core/v1/conversion.go`, `pkg/registry/core/event/strategy.go`.
@@ -189,8 +203,7 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
         };
         let of_all = ["metadata.name", "metadata.namespace"];
         if !of_all.contains(&field) && !fields_of(resource).contains(&field) {
-            let message = format!("field label not supported: {field}");
-            return Err(Status::bad_request(message));
+            return Err(Status::bad_request(unknown(field, resource)));
         }
         requirements.push(FieldRequirement {
             field: field.to_owned(),

@@ -138,7 +138,7 @@ impl Status {
 
     /// Other managers have fields of an apply: what each says, and the field.
     #[must_use]
-    pub fn apply_conflict(resource: &Resource, name: &str, conflicts: &[(String, String)]) -> Self {
+    pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let each: Vec<_> = conflicts
             .iter()
             .map(|(why, field)| format!("{why}: {field}"))
@@ -149,17 +149,16 @@ impl Status {
             conflicts.len(),
             each.join(", ")
         );
-        let mut status = Self::new(409, "Conflict", message).about(resource, name);
         let causes: Vec<_> = conflicts
             .iter()
             .map(|(why, field)| {
                 json!({"reason": "FieldManagerConflict", "message": why, "field": field})
             })
             .collect();
-        if let Some(details) = &mut status.details {
-            details["causes"] = causes.into();
+        Self {
+            details: Some(json!({"causes": causes}).into()),
+            ..Self::new(409, "Conflict", message)
         }
-        status
     }
 
     /// The object was changed since the client read it.

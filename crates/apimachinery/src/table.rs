@@ -26,7 +26,7 @@ pub enum Include {
 }
 
 /// The columns of each resource. `~` stands before those that only `-o wide` shows, `#` before
-/// numbers.
+/// numbers, `?` before what is true or false.
 static COLUMNS: &[(&str, &[&str])] = &[
     (
         "pods",
@@ -166,8 +166,8 @@ static COLUMNS: &[(&str, &[&str])] = &[
             "Name",
             "Schedule",
             "Timezone",
-            "Suspend",
-            "Active",
+            "?Suspend",
+            "#Active",
             "Last Schedule",
             "Age",
             "~Containers",
@@ -198,10 +198,15 @@ pub fn table(
     let definitions: Vec<_> = columns
         .iter()
         .map(|column| {
-            let name = column.trim_start_matches(['~', '#']);
+            let name = column.trim_start_matches(['~', '#', '?']);
+            let kind = match column.as_bytes().first() {
+                Some(b'#') => "integer",
+                Some(b'?') => "boolean",
+                Some(_) | None => "string",
+            };
             json!({
                 "name": name,
-                "type": if column.starts_with('#') { "integer" } else { "string" },
+                "type": kind,
                 "format": if name == "Name" { "name" } else { "" },
                 "description": "",
                 "priority": i32::from(column.starts_with('~')),

@@ -156,10 +156,10 @@ pub(super) fn with_warnings(mut answer: Response<Body>, warnings: &[String]) -> 
     for warning in warnings {
         let text: String = warning
             .chars()
-            .map(|c| match c {
-                '"' => '\'',
-                c if c.is_ascii() && !c.is_control() => c,
-                _ => ' ',
+            .flat_map(|c| match c {
+                '"' | '\\' => vec!['\\', c],
+                c if c.is_ascii() && !c.is_control() => vec![c],
+                _ => vec![' '],
             })
             .collect();
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {

@@ -8,7 +8,7 @@ use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
 use mirrorlet_apimachinery::resources::{
-    EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, Target,
+    EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, SERVICES, Target,
 };
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
@@ -106,7 +106,8 @@ impl Api {
         let object = self.find(key)?;
         meta::check_preconditions(options, &object, key.resource)?;
         let answer = |object: &Value| {
-            if key.resource == &PODS {
+            // Upstream: `ReturnDeletedObject` of the resource's store.
+            if [&PODS, &SERVICES].contains(&key.resource) {
                 object.clone()
             } else {
                 status::deleted(key.resource, &key.name, meta::uid(object))

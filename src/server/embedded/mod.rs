@@ -442,6 +442,12 @@ fn document(path: &str, asked: &Asked) -> Option<Response> {
 
 /// The version that we behave as.
 fn version() -> Value {
+    // As Go names it.
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
     let bare = KUBERNETES_VERSION.trim_start_matches('v');
     let mut numbers = bare.split('.');
     let mut number = || numbers.next().unwrap_or_default().to_owned();
@@ -454,7 +460,7 @@ fn version() -> Value {
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "",
         "compiler": "rustc",
-        "platform": format!("linux/{}", std::env::consts::ARCH),
+        "platform": format!("linux/{architecture}"),
     })
 }
 

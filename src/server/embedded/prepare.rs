@@ -86,7 +86,7 @@ pub(super) fn prepare(
             &errors,
         ));
     }
-    let warnings = validated(&problems, validation)?;
+    let warnings = validated(&problems, validation).map_err(|status| undecoded(status, key))?;
     if let Some(Some(Accepted::Pod(pod))) = accepted.first() {
         // Defaulted, so that a patch of what a client reads is no other version of the pod.
         let spec = pod.pod.spec.as_ref().map(serde_json::to_value);
@@ -98,6 +98,18 @@ pub(super) fn prepare(
         }
     }
     Ok(Prepared { object, warnings })
+}
+
+/// The error of a whole object in a text that is decoded strictly.
+///
+/// Upstream: `apimachinery/pkg/runtime/error.go`.
+fn undecoded(mut status: Status, key: &Key) -> Status {
+    let (kind, version) = (key.resource.kind, key.resource.version);
+    status.message = format!(
+        "{kind} in version {version:?} cannot be handled as a {kind}: {}",
+        status.message
+    );
+    status
 }
 
 /// Takes a pod off this node: whatever is stored here runs here.
@@ -256,7 +268,10 @@ mod tests {
         // embedded 14
         assert_eq!(
             (strict.code, strict.to_string().as_str()),
-            (400, "strict decoding error: unknown field \"spec.colour\"")
+            (
+                400,
+                "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.colour\""
+            )
         );
         let warned = check(pod(&unknown), None, FieldValidation::Warn).unwrap();
         assert_eq!(warned.warnings, ["unknown field \"spec.colour\""]);

@@ -11,6 +11,7 @@ use mirrorlet_core::desired::{Origin, SourceObject, SourceWorkload};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
 use mirrorlet_core::objects::{Object, ObjectKind};
 use mirrorlet_core::spec;
+use mirrorlet_core::status::qos_class;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -254,8 +255,11 @@ fn unscheduled(pod: &mut Value) {
     if let Some(spec) = pod["spec"].as_object_mut() {
         spec.remove("nodeName");
     }
+    let typed = serde_json::from_value(pod.clone());
+    let quality = typed.map_or(Value::Null, |pod| qos_class(&pod).into());
     pod["status"] = json!({
         "phase": "Pending",
+        "qosClass": quality,
         "conditions": [{
             "type": "PodScheduled",
             "status": "False",

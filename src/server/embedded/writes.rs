@@ -238,7 +238,7 @@ impl Api {
         }
         let prepared = self.prepared(object, &key, Some(&before), raw, &options)?;
         let changed = if options.dry_run {
-            prepared.object
+            unchanged_version(prepared.object, &before)
         } else {
             self.store(&key, &prepared.object).await?
         };
@@ -272,7 +272,7 @@ impl Api {
         let before = self.find(&key).ok();
         let now = seconds(Timestamp::now());
         let (by, force) = (options.field_manager.as_str(), options.force);
-        let mut object = apply::apply(before.as_ref(), &applied, resource, by, force, &now)?;
+        let mut object = apply::apply(before.as_ref(), &applied, by, force, &now)?;
         let managed = object["metadata"].get("managedFields").cloned();
         match &before {
             Some(before) => meta::succeed(&mut object, before, resource)?,
@@ -288,7 +288,10 @@ impl Api {
         }
         let prepared = self.prepared(object, &key, before.as_ref(), Some(bytes), &options)?;
         let stored = if options.dry_run {
-            prepared.object
+            match &before {
+                Some(before) => unchanged_version(prepared.object, before),
+                None => prepared.object,
+            }
         } else {
             self.store(&key, &prepared.object).await?
         };
@@ -331,6 +334,13 @@ fn manager(options: &WriteOptions, asked: &Asked) -> String {
     let agent = agent.and_then(|agent| agent.to_str().ok());
     let program = agent.and_then(|agent| agent.split('/').next());
     program.unwrap_or_default().to_owned()
+}
+
+/// What a dry run answers: the object with the version that it still has.
+fn unchanged_version(mut object: Value, before: &Value) -> Value {
+    let version = before["metadata"]["resourceVersion"].clone();
+    meta::metadata(&mut object).insert("resourceVersion".to_owned(), version);
+    object
 }
 
 fn set_managed(object: &mut Value, managed: Option<Value>) {

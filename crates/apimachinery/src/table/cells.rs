@@ -25,7 +25,7 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "namespaces" => vec![name(), or(&object["status"]["phase"], "Active"), old()],
         "configmaps" => {
             let count = entries(&object["data"]) + entries(&object["binaryData"]);
-            vec![name(), json!(count.to_string()), old()]
+            vec![name(), json!(count), old()]
         }
         "leases" => vec![
             name(),
@@ -39,7 +39,7 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "secrets" => vec![
             name(),
             or(&object["type"], "Opaque"),
-            json!(entries(&object["data"]).to_string()),
+            json!(entries(&object["data"])),
             old(),
         ],
         "services" => service(object, now),
@@ -146,7 +146,7 @@ fn event(object: &Value, now: Timestamp) -> Vec<Value> {
         json!(source.join(", ")),
         json!(object["message"].as_str().unwrap_or_default().trim()),
         json!(since(&object["firstTimestamp"], now)),
-        json!(object["count"].as_i64().unwrap_or(1).to_string()),
+        json!(object["count"].as_i64().unwrap_or(1)),
         json!(meta::name(object)),
     ]
 }
@@ -253,8 +253,8 @@ fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         json!(meta::name(object)),
         json!(format!("{}/{wanted}", count(&status["readyReplicas"]))),
-        json!(count(&status["updatedReplicas"]).to_string()),
-        json!(count(&status["availableReplicas"]).to_string()),
+        json!(count(&status["updatedReplicas"])),
+        json!(count(&status["availableReplicas"])),
         json!(since(&object["metadata"]["creationTimestamp"], now)),
         containers,
         images,

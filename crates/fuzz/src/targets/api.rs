@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
-use mirrorlet_apimachinery::resources::{PODS, RESOURCES, target};
+use mirrorlet_apimachinery::resources::{RESOURCES, target};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::{apply, patch};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ pub(crate) fn patches(bytes: &[u8]) {
                 let manager = if at % 2 == 0 { "one" } else { "other" };
                 let (force, now) = (form > 127, "2026-01-01T00:00:00Z");
                 let before = object.as_ref();
-                if let Ok(after) = apply::apply(before, &applied, &PODS, manager, force, now) {
+                if let Ok(after) = apply::apply(before, &applied, manager, force, now) {
                     object = Some(after);
                 }
             }
