@@ -1,5 +1,5 @@
 # Sourced after lib.sh by the scripts that have Kubernetes judge a Node: a control plane, the agent as
-# its only Node. Not to be run. Set before: OUT, FOCUS, SKIP, PROCS, TIMEOUT.
+# its only Node, or a kubelet. Not to be run. Set before: OUT, FOCUS, SKIP, PROCS, TIMEOUT.
 # shellcheck shell=bash
 
 NODE=conformance
@@ -12,12 +12,31 @@ CLUSTER_NUMBER=254
 # shellcheck source=hack/cluster.sh
 . "$REPO/hack/cluster.sh"
 
+HOST_NODE="$NODE"
+# shellcheck source=hack/kubelet.sh
+. "$REPO/hack/kubelet.sh"
+
 # bed_up: the control plane, then the agent with agent_arguments, until its Node is Ready.
 bed_up() {
-    local bridge node_ip pressure
+    bed_cluster
+    bed_agent
+    bed_ready
+}
+bed_cluster() {
     mkdir -p "$OUT" "$manifests"
     say "bringing up Kubernetes $KUBE_VERSION …"
     cluster_up
+}
+# bed_up_kubelet IMAGE…: the same with a kubelet in place of the agent, which has these images.
+bed_up_kubelet() {
+    bed_cluster
+    HOST_SETTINGS+=("staticPodPath: $manifests" "clusterDomain: cluster.local")
+    kubelet_up
+    host_images "$@"
+    bed_ready
+}
+bed_agent() {
+    local bridge node_ip
     # The API server asks the Node there for logs and streams. The bridge knows its address always,
     # the Engine not before its second start.
     bridge="$(docker network inspect bridge --format '{{index .Options "com.docker.network.bridge.name"}}')"
@@ -28,6 +47,9 @@ bed_up() {
     # shellcheck disable=SC2206 # words
     agent_arguments+=(${AGENT_ARGUMENTS:-})
     start_agent
+}
+bed_ready() {
+    local pressure
     kubectl wait --for=create "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
     kubectl wait --for=condition=Ready "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
     # Nothing would be scheduled, and the specs wait for it in vain for very long.
@@ -55,6 +77,10 @@ bed_down() {
     export PATH="$PATH:/usr/sbin:/sbin"
     [ -z "$registry" ] || kill -TERM "$registry" 2>/dev/null
     cp "$log" "$OUT/agent.log" 2>/dev/null
+    if cluster_runs containerd; then
+        cp "$CLUSTER_DIR/kubelet.log" "$OUT/"
+        kubelet_down
+    fi
     cluster_down
 }
 

@@ -6,6 +6,9 @@
 #
 #   hack/conformance/node.sh
 #
+# JUDGED=kubelet judges a kubelet on Debian's containerd instead, the same way: what the agent's score
+# is compared with.
+#
 # FOCUS, SKIP: regular expressions. SERIAL=1 runs those that want the machine for themselves, too.
 # PROCS: specs at a time (4). OUT: where reports and logs go. MIRRORLET: the binary to judge, instead
 # of building one.
@@ -19,13 +22,19 @@ SERIAL="${SERIAL:-0}"
 PROCS="${PROCS:-4}"
 # Longest time that the specs may take altogether.
 TIMEOUT="${TIMEOUT:-2h}"
-OUT="${OUT:-$REPO/target/conformance-node}"
+JUDGED="${JUDGED:-mirrorlet}"
+case "$JUDGED" in
+mirrorlet) OUT="${OUT:-$REPO/target/conformance-node}" ;;
+kubelet) OUT="${OUT:-$REPO/target/conformance-node-kubelet}" ;;
+*) die "JUDGED=$JUDGED: it is mirrorlet or kubelet" ;;
+esac
 here="$REPO/hack/conformance"
 
 need python3 python3
 [ "$SERIAL" = 1 ] || SKIP="${SKIP:+$SKIP|}\[Serial\]|\[Disruptive\]"
 
 "$REPO/hack/kube-build.sh" agnhost ginkgo e2e_node.test
+[ "$JUDGED" = mirrorlet ] || "$REPO/hack/kube-build.sh" kubelet
 "$here/images.sh"
 
 # shellcheck source=hack/conformance/bed.sh
@@ -46,11 +55,20 @@ clean_up_more() {
 token="$(openssl rand -hex 16)"
 printf '%s,admin,admin,system:masters\n' "$token" >"$root/tokens.csv"
 CLUSTER_API_ARGUMENTS=(--disable-admission-plugins=ServiceAccount --token-auth-file="$root/tokens.csv")
-bed_up
+endpoint=unix:///none
+if [ "$JUDGED" = kubelet ]; then
+    "$REPO/hack/images.sh"
+    endpoint="unix://$CLUSTER_DIR/containerd.sock"
+    mapfile -t images < <(docker image ls --format '{{.Repository}}:{{.Tag}}' --filter 'reference=registry.k8s.io/*' \
+        --filter 'reference=registry.k8s.io/*/*')
+    bed_up_kubelet "${images[@]}"
+else
+    bed_up
+fi
 bed_registry registry.k8s.io/e2e-test-images/{agnhost:2.59,busybox:1.37.0-1}
 
 say "running the specs that match $FOCUS${SKIP:+, without $SKIP}; log in $OUT/e2e.log …"
 bed_judge e2e_node.test --start-services=false --stop-services=false --prepull-images=false \
     --node-name="$NODE" --host="https://$CLUSTER_ADDRESS:443" --bearer-token="$token" \
-    --dns-domain=cluster.local --container-runtime-endpoint=unix:///none
+    --dns-domain=cluster.local --container-runtime-endpoint="$endpoint"
 "$here/table.py" --areas "$OUT/junit.xml"
