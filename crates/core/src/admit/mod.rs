@@ -26,7 +26,6 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 
-pub use affinity::selects_node;
 pub use fit::pod_requests;
 
 use fit::Shortage;

@@ -1,5 +1,9 @@
 //! Requirements of selectors, for labels and fields.
 
+use std::collections::BTreeMap;
+
+use super::core::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+
 /// Operator: the value is one of those listed.
 pub const IN: &str = "In";
 /// Operator: the value is none of those listed, or there is none.
@@ -21,5 +25,44 @@ pub fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
         EXISTS => value.is_some(),
         DOES_NOT_EXIST => value.is_none(),
         _ => false,
+    }
+}
+
+/// Whether a node selector allows the node of that name and with those labels.
+///
+/// Upstream: `k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go`.
+#[must_use]
+pub fn selects_node(
+    selector: &NodeSelector,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let mut terms = selector.node_selector_terms.iter();
+    terms.any(|term| term_matches(term, name, labels))
+}
+
+/// A term without any requirement matches no node.
+fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let field = |requirement: &NodeSelectorRequirement| {
+        let value = (requirement.key == "metadata.name").then_some(name);
+        requirement_matches(requirement, value)
+    };
+    (!expressions.is_empty() || !fields.is_empty())
+        && expressions
+            .iter()
+            .all(|r| requirement_matches(r, labels.get(&r.key).map(String::as_str)))
+        && fields.iter().all(field)
+}
+
+fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<i64>().ok());
+    let bound = number(values.first().map(String::as_str));
+    match requirement.operator.as_str() {
+        "Gt" => number(value).zip(bound).is_some_and(|(v, b)| v > b),
+        "Lt" => number(value).zip(bound).is_some_and(|(v, b)| v < b),
+        operator => meets(operator, values, value),
     }
 }

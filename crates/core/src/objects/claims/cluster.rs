@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{ClaimName, ONE_POD, PersistentVolume, Storage, claim_spec};
-use crate::admit::selects_node;
 use crate::api::core::{Node, PersistentVolumeClaim};
+use crate::api::requirement::selects_node;
 
 /// The mode of a volume that is a device.
 const BLOCK: &str = "Block";
