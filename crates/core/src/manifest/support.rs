@@ -213,7 +213,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.volumes[].ephemeral",
         Written,
-        Unsupported("generic ephemeral volumes are not supported"),
+        ForbiddenAndUnsupported("persistentvolumeclaims"),
     ),
     Rule(
         "spec.volumes[].csi",
