@@ -144,6 +144,12 @@ impl View {
                 )
             })
             .collect();
+        let waiting = merged.waits.values().filter_map(|waiting| {
+            let pod = waiting.pod.as_ref()?;
+            let report = pods::report(&pod.pod, Some(pod), None, &self.reach.borrow());
+            Some(pods::waiting(report, &waiting.message))
+        });
+        pods.extend(waiting);
         for view in self.board.all() {
             if !merged.pods.contains_key(&view.uid) && !merged.beside.contains_key(&view.uid) {
                 let node = &self.resolved.config.node_name;
@@ -160,6 +166,14 @@ impl View {
             {
                 let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
                 pod.mirror = Some(cluster.mirror(&name));
+            }
+            let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
+            let stays = merged
+                .waits
+                .get(&name)
+                .filter(|waiting| waiting.pod.is_none());
+            if let Some(waiting) = stays.filter(|_| pod.message.is_empty()) {
+                pod.message.clone_from(&waiting.message);
             }
         }
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));

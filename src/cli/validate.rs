@@ -288,6 +288,10 @@ impl Run {
             .pods
             .iter()
             .map(|pod| DocumentKey::Pod(FullName::of(pod)));
+        for claim in workload.set.iter().flat_map(|set| &set.claims) {
+            let claim = Object::Claim(Arc::clone(claim));
+            self.objects.entry(claim.key()).or_insert(Some(claim));
+        }
         // All are remembered.
         let duplicates: Vec<_> = keys
             .filter_map(|key| self.note_key(&key, document, location))

@@ -40,12 +40,14 @@ mod kept;
 mod plan;
 mod prepare;
 mod tell;
+mod turns;
 mod versions;
 
 pub use handle::{CommandError, Histories, RolloutHandle, Whom};
 use handle::{Obeyed, Request};
 use kept::HistoryStore;
 use prepare::Preparations;
+use turns::Queues;
 
 /// Least time between two looks at the pods that are judged: their status changes several times
 /// while they start.
@@ -145,6 +147,8 @@ pub struct Rollouts {
     switched: bool,
     /// Why host ports were last not handed over, if they weren't.
     not_served: Option<String>,
+    /// The pods of StatefulSets that wait for their turn.
+    queues: Queues,
 }
 
 impl Rollouts {
@@ -168,6 +172,7 @@ impl Rollouts {
             look_at: None,
             switched: false,
             not_served: None,
+            queues: Queues::default(),
             options,
         };
         (rollouts, handle)
@@ -188,6 +193,7 @@ impl Rollouts {
         if merged.objects != before.objects {
             self.preparations.try_again();
         }
+        self.take_turns(merged, listed, now);
         let is_static = |pod: &&SourcePod| !pod.is_api() && pod.runs.is_none();
         let wanted: BTreeMap<FullName, SourcePod> = merged
             .pods
@@ -427,8 +433,9 @@ impl Rollouts {
                 Phase::Judging | Phase::Preparing | Phase::Waiting(_) | Phase::Failed(_)
             )
         };
-        let watched =
-            self.phases.values().any(open) || self.histories.values().any(History::is_open);
+        let watched = self.phases.values().any(open)
+            || self.histories.values().any(History::is_open)
+            || self.queues.any();
         let (board, mut node) = (&mut self.changed, self.options.node.clone());
         let waits = self
             .phases

@@ -28,6 +28,7 @@ mod orders;
 mod probes;
 mod rollouts;
 mod start_first;
+mod stateful;
 mod stats;
 mod watching;
 mod workloads;

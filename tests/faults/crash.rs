@@ -1,6 +1,6 @@
 //! The agent is killed before, during and after every single Engine call of a pod's start,
-//! restart, update, in-place change, failed edit and stop, and of a Job, and started again: no
-//! duplicate, no orphan, no needless restart, no index twice.
+//! restart, update, in-place change, failed edit and stop, of a Job and of a `StatefulSet`, and started
+//! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
 //! call is never made. *After*: it is made, and its answer is lost. *During*: it reaches the Engine
@@ -50,6 +50,8 @@ enum Scenario {
     Withdraw,
     /// A Job of five indexes, which are to succeed once each.
     Job,
+    /// A row of two pods, of which the second one becomes the first: one more starts, one stops.
+    Row,
 }
 
 /// Ends the world at one call: it and all later ones never answer.
@@ -192,6 +194,36 @@ spec:
     )
 }
 
+/// A `StatefulSet` of two pods. What each does is a line in `data/log` below the bed.
+fn row(bed: &Bed, first: u32) -> String {
+    let log = |word: &str| format!("echo {word}-${{HOSTNAME#web-}} >>/data/log");
+    let (up, ready, down, gone) = (log("up"), log("ready"), log("down"), log("gone"));
+    format!(
+        r#"apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: web}}
+spec:
+  replicas: 2
+  ordinals: {{start: {first}}}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: one
+        image: {IMAGE}
+        command: ["sh", "-c", "trap '{down}; sleep 0.2; {gone}; exit 0' TERM; {up}; sleep 0.2; {ready}; touch /tmp/ready; while :; do sleep 1 & wait $!; done"]
+        readinessProbe: {{exec: {{command: [test, -e, /tmp/ready]}}, periodSeconds: 1}}
+        volumeMounts: [{{name: data, mountPath: /data}}]
+      volumes:
+      - name: data
+        hostPath: {{path: {}, type: DirectoryOrCreate}}
+"#,
+        bed.path().join("data").display()
+    )
+}
+
 impl Scenario {
     const PODS: [Self; 8] = [
         Self::Start,
@@ -213,6 +245,7 @@ impl Scenario {
                 false,
                 &[("one", IMAGE), ("two", IMAGE)],
             )),
+            Self::Row => Some(row(bed, 0)),
             Self::Update => Some(manifest(None, false, &[("one", IMAGE)])),
             Self::HandOver => Some(Self::start_first(bed, IMAGE)),
             // Healthy at once.
@@ -255,6 +288,7 @@ impl Scenario {
             ),
             Self::Stop => bed.remove("web.yaml"),
             Self::Job => bed.write("web.yaml", &job(bed)),
+            Self::Row => bed.write("web.yaml", &row(bed, 1)),
             Self::Restore => bed.write(
                 "web.yaml",
                 &failing(&manifest(None, false, &[("one", IMAGE)])),
@@ -312,6 +346,15 @@ impl Scenario {
                     })
                     .await;
             }
+            Self::Row => {
+                agent
+                    .until("the two pods", |report| {
+                        let ready = report.pods.iter().filter(|pod| pod.is_ready());
+                        let names = ready.map(|pod| pod.manifest_name.as_str());
+                        names.eq(["web-1", "web-2"]) && report.pods.len() == 2
+                    })
+                    .await;
+            }
             Self::Withdraw if bed.manifest("web.yaml").exists() => {
                 agent.until_running("web").await;
             }
@@ -345,6 +388,19 @@ impl Scenario {
             assert_eq!(runs, ["0", "1", "2", "3", "4"], "{:#?}", history.all());
             return history.assert_nothing_ran_twice();
         }
+        if matches!(self, Self::Row) {
+            let log = std::fs::read_to_string(bed.path().join("data/log")).unwrap();
+            // workloads 20
+            assert_eq!(
+                log.split_whitespace().collect::<Vec<_>>(),
+                [
+                    "up-0", "ready-0", "up-1", "ready-1", "up-2", "ready-2", "down-0", "gone-0"
+                ],
+                "{:#?}",
+                history.all()
+            );
+            return history.assert_nothing_ran_twice();
+        }
         let expected: &[(&str, usize)] = match self {
             Self::Start => &[("POD", 1), ("prepare", 1), ("one", 1), ("two", 1)],
             Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
@@ -352,7 +408,7 @@ impl Scenario {
             Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
             // The healthy version, the edit and the healthy version again.
             Self::Restore => &[("POD", 3)],
-            Self::Withdraw | Self::Job => &[],
+            Self::Withdraw | Self::Job | Self::Row => &[],
         };
         for (name, starts) in expected {
             eventually("the last start to be told", || {
@@ -390,7 +446,7 @@ impl Scenario {
                 // Never two versions at a time.
                 history.assert_one_at_a_time("one");
             }
-            Self::Stop | Self::Withdraw | Self::Job => {
+            Self::Stop | Self::Withdraw | Self::Job | Self::Row => {
                 assert!(bed.containers().is_empty(), "{:?}", bed.containers());
             }
         }
@@ -484,7 +540,11 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
     let mut agent = if let Some(manifest) = scenario.before(&bed) {
         bed.write("web.yaml", &manifest);
         let agent = bed.agent_over(engine.clone()).await;
-        agent.until_running("web").await;
+        if matches!(scenario, Scenario::Row) {
+            agent.until_running("web-1").await;
+        } else {
+            agent.until_running("web").await;
+        }
         if matches!(scenario, Scenario::Restore | Scenario::HandOver) {
             bed.until_healthy(1).await;
         }
@@ -575,6 +635,15 @@ async fn the_agent_may_be_killed_at_every_call_of_a_job() {
         }
     }
     kill_at(points).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn the_agent_may_be_killed_at_every_call_while_pods_take_turns() {
+    let dry = run(Scenario::Row, None).await;
+    let changes = dry.changes.into_iter();
+    // Each change may be the last one.
+    let points = changes.map(|number| (Scenario::Row, number, When::After));
+    kill_at(points.collect()).await;
 }
 
 /// Runs scenarios, each with the agent killed at a point.

@@ -12,6 +12,7 @@ use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
 use crate::cron::Runs;
 use crate::objects::{Config, Object};
+use crate::stateful::StatefulSet;
 
 /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -159,6 +160,8 @@ pub struct SourceWorkload {
     pub document: Arc<Value>,
     /// The UIDs of its pods' manifests.
     pub pods: BTreeSet<PodUid>,
+    /// What a `StatefulSet` has beside its pods.
+    pub set: Option<Arc<StatefulSet>>,
     /// Its origin.
     pub origin: Origin,
     /// Whether this is the last good version, standing in for a present one that can't be used.

@@ -178,6 +178,7 @@ impl FileDecision {
                 owner,
                 document: Arc::new(workload.canonical.clone()),
                 pods: workload.pods.iter().map(|pod| PodUid::of(pod)).collect(),
+                set: workload.set.clone(),
                 origin: origin.clone(),
                 held,
             });

@@ -58,6 +58,7 @@ pub mod restart;
 pub mod rollout;
 pub mod select;
 pub mod spec;
+pub mod stateful;
 pub mod stats;
 pub mod status;
 pub mod version;

@@ -11,6 +11,7 @@ use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, Sour
 use crate::names::port_problems;
 use crate::objects::claims::{Bindings, ClaimName};
 use crate::objects::{KnownObjects, Object, ObjectKey, ObjectKind, references, unmet};
+use crate::stateful::StatefulSet;
 use crate::workload::WorkloadKey;
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
@@ -49,6 +50,10 @@ pub struct Merged {
     pub beside: BTreeMap<PodUid, SourcePod>,
     /// The objects that pods of manifests refer to.
     pub objects: BTreeMap<ObjectKey, SourceObject>,
+    /// The StatefulSets of manifests.
+    pub sets: BTreeMap<WorkloadKey, Arc<StatefulSet>>,
+    /// The pods of StatefulSets whose turn to start or to stop has not come.
+    pub waits: BTreeMap<FullName, Waiting>,
     /// The bindings of claims.
     pub bindings: Bindings,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID, for each
@@ -57,6 +62,15 @@ pub struct Merged {
     /// The sources that have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
     /// still be wanted by it.
     pub delivered: Delivered,
+}
+
+/// A pod that waits for its turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    /// The pod, if it was not started; one that does not stop yet is among the others.
+    pub pod: Option<SourcePod>,
+    /// What it waits for, in words.
+    pub message: String,
 }
 
 impl Merged {
@@ -125,6 +139,7 @@ pub fn merge_sources(
     let mut owners: BTreeMap<FullName, &Origin> = BTreeMap::new();
     let mut workloads: BTreeMap<WorkloadKey, &Origin> = BTreeMap::new();
     let mut second: BTreeSet<(WorkloadKey, &Origin)> = BTreeSet::new();
+    let mut claims = Vec::new();
     for candidate in candidates {
         let Candidate { pod, uid, name } = candidate;
         if !pod.is_api()
@@ -156,7 +171,21 @@ pub fn merge_sources(
             }
         }
     }
-    merge_objects(sources, before, &mut merged);
+    let sets = sources.values().filter_map(SourceState::set);
+    for known in sets.flat_map(|set| &set.workloads) {
+        let Some(set) = &known.set else { continue };
+        let key = WorkloadKey::of_set(set);
+        let winner = *workloads.entry(key.clone()).or_insert(&known.origin);
+        if winner.is_same_document(&known.origin) {
+            merged.sets.insert(key, Arc::clone(set));
+            claims.extend(set.claims.iter().map(|claim| SourceObject {
+                object: Object::Claim(Arc::clone(claim)),
+                origin: known.origin.clone(),
+                held: known.held,
+            }));
+        }
+    }
+    merge_objects(sources, &claims, before, &mut merged);
     if merged.delivered.manifests {
         find_unmet(&mut merged);
     }
@@ -164,8 +193,11 @@ pub fn merge_sources(
     merged
 }
 
+/// Takes the objects of documents, then the `claims` of StatefulSets: a claim with a document is that
+/// of its document.
 fn merge_objects(
     sources: &BTreeMap<SourceName, SourceState>,
+    claims: &[SourceObject],
     before: &BTreeMap<ObjectKey, SourceObject>,
     merged: &mut Merged,
 ) {
@@ -200,6 +232,10 @@ fn merge_objects(
                 merged.conflicts.push(conflict);
             }
         }
+    }
+    for claim in claims {
+        let place = merged.objects.entry(claim.object.key());
+        place.or_insert_with(|| claim.clone());
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A workload is expanded where it is read: its pods are static pods from then on, each with its
 //! own UID, rollout and mirror. Which pods a document wants is a function of the document alone
-//! (`Deployment`, `DaemonSet`); nothing of such a workload is stored but its document. Of a `Job`,
+//! (`Deployment`, `StatefulSet`, `DaemonSet`); nothing of such a workload is stored but its document.
+//! When the pods of a `StatefulSet` start and stop is decided where they run ([`crate::stateful`]). Of a `Job`,
 //! which pods there are depends on what became of others ([`crate::job`]): it is expanded to one pod
 //! that stands for all of them.
 
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::apps::v1::{
-    DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy,
+    DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy, StatefulSetSpec,
 };
 use k8s_openapi::api::batch::v1::{CronJobSpec, JobSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -22,6 +23,14 @@ use crate::rollout::{
     Cause, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy, Settings,
     UpdatePolicy, Updates, beside_refused,
 };
+use crate::stateful::StatefulSet;
+
+mod stateful;
+
+pub(crate) use stateful::{
+    DELETE, ON_DELETE, ORDERED_READY, PARALLEL, RETAIN, claim_name, first_ordinal, stateful_set,
+    take_identity,
+};
 
 /// Most pods of one workload: ten times as many as a kubelet runs on a node.
 pub const REPLICAS_MAX: i32 = 1100;
@@ -29,7 +38,7 @@ pub const REPLICAS_MAX: i32 = 1100;
 /// `progressDeadlineSeconds` of a Deployment that says none, as upstream's default.
 const PROGRESS_DEADLINE_DEFAULT: i32 = 600;
 
-/// Seconds that the pod of a `DaemonSet` may take until it is ready.
+/// Seconds that a pod of a `DaemonSet` or `StatefulSet` may take until it is ready.
 const DEADLINE_SECONDS: i32 = 300;
 
 /// `maxSurge` and `maxUnavailable` of a Deployment that says none, as upstream's default.
@@ -45,6 +54,8 @@ pub(crate) const RECREATE: &str = "Recreate";
 pub enum WorkloadKind {
     /// A number of equal pods.
     Deployment,
+    /// Pods that each have a name, a place in a row, and storage of their own.
+    StatefulSet,
     /// One pod on each node.
     DaemonSet,
     /// Pods that end.
@@ -55,13 +66,20 @@ pub enum WorkloadKind {
 
 impl WorkloadKind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Deployment, Self::DaemonSet, Self::Job, Self::CronJob];
+    pub const ALL: [Self; 5] = [
+        Self::Deployment,
+        Self::StatefulSet,
+        Self::DaemonSet,
+        Self::Job,
+        Self::CronJob,
+    ];
 
     /// Its name in a document.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
             Self::DaemonSet => "DaemonSet",
             Self::Job => "Job",
             Self::CronJob => "CronJob",
@@ -72,7 +90,7 @@ impl WorkloadKind {
     #[must_use]
     pub fn api_version(self) -> &'static str {
         match self {
-            Self::Deployment | Self::DaemonSet => "apps/v1",
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet => "apps/v1",
             Self::Job | Self::CronJob => "batch/v1",
         }
     }
@@ -81,7 +99,7 @@ impl WorkloadKind {
     #[must_use]
     pub fn template_path(self) -> &'static str {
         match self {
-            Self::Deployment | Self::DaemonSet | Self::Job => "spec.template",
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job => "spec.template",
             Self::CronJob => "spec.jobTemplate.spec.template",
         }
     }
@@ -90,6 +108,7 @@ impl WorkloadKind {
     fn words(self) -> [&'static str; 3] {
         match self {
             Self::Deployment => ["deployment", "deployments", "deploy"],
+            Self::StatefulSet => ["statefulset", "statefulsets", "sts"],
             Self::DaemonSet => ["daemonset", "daemonsets", "ds"],
             Self::Job => ["job", "jobs", "job.batch"],
             Self::CronJob => ["cronjob", "cronjobs", "cj"],
@@ -134,6 +153,16 @@ impl WorkloadKey {
         Self::of_owner(namespace.unwrap_or(keys::DEFAULT_NAMESPACE), owner)
     }
 
+    /// Returns the key of a `StatefulSet`.
+    #[must_use]
+    pub fn of_set(set: &StatefulSet) -> Self {
+        Self {
+            kind: WorkloadKind::StatefulSet,
+            namespace: set.namespace.clone(),
+            name: set.name.clone(),
+        }
+    }
+
     /// Returns the workload that an [`owner`](Self::owner) in a namespace means.
     #[must_use]
     pub fn of_owner(namespace: &str, owner: &str) -> Option<Self> {
@@ -176,6 +205,8 @@ pub struct Expansion {
 pub enum Workload {
     /// A number of equal pods.
     Deployment(DeploymentSpec),
+    /// Pods in a row.
+    StatefulSet(Box<StatefulSetSpec>),
     /// One pod.
     DaemonSet(DaemonSetSpec),
     /// Pods that end.
@@ -190,6 +221,7 @@ impl Workload {
     pub fn kind(&self) -> WorkloadKind {
         match self {
             Self::Deployment(_) => WorkloadKind::Deployment,
+            Self::StatefulSet(_) => WorkloadKind::StatefulSet,
             Self::DaemonSet(_) => WorkloadKind::DaemonSet,
             Self::Job(_) => WorkloadKind::Job,
             Self::CronJob(_) => WorkloadKind::CronJob,
@@ -201,6 +233,7 @@ impl Workload {
     pub fn template(&self) -> &PodTemplateSpec {
         match self {
             Self::Deployment(spec) => &spec.template,
+            Self::StatefulSet(spec) => &spec.template,
             Self::DaemonSet(spec) => &spec.template,
             Self::Job(spec) => &spec.template,
             Self::CronJob(specs) => &specs.1.template,
@@ -213,6 +246,7 @@ impl Workload {
     pub fn selector(&self) -> Option<&LabelSelector> {
         match self {
             Self::Deployment(spec) => Some(&spec.selector),
+            Self::StatefulSet(spec) => Some(&spec.selector),
             Self::DaemonSet(spec) => Some(&spec.selector),
             Self::Job(_) | Self::CronJob(_) => None,
         }
@@ -223,6 +257,7 @@ impl Workload {
     pub fn replicas(&self) -> i32 {
         match self {
             Self::Deployment(spec) => spec.replicas.unwrap_or(1),
+            Self::StatefulSet(spec) => spec.replicas.unwrap_or(1),
             Self::DaemonSet(_) => 1,
             Self::Job(spec) => job_pods(spec),
             Self::CronJob(specs) => job_pods(&specs.1),
@@ -235,6 +270,9 @@ impl Workload {
     pub fn pod_name(&self, name: &str, number: i32) -> String {
         match self {
             Self::Deployment(_) | Self::Job(_) => format!("{name}-{number}"),
+            Self::StatefulSet(spec) => {
+                format!("{name}-{}", first_ordinal(spec).saturating_add(number))
+            }
             Self::DaemonSet(_) => name.to_owned(),
             // Of the run of number 0.
             Self::CronJob(_) => format!("{name}-0-{number}"),
@@ -256,11 +294,8 @@ impl Workload {
                 spec.min_ready_seconds,
                 Some(progress_deadline_seconds(spec)),
             ),
-            Self::DaemonSet(spec) => {
-                let in_addition = |seconds: i32| seconds.saturating_add(DEADLINE_SECONDS);
-                let deadline = spec.min_ready_seconds.map(in_addition);
-                (spec.min_ready_seconds, deadline)
-            }
+            Self::StatefulSet(spec) => ready_within(spec.min_ready_seconds),
+            Self::DaemonSet(spec) => ready_within(spec.min_ready_seconds),
         };
         let numbers = 0..self.replicas();
         Expansion {
@@ -301,12 +336,19 @@ impl Workload {
         match self {
             Self::Deployment(spec) => deployment_order(spec, pod),
             Self::DaemonSet(spec) => daemon_set_order(spec.update_strategy.as_ref(), pod),
-            Self::Job(_) | Self::CronJob(_) => Order {
+            // No two pods of a StatefulSet ever have the same name.
+            Self::StatefulSet(_) | Self::Job(_) | Self::CronJob(_) => Order {
                 strategy: RolloutStrategy::Recreate,
                 refused: None,
             },
         }
     }
+}
+
+/// `minReadySeconds`, and the seconds within which a pod has to have been ready for so long.
+fn ready_within(min_ready: Option<i32>) -> (Option<i32>, Option<i32>) {
+    let in_addition = |seconds: i32| seconds.saturating_add(DEADLINE_SECONDS);
+    (min_ready, min_ready.map(in_addition))
 }
 
 /// The number of a Job's pods that have to succeed.

@@ -104,6 +104,15 @@ pub(super) fn report(
     }
 }
 
+/// The report of a pod whose turn to start has not come.
+pub(super) fn waiting(report: PodReport, message: &str) -> PodReport {
+    PodReport {
+        status: "Pending".to_owned(),
+        message: message.to_owned(),
+        ..report
+    }
+}
+
 /// Says what became of a pod of a Job that is over, where its containers are gone.
 fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -> (String, String) {
     let ended = |container: &core::ContainerStatus| {

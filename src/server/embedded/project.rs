@@ -435,7 +435,7 @@ fn workload_object(
             jobs::cron_job(&mut object, report, &runs_of(known, shown));
             return object;
         }
-        WorkloadKind::Deployment | WorkloadKind::DaemonSet => {}
+        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {}
     }
     let members = shown
         .pods

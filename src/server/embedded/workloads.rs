@@ -55,8 +55,8 @@ pub(super) fn complete(
             deployment(object, pods, held);
         }
         WorkloadKind::DaemonSet => daemon_set(object, pods),
-        // Their counts are in their ledgers.
-        WorkloadKind::Job | WorkloadKind::CronJob => {}
+        // StatefulSets are not served; the counts of the others are in their ledgers.
+        WorkloadKind::StatefulSet | WorkloadKind::Job | WorkloadKind::CronJob => {}
     }
 }
 
@@ -181,6 +181,7 @@ mod tests {
             owner: "Deployment/web".to_owned(),
             document: Arc::default(),
             pods: BTreeSet::from([PodUid::from("new")]),
+            set: None,
             origin: Origin::whole(PodSource::Embedded, "x"),
             held: false,
         };

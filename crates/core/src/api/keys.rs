@@ -80,6 +80,10 @@ pub const UPDATES: &str = "mirrorlet.dev/updates";
 /// Our annotation of a pod that the embedded API stores: the UID of the object, which stays the same
 /// while the pod's own follows its spec. Never in a manifest.
 pub const OBJECT_UID: &str = "mirrorlet.dev/object-uid";
+/// Label of a pod of a `StatefulSet`: its name, without the node's.
+pub const STATEFUL_POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+/// Label of a pod of a `StatefulSet`: its number.
+pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 /// Our annotation of a pod of a CronJob's run: the CronJob's name. Never in a manifest.
 pub const CRON_JOB: &str = "mirrorlet.dev/cron-job";
 /// The annotations that only the agent sets, and only for itself.

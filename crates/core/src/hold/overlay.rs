@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{LastGood, LastGoodDocument, Present, decide_file};
 use crate::api::{NodeName, Pod};
 use crate::cron::Runs;
-use crate::desired::{Origin, PodSource, SourcePod, SourceSet};
+use crate::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWorkload};
 use crate::manifest::{Accepted, AcceptedPod, AcceptedWorkload, ParseContext, parse_manifest};
 use crate::workload::WorkloadKey;
 
@@ -98,10 +98,15 @@ fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
     }
     let workloads = workloads.into_iter().map(|((origin, key), (pods, runs))| {
         let canonical = Value::Null;
+        let owner = key.owner();
+        let same =
+            |known: &&SourceWorkload| known.origin.is_same_document(origin) && known.owner == owner;
+        let known = set.workloads.iter().find(same);
         let workload = AcceptedWorkload {
             key,
             pods,
             runs,
+            set: known.and_then(|known| known.set.clone()),
             canonical,
         };
         (origin, Accepted::Workload(workload))

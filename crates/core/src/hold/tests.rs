@@ -556,6 +556,7 @@ fn workload(versions: &[&str]) -> Document {
     Document {
         key: Some(DocumentKey::Workload(key.clone())),
         accepted: Some(Accepted::Workload(AcceptedWorkload {
+            set: None,
             runs: None,
             pods: pods.collect(),
             key,

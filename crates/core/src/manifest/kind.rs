@@ -28,7 +28,7 @@ impl Kind {
 }
 
 /// Every kind that is read, beside lists of them.
-const KINDS: [(&str, Kind); 11] = [
+const KINDS: [(&str, Kind); 12] = [
     ("Pod", Kind::Pod),
     ("ConfigMap", Kind::Object(ObjectKind::ConfigMap)),
     ("Secret", Kind::Object(ObjectKind::Secret)),
@@ -37,6 +37,7 @@ const KINDS: [(&str, Kind); 11] = [
     ("PersistentVolume", Kind::Object(ObjectKind::Volume)),
     ("Namespace", Kind::Namespace),
     ("Deployment", Kind::Workload(WorkloadKind::Deployment)),
+    ("StatefulSet", Kind::Workload(WorkloadKind::StatefulSet)),
     ("DaemonSet", Kind::Workload(WorkloadKind::DaemonSet)),
     ("Job", Kind::Workload(WorkloadKind::Job)),
     ("CronJob", Kind::Workload(WorkloadKind::CronJob)),

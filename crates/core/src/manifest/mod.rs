@@ -24,6 +24,7 @@ use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
 use crate::cron::Runs;
 use crate::desired::{Places, PodSource};
 use crate::objects::{Object, ObjectKey, ObjectKind};
+use crate::stateful::StatefulSet;
 use crate::workload::WorkloadKey;
 
 pub use build::{document_from_canonical, parse_manifest};
@@ -208,6 +209,8 @@ pub struct AcceptedWorkload {
     /// Set for a Job: then [`pods`](Self::pods) is one that stands for all of
     /// them, and a later stage says which there are.
     pub runs: Option<Arc<Runs>>,
+    /// What a `StatefulSet` has beside its pods.
+    pub set: Option<Arc<StatefulSet>>,
     /// The document as JSON with ordered keys: what the last-good store keeps.
     pub canonical: serde_json::Value,
 }

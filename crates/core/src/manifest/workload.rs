@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet as StatefulSetDocument};
 use k8s_openapi::api::batch::v1::{
     CronJob as CronJobDocument, CronJobSpec, Job as JobDocument, JobSpec,
 };
@@ -16,7 +16,9 @@ use crate::cron::{
 };
 use crate::job::{Job, JobName, Rules};
 use crate::path::Path;
-use crate::workload::{Workload, WorkloadKey, WorkloadKind};
+use crate::workload::{
+    Workload, WorkloadKey, WorkloadKind, first_ordinal, stateful_set, take_identity,
+};
 
 use super::build::{decode_noting, names, note_special};
 use super::problems::Problems;
@@ -91,10 +93,16 @@ pub(super) fn build_workload(
     for (name, value) in expansion.annotations {
         annotations.entry(name.to_owned()).or_insert(value);
     }
-    let pods = expansion.names.iter().map(|name| {
-        let uid = uid::static_uid(&pod_document(name, kind, canonical), ctx);
+    let pods = expansion.names.iter().enumerate().map(|(number, name)| {
+        let mut document = pod_document(name, kind, canonical);
         let mut pod = pod.clone();
         pod.metadata.name = Some(name.clone());
+        if let Workload::StatefulSet(spec) = &workload {
+            let number = i32::try_from(number).unwrap_or(i32::MAX);
+            let ordinal = first_ordinal(spec).saturating_add(number);
+            take_identity(spec, &key.name, ordinal, &mut pod, Some(&mut document));
+        }
+        let uid = uid::static_uid(&document, ctx);
         defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
         Arc::new(pod)
     });
@@ -105,6 +113,7 @@ pub(super) fn build_workload(
     Some(AcceptedWorkload {
         pods,
         runs: runs.map(Arc::new),
+        set: stateful_set(&key, &workload).map(Arc::new),
         key,
         canonical: canonical.clone(),
     })
@@ -120,6 +129,11 @@ fn decode(
         WorkloadKind::Deployment => {
             let (document, causes) = decode_noting::<Deployment>(canonical, problems);
             let of = |d: Deployment| (d.metadata, Workload::Deployment(d.spec));
+            (document.map(of), causes)
+        }
+        WorkloadKind::StatefulSet => {
+            let (document, causes) = decode_noting::<StatefulSetDocument>(canonical, problems);
+            let of = |d: StatefulSetDocument| (d.metadata, Workload::StatefulSet(Box::new(d.spec)));
             (document.map(of), causes)
         }
         WorkloadKind::DaemonSet => {
@@ -172,7 +186,7 @@ fn runs(key: &WorkloadKey, workload: &Workload, canonical: &Value, pod: &Arc<Pod
         })
     };
     match workload {
-        Workload::Deployment(_) | Workload::DaemonSet(_) => None,
+        Workload::Deployment(_) | Workload::StatefulSet(_) | Workload::DaemonSet(_) => None,
         Workload::Job(spec) => job(key.name.clone(), "/spec", spec).map(Runs::Job),
         Workload::CronJob(specs) => {
             let (spec, of_job) = &**specs;
@@ -223,7 +237,7 @@ fn job_content(kind: WorkloadKind, spec: &Value, template: &Value) -> String {
     uid::uid_of(JOB_ENCODING, &Value::Object(content)).to_string()
 }
 
-/// The defaulted pod of a template, without a name.
+/// The defaulted pod of a template, without a name; of a `StatefulSet` as its first one is.
 fn template_pod(metadata: &ObjectMeta, workload: &Workload) -> Pod {
     let template = workload.template();
     let written = template.metadata.clone().unwrap_or_default();
@@ -238,6 +252,10 @@ fn template_pod(metadata: &ObjectMeta, workload: &Workload) -> Pod {
         status: None,
     };
     if pod.spec.is_some() {
+        if let Workload::StatefulSet(spec) = workload {
+            let name = metadata.name.as_deref().unwrap_or_default();
+            take_identity(spec, name, first_ordinal(spec), &mut pod, None);
+        }
         defaults::apply_defaults(&mut pod);
     }
     pod

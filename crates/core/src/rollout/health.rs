@@ -152,7 +152,8 @@ fn crashed(pod: &Pod, container: &ContainerStatus) -> Cause {
 }
 
 /// Since when the pod is ready.
-fn ready_since(status: &PodStatus) -> Option<Timestamp> {
+#[must_use]
+pub fn ready_since(status: &PodStatus) -> Option<Timestamp> {
     let mut conditions = status.conditions.iter().flatten();
     let ready =
         conditions.find(|condition| condition.type_ == "Ready" && condition.status == "True")?;

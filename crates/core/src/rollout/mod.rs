@@ -40,7 +40,7 @@ pub use changes::{Version, changed_fields, compared_fields};
 pub use command::{Command, Refused};
 pub use gap::Gap;
 pub use group::{Turn, UpdatePolicy, Updates};
-pub use health::{Health, Seen, assess, progress_deadline};
+pub use health::{Health, Seen, assess, progress_deadline, ready_since};
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use report::problem_lines;
 pub use settings::{

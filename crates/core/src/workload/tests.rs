@@ -8,7 +8,7 @@ use crate::api::{NodeName, PodUid};
 use crate::desired::PodSource;
 use crate::manifest::{Accepted, Document, ParseContext, parse_manifest};
 
-fn parse(documents: &[&Value]) -> Vec<Document> {
+pub(super) fn parse(documents: &[&Value]) -> Vec<Document> {
     let texts = documents.iter().map(ToString::to_string);
     let text = texts.collect::<Vec<_>>().join("\n---\n");
     let node_name = NodeName::from("Box");
@@ -21,24 +21,24 @@ fn parse(documents: &[&Value]) -> Vec<Document> {
 }
 
 /// The pods that a document wants.
-fn pods(document: &Value) -> Vec<Pod> {
+pub(super) fn pods(document: &Value) -> Vec<Pod> {
     let documents = parse(&[document]);
     let accepted = documents[0].accepted.as_ref();
     let accepted = accepted.unwrap_or_else(|| panic!("{:?}", documents[0].problems));
     accepted.pods().iter().map(|pod| (**pod).clone()).collect()
 }
 
-fn names(pods: &[Pod]) -> Vec<&str> {
+pub(super) fn names(pods: &[Pod]) -> Vec<&str> {
     let names = pods.iter().map(|pod| pod.metadata.name.as_deref());
     names.map(Option::unwrap).collect()
 }
 
-fn uids(pods: &[Pod]) -> Vec<PodUid> {
+pub(super) fn uids(pods: &[Pod]) -> Vec<PodUid> {
     pods.iter().map(PodUid::of).collect()
 }
 
 /// A workload of one kind, with more of its spec.
-fn workload(kind: &str, more: &Value) -> Value {
+pub(super) fn workload(kind: &str, more: &Value) -> Value {
     let mut spec = json!({
         "selector": {"matchLabels": {"app": "web"}},
         "template": {

@@ -17,6 +17,7 @@ mod resources;
 mod scheduling;
 mod security;
 mod services;
+mod stateful;
 mod values;
 mod volumes;
 mod workloads;

@@ -64,6 +64,10 @@ pub(in crate::manifest) fn check_workload(
     check_template_fields(workload, pod, written_template, &template, problems);
     match workload {
         Workload::Deployment(spec) => check_deployment(spec, pod, written, &at, problems),
+        Workload::StatefulSet(spec) => {
+            let name = metadata.name.as_deref().unwrap_or_default();
+            super::stateful::check_stateful_set(spec, name, pod, written, problems);
+        }
         Workload::DaemonSet(spec) => check_daemon_set(spec, &at, problems),
         Workload::Job(spec) => {
             let name = metadata.name.as_deref().unwrap_or_default();
@@ -226,23 +230,13 @@ fn check_deployment(
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
-    let replicas = spec.replicas.unwrap_or(1);
-    not_negative(Some(replicas), &at.key("replicas"), problems);
-    let template = written.pointer("/spec/template").map(Value::to_string);
-    let bytes = template.map_or(0, |template| template.len());
-    let expanded = usize::try_from(replicas)
-        .unwrap_or_default()
-        .saturating_mul(bytes);
-    if replicas > REPLICAS_MAX {
-        let message = format!("one node runs at most {REPLICAS_MAX} pods of a Deployment");
-        problems.invalid(&at.key("replicas"), message);
-    } else if expanded > EXPANDED_BYTES_MAX {
-        let message = "too many pods for a template of this size";
-        problems.invalid(&at.key("replicas"), message);
-    }
-    if replicas > 1 {
-        check_host_ports(WorkloadKind::Deployment, pod, at, problems);
-    }
+    check_replicas(
+        WorkloadKind::Deployment,
+        spec.replicas,
+        pod,
+        written,
+        problems,
+    );
     check_strategy(spec.strategy.as_ref(), &at.key("strategy"), problems);
     check_seconds(
         spec.min_ready_seconds,
@@ -258,6 +252,34 @@ fn check_deployment(
     }
 }
 
+/// Checks the number of a workload's pods.
+pub(super) fn check_replicas(
+    kind: WorkloadKind,
+    replicas: Option<i32>,
+    pod: &Pod,
+    written: &Value,
+    problems: &mut Problems<'_>,
+) {
+    let at = Path::of("spec");
+    let replicas = replicas.unwrap_or(1);
+    not_negative(Some(replicas), &at.key("replicas"), problems);
+    let template = written.pointer("/spec/template").map(Value::to_string);
+    let bytes = template.map_or(0, |template| template.len());
+    let expanded = usize::try_from(replicas)
+        .unwrap_or_default()
+        .saturating_mul(bytes);
+    if replicas > REPLICAS_MAX {
+        let message = format!("one node runs at most {REPLICAS_MAX} pods of a {kind}");
+        problems.invalid(&at.key("replicas"), message);
+    } else if expanded > EXPANDED_BYTES_MAX {
+        let message = "too many pods for a template of this size";
+        problems.invalid(&at.key("replicas"), message);
+    }
+    if replicas > 1 {
+        check_host_ports(kind, pod, &at, problems);
+    }
+}
+
 /// No two pods can have the same host port.
 pub(super) fn check_host_ports(
     kind: WorkloadKind,
@@ -266,7 +288,9 @@ pub(super) fn check_host_ports(
     problems: &mut Problems<'_>,
 ) {
     let field = match kind {
-        WorkloadKind::Deployment | WorkloadKind::DaemonSet => "replicas",
+        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
+            "replicas"
+        }
         WorkloadKind::Job | WorkloadKind::CronJob => "parallelism",
     };
     let help = format!(
@@ -381,8 +405,8 @@ fn check_update_strategy(
     }
 }
 
-/// Checks fields that both kinds have.
-fn check_seconds(
+/// Checks fields that Deployments, StatefulSets and `DaemonSet`s have.
+pub(super) fn check_seconds(
     min_ready: Option<i32>,
     history: Option<i32>,
     at: &Path,
@@ -406,7 +430,7 @@ pub(super) fn not_negative(value: Option<i32>, at: &Path, problems: &mut Problem
 }
 
 /// Checks a number of pods, or a percentage of them.
-fn check_scaled(value: Option<&IntOrString>, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn check_scaled(value: Option<&IntOrString>, at: &Path, problems: &mut Problems<'_>) {
     match value {
         Some(IntOrString::Int(number)) => not_negative(Some(*number), at, problems),
         Some(value @ IntOrString::String(_)) if scaled(value, 100).is_none() => {
@@ -428,8 +452,8 @@ fn check_order(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problem
     let (path, stop_first) = match workload {
         Workload::Deployment(_) => (at.key("strategy"), "strategy: {type: Recreate}"),
         Workload::DaemonSet(_) => (at.key("updateStrategy"), "maxSurge: 0"),
-        // Its pods are never replaced.
-        Workload::Job(_) | Workload::CronJob(_) => return,
+        // Its pods never run beside one another.
+        Workload::StatefulSet(_) | Workload::Job(_) | Workload::CronJob(_) => return,
     };
     let consequence = match order.strategy {
         RolloutStrategy::StartFirst => "edits will be held",

@@ -1,0 +1,45 @@
+//! StatefulSets, as all that the pods of one have together.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::core::PersistentVolumeClaim;
+
+mod turns;
+
+pub use turns::{Member, Turns, Wait, turns};
+
+/// A `StatefulSet`, but for the pods that it wants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatefulSet {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The numbers of its pods.
+    pub ordinals: Range<i32>,
+    /// Whether its pods start and stop one after the other.
+    pub ordered: bool,
+    /// How long a pod has to be Ready until the next one's turn has come.
+    pub min_ready: Duration,
+    /// The claims of its pods.
+    pub claims: Vec<Arc<PersistentVolumeClaim>>,
+}
+
+impl StatefulSet {
+    /// The number of the pod whose manifest would have this name.
+    #[must_use]
+    pub fn ordinal(&self, manifest_name: &str) -> Option<i32> {
+        let number = manifest_name.strip_prefix(self.name.as_str())?;
+        let number: i32 = number.strip_prefix('-')?.parse().ok()?;
+        let is_one = number >= 0 && self.pod_name(number) == manifest_name;
+        is_one.then_some(number)
+    }
+
+    /// Name of the pod of a number, without the node's suffix.
+    #[must_use]
+    pub fn pod_name(&self, ordinal: i32) -> String {
+        format!("{}-{ordinal}", self.name)
+    }
+}

@@ -1,0 +1,201 @@
+//! StatefulSets of manifests, under a whole agent.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::report::StoryReport;
+
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
+
+/// A row of pods, each with a claim that has a name of its own on the Engine.
+struct Row {
+    bed: Bed,
+    template: String,
+}
+
+impl Row {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self {
+            bed: Bed::new(),
+            template: format!("data{}x{number}", std::process::id()),
+        }
+    }
+
+    /// Pods that are Ready once there is a file `ready` in their claim, with more of the spec.
+    fn write(&self, replicas: u32, image: &str, more: &str) {
+        let template = &self.template;
+        self.bed.write(
+            "web.yaml",
+            &format!(
+                r#"apiVersion: v1
+kind: Service
+metadata: {{name: row}}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{app: web}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: web}}
+spec:
+  replicas: {replicas}
+  serviceName: row
+  {more}
+  selector: {{matchLabels: {{app: web}}}}
+  volumeClaimTemplates:
+  - metadata: {{name: {template}}}
+    spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: web
+        image: {image}
+        command: ["sh", "-c", "trap 'sleep 1; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+        readinessProbe: {{exec: {{command: [test, -e, /data/ready]}}, periodSeconds: 1}}
+        volumeMounts: [{{name: {template}, mountPath: /data}}]
+"#
+            ),
+        );
+    }
+
+    fn exec(&self, ordinal: u32, command: &str) -> String {
+        self.bed.exec(&format!("web_web-{ordinal}-box"), command)
+    }
+
+    /// Makes a pod Ready.
+    fn ready(&self, ordinal: u32) {
+        self.exec(ordinal, &format!("echo web-{ordinal} >/data/ready"));
+    }
+
+    /// The pods of which there are containers.
+    fn started(&self) -> Vec<u32> {
+        let containers = self.bed.containers();
+        let of = |ordinal: &u32| {
+            let name = format!("_web-{ordinal}-box_");
+            containers.keys().any(|container| container.contains(&name))
+        };
+        (0..5).filter(of).collect()
+    }
+}
+
+/// Waits until the container of a pod runs, Ready or not.
+async fn until_up(agent: &TestAgent, pod: &str) {
+    agent.until_pod(pod, |pod| pod.status == "Running").await;
+}
+
+/// Waits until a pod says that it waits.
+async fn until_waits(agent: &TestAgent, pod: &str, message: &str) {
+    agent
+        .until_pod(pod, |pod| pod.status == "Pending" && pod.message == message)
+        .await;
+}
+
+/// Waits until these pods alone are there, all Ready.
+async fn until_alone(agent: &TestAgent, names: &[&str]) {
+    agent
+        .until("the pods of the set alone", |report| {
+            let ready = report.pods.iter().filter(|pod| pod.is_ready());
+            let ready = ready.map(|pod| pod.manifest_name.as_str());
+            ready.eq(names.iter().copied()) && report.pods.len() == names.len()
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
+    let row = Row::new();
+    let bed = &row.bed;
+    let agent = bed.agent().await;
+    row.write(3, IMAGE, "");
+    until_up(&agent, "web-0").await;
+    let first = "starts once web-0 is Running and Ready";
+    until_waits(&agent, "web-1", first).await;
+    until_waits(&agent, "web-2", first).await;
+    // workloads 20
+    assert_eq!(row.started(), [0]);
+    let story = agent.view().explain("web-1").unwrap().story;
+    let told = |entry: &StoryReport| entry.reason == "WaitsForTurn" && entry.message == first;
+    assert!(story.iter().any(told), "{story:?}");
+    // Another agent has them wait, too.
+    agent.kill();
+    let agent = bed.agent().await;
+    until_waits(&agent, "web-1", first).await;
+    // workloads 20
+    assert_eq!(row.started(), [0]);
+    row.ready(0);
+    until_up(&agent, "web-1").await;
+    until_waits(&agent, "web-2", "starts once web-1 is Running and Ready").await;
+    // workloads 20
+    assert_eq!(row.started(), [0, 1]);
+    // Each has its name, and finds the others.
+    assert_eq!(row.exec(1, "hostname"), "web-1");
+    let address = row.exec(1, "hostname -i");
+    eventually("the name of web-1", || {
+        let hosts = row.exec(0, "cat /etc/hosts");
+        let has = |name: &&str| {
+            let lines = hosts.lines().map(str::split_whitespace);
+            let mut lines = lines.map(Iterator::collect::<Vec<_>>);
+            lines.any(|line| line.first() == Some(&&*address) && line.contains(name))
+        };
+        let wanted = ["web-1.row", "web-1.row.default.svc.cluster.local", "web-1"];
+        // workloads 21
+        wanted.iter().all(has).then_some(())
+    })
+    .await;
+    row.ready(1);
+    until_up(&agent, "web-2").await;
+    row.ready(2);
+    let all = ["web-0", "web-1", "web-2"];
+    until_alone(&agent, &all).await;
+    bed.until_healthy(3).await;
+    // An edit keeps the data of each.
+    let report = agent.status();
+    let old: Vec<PodUid> = report.pods.into_iter().map(|pod| pod.uid).collect();
+    row.write(3, IMAGE_2, "minReadySeconds: 0");
+    for (ordinal, name) in [(0, "web-0"), (1, "web-1"), (2, "web-2")] {
+        agent
+            .until_pod(name, |pod| !old.contains(&pod.uid) && pod.is_ready())
+            .await;
+        assert_eq!(row.exec(ordinal, "echo $EDITION"), "2");
+        // workloads 22
+        assert_eq!(row.exec(ordinal, "cat /data/ready"), name);
+    }
+    until_alone(&agent, &all).await;
+    bed.until_healthy(3).await;
+    // The last one stops first; what stays is not touched.
+    let before = bed.running();
+    let events = bed.record();
+    row.write(1, IMAGE_2, "minReadySeconds: 0");
+    agent
+        .until_pod("web-1", |pod| pod.message == "stops once web-2 has stopped")
+        .await;
+    assert!(row.started().contains(&1));
+    until_alone(&agent, &["web-0"]).await;
+    let die = |name: &str| format!("k8s_web_{name}-box_");
+    events.until("die", &die("web-1")).await;
+    // workloads 20
+    assert_eq!(row.started(), [0]);
+    let left = bed.running();
+    assert!(left.iter().all(|(name, id)| before.get(name) == Some(id)));
+    // Scaled up, they have their data.
+    row.write(3, IMAGE_2, "podManagementPolicy: Parallel");
+    until_alone(&agent, &all).await;
+    // workloads 22
+    assert_eq!(row.exec(2, "cat /data/ready"), "web-2");
+    // Without the document all stop, and the data stays.
+    bed.remove("web.yaml");
+    for name in all {
+        agent.until_gone(name).await;
+    }
+    for name in all {
+        let volume = format!("mirrorlet_default_{}-{name}", row.template);
+        // workloads 22
+        bed.docker(&["volume", "inspect", &volume]);
+    }
+    agent.stop().await;
+}
