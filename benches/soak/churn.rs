@@ -25,7 +25,7 @@ const STOP_EVERY: usize = 12;
 /// Where a container writes to whoever connects.
 const PORT: u16 = 7000;
 /// Longest wait for a pod, a stream or a request.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 /// How often a pod is looked at.
 const POLL: Duration = Duration::from_millis(200);
 

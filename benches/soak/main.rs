@@ -41,7 +41,7 @@ use node::Agent;
 use settings::{binary, number};
 
 /// The time of churn before the first look.
-const FIRST: Duration = Duration::from_secs(60);
+const FIRST: Duration = Duration::from_mins(1);
 /// Time without churn before a look: what waits for streams, watches and connections to end is over.
 const REST: Duration = Duration::from_secs(30);
 /// Looks of which the least counts: another program's call may be under way at one of them.

@@ -52,7 +52,7 @@ pub(super) fn complete(
     match kind {
         WorkloadKind::Deployment => {
             let held = pods.iter().find_map(|pod| pod.held(workload));
-            deployment(object, pods, held);
+            deployment(object, pods, held.as_deref());
         }
         WorkloadKind::DaemonSet => daemon_set(object, pods),
         // StatefulSets are not served; the counts of the others are in their ledgers.
@@ -79,7 +79,7 @@ pub(super) fn generation(object: &Value) -> Value {
     }
 }
 
-fn deployment(object: &mut Value, pods: &[Member<'_>], held: Option<String>) {
+fn deployment(object: &mut Value, pods: &[Member<'_>], held: Option<&str>) {
     let spec = &mut object["spec"];
     default(spec, "replicas", 1.into());
     default(spec, "progressDeadlineSeconds", 600.into());
@@ -105,7 +105,7 @@ fn deployment(object: &mut Value, pods: &[Member<'_>], held: Option<String>) {
         available: number(available),
         unavailable_max: wish.unavailable_max,
         paused: wish.paused,
-        failed: held.as_deref(),
+        failed: held,
     };
     let conditions = progress.conditions();
     let generation = generation(object);
