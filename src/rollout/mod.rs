@@ -147,7 +147,7 @@ pub struct Rollouts {
     switched: bool,
     /// Why host ports were last not handed over, if they weren't.
     not_served: Option<String>,
-    /// The pods of StatefulSets that wait for their turn.
+    /// The pods of `StatefulSet`s that wait for their turn.
     queues: Queues,
 }
 

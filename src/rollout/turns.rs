@@ -1,4 +1,4 @@
-//! The pods of StatefulSets take turns: those whose turn to start has not come are held back, and
+//! The pods of `StatefulSet`s take turns: those whose turn to start has not come are held back, and
 //! those whose turn to stop has not come stay.
 //!
 //! Nothing is stored for that. A pod was started if its history says which revision runs, or if the
@@ -20,7 +20,7 @@ use mirrorlet_host::telemetry::occurrences;
 /// Reason of the note that a pod waits for its turn.
 const WAITS: &str = "WaitsForTurn";
 
-/// The pods of StatefulSets that wait for their turn.
+/// The pods of `StatefulSet`s that wait for their turn.
 #[derive(Default)]
 pub(super) struct Queues {
     /// What they wait for, as it was told.
@@ -54,7 +54,7 @@ struct Row {
 }
 
 impl Rollouts {
-    /// Takes out of the wanted pods of StatefulSets those that don't start yet, and adds those that
+    /// Takes out of the wanted pods of `StatefulSet`s those that don't start yet, and adds those that
     /// don't stop yet.
     pub(super) fn take_turns(&mut self, merged: &mut Merged, listed: &Pods, now: Timestamp) {
         self.look_at_left(listed);

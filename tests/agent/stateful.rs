@@ -1,4 +1,4 @@
-//! StatefulSets of manifests, under a whole agent.
+//! `StatefulSet`s of manifests, under a whole agent.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -153,7 +153,8 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     let all = ["web-0", "web-1", "web-2"];
     until_alone(&agent, &all).await;
     bed.until_healthy(3).await;
-    // An edit keeps the data of each.
+    // An edit replaces the last one first, and keeps the data of each.
+    let updates = bed.record();
     let report = agent.status();
     let old: Vec<PodUid> = report.pods.into_iter().map(|pod| pod.uid).collect();
     row.write(3, IMAGE_2, "minReadySeconds: 0");
@@ -167,6 +168,12 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     }
     until_alone(&agent, &all).await;
     bed.until_healthy(3).await;
+    let started = |ordinal: u32| {
+        let name = format!("k8s_web_web-{ordinal}-box_");
+        updates.find("start", &name).unwrap().at
+    };
+    // workloads 22
+    assert!(started(2) < started(1) && started(1) < started(0));
     // The last one stops first; what stays is not touched.
     let before = bed.running();
     let events = bed.record();

@@ -50,9 +50,9 @@ pub struct Merged {
     pub beside: BTreeMap<PodUid, SourcePod>,
     /// The objects that pods of manifests refer to.
     pub objects: BTreeMap<ObjectKey, SourceObject>,
-    /// The StatefulSets of manifests.
+    /// The `StatefulSet`s of manifests.
     pub sets: BTreeMap<WorkloadKey, Arc<StatefulSet>>,
-    /// The pods of StatefulSets whose turn to start or to stop has not come.
+    /// The pods of `StatefulSet`s whose turn to start or to stop has not come.
     pub waits: BTreeMap<FullName, Waiting>,
     /// The bindings of claims.
     pub bindings: Bindings,
@@ -193,7 +193,7 @@ pub fn merge_sources(
     merged
 }
 
-/// Takes the objects of documents, then the `claims` of StatefulSets: a claim with a document is that
+/// Takes the objects of documents, then the `claims` of `StatefulSet`s: a claim with a document is that
 /// of its document.
 fn merge_objects(
     sources: &BTreeMap<SourceName, SourceState>,

@@ -1,4 +1,4 @@
-//! StatefulSets, as all that the pods of one have together.
+//! `StatefulSet`s, as all that the pods of one have together.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -307,8 +307,10 @@ impl Workload {
 
     /// How its pods are updated together; none where each is updated by itself.
     fn updates(&self) -> Option<Updates> {
-        let Self::Deployment(spec) = self else {
-            return None;
+        let spec = match self {
+            Self::Deployment(spec) => spec,
+            Self::StatefulSet(spec) => return Some(stateful::updates(spec)),
+            Self::DaemonSet(_) | Self::Job(_) | Self::CronJob(_) => return None,
         };
         let strategy = spec.strategy.as_ref();
         let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());

@@ -1,4 +1,4 @@
-//! StatefulSets: the identity of each pod, and the claims that go with it.
+//! `StatefulSet`s: the identity of each pod, and the claims that go with it.
 //!
 //! Upstream: `pkg/controller/statefulset/stateful_set_utils.go` (`newStatefulSetPod`,
 //! `getPersistentVolumeClaims`, `updateStorage`).
@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSetSpec;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value, json};
 
 use super::{Workload, WorkloadKey};
 use crate::api::core::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Volume};
 use crate::api::meta::ObjectMeta;
 use crate::api::{Pod, keys};
+use crate::rollout::group::{UpdatePolicy, Updates};
 use crate::stateful::StatefulSet;
 
 /// Word for pods that start and stop one after the other.
@@ -47,6 +49,22 @@ pub(crate) fn stateful_set(key: &WorkloadKey, workload: &Workload) -> Option<Sta
         claims: claims.collect(),
         ordinals,
     })
+}
+
+/// How its pods are updated: from the last one on, one at a time unless the document says more.
+///
+/// Upstream: `updateStatefulSet` of `pkg/controller/statefulset/stateful_set_control.go`.
+pub(super) fn updates(spec: &StatefulSetSpec) -> Updates {
+    let strategy = spec.update_strategy.as_ref();
+    let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let max_unavailable = update.and_then(|update| update.max_unavailable.clone());
+    Updates {
+        paused: false,
+        policy: UpdatePolicy::Ordered {
+            partition: update.and_then(|update| update.partition).unwrap_or(0),
+            max_unavailable: max_unavailable.unwrap_or(IntOrString::Int(1)),
+        },
+    }
 }
 
 /// The number of the first pod.

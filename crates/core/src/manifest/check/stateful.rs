@@ -1,4 +1,4 @@
-//! Create-validation of StatefulSets.
+//! Create-validation of `StatefulSet`s.
 //!
 //! Upstream: `pkg/apis/apps/validation/validation.go` (`ValidateStatefulSetSpec`).
 
@@ -108,12 +108,6 @@ fn check_update_strategy(
     let Some(update) = update else { return };
     let partition = at.dotted("rollingUpdate.partition");
     not_negative(update.partition, &partition, problems);
-    if update.partition.is_some_and(|partition| partition > 0) {
-        let message = "an edit always replaces all pods: a partition is not supported";
-        let code = Code::UnsupportedField;
-        problems.add(Severity::Error, code, &partition, message.to_owned());
-        problems.help("remove it; mirrorlet rollout pause POD holds edits back");
-    }
     let path = at.dotted("rollingUpdate.maxUnavailable");
     let value = update.max_unavailable.as_ref();
     check_scaled(value, &path, problems);

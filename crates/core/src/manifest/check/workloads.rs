@@ -405,7 +405,7 @@ fn check_update_strategy(
     }
 }
 
-/// Checks fields that Deployments, StatefulSets and `DaemonSet`s have.
+/// Checks fields that Deployments, `StatefulSet`s and `DaemonSet`s have.
 pub(super) fn check_seconds(
     min_ready: Option<i32>,
     history: Option<i32>,
