@@ -163,7 +163,7 @@ async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
     let HistoryReport {
         name, namespace, ..
     } = fetch(&args.pod.pod, root).await?;
-    let mut reports = watch_reports(root, false).await?;
+    let mut reports = watch_reports(root, true).await?;
     let mut last = String::new();
     loop {
         let report = reports.next().await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
 use crate::rollouts::rollout;
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::api::report::RolloutPhase;
+use mirrorlet_core::api::report::{PodReport, RolloutPhase};
 
 /// A workload of one container, judged as soon as it is ready.
 fn workload(kind: &str, image: &str, more: &str) -> String {
@@ -195,8 +195,13 @@ async fn a_version_that_fails_at_the_second_of_three_pods_is_run_by_none() {
     agent = bed.agent().await;
     let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
     assert_eq!(code, Some(0), "{text}");
-    let good = until_alone(&agent, &all).await;
-    assert!(good.iter().all(|uid| !old.contains(uid)));
+    let good = agent
+        .until("all pods at the new version", |report| {
+            let is_new = |pod: &PodReport| pod.is_ready() && !old.contains(&pod.uid);
+            report.pods.len() == 3 && report.pods.iter().all(is_new)
+        })
+        .await;
+    let good: Vec<PodUid> = good.pods.into_iter().map(|pod| pod.uid).collect();
     // workloads 12
     assert!(events.most_at_once("k8s_web_") <= 4);
     bed.until_healthy(3).await;
