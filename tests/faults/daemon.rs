@@ -8,19 +8,16 @@ use std::time::Duration;
 use crate::common::{Bed, IMAGE, TestAgent, ask, eventually, free_port, sleeper};
 use mirrorlet_core::api::report::{PodReport, RolloutPhase};
 
-/// Waits until the agent says that it has lost the Engine.
+/// Waits until the agent reports that it has lost the Engine, for itself and for each pod.
 async fn until_lost(agent: &TestAgent) {
-    let report = agent
-        .until("the loss of the Engine to be told", |report| {
-            !report.engine.reachable && report.engine.error.is_some()
+    let waits = |pod: &PodReport| pod.message.contains("waiting for the Docker Engine");
+    agent
+        .until("the loss of the Engine to be reported", |report| {
+            !report.engine.reachable
+                && report.engine.error.is_some()
+                && report.pods.iter().all(waits)
         })
         .await;
-    for pod in &report.pods {
-        assert!(
-            pod.message.contains("waiting for the Docker Engine"),
-            "{pod:?}"
-        );
-    }
 }
 
 async fn until_back(agent: &TestAgent) {
