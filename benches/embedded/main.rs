@@ -321,7 +321,7 @@ async fn memory(settings: &Settings, bed: &Bed) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// What is lost when the agent is killed while it writes, and of what many watches see.
+/// Counts acknowledged writes that are lost when the agent is killed, and changes that watches miss.
 async fn under_load(settings: &Settings) -> [Figure; 2] {
     let bed = Bed::new();
     let agent = Alone::serve(&settings.binary, &bed);

@@ -1,4 +1,4 @@
-//! What is done to the agent all the time.
+//! The churn: pods, execs, logs, port-forwards and API server restarts, as long as the soak lasts.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ impl<'a> Churn<'a> {
         Ok(churn)
     }
 
-    /// What was done so far.
+    /// The operations so far.
     pub fn done(&self) -> Done {
         Done(format!(
             "{} edits, {} commands, {} logs, {} connections, {} refused pods, {} stops of the API server",

@@ -55,7 +55,7 @@ pub struct Settings {
     pub binary: PathBuf,
 }
 
-/// What is held at rest.
+/// The memory, descriptors and threads that are held at rest.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     rss_mib: f64,

@@ -32,7 +32,7 @@ impl Rollouts {
         let history = self.histories.get_mut(name).ok_or(Refused::NotStarted)?;
         let number = history.obey(command.clone())?;
         self.tell_obeyed(name, command, number);
-        // What failed at one pod of a workload is tried at none, unless it is asked for.
+        // A version that failed at one pod of a workload is tried at none, unless a person asks for it.
         if let Command::Undo { .. } | Command::Retry = command
             && let Some(key) = self.workload_of(name)
         {

@@ -13,7 +13,7 @@ use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::WorkloadKey;
 
 impl Rollouts {
-    /// Whose turn it is among the pods of each workload. A version that failed at one of them is
+    /// Decides which pods of each workload may be updated now. A version that failed at one of them is
     /// noted as failed in the histories of all.
     pub(super) fn turns(
         &mut self,

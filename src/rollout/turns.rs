@@ -23,7 +23,7 @@ const WAITS: &str = "WaitsForTurn";
 /// The pods of `StatefulSet`s that wait for their turn.
 #[derive(Default)]
 pub(super) struct Queues {
-    /// What they wait for, as it was told.
+    /// The conditions that they wait for, as last reported.
     told: BTreeMap<FullName, String>,
     /// The pods that the runtime had at this agent's first look, until the workers have taken them
     /// over; none before.

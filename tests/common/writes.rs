@@ -33,7 +33,7 @@ pub struct Kills {
     pub writes: usize,
 }
 
-/// What was seen.
+/// The observations.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Acknowledged writes.
@@ -56,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// What is known of an object: the number of its acknowledged write, none where it was deleted, and
+/// The known state of an object: the number of its acknowledged write, none where it was deleted, and
 /// what a write that was cut off would have made of it; the same where there was none.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
@@ -79,7 +79,7 @@ struct Writer {
     next: u64,
 }
 
-/// What all writers share.
+/// State that all writers share.
 struct Round {
     api: Api<ConfigMap>,
     killed: AtomicBool,
@@ -302,7 +302,7 @@ pub struct Load {
     pub pause: Duration,
 }
 
-/// What watches saw, all together.
+/// The events of all watches together.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Acknowledged changes that a watch never saw.

@@ -160,7 +160,7 @@ pub struct SourceWorkload {
     pub document: Arc<Value>,
     /// The UIDs of its pods' manifests.
     pub pods: BTreeSet<PodUid>,
-    /// What a `StatefulSet` has beside its pods.
+    /// The ordinals, order and claims of a `StatefulSet`.
     pub set: Option<Arc<StatefulSet>>,
     /// Its origin.
     pub origin: Origin,

@@ -69,7 +69,7 @@ pub struct Merged {
 pub struct Waiting {
     /// The pod, if it was not started; one that does not stop yet is among the others.
     pub pod: Option<SourcePod>,
-    /// What it waits for, in words.
+    /// The condition that it waits for, as a message.
     pub message: String,
 }
 

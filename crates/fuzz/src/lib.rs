@@ -1,4 +1,4 @@
-//! What mirrorlet reads of others, as targets of a fuzzer: total functions of bytes.
+//! Fuzz targets: the inputs of others that mirrorlet parses. Each target takes any bytes.
 //!
 //! A target panics where the code under it does, or where a rule is broken that holds for every
 //! input. `hack/fuzz.sh` has libFuzzer look for such inputs; the unit tests run each target over its

@@ -110,7 +110,7 @@ fn corpus() -> Vec<PathBuf> {
     files
 }
 
-/// What the kubelet makes of the files, in their order.
+/// The kubelet's result for each file, in order.
 fn upstream(files: &[PathBuf]) -> Vec<Result<Value, String>> {
     let mut command = Command::new(programs::manifest_reader());
     let output = command.arg(NODE).args(files).output().unwrap();
@@ -126,7 +126,7 @@ fn upstream(files: &[PathBuf]) -> Vec<Result<Value, String>> {
     results.collect()
 }
 
-/// What we make of a file: its pods, none of it if anything is refused.
+/// The agent's result for a file: its pods, or none if anything is refused.
 fn ours(file: &Path) -> Result<Vec<Pod>, String> {
     let ctx = ParseContext {
         node_name: &NodeName::from(NODE),
@@ -187,7 +187,7 @@ fn normal(key: &str, value: &Value) -> Option<Value> {
     Some(value)
 }
 
-/// What is compared of a pod: all that its author can write.
+/// The fields of a pod that are compared: all that an author can set.
 fn compared(pod: &Value) -> BTreeMap<&'static str, Option<Value>> {
     let metadata = &pod["metadata"];
     let mut annotations = metadata["annotations"].clone();

@@ -336,7 +336,7 @@ fn manager(options: &WriteOptions, asked: &Asked) -> String {
     program.unwrap_or_default().to_owned()
 }
 
-/// What a dry run answers: the object with the version that it still has.
+/// The answer to a dry run: the object with its unchanged resource version.
 fn unchanged_version(mut object: Value, before: &Value) -> Value {
     let version = before["metadata"]["resourceVersion"].clone();
     meta::metadata(&mut object).insert("resourceVersion".to_owned(), version);

@@ -154,7 +154,7 @@ async fn recorded_requests_are_answered_as_by_a_real_api_server() {
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(read, &options).await;
     let ours = Client::try_from(config.unwrap()).unwrap();
-    // What only other parts of a cluster would undo again.
+    // Changes that only other components of a cluster would undo.
     let disabled = "ServiceAccount,DefaultTolerationSeconds,Priority";
     let cluster = Options::default()
         .without_scheduler()

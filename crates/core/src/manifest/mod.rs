@@ -209,7 +209,7 @@ pub struct AcceptedWorkload {
     /// Set for a Job: then [`pods`](Self::pods) is one that stands for all of
     /// them, and a later stage says which there are.
     pub runs: Option<Arc<Runs>>,
-    /// What a `StatefulSet` has beside its pods.
+    /// The ordinals, order and claims of a `StatefulSet`.
     pub set: Option<Arc<StatefulSet>>,
     /// The document as JSON with ordered keys: what the last-good store keeps.
     pub canonical: serde_json::Value,

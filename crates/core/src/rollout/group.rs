@@ -108,7 +108,7 @@ pub fn number(manifest_name: &str) -> u32 {
     last.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// What a version is for all pods of a workload: the template, with the objects that are a part of it.
+/// Identifies a version for all pods of a workload: the template, and the objects that are part of it.
 #[derive(Debug, Clone)]
 pub struct Key {
     template: String,
@@ -272,7 +272,7 @@ fn pause_newcomers(members: &mut [Member]) {
     }
 }
 
-/// Which pods may be updated under limits for new versions beside others and for pods that are
+/// Decides which pods may be updated under limits for new versions beside others and for pods that are
 /// unavailable. Those that are not available anyway are first, and cost nothing.
 fn rolling(members: &[Member], (surge, unavailable): (u32, u32)) -> Vec<Turn> {
     let (surge, unavailable) = (surge.max(1), unavailable.max(1));

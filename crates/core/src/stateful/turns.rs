@@ -1,4 +1,4 @@
-//! Whose turn it is in a `StatefulSet`: which pods may start, and which may stop now.
+//! The order of a `StatefulSet`: the pods that may start, and those that may stop, now.
 //!
 //! Upstream: `pkg/controller/statefulset/stateful_set_control.go` (`updateStatefulSet`,
 //! `processReplica`, `processCondemned`).
@@ -19,7 +19,7 @@ pub enum Member {
     Stopping,
 }
 
-/// What a pod waits for, by the number of the pod that it waits for.
+/// The condition that a pod waits for, with the ordinal of the pod that has to meet it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// It is not Running and Ready.
@@ -127,7 +127,7 @@ fn stop(
     }
 }
 
-/// What the next pod waits for at one that was started.
+/// The condition that a started pod has to meet before the next one may start.
 fn unavailable(
     set: &StatefulSet,
     ordinal: i32,

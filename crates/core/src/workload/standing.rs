@@ -8,7 +8,7 @@ use crate::api::report::{PodReport, RolloutPhase, WorkloadCondition, WorkloadRep
 use crate::desired::SourceWorkload;
 use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts};
 
-/// What the conditions of a Deployment follow from.
+/// The counts and settings that the conditions of a Deployment are computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress<'a> {
     /// The number of pods that it wants.
@@ -68,7 +68,7 @@ impl Progress<'_> {
     }
 }
 
-/// What a document wants of its pods together.
+/// The settings of a document that concern its pods together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish {
     /// How many there are to be.

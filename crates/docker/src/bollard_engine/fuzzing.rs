@@ -56,7 +56,7 @@ impl Answers {
         assert!(self.index.is_complete(), "a list completes the index");
     }
 
-    /// What is known of a container.
+    /// The known state of a container.
     pub fn inspect(&self, json: &str) {
         let Some(found) = read::<ContainerInspectResponse>(json) else {
             return;
@@ -129,7 +129,7 @@ impl Answers {
     }
 }
 
-/// What comes out of the frames, up to the first that is none.
+/// The data of the frames, up to the first invalid one.
 fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut decoder = FrameDecoder;
     let mut buffer = BytesMut::new();

@@ -1,4 +1,4 @@
-//! What clients of the embedded API send.
+//! Fuzz targets for requests to the embedded API.
 
 use std::sync::LazyLock;
 

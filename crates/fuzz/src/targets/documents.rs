@@ -1,4 +1,4 @@
-//! What authors write: manifests, compose files, schedules, and words of manifests.
+//! Fuzz targets for documents: manifests, compose files, schedules, and values in them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What comes from the Engine, and what others can write into it.
+//! Fuzz targets for answers of the Engine, and for labels that others can set.
 
 use std::collections::HashMap;
 

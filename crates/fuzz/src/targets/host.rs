@@ -1,4 +1,4 @@
-//! What the machine has: files of the kernel, kubeconfigs, certificates, archives.
+//! Fuzz targets for files: cgroup files, kubeconfigs, certificates, archives.
 
 use std::fs;
 use std::path::Path;

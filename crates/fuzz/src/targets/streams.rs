@@ -1,4 +1,4 @@
-//! What clients of exec and port-forward send: headers, SPDY frames, WebSocket messages.
+//! Fuzz targets for exec and port-forward: headers, SPDY frames, WebSocket messages.
 
 use std::convert::Infallible;
 

@@ -43,7 +43,7 @@ fn each_pod_starts_and_stops_in_its_turn() {
         (&three, vec![(0, READY)], vec![0, 1], vec![(2, Ready(1))]),
         (&three, vec![(0, READY), (1, READY)], vec![0, 1, 2], vec![]),
         (&from_five, vec![], vec![5], vec![(6, Ready(5))]),
-        // What was started stays, whatever becomes of others.
+        // A pod that was started stays, whatever happens to others.
         (
             &three,
             vec![(0, UNREADY), (1, READY), (2, READY)],
