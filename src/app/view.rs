@@ -160,14 +160,13 @@ impl View {
         }
         for pod in &mut pods {
             let uid = &pod.uid;
+            let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
             let is_static = |pod: &SourcePod| !pod.is_api();
             if let Some(cluster) = &self.cluster
                 && merged.pods.get(uid).is_some_and(is_static)
             {
-                let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
                 pod.mirror = Some(cluster.mirror(&name));
             }
-            let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
             let stays = merged
                 .waits
                 .get(&name)

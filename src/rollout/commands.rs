@@ -1,12 +1,10 @@
 //! A person's commands.
 
-use std::collections::BTreeMap;
-
 use super::Rollouts;
 use super::handle::{Obeyed, Request, Whom};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::group::{Member, obey_all, try_again};
-use mirrorlet_core::rollout::{Command, History, Refused};
+use mirrorlet_core::rollout::{Command, Refused};
 use mirrorlet_host::telemetry::occurrences;
 
 impl Rollouts {
@@ -44,12 +42,8 @@ impl Rollouts {
     }
 
     fn obey_of_workload(&mut self, mut members: Vec<Member>, command: &Command) -> Obeyed {
-        let before: BTreeMap<FullName, History> = members
-            .iter()
-            .map(|member| (member.name.clone(), member.history.clone()))
-            .collect();
         let number = obey_all(&mut members, command)?;
-        let changed = |member: &&Member| before.get(&member.name) != Some(&member.history);
+        let changed = |member: &&Member| self.histories.get(&member.name) != Some(&member.history);
         let changed: Vec<(FullName, u64)> = members
             .iter()
             .filter(changed)
