@@ -12,7 +12,7 @@ use crate::observe::Reach;
 use crate::store::cell::{Reader, Writer};
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::eviction::Pressures;
-use mirrorlet_core::node::{EngineSeen, ImageSeen, NodeFacts, Readings};
+use mirrorlet_core::node::{EngineSeen, ImageSeen, NodeFacts, Readings, go_arch};
 use mirrorlet_host::volume::HostFiles;
 
 /// The facts, but for those of the Engine.
@@ -100,15 +100,6 @@ fn os_image(os_release: &str) -> String {
         .lines()
         .find_map(|line| line.strip_prefix("PRETTY_NAME="));
     named.unwrap_or("Linux").trim_matches('"').to_owned()
-}
-
-/// An architecture as Go, and hence Kubernetes, names it.
-fn go_arch(arch: &str) -> &str {
-    match arch {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 fn text(path: &str) -> String {

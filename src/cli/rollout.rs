@@ -230,11 +230,7 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
     }
     let (kind, name) = owner.split_once('/').unwrap_or_default();
     let all_are = format!("{kind} {namespace}/{name}: ");
-    let is_due = |pod: &&&PodReport| {
-        let rollout = pod.rollout.as_ref();
-        rollout.is_none_or(|rollout| rollout.revision == rollout.newest)
-    };
-    let updated = pods.iter().filter(is_due).count();
+    let updated = pods.iter().filter(|pod| pod.is_updated()).count();
     let (mut failed, mut done) = (None, None);
     let mut waits = None;
     for pod in &pods {

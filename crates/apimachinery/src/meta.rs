@@ -137,16 +137,7 @@ pub fn generate_name(
     Ok(())
 }
 
-/// The kinds that have no generations, though they have a spec.
-const WITHOUT_GENERATION: [&str; 5] = [
-    "Service",
-    "PersistentVolumeClaim",
-    "PersistentVolume",
-    "Namespace",
-    "Lease",
-];
-
-/// Takes out what is set to nothing in the metadata, as a decoded object doesn't have it.
+/// Removes empty maps and lists of the metadata, as upstream's decoder does.
 fn tidy(metadata: &mut Map<String, Value>) {
     for key in ["labels", "annotations", "finalizers", "ownerReferences"] {
         let is_empty = match metadata.get(key) {
@@ -162,12 +153,11 @@ fn tidy(metadata: &mut Map<String, Value>) {
 }
 
 /// Makes a body a new object: its identity is the server's affair, and so is its status.
-pub fn begin(object: &mut Value, uid: &str, now: &str) {
+pub fn begin(object: &mut Value, resource: &Resource, uid: &str, now: &str) {
     if let Some(map) = object.as_object_mut() {
         map.remove("status");
     }
-    let kind = object["kind"].as_str().unwrap_or_default();
-    let has_spec = object.get("spec").is_some() && !WITHOUT_GENERATION.contains(&kind);
+    let has_generation = resource.generations && object.get("spec").is_some();
     let metadata = metadata(object);
     tidy(metadata);
     for key in [
@@ -182,7 +172,7 @@ pub fn begin(object: &mut Value, uid: &str, now: &str) {
     }
     metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), now.into());
-    if has_spec {
+    if has_generation {
         metadata.insert("generation".to_owned(), 1.into());
     }
 }
@@ -289,7 +279,7 @@ mod tests {
     #[test]
     fn a_write_keeps_what_is_the_servers() {
         let mut new = json!({"metadata": {"name": "web", "uid": "mine", "generation": 7}, "spec": {"a": 1}, "status": {"x": 1}});
-        begin(&mut new, "u-1", "2026-01-02T03:04:05Z");
+        begin(&mut new, &PODS, "u-1", "2026-01-02T03:04:05Z");
         assert_eq!(
             new,
             json!({"metadata": {"name": "web", "uid": "u-1", "generation": 1, "creationTimestamp": "2026-01-02T03:04:05Z"}, "spec": {"a": 1}})

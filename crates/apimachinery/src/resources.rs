@@ -21,6 +21,8 @@ pub struct Resource {
     pub categories: &'static [&'static str],
     /// Whether its objects have a namespace.
     pub namespaced: bool,
+    /// Whether its objects have a generation, if they have a spec.
+    pub generations: bool,
     /// The verbs that are served.
     pub verbs: &'static [&'static str],
     /// The subresources that are served.
@@ -79,6 +81,7 @@ const BASE: Resource = Resource {
     short_names: &[],
     categories: &[],
     namespaced: true,
+    generations: true,
     verbs: ALL,
     subresources: &[],
 };
@@ -129,6 +132,7 @@ pub static SERVICES: Resource = Resource {
     plural: "services",
     singular: "service",
     kind: "Service",
+    generations: false,
     short_names: &["svc"],
     categories: &["all"],
     ..BASE
@@ -139,6 +143,7 @@ pub static CLAIMS: Resource = Resource {
     plural: "persistentvolumeclaims",
     singular: "persistentvolumeclaim",
     kind: "PersistentVolumeClaim",
+    generations: false,
     short_names: &["pvc"],
     ..BASE
 };
@@ -148,6 +153,7 @@ pub static VOLUMES: Resource = Resource {
     plural: "persistentvolumes",
     singular: "persistentvolume",
     kind: "PersistentVolume",
+    generations: false,
     short_names: &["pv"],
     namespaced: false,
     ..BASE
@@ -158,6 +164,7 @@ pub static NAMESPACES: Resource = Resource {
     plural: "namespaces",
     singular: "namespace",
     kind: "Namespace",
+    generations: false,
     short_names: &["ns"],
     namespaced: false,
     verbs: &[
@@ -262,6 +269,7 @@ pub static LEASES: Resource = Resource {
     plural: "leases",
     singular: "lease",
     kind: "Lease",
+    generations: false,
     ..BASE
 };
 

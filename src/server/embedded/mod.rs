@@ -42,7 +42,7 @@ use mirrorlet_apimachinery::resources::{NODES, PODS, Target, target};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::NodeName;
-use mirrorlet_core::node::{KUBERNETES_VERSION, kubelet_version};
+use mirrorlet_core::node::{KUBERNETES_VERSION, go_arch, kubelet_version};
 use mirrorlet_host::telemetry::Metrics;
 use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
@@ -442,12 +442,6 @@ fn document(path: &str, asked: &Asked) -> Option<Response> {
 
 /// The version that we behave as.
 fn version() -> Value {
-    // As Go names it.
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
     let bare = KUBERNETES_VERSION.trim_start_matches('v');
     let mut numbers = bare.split('.');
     let mut number = || numbers.next().unwrap_or_default().to_owned();
@@ -460,7 +454,7 @@ fn version() -> Value {
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "",
         "compiler": "rustc",
-        "platform": format!("linux/{architecture}"),
+        "platform": format!("linux/{}", go_arch(std::env::consts::ARCH)),
     })
 }
 

@@ -167,7 +167,7 @@ impl Api {
             });
         }
         let now = seconds(Timestamp::now());
-        meta::begin(&mut object, &new_uid(), &now);
+        meta::begin(&mut object, resource, &new_uid(), &now);
         apply::note_update(&mut object, None, &manager(&options, asked), &now);
         let raw = (!bytes.starts_with(b"k8s\0")).then_some(bytes);
         let prepared = self.prepared(object, &key, None, raw, &options)?;
@@ -276,7 +276,7 @@ impl Api {
         let managed = object["metadata"].get("managedFields").cloned();
         match &before {
             Some(before) => meta::succeed(&mut object, before, resource)?,
-            None => meta::begin(&mut object, &new_uid(), &now),
+            None => meta::begin(&mut object, resource, &new_uid(), &now),
         }
         set_managed(&mut object, managed);
         if let Some(before) = &before {

@@ -396,6 +396,13 @@ impl PodReport {
         self.status == TERMINATING
     }
 
+    /// Whether the newest version runs, rather than one in its place.
+    #[must_use]
+    pub fn is_updated(&self) -> bool {
+        let rollout = self.rollout.as_ref();
+        rollout.is_none_or(|rollout| rollout.revision == rollout.newest)
+    }
+
     /// Whether both have the same namespace and name: they are versions of one pod.
     #[must_use]
     pub fn is_same_pod(&self, other: &Self) -> bool {

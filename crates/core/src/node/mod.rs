@@ -41,6 +41,16 @@ pub fn kubelet_version() -> String {
     )
 }
 
+/// Returns an architecture of Rust's `std::env::consts::ARCH` as Go, and hence Kubernetes, names it.
+#[must_use]
+pub fn go_arch(arch: &str) -> &str {
+    match arch {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 /// An image that is there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageSeen {

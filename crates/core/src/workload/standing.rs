@@ -132,7 +132,7 @@ pub fn report(document: &SourceWorkload, pods: &[PodReport]) -> WorkloadReport {
     let progress = Progress {
         wanted: wish.pods,
         live: count(&|_| true),
-        updated: count(&is_updated),
+        updated: count(&PodReport::is_updated),
         available: count(&is_available),
         unavailable_max: wish.unavailable_max,
         paused: wish.paused || (!pods.is_empty() && pods.iter().all(is_paused)),
@@ -163,12 +163,6 @@ fn failed(pods: &[&PodReport]) -> Option<String> {
         })
     });
     setbacks.min().map(|(_, words)| words)
-}
-
-/// Whether the newest version runs, rather than one in its place.
-fn is_updated(pod: &PodReport) -> bool {
-    let rollout = pod.rollout.as_ref();
-    rollout.is_none_or(|rollout| rollout.revision == rollout.newest)
 }
 
 /// Whether a pod serves: it is Ready, and isn't a version that is still judged in the place of

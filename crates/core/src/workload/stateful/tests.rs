@@ -104,7 +104,7 @@ fn a_pod_is_the_pod_that_a_document_of_its_own_describes() {
         // workloads 21
         assert_eq!(PodUid::of(&wanted), PodUid::of(&alone));
         let annotations = wanted.metadata.annotations.as_mut().unwrap();
-        for key in [keys::WORKLOAD, ROLLOUT] {
+        for key in [keys::WORKLOAD, keys::TEMPLATE, keys::UPDATES, ROLLOUT] {
             assert!(annotations.remove(key).is_some(), "{key}");
         }
         assert_eq!(wanted, alone);
