@@ -51,11 +51,12 @@ check: fmt scripts versions lint ## format and lints: no Docker needed
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
 	hack/docker-up.sh
 	hack/kube-build.sh
+	KUBE_VERSION=$(KUBECTL_OLDEST) hack/kube-build.sh --only kubectl
 	hack/helm-build.sh
 	hack/metrics-server-build.sh
 	hack/images.sh
 	hack/registry.sh
-	CARGO="$(CARGO)" MAKE="$(MAKE)" hack/test.sh
+	CARGO="$(CARGO)" MAKE="$(MAKE)" KUBECTL_OLDEST=$(KUBECTL_OLDEST) hack/test.sh
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := agent engine faults

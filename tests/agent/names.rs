@@ -18,7 +18,7 @@ spec:
   - name: {name}
     image: {IMAGE}
     command: ["sh", "-c", "mkdir /www; echo {name}-{version} > /www/index.html; exec httpd -f -p 80 -h /www"]
-    readinessProbe: {{exec: {{command: [test, -e, /ready]}}, periodSeconds: 1}}
+    readinessProbe: {{exec: {{command: [test, -e, /ready]}}, periodSeconds: 1, timeoutSeconds: 60}}
 "#
     )
 }

@@ -56,7 +56,7 @@ spec:
       - name: web
         image: {image}
         command: ["sh", "-c", "trap 'sleep 1; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
-        readinessProbe: {{exec: {{command: [test, -e, /data/ready]}}, periodSeconds: 1}}
+        readinessProbe: {{exec: {{command: [test, -e, /data/ready]}}, periodSeconds: 1, timeoutSeconds: 60}}
         volumeMounts: [{{name: {template}, mountPath: /data}}]
 "#
             ),

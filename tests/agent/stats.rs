@@ -125,7 +125,7 @@ spec:
       sleep 1000 &
       while :; do :; done
     volumeMounts: [{{name: data, mountPath: /data}}]
-    readinessProbe: {{exec: {{command: [test, -e, /ready]}}, periodSeconds: 1}}
+    readinessProbe: {{exec: {{command: [test, -e, /ready]}}, periodSeconds: 1, timeoutSeconds: 60}}
     resources: {{limits: {{cpu: 50m, memory: 64Mi}}}}
   - name: calm
     image: {IMAGE}

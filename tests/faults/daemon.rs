@@ -66,7 +66,7 @@ async fn a_restart_of_the_daemon_changes_no_verdict() {
         sleeper(name).replace("spec:", &format!("{annotations}\nspec:"))
     };
     let ready_once_open = format!(
-        "    readinessProbe: {{exec: {{command: [test, -e, /gate/open]}}, periodSeconds: 1}}
+        "    readinessProbe: {{exec: {{command: [test, -e, /gate/open]}}, periodSeconds: 1, timeoutSeconds: 60}}
     volumeMounts: [{{name: gate, mountPath: /gate}}]
   volumes: [{{name: gate, hostPath: {{path: {}}}}}]
 ",
@@ -158,7 +158,7 @@ spec:
     image: {IMAGE}
     command: ["sh", "-c", {script:?}]
     ports: [{{containerPort: 8080, hostPort: {port}}}]
-    readinessProbe: {{exec: {{command: [test, -e, /gate/{says}]}}, periodSeconds: 1}}
+    readinessProbe: {{exec: {{command: [test, -e, /gate/{says}]}}, periodSeconds: 1, timeoutSeconds: 60}}
     volumeMounts: [{{name: gate, mountPath: /gate, readOnly: true}}]
 "#
     )
