@@ -231,7 +231,7 @@ impl AgentView for View {
             image_gc: self.image_gc.as_ref().map(|gc| gc.borrow().clone()),
             pressures: (*self.shortages.get()).clone(),
             sources,
-            workloads: self.workload_reports(&pods),
+            workloads: self.workload_reports(&merged, &pods),
             pods,
             jobs: jobs.jobs.clone(),
             cron_jobs: jobs.cron_jobs.clone(),

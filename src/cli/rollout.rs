@@ -15,6 +15,7 @@ use mirrorlet_core::api::report::{
 };
 use mirrorlet_core::rollout::group::FAILED_ELSEWHERE;
 use mirrorlet_core::workload::WorkloadKind;
+use mirrorlet_core::workload::standing::{NOT_READY, PARTITIONED, SCALING};
 
 #[cfg(test)]
 mod tests;
@@ -251,6 +252,15 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
             Standing::Failed(_) | Standing::Done(_) | Standing::Gone => {}
         }
     }
+    match of_set(report, namespace, owner) {
+        Some((PARTITIONED, message)) if failed.is_none() => {
+            return Standing::Done(format!("{all_are}{message}"));
+        }
+        Some((SCALING | NOT_READY, message)) if failed.is_none() => {
+            return Standing::UnderWay(format!("{all_are}{message}"));
+        }
+        Some(_) | None => {}
+    }
     if let Some(line) = waits {
         return Standing::UnderWay(format!("{all_are}{line}"));
     }
@@ -262,6 +272,19 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
             pods.len()
         )),
     }
+}
+
+/// The progress of a `StatefulSet`, and its message: its pods have no rollouts while they start and
+/// stop, and those below its partition wait for ever.
+fn of_set<'a>(
+    report: &'a StatusReport,
+    namespace: &str,
+    owner: &str,
+) -> Option<(&'a str, &'a str)> {
+    let mut all = report.workloads.iter();
+    let found = all.find(|one| one.namespace == namespace && one.owner == owner)?;
+    let is_set = owner.starts_with(WorkloadKind::StatefulSet.as_str());
+    is_set.then_some((&*found.progress, &*found.message))
 }
 
 /// Whether a version failed at this pod, rather than at another one of its workload.

@@ -88,9 +88,10 @@ fn selected(
         });
         let is_named = |cron: &CronJobReport| args.pods.iter().any(|text| cron.is_named(text));
         report.cron_jobs.retain(is_named);
-        report
-            .workloads
-            .retain(|one| pods.iter().any(|pod| one.has(pod)));
+        report.workloads.retain(|one| {
+            let of_pod = |pod: &PodReport| one.has(pod);
+            pods.iter().any(of_pod) || args.pods.iter().any(|text| one.is_named(text))
+        });
         report = only(report, pods);
         report.jobs = jobs;
     } else if args.selector.is_some() || args.namespace.is_some() {
@@ -186,6 +187,8 @@ pub(super) fn named(
             Err(_) if watching => {}
             Err(_) if report.jobs.iter().any(|job| job.is_named(text)) => {}
             Err(_) if report.cron_jobs.iter().any(|cron| cron.is_named(text)) => {}
+            // One that wants no pods has none.
+            Err(_) if report.workloads.iter().any(|one| one.is_named(text)) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use mirrorlet_core::api::report::{
     CronJobReport, EventReport, ExplainReport, HistoryReport, ImagesReport, JobReport, PlanReport,
-    StatusReport, TopReport, VolumeReport,
+    StatusReport, TopReport, VolumeReport, WorkloadReport,
 };
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, core, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
@@ -202,12 +202,8 @@ pub struct ShownPod {
     pub pod: Pod,
     /// The document that defines it; none of one that is no longer wanted.
     pub origin: Option<Origin>,
-    /// The UID of its manifest.
-    pub manifest_uid: PodUid,
     /// Whether it is being stopped.
     pub terminating: bool,
-    /// Whether its version is judged in the place of another.
-    pub is_judged: bool,
 }
 
 impl ShownPod {
@@ -231,6 +227,8 @@ pub struct Shown {
     pub bindings: Bindings,
     /// The workloads.
     pub workloads: Vec<SourceWorkload>,
+    /// The states of those whose pods stay.
+    pub standings: Vec<WorkloadReport>,
     /// The states of Jobs, those of CronJobs included.
     pub jobs: Vec<JobReport>,
     /// The states of CronJobs.

@@ -95,6 +95,21 @@ async fn until_waits(agent: &TestAgent, pod: &str, message: &str) {
         .await;
 }
 
+/// Waits until the status report has the set with so many pods that are Ready, and that progress.
+async fn until_set(agent: &TestAgent, ready: u32, progress: &str, message: &str) {
+    agent
+        .until("the progress of the set", |report| {
+            let [set] = report.workloads.as_slice() else {
+                return false;
+            };
+            // workloads 16
+            set.owner == "StatefulSet/web"
+                && (set.wanted, set.ready) == (3, ready)
+                && (&*set.progress, &*set.message) == (progress, message)
+        })
+        .await;
+}
+
 /// Waits until these pods alone are there, all Ready.
 async fn until_alone(agent: &TestAgent, names: &[&str]) {
     agent
@@ -118,6 +133,7 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     until_waits(&agent, "web-2", first).await;
     // workloads 20
     assert_eq!(row.started(), [0]);
+    until_set(&agent, 0, "Scaling", &format!("pod web-1-box {first}")).await;
     let story = agent.view().explain("web-1").unwrap().story;
     let told = |entry: &StoryReport| entry.reason == "WaitsForTurn" && entry.message == first;
     assert!(story.iter().any(told), "{story:?}");
@@ -153,6 +169,7 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     let all = ["web-0", "web-1", "web-2"];
     until_alone(&agent, &all).await;
     bed.until_healthy(3).await;
+    until_set(&agent, 3, "Complete", "").await;
     // An edit replaces the last one first, and keeps the data of each.
     let updates = bed.record();
     let report = agent.status();
@@ -168,6 +185,7 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     }
     until_alone(&agent, &all).await;
     bed.until_healthy(3).await;
+    until_set(&agent, 3, "Complete", "").await;
     let started = |ordinal: u32| {
         let name = format!("k8s_web_web-{ordinal}-box_");
         updates.find("start", &name).unwrap().at

@@ -123,6 +123,20 @@ pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodRep
     Ok(of_workload)
 }
 
+/// The only pod a text means, also as the pod of a workload.
+///
+/// # Errors
+/// No pod, or more than one, is meant.
+pub fn find_only<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
+    match find_pods(pods, text)?.as_slice() {
+        [one] => Ok(one),
+        several => Err(PodNotFound::Ambiguous {
+            text: text.to_owned(),
+            candidates: candidates(several),
+        }),
+    }
+}
+
 /// A pod's name as typed, without the kind before it.
 #[must_use]
 pub fn without_kind(text: &str) -> &str {

@@ -7,7 +7,7 @@ use mirrorlet_core::api::report::{
     EventReport, ExplainReport, PodReport, SourceReport, StoryReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
-use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_pod};
+use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_only};
 use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
 
 /// The story of the pod that `text` names; also of one that is gone.
@@ -18,7 +18,7 @@ pub(super) fn explain(
     journal: &Journal,
     node: &NodeName,
 ) -> Result<ExplainReport, ViewError> {
-    let found = find_pod(pods, text);
+    let found = find_only(pods, text);
     let name = match &found {
         Ok(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
         Err(error @ PodNotFound::Unknown { .. }) => match gone(text, journal, node) {

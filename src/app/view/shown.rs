@@ -9,14 +9,15 @@ use crate::server::view::{Shown, ShownPod};
 use crate::store::board::Phase;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
-use mirrorlet_core::api::report::{PodReport, RolloutPhase, WorkloadReport};
+use mirrorlet_core::api::report::{PodReport, WorkloadReport};
 use mirrorlet_core::desired::SourceWorkload;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
-use mirrorlet_core::rollout::problem_lines;
-use mirrorlet_core::workload::standing::report;
+use mirrorlet_core::rollout::{Revision, problem_lines};
+use mirrorlet_core::workload::standing::{Member, report};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 impl View {
@@ -24,11 +25,13 @@ impl View {
         let merged = self.merged.get();
         let objects = merged.objects.values().cloned().collect();
         let jobs = self.jobs.states();
+        let pods = self.pods(&merged);
         Shown {
             pods: self.shown_pods(&merged),
             objects,
             bindings: merged.bindings.clone(),
             workloads: self.workloads(),
+            standings: self.workload_reports(&merged, &pods),
             jobs: jobs.jobs.clone(),
             cron_jobs: jobs.cron_jobs.clone(),
             node: Some(self.node(&merged, before)),
@@ -48,11 +51,7 @@ impl View {
                 ShownPod {
                     pod,
                     origin: Some(wanted.origin.clone()),
-                    manifest_uid: wanted.manifest_uid(),
                     terminating: false,
-                    is_judged: wanted.rollout.as_ref().is_some_and(|rollout| {
-                        rollout.phase == RolloutPhase::Judging && rollout.revision == rollout.target
-                    }),
                 }
             })
             .collect();
@@ -72,9 +71,7 @@ impl View {
             pods.push(ShownPod {
                 pod,
                 origin: None,
-                manifest_uid: view.uid,
                 terminating: true,
-                is_judged: false,
             });
         }
         pods
@@ -93,15 +90,45 @@ impl View {
         workloads.into_values().collect()
     }
 
-    /// The workloads whose pods stay.
-    pub(super) fn workload_reports(&self, pods: &[PodReport]) -> Vec<WorkloadReport> {
-        let stays = |workload: &SourceWorkload| {
-            let kind = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?.kind;
-            matches!(kind, WorkloadKind::Deployment | WorkloadKind::DaemonSet).then_some(())
+    /// The states of the workloads whose pods stay.
+    pub(super) fn workload_reports(
+        &self,
+        merged: &Merged,
+        pods: &[PodReport],
+    ) -> Vec<WorkloadReport> {
+        let histories = self.rollouts.histories();
+        let standing = |workload: SourceWorkload| {
+            let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+            if matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob) {
+                return None;
+            }
+            let of_manifests = pods.iter().filter_map(|pod| {
+                let wanted = merged
+                    .pods
+                    .get(&pod.uid)
+                    .filter(|wanted| !wanted.is_api())?;
+                let is_its = pod.namespace == key.namespace
+                    && pod.workload.as_ref() == Some(&workload.owner);
+                is_its.then(|| {
+                    let history = histories.get(&wanted.full_name());
+                    let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
+                    (
+                        pod,
+                        wanted.manifest_uid(),
+                        newest.map(Revision::manifest_uid),
+                    )
+                })
+            });
+            let of_manifests: Vec<_> = of_manifests.collect();
+            let members = of_manifests.iter().map(|(pod, runs, newest)| Member {
+                pod,
+                runs,
+                newest: newest.as_ref(),
+            });
+            let waits = waits(merged, &key);
+            Some(report(&workload, &members.collect::<Vec<_>>(), &waits))
         };
-        let workloads = self.workloads().into_iter();
-        let workloads = workloads.filter(|workload| stays(workload).is_some());
-        workloads.map(|workload| report(&workload, pods)).collect()
+        self.workloads().into_iter().filter_map(standing).collect()
     }
 
     fn node(&self, merged: &Merged, before: &[NodeCondition]) -> Node {
@@ -155,4 +182,25 @@ impl View {
         let happenings = entries.iter().filter_map(|entry| entry.happening(node));
         (happenings.collect(), next)
     }
+}
+
+/// What the pods of a `StatefulSet` wait for whose turn to start or to stop has not come, by their
+/// numbers.
+fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
+    let Some(set) = merged.sets.get(key) else {
+        return Vec::new();
+    };
+    let mut waits: Vec<(i32, String)> = merged
+        .waits
+        .iter()
+        .filter_map(|(name, waiting)| {
+            let started = || merged.pods.values().find(|pod| pod.full_name() == *name);
+            let pod = waiting.pod.as_ref().or_else(started)?;
+            let is_its = WorkloadKey::of(&pod.pod).as_ref() == Some(key);
+            let ordinal = set.ordinal(manifest_name(&pod.pod)).filter(|_| is_its)?;
+            Some((ordinal, format!("pod {} {}", name.name, waiting.message)))
+        })
+        .collect();
+    waits.sort();
+    waits.into_iter().map(|(_, words)| words).collect()
 }

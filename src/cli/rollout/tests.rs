@@ -115,3 +115,60 @@ fn a_rollout_has_an_end() {
         assert_eq!(standing(&report, "other", "web-box"), Standing::Gone);
     }
 }
+
+#[test]
+fn a_set_is_followed_until_its_pods_are_ready() {
+    for (progress, message, phase, made) in [
+        (
+            "Scaling",
+            "pod db-1-box starts once db-0 is Running and Ready",
+            None,
+            Standing::UnderWay as Made,
+        ),
+        (
+            "NotReady",
+            "pod db-0-box is not Ready",
+            None,
+            Standing::UnderWay,
+        ),
+        // Those below the partition wait for ever.
+        (
+            "Partitioned",
+            "pods below number 1 keep their version",
+            Some("Waiting"),
+            Standing::Done,
+        ),
+    ] {
+        let rollout = phase.map(|phase| {
+            json!({
+                "phase": phase, "revision": 1, "target": 2, "targetUid": "u", "newest": 2,
+                "reason": "WaitsForItsTurn", "message": "the partition of its workload is 1",
+            })
+        });
+        let report: StatusReport = serde_json::from_value(json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": at(0).to_string(), "nodeName": "box",
+                "root": "/r", "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [],
+            "pods": [{
+                "name": "db-0-box", "manifestName": "db-0", "namespace": "default", "uid": "u",
+                "workload": "StatefulSet/db", "source": "/m/db.yaml", "status": "Running",
+                "phase": "Running", "ready": 1, "containersTotal": 1, "restarts": 0,
+                "containers": [], "held": false, "rollout": rollout,
+            }],
+            "workloads": [{
+                "namespace": "default", "owner": "StatefulSet/db", "source": "/m/db.yaml",
+                "wanted": 2, "pods": 1, "ready": 1, "updated": 1, "available": 1,
+                "progress": progress, "message": message, "conditions": [],
+            }],
+        }))
+        .unwrap();
+        // workloads 16
+        assert_eq!(
+            standing_of_workload(&report, "default", "StatefulSet/db"),
+            made(format!("StatefulSet default/db: {message}"))
+        );
+    }
+}

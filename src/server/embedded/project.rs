@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{self, JOBS, NAMESPACES, NODES, PODS, Resource};
-use mirrorlet_core::api::report::JobReport;
+use mirrorlet_core::api::report::{JobReport, WorkloadReport};
 use mirrorlet_core::api::{Pod, Timestamp, hex, keys};
 use mirrorlet_core::desired::{Origin, SourceObject, SourceWorkload};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::jobs;
 use super::leases::NODE_LEASES;
-use super::workloads::{self, Member};
+use super::workloads;
 use crate::server::view::{Shown, ShownPod};
 
 /// Namespaces that every cluster has.
@@ -91,7 +91,7 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     }
     for known in &workloads {
         if let Some(resource) = Resource::of_kind(known.key.kind.as_str()) {
-            let object = workload_object(known, shown, &projection, context);
+            let object = workload_object(known, shown, context);
             for run in runs_of(known, shown) {
                 let mut made = jobs::run(&object, run);
                 complete(&mut made, JOBS.kind, context);
@@ -409,12 +409,7 @@ fn runs_of<'a>(known: &Known<'_>, shown: &'a Shown) -> Vec<&'a JobReport> {
     shown.jobs.iter().filter(is_run).collect()
 }
 
-fn workload_object(
-    known: &Known<'_>,
-    shown: &Shown,
-    projection: &Projection,
-    context: &Context<'_>,
-) -> Value {
+fn workload_object(known: &Known<'_>, shown: &Shown, context: &Context<'_>) -> Value {
     let (workload, key) = (known.workload, &known.key);
     let mut object = (*workload.document).clone();
     let metadata = meta::metadata(&mut object);
@@ -437,23 +432,12 @@ fn workload_object(
         }
         WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {}
     }
-    let members = shown
-        .pods
-        .iter()
-        .filter(|pod| WorkloadKey::of(&pod.pod).as_ref() == Some(key));
-    let members: Vec<_> = members
-        .filter_map(|pod| {
-            let name = pod.pod.metadata.name.clone().unwrap_or_default();
-            let pod_key = Key::new(&PODS, key.namespace.as_str(), name);
-            Some(Member {
-                object: projection.objects.get(&pod_key)?,
-                is_newest: workload.pods.contains(&pod.manifest_uid),
-                terminating: pod.terminating,
-                is_judged: pod.is_judged,
-            })
-        })
-        .collect();
-    workloads::complete(&mut object, key.kind, workload, &members);
+    let of_it = |report: &&WorkloadReport| {
+        report.namespace == workload.namespace && report.owner == workload.owner
+    };
+    if let Some(report) = shown.standings.iter().find(of_it) {
+        workloads::complete(&mut object, key.kind, report);
+    }
     object
 }
 

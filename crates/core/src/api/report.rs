@@ -61,7 +61,7 @@ pub struct StatusReport {
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
     pub pods: Vec<PodReport>,
-    /// Every Deployment and `DaemonSet` of its manifests, by namespace and name.
+    /// Every Deployment, `StatefulSet` and `DaemonSet` of its manifests, by namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workloads: Vec<WorkloadReport>,
     /// Every Job of its manifests, by namespace and name.

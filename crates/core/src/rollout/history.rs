@@ -63,6 +63,13 @@ impl Revision {
         PodUid::of(&self.pod)
     }
 
+    /// Its UID without the objects that are a part of it: that of its manifest.
+    #[must_use]
+    pub fn manifest_uid(&self) -> PodUid {
+        let config = self.config.as_ref();
+        config.map_or_else(|| self.uid(), |config| config.manifest.clone())
+    }
+
     /// It as something to compare.
     #[must_use]
     pub fn version(&self) -> Version<'_> {

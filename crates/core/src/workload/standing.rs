@@ -3,10 +3,11 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use super::{RECREATE, ROLLING_DEFAULT, WorkloadKind};
+use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
+use crate::api::PodUid;
 use crate::api::report::{PodReport, RolloutPhase, WorkloadCondition, WorkloadReport};
 use crate::desired::SourceWorkload;
-use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts};
+use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number};
 
 /// The counts and settings that the conditions of a Deployment are computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,188 +105,206 @@ impl Wish {
     }
 }
 
-/// The report of a workload with these pods and others.
+/// A pod of a workload that is to be there, with what its own report doesn't say.
+#[derive(Debug, Clone, Copy)]
+pub struct Member<'a> {
+    /// Its report.
+    pub pod: &'a PodReport,
+    /// The UID of the manifest whose version runs.
+    pub runs: &'a PodUid,
+    /// The UID of the manifest that its rollout is about, once there is one. Just after an edit it is
+    /// that of the document before.
+    pub newest: Option<&'a PodUid>,
+}
+
+/// The report of a workload that has these pods, and others that wait for their turn: `waits` says
+/// for what.
 #[must_use]
-pub fn report(document: &SourceWorkload, pods: &[PodReport]) -> WorkloadReport {
+pub fn report(
+    document: &SourceWorkload,
+    members: &[Member<'_>],
+    waits: &[String],
+) -> WorkloadReport {
     let wish = Wish::of(&document.document);
+    let row = Row { document, members };
     let mut report = WorkloadReport {
         namespace: document.namespace.clone(),
         owner: document.owner.clone(),
         source: document.origin.location.clone(),
         wanted: wish.pods,
-        ready: 0,
-        updated: 0,
-        available: 0,
+        pods: row.count(|_| true),
+        ready: row.count(|member| member.pod.is_ready()),
+        updated: row.count(|member| row.is_updated(member)),
+        available: row.count(is_available),
+        progress: String::new(),
+        message: String::new(),
         conditions: Vec::new(),
     };
-    let is_its = |pod: &&PodReport| report.has(pod) && !pod.is_ending();
-    let pods: Vec<&PodReport> = pods.iter().filter(is_its).collect();
-    let count = |is: &dyn Fn(&PodReport) -> bool| {
-        let number = pods.iter().filter(|pod| is(pod)).count();
-        u32::try_from(number).unwrap_or(u32::MAX)
-    };
-    let is_paused = |pod: &&PodReport| {
-        let rollout = pod.rollout.as_ref();
-        rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Paused)
-    };
-    let failed = failed(&pods);
-    let progress = Progress {
-        wanted: wish.pods,
-        live: count(&|_| true),
-        updated: count(&PodReport::is_updated),
-        available: count(&is_available),
-        unavailable_max: wish.unavailable_max,
-        paused: wish.paused || (!pods.is_empty() && pods.iter().all(is_paused)),
-        failed: failed.as_deref(),
-    };
-    (report.ready, report.updated) = (count(&PodReport::is_ready), progress.updated);
-    report.available = progress.available;
-    if report.owner.starts_with(WorkloadKind::Deployment.as_str()) {
-        report.conditions = progress.conditions().to_vec();
+    let key = WorkloadKey::of_owner(&document.namespace, &document.owner);
+    let failed = row.failed();
+    let is_paused = !members.is_empty() && members.iter().all(is_paused);
+    if key.is_some_and(|key| key.kind == WorkloadKind::Deployment) {
+        let progress = Progress {
+            wanted: wish.pods,
+            live: report.pods,
+            updated: report.updated,
+            available: report.available,
+            unavailable_max: wish.unavailable_max,
+            paused: wish.paused || is_paused,
+            failed: failed.as_deref(),
+        };
+        let conditions = progress.conditions();
+        report.progress.clone_from(&conditions[1].reason);
+        report.conditions = conditions.to_vec();
+        report.message = failed.unwrap_or_default();
+        return report;
     }
+    let (word, message) = if let Some(why) = failed {
+        (FAILED, why)
+    } else if is_paused && report.updated < report.pods {
+        (PAUSED, "its rollouts are paused".to_owned())
+    } else {
+        row.progress(&report, waits)
+    };
+    word.clone_into(&mut report.progress);
+    report.message = message;
     report
 }
 
-/// Why the version of the document doesn't run: the words about the pod where it failed.
-fn failed(pods: &[&PodReport]) -> Option<String> {
-    let setbacks = pods.iter().filter_map(|pod| {
-        let rollout = pod.rollout.as_ref()?;
-        let is_setback = matches!(
-            rollout.phase,
-            RolloutPhase::Held
-                | RolloutPhase::Failed
-                | RolloutPhase::Restoring
-                | RolloutPhase::Restored
-        );
-        is_setback.then(|| {
-            let words = format!("pod {}: {}: {}", pod.name, rollout.reason, rollout.message);
-            (rollout.reason == FAILED_ELSEWHERE, words)
-        })
-    });
-    setbacks.min().map(|(_, words)| words)
+/// Every pod runs the version of the document, and is available.
+pub const COMPLETE: &str = "Complete";
+/// Those of lower numbers keep their version, because the document says so.
+pub const PARTITIONED: &str = "Partitioned";
+/// Pods start or stop.
+pub const SCALING: &str = "Scaling";
+/// Pods are being updated.
+const UPDATING: &str = "Updating";
+/// A pod is not available.
+pub const NOT_READY: &str = "NotReady";
+/// No pod is updated, because a person paused that.
+const PAUSED: &str = "Paused";
+/// The version of the document can't be started, or failed.
+pub const FAILED: &str = "Failed";
+
+/// A workload's pods beside its document.
+struct Row<'a> {
+    document: &'a SourceWorkload,
+    members: &'a [Member<'a>],
 }
 
-/// Whether a pod serves: it is Ready, and isn't a version that is still judged in the place of
-/// another.
-fn is_available(pod: &PodReport) -> bool {
-    let is_judged = pod.rollout.as_ref().is_some_and(|rollout| {
+impl Row<'_> {
+    fn count(&self, is: impl Fn(&Member<'_>) -> bool) -> u32 {
+        let number = self.members.iter().filter(|member| is(member)).count();
+        u32::try_from(number).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the version of the document runs, rather than one in its place.
+    fn is_updated(&self, member: &Member<'_>) -> bool {
+        self.document.pods.contains(member.runs)
+    }
+
+    /// Why the version of the document doesn't run: the words about the pod where it failed. A
+    /// version that a newer document has replaced says nothing about that.
+    fn failed(&self) -> Option<String> {
+        let is_of_document = |member: &&Member<'_>| {
+            member
+                .newest
+                .is_some_and(|u| self.document.pods.contains(u))
+        };
+        let setbacks = self
+            .members
+            .iter()
+            .filter(is_of_document)
+            .filter_map(|member| {
+                let rollout = member.pod.rollout.as_ref()?;
+                let is_setback = matches!(
+                    rollout.phase,
+                    RolloutPhase::Held
+                        | RolloutPhase::Failed
+                        | RolloutPhase::Restoring
+                        | RolloutPhase::Restored
+                );
+                is_setback.then(|| {
+                    let name = &member.pod.name;
+                    let words = format!("pod {name}: {}: {}", rollout.reason, rollout.message);
+                    (rollout.reason == FAILED_ELSEWHERE, words)
+                })
+            });
+        setbacks.min().map(|(_, words)| words)
+    }
+
+    /// How far a workload without conditions has come, in one word, and what it waits for.
+    fn progress(&self, report: &WorkloadReport, waits: &[String]) -> (&'static str, String) {
+        if let Some(first) = waits.first() {
+            return (SCALING, first.clone());
+        }
+        if report.pods != report.wanted {
+            let words = format!("{} of {} pods are there", report.pods, report.wanted);
+            return (SCALING, words);
+        }
+        let partition = &self.document.document["spec"]["updateStrategy"]["rollingUpdate"];
+        let partition = partition["partition"].as_i64().unwrap_or(0);
+        let is_kept = |member: &Member<'_>| {
+            !self.is_updated(member) && i64::from(number(&member.pod.manifest_name)) < partition
+        };
+        let is_due = |member: &&Member<'_>| {
+            !is_kept(member) && (!self.is_updated(member) || is_judged(member))
+        };
+        if let Some(words) = self.under_way(|member| is_due(&member)) {
+            return (UPDATING, words);
+        }
+        let missing = self.members.iter().find(|member| !is_available(member));
+        if let Some(Member { pod, .. }) = missing {
+            let why = match pod.message.as_str() {
+                "" => String::new(),
+                message => format!(": {message}"),
+            };
+            return (NOT_READY, format!("pod {} is not Ready{why}", pod.name));
+        }
+        if self.members.iter().any(is_kept) {
+            let words = format!("pods below number {partition} keep their version");
+            return (PARTITIONED, words);
+        }
+        (COMPLETE, String::new())
+    }
+
+    /// The words about the pod that is being updated; else about one that waits for its turn.
+    fn under_way(&self, is_due: impl Fn(&Member<'_>) -> bool) -> Option<String> {
+        let due = self.members.iter().filter(|member| is_due(member));
+        let told = due.map(|member| {
+            let rollout = member.pod.rollout.as_ref();
+            let phase = rollout.map(|rollout| rollout.phase);
+            let words = match (phase, rollout) {
+                (Some(RolloutPhase::Waiting), Some(rollout)) => {
+                    format!("waits: {}", rollout.message)
+                }
+                (Some(RolloutPhase::Undone), _) => "runs an older version, by an undo".to_owned(),
+                (Some(RolloutPhase::Paused), _) => "is paused".to_owned(),
+                _ => "is being updated".to_owned(),
+            };
+            let words = format!("pod {} {words}", member.pod.name);
+            (phase == Some(RolloutPhase::Waiting), words)
+        });
+        told.min_by_key(|(waits, _)| *waits).map(|(_, words)| words)
+    }
+}
+
+fn is_paused(member: &Member<'_>) -> bool {
+    let rollout = member.pod.rollout.as_ref();
+    rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Paused)
+}
+
+/// Whether a version is still judged in the place of another.
+fn is_judged(member: &Member<'_>) -> bool {
+    member.pod.rollout.as_ref().is_some_and(|rollout| {
         rollout.phase == RolloutPhase::Judging && rollout.revision == rollout.target
-    });
-    pod.is_ready() && !is_judged
+    })
+}
+
+/// Whether a pod serves: it is Ready, and isn't a version that is still judged.
+fn is_available(member: &Member<'_>) -> bool {
+    member.pod.is_ready() && !is_judged(member)
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn conditions_are_those_of_upstreams_controller() {
-        let whole = Progress {
-            wanted: 3,
-            live: 3,
-            updated: 3,
-            available: 3,
-            ..Progress::default()
-        };
-        for (progress, available, progressing) in [
-            (
-                whole,
-                "MinimumReplicasAvailable",
-                "True NewReplicaSetAvailable",
-            ),
-            (
-                Progress {
-                    updated: 1,
-                    ..whole
-                },
-                "MinimumReplicasAvailable",
-                "True ReplicaSetUpdated",
-            ),
-            (
-                Progress {
-                    available: 2,
-                    ..whole
-                },
-                "MinimumReplicasUnavailable",
-                "True ReplicaSetUpdated",
-            ),
-            (
-                Progress {
-                    available: 2,
-                    unavailable_max: 1,
-                    ..whole
-                },
-                "MinimumReplicasAvailable",
-                "True ReplicaSetUpdated",
-            ),
-            // Old pods are still being stopped.
-            (
-                Progress { live: 4, ..whole },
-                "MinimumReplicasAvailable",
-                "True ReplicaSetUpdated",
-            ),
-            (
-                Progress {
-                    updated: 0,
-                    paused: true,
-                    ..whole
-                },
-                "MinimumReplicasAvailable",
-                "Unknown DeploymentPaused",
-            ),
-            (
-                Progress {
-                    updated: 0,
-                    failed: Some("pod web-1: it crashed"),
-                    ..whole
-                },
-                "MinimumReplicasAvailable",
-                "False ProgressDeadlineExceeded",
-            ),
-            (
-                Progress::default(),
-                "MinimumReplicasAvailable",
-                "True NewReplicaSetAvailable",
-            ),
-        ] {
-            let [first, second] = progress.conditions();
-            // workloads 15
-            assert_eq!(first.reason, available, "{progress:?}");
-            let told = format!("{} {}", second.status, second.reason);
-            // workloads 15
-            assert_eq!(told, progressing, "{progress:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_document_wants_is_rounded_as_upstream() {
-        for (spec, pods, unavailable_max, paused) in [
-            (json!({}), 1, 0, false),
-            (json!({"replicas": 4}), 4, 1, false),
-            (json!({"replicas": 3, "paused": true}), 3, 0, true),
-            (
-                json!({"replicas": 4, "strategy": {"type": "Recreate"}}),
-                4,
-                0,
-                false,
-            ),
-            (
-                json!({"replicas": 2, "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 5}}}),
-                2,
-                2,
-                false,
-            ),
-            (json!({"replicas": 0}), 0, 0, false),
-        ] {
-            let wish = Wish {
-                pods,
-                unavailable_max,
-                paused,
-            };
-            // workloads 15
-            assert_eq!(Wish::of(&json!({"spec": spec})), wish);
-        }
-    }
-}
+mod tests;

@@ -1,10 +1,12 @@
-//! Deployments and `DaemonSet`s in the status report.
+//! Deployments, `StatefulSet`s and `DaemonSet`s in the status report.
 
 use super::{BAD, BOLD, GOOD, PENDING, line, styled};
 use crate::cli::table::{self, Cell, one_line};
-use mirrorlet_core::api::report::{WorkloadCondition, WorkloadReport};
+use anstyle::Style;
+use mirrorlet_core::api::report::WorkloadReport;
+use mirrorlet_core::workload::standing::FAILED;
 
-/// The workloads, as `kubectl get deployments` prints them, and why one doesn't progress.
+/// The workloads, as `kubectl get deployments` prints them, and what one waits for.
 pub(super) fn workloads(out: &mut String, workloads: &[WorkloadReport]) {
     if workloads.is_empty() {
         return;
@@ -19,37 +21,36 @@ pub(super) fn workloads(out: &mut String, workloads: &[WorkloadReport]) {
     ];
     let mut rows = vec![titles.map(|title| Cell::styled(title, BOLD)).to_vec()];
     for workload in workloads {
-        let progress = progressing(workload);
-        let style = match progress.map(|condition| condition.status.as_str()) {
-            Some("False") => BAD,
-            Some("Unknown") => PENDING,
-            Some(_) | None => GOOD,
-        };
-        let word = progress.map_or("-", |condition| condition.reason.as_str());
+        let style = style(workload);
         rows.push(vec![
             Cell::from(one_line(&workload.namespace).as_str()),
             Cell::from(one_line(&workload.owner).as_str()),
             Cell::from(format!("{}/{}", workload.ready, workload.wanted).as_str()),
             Cell::from(workload.updated.to_string().as_str()),
             Cell::from(workload.available.to_string().as_str()),
-            Cell::styled(word, style),
+            Cell::styled(&workload.progress, style),
         ]);
     }
     out.push('\n');
     out.push_str(&table::render(&rows));
-    for workload in workloads {
-        if let Some(condition) = progressing(workload).filter(|c| c.status == "False") {
-            let name = one_line(&format!("{}/{}", workload.namespace, workload.owner));
-            let (reason, message) = (one_line(&condition.reason), one_line(&condition.message));
-            line(
-                out,
-                &format!("  {name}: {}: {message}", styled(&reason, BAD)),
-            );
-        }
+    for workload in workloads.iter().filter(|one| !one.message.is_empty()) {
+        let name = one_line(&format!("{}/{}", workload.namespace, workload.owner));
+        let (word, message) = (one_line(&workload.progress), one_line(&workload.message));
+        let word = styled(&word, style(workload));
+        line(out, &format!("  {name}: {word}: {message}"));
     }
 }
 
-fn progressing(workload: &WorkloadReport) -> Option<&WorkloadCondition> {
+/// The style of a workload's progress.
+fn style(workload: &WorkloadReport) -> Style {
     let mut conditions = workload.conditions.iter();
-    conditions.find(|condition| condition.kind == "Progressing")
+    let progressing = conditions.find(|condition| condition.kind == "Progressing");
+    match progressing.map(|condition| condition.status.as_str()) {
+        Some("False") => BAD,
+        Some("Unknown") => PENDING,
+        Some(_) => GOOD,
+        None if workload.progress == FAILED => BAD,
+        None if workload.message.is_empty() => GOOD,
+        None => PENDING,
+    }
 }

@@ -100,3 +100,49 @@ fn only_a_node_without_faults_is_well() {
     };
     assert!(well(vec![web()], warning));
 }
+
+#[test]
+fn workloads_say_what_they_wait_for_also_without_pods() {
+    let set = |name: &str, progress: &str, message: &str| {
+        let set = serde_json::json!({
+            "namespace": "default", "owner": format!("StatefulSet/{name}"), "source": "/m",
+            "wanted": 3, "ready": 1, "updated": 2, "available": 0,
+            "progress": progress, "message": message, "conditions": [],
+        });
+        serde_json::from_value(set).unwrap()
+    };
+    let mut all = report(vec![pod("default", "web", "Running")]);
+    all.workloads = vec![
+        set("db", "Scaling", "pod db-1-box starts once db-0 is Ready"),
+        set("queue", "Complete", ""),
+    ];
+    let lines = |flags: &[&str]| {
+        let shown = selected(&args(flags), all.clone(), false).ok()?;
+        let text = plain(&shown, false);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<_> = text.lines().map(words).collect();
+        Some(
+            lines
+                .into_iter()
+                .filter(|line| line.contains("StatefulSet/"))
+                .collect(),
+        )
+    };
+    let db = [
+        "default StatefulSet/db 1/3 2 0 Scaling",
+        "default/StatefulSet/db: Scaling: pod db-1-box starts once db-0 is Ready",
+    ];
+    let queue = "default StatefulSet/queue 1/3 2 0 Complete";
+    for (flags, expected) in [
+        (&[][..], Some(vec![db[0], queue, db[1]])),
+        (&["sts/db"], Some(db.to_vec())),
+        (&["statefulset/default/queue"], Some(vec![queue])),
+        (&["web"], Some(vec![])),
+        (&["sts/other"], None),
+    ] {
+        let shown: Option<Vec<String>> = lines(flags);
+        let expected = expected.map(|lines| lines.into_iter().map(str::to_owned).collect());
+        // workloads 16
+        assert_eq!(shown, expected, "{flags:?}");
+    }
+}

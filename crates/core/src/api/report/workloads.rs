@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::PodReport;
+use super::{PodReport, jobs};
+use crate::workload::WorkloadKind;
 
-/// A Deployment or `DaemonSet`.
+/// A Deployment, `StatefulSet` or `DaemonSet`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadReport {
@@ -16,13 +17,25 @@ pub struct WorkloadReport {
     pub source: String,
     /// The number of pods that it wants.
     pub wanted: u32,
+    /// The number that there are, without those that are being stopped and those that wait for
+    /// their turn to start.
+    #[serde(default)]
+    pub pods: u32,
     /// The number that are Ready.
     pub ready: u32,
     /// The number that run the version of the document.
     pub updated: u32,
     /// The number that serve: Ready for long enough.
     pub available: u32,
-    /// `Available` and `Progressing`, as upstream's controller sets them.
+    /// How far it has come, in one word: of a Deployment the reason of `Progressing`, of the others
+    /// `Complete`, `Scaling`, `Updating`, `Partitioned`, `NotReady`, `Paused` or `Failed`.
+    #[serde(default)]
+    pub progress: String,
+    /// What it waits for, or why the version of its document doesn't run; empty where nothing is to
+    /// be done.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Of a Deployment: `Available` and `Progressing`, as upstream's controller sets them.
     pub conditions: Vec<WorkloadCondition>,
 }
 
@@ -41,6 +54,18 @@ pub struct WorkloadCondition {
 }
 
 impl WorkloadReport {
+    /// Whether a text names it: `statefulset/web`, `sts/web`, or with its namespace,
+    /// `sts/default/web`.
+    #[must_use]
+    pub fn is_named(&self, text: &str) -> bool {
+        let Some((kind, name)) = text.split_once('/') else {
+            return false;
+        };
+        let own = self.owner.split_once('/').map_or("", |(_, name)| name);
+        let owner = WorkloadKind::owner(&format!("{kind}/{own}"));
+        owner.as_ref() == Some(&self.owner) && jobs::is_name(name, &self.namespace, own)
+    }
+
     /// Whether a pod is one of its.
     #[must_use]
     pub fn has(&self, pod: &PodReport) -> bool {
