@@ -1,0 +1,232 @@
+//! The examples of workloads in Kubernetes' own documentation: which run here, and why the others
+//! don't.
+//!
+//! `manifests/documented` has one file per example, written from the shape of the documented one:
+//! the same kinds, fields and names; scripts are shorter. Its first line is the page, its second
+//! the file below `k8s.io/examples`, or what is written in the page itself. `docs/documented.md` is
+//! made of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
+use mirrorlet_core::api::NodeName;
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::manifest::{Document, DocumentKey, ParseContext, parse_manifest};
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
+
+/// What the pages tell their readers to label nodes with, and what every Linux node has.
+const LABELS: [(&str, &str); 2] = [("kubernetes.io/os", "linux"), ("ssd", "true")];
+
+const NODE_SELECTOR: &str = "nodeSelector";
+
+/// Fields for which an example is refused.
+const REFUSED: [(&str, &str); 4] = [
+    (
+        "serviceAccountName",
+        "a part of a cluster that asks the API server: a static pod has no service account",
+    ),
+    ("resourceClaims", "devices are not allocated"),
+    ("windowsOptions", "for Windows"),
+    (
+        NODE_SELECTOR,
+        "for Windows: a Node with the labels of Linux refuses it, as in every cluster",
+    ),
+];
+
+/// An example.
+struct Example {
+    page: String,
+    source: String,
+    key: WorkloadKey,
+    /// The number of its pods; none of a Job or `CronJob`.
+    pods: Option<usize>,
+    /// The field for which it is refused.
+    refused: Option<&'static str>,
+    /// What else of its file is refused.
+    besides: BTreeSet<String>,
+}
+
+impl Example {
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap();
+        let mut lines = text.lines().map(|line| line.strip_prefix("# ").unwrap());
+        let (page, source) = (lines.next().unwrap(), lines.next().unwrap());
+        let node = NodeName::from("node");
+        let ctx = ParseContext {
+            node_name: &node,
+            source: PodSource::File,
+            location: path.to_str().unwrap(),
+        };
+        let parsed = parse_manifest(text.as_bytes(), &ctx);
+        assert_eq!(parsed.problems, [], "{}", path.display());
+        let mut found = None;
+        let mut besides = BTreeSet::new();
+        for document in &parsed.documents {
+            match &document.key {
+                Some(DocumentKey::Workload(key)) => {
+                    let before = found.replace((key.clone(), document));
+                    assert!(before.is_none(), "{}: two workloads", path.display());
+                }
+                _ if document.accepted.is_none() => {
+                    besides.insert(shown(document));
+                }
+                _ => {}
+            }
+        }
+        let (key, document) = found.unwrap_or_else(|| panic!("{}: no workload", path.display()));
+        let is_row = !matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
+        Self {
+            page: page.to_owned(),
+            source: source.to_owned(),
+            pods: is_row.then(|| document.pods().len()),
+            refused: refused(document),
+            key,
+            besides,
+        }
+    }
+
+    /// Whether its page is one of the concepts.
+    fn is_concept(&self) -> bool {
+        self.page
+            .starts_with("https://kubernetes.io/docs/concepts/")
+    }
+
+    fn row(&self) -> String {
+        let here = match (self.refused, self.pods) {
+            (Some(field), _) => format!("refused: `{field}`"),
+            (None, None) => "runs".to_owned(),
+            (None, Some(1)) => "1 pod".to_owned(),
+            (None, Some(pods)) => format!("{pods} pods"),
+        };
+        let besides: Vec<&str> = self.besides.iter().map(String::as_str).collect();
+        let page = self
+            .page
+            .strip_prefix("https://kubernetes.io/docs/")
+            .unwrap();
+        format!(
+            "| {} `{}` | {} | [{}]({}) | {here} | {} |",
+            self.key.kind,
+            self.key.name,
+            self.source,
+            page.trim_end_matches('/'),
+            self.page,
+            besides.join("; ")
+        )
+    }
+}
+
+/// What a rejected document of another kind is shown as: its kind, and the field if it isn't for
+/// its kind.
+fn shown(document: &Document) -> String {
+    let errors = || document.problems.iter().filter(|p| p.is_error());
+    if let Some(DocumentKey::Object(key)) = &document.key {
+        let fields = errors().map(|error| format!("`{}`", error.field.as_deref().unwrap()));
+        return format!(
+            "{}: {}",
+            key.kind.as_str(),
+            fields.collect::<Vec<_>>().join(", ")
+        );
+    }
+    let kinds: Vec<_> = errors().map(|error| error.message.as_str()).collect();
+    let [message] = kinds.as_slice() else {
+        panic!("{kinds:?}");
+    };
+    let kind = message.strip_prefix("documents of kind ");
+    let kind = kind.and_then(|rest| rest.strip_suffix(" are not read"));
+    kind.unwrap_or_else(|| panic!("{message}")).to_owned()
+}
+
+/// The field for which a workload doesn't run here: its document is rejected, or no Linux node
+/// takes its pods.
+fn refused(document: &Document) -> Option<&'static str> {
+    let known = |path: &str| REFUSED.iter().find(|(field, _)| path.ends_with(field));
+    let errors = || document.problems.iter().filter(|p| p.is_error());
+    let mut fields = errors().filter_map(|error| error.field.as_deref());
+    if errors().next().is_some() {
+        let (field, _) = fields
+            .find_map(known)
+            .unwrap_or_else(|| panic!("{:?}", document.problems));
+        return Some(field);
+    }
+    let labels = LABELS.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let node = AdmitNode {
+        labels: Some(BTreeMap::from(labels)),
+        ..AdmitNode::default()
+    };
+    let pods = document.pods();
+    assert!(!pods.is_empty(), "{:?} has no pods", document.key);
+    let others = &[];
+    let admitted = pods.iter().all(|pod| {
+        let (pod, node) = (pod, &node);
+        matches!(
+            admit(&AdmitInput { pod, others, node }),
+            Verdict::Admitted { .. }
+        )
+    });
+    (!admitted).then_some(NODE_SELECTOR)
+}
+
+fn examples() -> Vec<Example> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/house/manifests/documented");
+    let files = fs::read_dir(root).unwrap();
+    let mut examples: Vec<Example> = files
+        .map(|file| Example::read(&file.unwrap().path()))
+        .collect();
+    examples.sort_by(|a, b| {
+        let order = |e: &Example| (!e.is_concept(), e.page.clone(), e.source.clone());
+        order(a).cmp(&order(b))
+    });
+    examples
+}
+
+/// How many of some examples run, and of how many.
+fn share<'a>(examples: impl Iterator<Item = &'a Example>) -> (usize, usize) {
+    let refused: Vec<bool> = examples.map(|example| example.refused.is_some()).collect();
+    let runs = refused.iter().filter(|refused| !**refused).count();
+    (runs, refused.len())
+}
+
+fn page(examples: &[Example]) -> String {
+    let (runs, all) = share(examples.iter());
+    let (runs_of_concepts, concepts) = share(examples.iter().filter(|e| e.is_concept()));
+    let mut out = format!(
+        "# The documented examples of workloads\n\n\
+         The Deployments, StatefulSets, DaemonSets, Jobs and CronJobs of Kubernetes' own pages, and what becomes of them as a file of a [manifest directory](workloads.md). Files are below `k8s.io/examples`; what a page has no file for is *inline*. Parts of documents, which no API server takes either, are left out. The list is kept by hand.\n\n\
+         **{runs_of_concepts} of the {concepts} examples on concept pages run, and {runs} of all {all}.** A test reads each, expands it, and asks the node's admission about its pods; it doesn't pull the images. The others are refused for one of these fields:\n\n"
+    );
+    for (field, why) in REFUSED {
+        let _ = writeln!(out, "- `{field}`: {why}");
+    }
+    let _ = write!(
+        out,
+        "\nThe last column has what else of the file is refused, by its kind or its field: it is reported, and the rest of the file runs.\n\n\
+         This page is made and checked by `cargo test --test house documented`.\n\n\
+         | Workload | Example | Page | Here | Refused beside it |\n|---|---|---|---|---|\n"
+    );
+    for example in examples {
+        let _ = writeln!(out, "{}", example.row());
+    }
+    out
+}
+
+/// Regenerate the page with `UPDATE_DOCS=1`.
+#[test]
+fn the_documented_examples_run_or_are_refused_by_name() {
+    let examples = examples();
+    let kinds: BTreeSet<WorkloadKind> = examples.iter().map(|e| e.key.kind).collect();
+    assert_eq!(kinds, BTreeSet::from(WorkloadKind::ALL));
+    let (runs, concepts) = share(examples.iter().filter(|e| e.is_concept()));
+    // box 15
+    assert!(runs * 100 >= concepts * 95, "{runs} of {concepts}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/documented.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, page(&examples)).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&path).unwrap() == page(&examples),
+        "run: UPDATE_DOCS=1 cargo test --test house documented"
+    );
+}
