@@ -28,8 +28,8 @@ use crate::stateful::StatefulSet;
 mod stateful;
 
 pub(crate) use stateful::{
-    DELETE, ON_DELETE, ORDERED_READY, PARALLEL, RETAIN, claim_name, first_ordinal, stateful_set,
-    take_identity,
+    DELETE, ON_DELETE, ORDERED_READY, PARALLEL, RETAIN, claim_name, first_ordinal, given,
+    stateful_set, take_identity,
 };
 
 /// Most pods of one workload: ten times as many as a kubelet runs on a node.
@@ -173,6 +173,14 @@ impl WorkloadKey {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         })
+    }
+
+    /// Reads a key as it is displayed.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let (kind, path) = text.split_once(' ')?;
+        let (namespace, name) = path.split_once('/')?;
+        Self::of_owner(namespace, &format!("{kind}/{name}"))
     }
 
     /// The value of [`keys::WORKLOAD`] on its pods: `Deployment/web`.

@@ -8,6 +8,7 @@ use mirrorlet_core::api::report::{
 };
 use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
 use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_only};
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
 
 /// The story of the pod that `text` names; also of one that is gone.
@@ -23,9 +24,16 @@ pub(super) fn explain(
         Ok(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
         Err(error @ PodNotFound::Unknown { .. }) => match gone(text, journal, node) {
             Some(name) => name,
-            None => return Err(rejected(text, sources, node).unwrap_or(error.clone().into())),
+            None => {
+                let found = rejected(text, sources, node);
+                let found = found.or_else(|| rejected_workload(text, pods, sources));
+                return Err(found.unwrap_or(error.clone().into()));
+            }
         },
-        Err(error) => return Err(error.clone().into()),
+        Err(error) => {
+            let found = rejected_workload(text, pods, sources);
+            return Err(found.unwrap_or(error.clone().into()));
+        }
     };
     let pod = found.ok();
     // An entry between the two is shown twice rather than not at all.
@@ -69,6 +77,32 @@ fn rejected(text: &str, sources: &[SourceReport], node: &NodeName) -> Option<Vie
             "pod {}/{} is not running, its manifest is rejected: {problem}",
             name.namespace, name.name
         ),
+        help: problem.help.clone(),
+    })
+}
+
+/// What is wrong with the document of what `text` names as a workload: `deployment/web`.
+fn rejected_workload(
+    text: &str,
+    pods: &[PodReport],
+    sources: &[SourceReport],
+) -> Option<ViewError> {
+    let owner = WorkloadKind::owner(text)?;
+    let mut problems = sources.iter().flat_map(|source| &source.problems);
+    let (key, problem) = problems.find_map(|problem| {
+        let key = WorkloadKey::read(problem.workload.as_deref()?)?;
+        (problem.is_error() && key.owner() == owner).then_some((key, problem))
+    })?;
+    let runs = pods
+        .iter()
+        .any(|pod| pod.workload.as_ref() == Some(&owner) && pod.namespace == key.namespace);
+    let consequence = if runs {
+        "its pods are those of the last good version"
+    } else {
+        "nothing of it runs"
+    };
+    Some(ViewError::NotFound {
+        message: format!("{key} is rejected, {consequence}: {problem}"),
         help: problem.help.clone(),
     })
 }

@@ -252,11 +252,14 @@ fn problems(out: &mut String, report: &StatusReport) {
             Severity::Error => styled("error:", BAD),
             Severity::Warning => styled("warning:", PENDING),
         };
-        let pod = problem.pod.as_ref().filter(|_| problem.is_error());
-        let pod = pod.map_or_else(String::new, |pod| format!("pod {}: ", one_line(pod)));
+        let of = match (&problem.pod, &problem.workload) {
+            (Some(pod), _) if problem.is_error() => format!("pod {}: ", one_line(pod)),
+            (None, Some(workload)) if problem.is_error() => format!("{}: ", one_line(workload)),
+            _ => String::new(),
+        };
         line(
             out,
-            &format!("  {word} {pod}{}", one_line(&problem.to_string())),
+            &format!("  {word} {of}{}", one_line(&problem.to_string())),
         );
         if let Some(help) = &problem.help {
             line(out, &format!("    help: {}", one_line(help)));

@@ -149,6 +149,9 @@ pub struct Diagnostic {
     /// `metadata` can't be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// The workload that the document describes, as `Deployment default/web`; `None` as for `pod`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// Path of the field, for example `spec.containers[0].image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
@@ -173,6 +176,7 @@ impl Diagnostic {
             file: file.into(),
             position: None,
             pod: None,
+            workload: None,
             field: None,
             message: message.into(),
             help: None,

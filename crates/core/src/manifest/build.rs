@@ -125,9 +125,13 @@ fn read_one(
         .first()
         .map_or_else(Places::default, |pod| places(pod, &problems));
     let mut problems = problems.into_sorted();
-    if let Some(DocumentKey::Pod(name)) = &built.key {
-        for problem in &mut problems {
-            problem.pod = Some(format!("{}/{}", name.namespace, name.name));
+    for problem in &mut problems {
+        match &built.key {
+            Some(DocumentKey::Pod(name)) => {
+                problem.pod = Some(format!("{}/{}", name.namespace, name.name));
+            }
+            Some(DocumentKey::Workload(key)) => problem.workload = Some(key.to_string()),
+            Some(DocumentKey::Object(_)) | None => {}
         }
     }
     Document {

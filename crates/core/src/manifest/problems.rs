@@ -89,6 +89,15 @@ impl<'a> Problems<'a> {
         });
     }
 
+    /// Forgets problems found since there were `from`, at or below any of `places`.
+    pub(super) fn drop_below(&mut self, from: usize, places: &[Path]) {
+        let mut index = 0;
+        self.found.retain(|(path, _)| {
+            index += 1;
+            index <= from || !places.iter().any(|place| place.contains(path))
+        });
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.found.len()

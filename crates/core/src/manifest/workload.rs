@@ -17,7 +17,7 @@ use crate::cron::{
 use crate::job::{Job, JobName, Rules};
 use crate::path::Path;
 use crate::workload::{
-    Workload, WorkloadKey, WorkloadKind, first_ordinal, stateful_set, take_identity,
+    Workload, WorkloadKey, WorkloadKind, first_ordinal, given, stateful_set, take_identity,
 };
 
 use super::build::{decode_noting, names, note_special};
@@ -71,9 +71,9 @@ pub(super) fn build_workload(
     let pod = template_pod(&metadata, &workload);
     let before = problems.len();
     check::check_workload(&metadata, &workload, &pod, canonical, ctx, problems);
-    problems.within(at);
+    problems.within(at.clone());
     if !written.is_null() {
-        check::check_template(&pod, problems);
+        check_template(&workload, &pod, &at, problems);
     }
     problems.drop_consequences(before, &causes);
     if problems.has_error() {
@@ -117,6 +117,17 @@ pub(super) fn build_workload(
         key,
         canonical: canonical.clone(),
     })
+}
+
+/// Checks the template of a workload, which is at `at`, with defaults. What a pod of a
+/// `StatefulSet` has of its set is checked where the document has it.
+fn check_template(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
+    let before = problems.len();
+    check::check_template(pod, problems);
+    if let Workload::StatefulSet(spec) = workload {
+        let given: Vec<Path> = given(spec, pod, at).collect();
+        problems.drop_below(before, &given);
+    }
 }
 
 /// Metadata and description, and the places of values that can't be decoded.

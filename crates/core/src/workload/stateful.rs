@@ -3,7 +3,7 @@
 //! Upstream: `pkg/controller/statefulset/stateful_set_utils.go` (`newStatefulSetPod`,
 //! `getPersistentVolumeClaims`, `updateStorage`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::{Workload, WorkloadKey};
 use crate::api::core::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Volume};
 use crate::api::meta::ObjectMeta;
 use crate::api::{Pod, keys};
+use crate::path::Path;
 use crate::rollout::group::{UpdatePolicy, Updates};
 use crate::stateful::StatefulSet;
 
@@ -181,6 +182,27 @@ pub(crate) fn take_identity(
     );
     let all: Vec<Value> = known.chain(added).collect();
     set_key(described, "volumes", all.into());
+}
+
+/// The places, in a template at `at`, of what [`take_identity`] has given `pod`.
+pub(crate) fn given(spec: &StatefulSetSpec, pod: &Pod, at: &Path) -> impl Iterator<Item = Path> {
+    let labels = [keys::STATEFUL_POD_NAME, keys::POD_INDEX];
+    let labels = labels.map(|label| at.dotted("metadata.labels").key(label));
+    let names = ["hostname", "subdomain"].map(|field| at.key("spec").key(field));
+    let claims = spec.volume_claim_templates.iter().flatten();
+    let claims: BTreeSet<&str> = claims
+        .map(|template| template.metadata.name.as_deref().unwrap_or_default())
+        .collect();
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    let at = at.dotted("spec.volumes");
+    let volumes = volumes
+        .enumerate()
+        .filter(move |(_, volume)| claims.contains(volume.name.as_str()))
+        .map(move |(index, _)| at.index(index));
+    labels.into_iter().chain(names).chain(volumes)
 }
 
 /// The mapping below a key, made if there is none.

@@ -97,6 +97,44 @@ fn a_pod_whose_manifest_is_rejected_is_told_why() {
 }
 
 #[test]
+fn a_workload_whose_document_is_rejected_is_told_why() {
+    let mut problem =
+        Diagnostic::error(Code::InvalidValue, "/m/web.yaml", "not good").help("mend it");
+    problem.workload = Some("Deployment default/web".to_owned());
+    let mut sources = sources();
+    sources[0].problems = vec![problem];
+    let asked = |text: &str, pods: &[PodReport]| {
+        explain(text, pods, &sources, &journal(), &"box".into()).unwrap_err()
+    };
+    for text in ["deployment/web", "deploy/web", "Deployments/web"] {
+        let error = asked(text, &[]);
+        let expected = "Deployment default/web is rejected, nothing of it runs: /m/web.yaml: not good [invalid-value]";
+        // workloads 23
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.help(), Some("mend it"));
+    }
+    let of = |name: &str, owner: &str| PodReport {
+        workload: Some(owner.to_owned()),
+        ..pod(name, name, "Running")
+    };
+    let pods = [
+        of("web-0", "Deployment/web"),
+        of("web-1", "Deployment/web"),
+        of("db-0", "StatefulSet/db"),
+        of("db-1", "StatefulSet/db"),
+    ];
+    let error = asked("deployment/web", &pods).to_string();
+    let expected = "Deployment default/web is rejected, its pods are those of the last good version: /m/web.yaml";
+    assert!(error.starts_with(expected), "{error}");
+    let error = asked("sts/db", &pods).to_string();
+    assert!(error.contains("default/db-1-box"), "{error}");
+    for unknown in ["job/web", "deployment/other", "sts/web"] {
+        let error = asked(unknown, &pods).to_string();
+        assert!(error.contains("not found"), "{error}");
+    }
+}
+
+#[test]
 fn several_pods_of_one_name_are_named() {
     let mut other = pod("web", "uid-other", "Running");
     other.namespace = "prod".to_owned();

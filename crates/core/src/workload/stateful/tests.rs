@@ -178,6 +178,50 @@ fn policies_and_seconds_are_those_of_the_document() {
     assert!(set(&none).ordinals.is_empty());
 }
 
+/// What pods have of their set is checked where the document has it, and nowhere else.
+#[test]
+fn a_fault_of_the_set_is_reported_once_at_its_own_field() {
+    let claim = |name: &str| {
+        json!([
+            {"metadata": {"name": "data"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
+            {"metadata": {"name": name}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
+        ])
+    };
+    for (more, field) in [
+        (json!({"serviceName": "Web_1"}), "spec.serviceName"),
+        (json!({"ordinals": {"start": -3}}), "spec.ordinals.start"),
+        (
+            json!({"volumeClaimTemplates": claim("")}),
+            "spec.volumeClaimTemplates[1].metadata.name",
+        ),
+        (
+            json!({"volumeClaimTemplates": claim("data.x")}),
+            "spec.volumeClaimTemplates[1].metadata.name",
+        ),
+    ] {
+        let documents = parse(&[&stateful(&more)]);
+        assert_eq!(documents[0].accepted, None, "{field}");
+        let problems = documents[0].problems.iter();
+        let fields: Vec<_> = problems.map(|p| p.field.as_deref().unwrap()).collect();
+        // workloads 21
+        assert_eq!(fields, [field]);
+    }
+    // A fault of the template is the template's.
+    let mut document = stateful(&json!({}));
+    document["spec"]["template"]["spec"]["volumes"] = json!([{"name": "A", "emptyDir": {}}]);
+    let documents = parse(&[&document]);
+    let fields = documents[0]
+        .problems
+        .iter()
+        .filter_map(|p| p.field.as_deref());
+    assert_eq!(
+        fields.collect::<Vec<_>>(),
+        ["spec.template.spec.volumes[0].name"]
+    );
+}
+
 #[test]
 fn names_are_read_back() {
     let set = set(&stateful(&json!({})));
