@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{IMAGE, eventually};
+use crate::common::{IMAGE, IMAGE_2, eventually};
 use crate::embedded::{Box, STDIN, deployment};
 
 fn json(text: &str) -> Value {
@@ -279,5 +279,118 @@ async fn containers_are_added_for_debugging() {
     assert_eq!(
         alone.object(&["pod", "bare"])["spec"]["ephemeralContainers"][0]["name"],
         "ask"
+    );
+}
+
+/// A row of pods, each with a claim that has a name of its own on the Engine.
+fn stateful_set(template: &str, replicas: u32, image: &str) -> String {
+    format!(
+        r#"apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: row}}
+spec:
+  replicas: {replicas}
+  serviceName: row
+  minReadySeconds: 0
+  selector: {{matchLabels: {{app: row}}}}
+  volumeClaimTemplates:
+  - metadata: {{name: {template}}}
+    spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}
+  template:
+    metadata: {{labels: {{app: row}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: {image}
+        command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+        volumeMounts: [{{name: {template}, mountPath: /data}}]
+"#
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
+    let alone = Box::start().await;
+    let template = format!("kube{}", std::process::id());
+    let made = alone.kubectl_with(&STDIN, &stateful_set(&template, 2, IMAGE));
+    // embedded 39
+    assert_eq!(made, "statefulset.apps/row created\n");
+    let status = ["rollout", "status", "statefulset/row", "--timeout=120s"];
+    alone.kubectl(&status);
+    let row = |columns: usize| {
+        let row = alone.kubectl(&["get", "sts", "row", "--no-headers"]);
+        let all = row.split_whitespace().map(str::to_owned);
+        all.take(columns).collect::<Vec<_>>()
+    };
+    assert_eq!(row(2), ["row", "2/2"]);
+    let counts = alone.object(&["sts", "row"])["status"].clone();
+    let whole = [
+        "replicas",
+        "readyReplicas",
+        "currentReplicas",
+        "updatedReplicas",
+    ];
+    for key in whole {
+        // embedded 39
+        assert_eq!(counts[key], 2, "{key}: {counts}");
+    }
+    assert_eq!(counts["currentRevision"], counts["updateRevision"]);
+    let same = alone.kubectl_with(&STDIN, &stateful_set(&template, 2, IMAGE));
+    assert_eq!(same, "statefulset.apps/row unchanged\n");
+    let stored = alone.bed.path().join("api/default/statefulsets/row.yaml");
+    assert!(stored.exists());
+    let described = alone.kubectl(&["describe", "sts", "row"]);
+    assert!(
+        described.contains("Replicas:           2 desired | 2 total"),
+        "{described}"
+    );
+    // Each pod has its claim, which is made of the set's file.
+    let claim = format!("{template}-row-1");
+    assert_eq!(alone.object(&["pvc", &claim])["status"]["phase"], "Bound");
+    let refused = alone.kubectl_fails(&["label", "pvc", &claim, "a=b"]);
+    assert!(refused.contains("statefulsets/row.yaml"), "{refused}");
+
+    alone.kubectl(&["scale", "sts/row", "--replicas=3"]);
+    alone.kubectl(&status);
+    // embedded 39
+    assert_eq!(row(2), ["row", "3/3"]);
+    let owner = &alone.object(&["pod", "row-2"])["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["name"]),
+        (&"StatefulSet".into(), &"row".into())
+    );
+    alone.kubectl(&["exec", "row-2", "--", "touch", "/data/kept"]);
+    alone.kubectl(&["set", "image", "sts/row", &format!("web={IMAGE_2}")]);
+    alone.kubectl(&status);
+    for pod in ["row-0", "row-1", "row-2"] {
+        let edition = alone.kubectl(&["exec", pod, "--", "sh", "-c", "echo $EDITION"]);
+        // embedded 39
+        assert_eq!(edition, "2\n", "{pod}");
+    }
+    alone.kubectl(&["exec", "row-2", "--", "test", "-e", "/data/kept"]);
+    let after = alone.object(&["sts", "row"])["status"].clone();
+    assert_ne!(after["updateRevision"], counts["updateRevision"]);
+
+    alone.kubectl(&["delete", "statefulset", "row"]);
+    for pod in ["row-0", "row-1", "row-2"] {
+        alone.kubectl(&[
+            "wait",
+            "--for=delete",
+            &format!("pod/{pod}"),
+            "--timeout=60s",
+        ]);
+    }
+    assert!(!stored.exists());
+    // That of a manifest is shown, and changed in its file.
+    let manifest = stateful_set(&template, 1, IMAGE);
+    alone.bed.write("row.yaml", &manifest);
+    alone.agent.until_running("row-0").await;
+    alone.kubectl(&status);
+    let refused = alone.kubectl_fails(&["scale", "sts/row", "--replicas=3"]);
+    // embedded 39
+    assert!(
+        refused.contains("Forbidden") && refused.contains("row.yaml"),
+        "{refused}"
     );
 }

@@ -194,15 +194,12 @@ pub static EVENTS: Resource = Resource {
     ..BASE
 };
 
-const SCALE_AND_STATUS: &[Subresource] = &[
-    Subresource {
-        name: "scale",
-        api_version: "autoscaling/v1",
-        kind: "Scale",
-        verbs: &["get", "patch", "update"],
-    },
-    sub("status", "Deployment", &["get"]),
-];
+const SCALE: Subresource = Subresource {
+    name: "scale",
+    api_version: "autoscaling/v1",
+    kind: "Scale",
+    verbs: &["get", "patch", "update"],
+};
 
 /// Deployments.
 pub static DEPLOYMENTS: Resource = Resource {
@@ -212,7 +209,7 @@ pub static DEPLOYMENTS: Resource = Resource {
     kind: "Deployment",
     short_names: &["deploy"],
     categories: &["all"],
-    subresources: SCALE_AND_STATUS,
+    subresources: &[SCALE, sub("status", "Deployment", &["get"])],
     ..BASE
 };
 
@@ -225,6 +222,18 @@ pub static REPLICA_SETS: Resource = Resource {
     short_names: &["rs"],
     categories: &["all"],
     verbs: READ,
+    ..BASE
+};
+
+/// `StatefulSet`s.
+pub static STATEFUL_SETS: Resource = Resource {
+    group: "apps",
+    plural: "statefulsets",
+    singular: "statefulset",
+    kind: "StatefulSet",
+    short_names: &["sts"],
+    categories: &["all"],
+    subresources: &[SCALE, sub("status", "StatefulSet", &["get"])],
     ..BASE
 };
 
@@ -332,6 +341,7 @@ pub static RESOURCES: &[&Resource] = &[
     &DAEMON_SETS,
     &DEPLOYMENTS,
     &REPLICA_SETS,
+    &STATEFUL_SETS,
     &SUBJECT_REVIEWS,
     &ACCESS_REVIEWS,
     &CRON_JOBS,

@@ -132,6 +132,10 @@ static COLUMNS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "statefulsets",
+        &["Name", "Ready", "Age", "~Containers", "~Images"],
+    ),
+    (
         "daemonsets",
         &[
             "Name",

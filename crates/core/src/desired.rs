@@ -162,6 +162,8 @@ pub struct SourceWorkload {
     pub pods: BTreeSet<PodUid>,
     /// The ordinals, order and claims of a `StatefulSet`.
     pub set: Option<Arc<StatefulSet>>,
+    /// The hash of its template, which its pods have as an annotation; empty where they have none.
+    pub template_hash: String,
     /// Its origin.
     pub origin: Origin,
     /// Whether this is the last good version, standing in for a present one that can't be used.

@@ -179,6 +179,7 @@ impl FileDecision {
                 document: Arc::new(workload.canonical.clone()),
                 pods: workload.pods.iter().map(|pod| PodUid::of(pod)).collect(),
                 set: workload.set.clone(),
+                template_hash: workload.template_hash.clone(),
                 origin: origin.clone(),
                 held,
             });

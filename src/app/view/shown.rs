@@ -7,9 +7,9 @@ use super::View;
 use crate::observe::Reach;
 use crate::server::view::{Shown, ShownPod};
 use crate::store::board::Phase;
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
+use mirrorlet_core::api::{Pod, Timestamp, keys};
 use mirrorlet_core::desired::SourceWorkload;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
@@ -115,14 +115,16 @@ impl View {
                     (
                         pod,
                         wanted.manifest_uid(),
+                        template_hash(&wanted.pod),
                         newest.map(Revision::manifest_uid),
                     )
                 })
             });
             let of_manifests: Vec<_> = of_manifests.collect();
-            let members = of_manifests.iter().map(|(pod, runs, newest)| Member {
+            let members = of_manifests.iter().map(|(pod, runs, hash, newest)| Member {
                 pod,
                 runs,
+                template_hash: hash,
                 newest: newest.as_ref(),
             });
             let waits = waits(merged, &key);
@@ -182,6 +184,14 @@ impl View {
         let happenings = entries.iter().filter_map(|entry| entry.happening(node));
         (happenings.collect(), next)
     }
+}
+
+/// The hash of the template that a pod is made of; empty where it has none.
+fn template_hash(pod: &Pod) -> &str {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get(keys::TEMPLATE))
+        .map_or("", String::as_str)
 }
 
 /// What the pods of a `StatefulSet` wait for whose turn to start or to stop has not come, by their

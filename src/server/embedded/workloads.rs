@@ -1,7 +1,8 @@
 //! The counts and conditions of workloads, as `kubectl get deployments` and `kubectl rollout status`
 //! read them. Pure.
 //!
-//! Upstream: `pkg/controller/deployment/sync.go`, `pkg/apis/apps/v1/defaults.go`.
+//! Upstream: `pkg/controller/deployment/sync.go`,
+//! `pkg/controller/statefulset/stateful_set_control.go`, `pkg/apis/apps/v1/defaults.go`.
 
 use mirrorlet_core::api::report::WorkloadReport;
 use mirrorlet_core::workload::WorkloadKind;
@@ -11,9 +12,10 @@ use serde_json::{Value, json};
 pub(super) fn complete(object: &mut Value, kind: WorkloadKind, report: &WorkloadReport) {
     match kind {
         WorkloadKind::Deployment => deployment(object, report),
+        WorkloadKind::StatefulSet => stateful_set(object, report),
         WorkloadKind::DaemonSet => daemon_set(object, report),
-        // StatefulSets are not served; the counts of the others are in their ledgers.
-        WorkloadKind::StatefulSet | WorkloadKind::Job | WorkloadKind::CronJob => {}
+        // Their counts are in their ledgers.
+        WorkloadKind::Job | WorkloadKind::CronJob => {}
     }
 }
 
@@ -71,6 +73,39 @@ fn deployment(object: &mut Value, report: &WorkloadReport) {
             ),
         ],
     );
+    object["status"] = status;
+}
+
+fn stateful_set(object: &mut Value, report: &WorkloadReport) {
+    let spec = &mut object["spec"];
+    default(spec, "replicas", 1.into());
+    default(spec, "podManagementPolicy", "OrderedReady".into());
+    default(spec, "revisionHistoryLimit", 10.into());
+    default(spec, "updateStrategy", json!({}));
+    let strategy = &mut spec["updateStrategy"];
+    default(strategy, "type", "RollingUpdate".into());
+    default(strategy, "rollingUpdate", json!({}));
+    default(&mut strategy["rollingUpdate"], "partition", 0.into());
+    default(spec, "persistentVolumeClaimRetentionPolicy", json!({}));
+    let retention = &mut spec["persistentVolumeClaimRetentionPolicy"];
+    default(retention, "whenDeleted", "Retain".into());
+    default(retention, "whenScaled", "Retain".into());
+    let mut status = json!({
+        "observedGeneration": observe(object),
+        "replicas": report.pods,
+        "availableReplicas": report.available,
+        "collisionCount": 0,
+    });
+    let counts = [
+        ("readyReplicas", report.ready),
+        ("updatedReplicas", report.updated),
+    ];
+    set_counts(&mut status, &counts);
+    if let Some(revisions) = &report.revisions {
+        set_counts(&mut status, &[("currentReplicas", revisions.current_pods)]);
+        status["currentRevision"] = revisions.current.as_str().into();
+        status["updateRevision"] = revisions.update.as_str().into();
+    }
     object["status"] = status;
 }
 

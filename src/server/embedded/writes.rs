@@ -2,11 +2,14 @@
 //! has taken it in.
 
 use std::io;
+use std::path::Path;
 
 use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
-use mirrorlet_apimachinery::resources::{DEPLOYMENTS, LEASES, NAMESPACES, PODS, Target};
+use mirrorlet_apimachinery::resources::{
+    DEPLOYMENTS, LEASES, NAMESPACES, PODS, STATEFUL_SETS, Target,
+};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{apply, meta, patch};
@@ -68,6 +71,7 @@ impl Api {
         match self.store.origin(key) {
             Some(Origin {
                 source: PodSource::Embedded,
+                location,
                 ..
             }) => {
                 if key.resource == &PODS && owner["kind"].is_string() {
@@ -78,6 +82,10 @@ impl Api {
                         word(kind).to_lowercase(),
                         word(name)
                     ));
+                }
+                // A claim that a set makes, or what a person wrote into a file of another name.
+                if Path::new(&location) != files::path(self.store.directory(), key) {
+                    return forbidden(&format!("it is defined by {location}; change it there"));
                 }
                 Ok(())
             }
@@ -363,7 +371,7 @@ fn without_times(object: &Value) -> Value {
     object
 }
 
-/// The scale of a Deployment.
+/// The scale of a Deployment or `StatefulSet`.
 fn scale(object: &Value) -> Value {
     let metadata = &object["metadata"];
     let labels = object["spec"]["selector"]["matchLabels"].as_object();
@@ -371,7 +379,10 @@ fn scale(object: &Value) -> Value {
     let selector: Vec<_> = labels
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
-    debug_assert_eq!(object["kind"], DEPLOYMENTS.kind);
+    debug_assert!(
+        [DEPLOYMENTS.kind, STATEFUL_SETS.kind]
+            .contains(&object["kind"].as_str().unwrap_or_default())
+    );
     json!({
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",

@@ -46,6 +46,7 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "persistentvolumeclaims" => claim(object, now),
         "persistentvolumes" => volume(object, now),
         "deployments" => deployment(object, now),
+        "statefulsets" => stateful_set(object, now),
         "daemonsets" => daemon_set(object, now),
         "jobs" => job(object, now),
         "cronjobs" => cron_job(object, now),
@@ -259,6 +260,19 @@ fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
         containers,
         images,
         selector(&object["spec"]["selector"]["matchLabels"]),
+    ]
+}
+
+fn stateful_set(object: &Value, now: Timestamp) -> Vec<Value> {
+    let wanted = object["spec"]["replicas"].as_i64().unwrap_or(1);
+    let ready = count(&object["status"]["readyReplicas"]);
+    let [containers, images] = template(object);
+    vec![
+        json!(meta::name(object)),
+        json!(format!("{ready}/{wanted}")),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        containers,
+        images,
     ]
 }
 

@@ -28,7 +28,7 @@ pub use rollout::{
 pub use story::{EventReport, ExplainReport, StoryReport};
 pub use top::{ContainerUsage, PodUsage, TopReport, UsageReport};
 pub use volumes::{VolumeReport, VolumeState, VolumesReport};
-pub use workloads::{WorkloadCondition, WorkloadReport};
+pub use workloads::{SetRevisions, WorkloadCondition, WorkloadReport};
 
 /// One look at a running agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

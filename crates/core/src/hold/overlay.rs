@@ -107,6 +107,9 @@ fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
             pods,
             runs,
             set: known.and_then(|known| known.set.clone()),
+            template_hash: known
+                .map(|known| known.template_hash.clone())
+                .unwrap_or_default(),
             canonical,
         };
         (origin, Accepted::Workload(workload))

@@ -557,6 +557,7 @@ fn workload(versions: &[&str]) -> Document {
         key: Some(DocumentKey::Workload(key.clone())),
         accepted: Some(Accepted::Workload(AcceptedWorkload {
             set: None,
+            template_hash: String::new(),
             runs: None,
             pods: pods.collect(),
             key,

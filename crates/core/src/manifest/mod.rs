@@ -211,6 +211,10 @@ pub struct AcceptedWorkload {
     pub runs: Option<Arc<Runs>>,
     /// The ordinals, order and claims of a `StatefulSet`.
     pub set: Option<Arc<StatefulSet>>,
+    /// The value of [`TEMPLATE`] on its pods; empty where they have none.
+    ///
+    /// [`TEMPLATE`]: crate::api::keys::TEMPLATE
+    pub template_hash: String,
     /// The document as JSON with ordered keys: what the last-good store keeps.
     pub canonical: serde_json::Value,
 }

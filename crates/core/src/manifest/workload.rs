@@ -82,12 +82,14 @@ pub(super) fn build_workload(
     let key = workload_key(canonical, kind)?;
     let expansion = workload.expand(&key.name, &pod);
     let mut pod = pod;
+    let mut template_hash = String::new();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::WORKLOAD.to_owned(), key.owner());
     if let Some(updates) = &expansion.updates {
         // Of all pods: the name of one is no part of it.
         let hash = uid::static_uid(&pod_document(&key.name, kind, canonical), ctx);
-        annotations.insert(keys::TEMPLATE.to_owned(), hash.to_string());
+        template_hash = hash.to_string();
+        annotations.insert(keys::TEMPLATE.to_owned(), template_hash.clone());
         annotations.insert(keys::UPDATES.to_owned(), updates.annotation());
     }
     for (name, value) in expansion.annotations {
@@ -114,6 +116,7 @@ pub(super) fn build_workload(
         pods,
         runs: runs.map(Arc::new),
         set: stateful_set(&key, &workload).map(Arc::new),
+        template_hash,
         key,
         canonical: canonical.clone(),
     })

@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
 use crate::api::PodUid;
-use crate::api::report::{PodReport, RolloutPhase, WorkloadCondition, WorkloadReport};
+use crate::api::report::{
+    PodReport, RolloutPhase, SetRevisions, WorkloadCondition, WorkloadReport,
+};
 use crate::desired::SourceWorkload;
 use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number};
 
@@ -112,6 +114,8 @@ pub struct Member<'a> {
     pub pod: &'a PodReport,
     /// The UID of the manifest whose version runs.
     pub runs: &'a PodUid,
+    /// The hash of the template of which that version is; empty where there is none.
+    pub template_hash: &'a str,
     /// The UID of the manifest that its rollout is about, once there is one. Just after an edit it is
     /// that of the document before.
     pub newest: Option<&'a PodUid>,
@@ -138,12 +142,17 @@ pub fn report(
         available: row.count(is_available),
         progress: String::new(),
         message: String::new(),
+        revisions: None,
         conditions: Vec::new(),
     };
     let key = WorkloadKey::of_owner(&document.namespace, &document.owner);
     let failed = row.failed();
     let is_paused = !members.is_empty() && members.iter().all(is_paused);
-    if key.is_some_and(|key| key.kind == WorkloadKind::Deployment) {
+    let kind = key.as_ref().map(|key| key.kind);
+    if let Some(key) = key.filter(|key| key.kind == WorkloadKind::StatefulSet) {
+        report.revisions = Some(row.revisions(&key.name));
+    }
+    if kind == Some(WorkloadKind::Deployment) {
         let progress = Progress {
             wanted: wish.pods,
             live: report.pods,
@@ -185,6 +194,22 @@ pub const NOT_READY: &str = "NotReady";
 const PAUSED: &str = "Paused";
 /// The version of the document can't be started, or failed.
 pub const FAILED: &str = "Failed";
+
+/// Letters of a template's hash in the name of a revision.
+const HASH_LETTERS: usize = 10;
+
+/// The name of the version of a workload with that template, as upstream's controllers name a
+/// `ReplicaSet` and a `ControllerRevision`: `web-6d4b75cb6d`.
+#[must_use]
+pub fn revision_name(workload: &str, template_hash: &str) -> String {
+    format!("{workload}-{}", short_hash(template_hash))
+}
+
+/// The letters of a template's hash that are in the names of its revisions.
+#[must_use]
+pub fn short_hash(template_hash: &str) -> &str {
+    template_hash.get(..HASH_LETTERS).unwrap_or(template_hash)
+}
 
 /// A workload's pods beside its document.
 struct Row<'a> {
@@ -231,6 +256,23 @@ impl Row<'_> {
                 })
             });
         setbacks.min().map(|(_, words)| words)
+    }
+
+    /// The versions that run, of a set of a name. The one that is being replaced is that of the pod with
+    /// the lowest number among those that are not updated: it is the last to be.
+    fn revisions(&self, name: &str) -> SetRevisions {
+        let update = &self.document.template_hash;
+        let old = self
+            .members
+            .iter()
+            .filter(|member| !self.is_updated(member));
+        let old = old.min_by_key(|member| number(&member.pod.manifest_name));
+        let current = old.map_or(update.as_str(), |member| member.template_hash);
+        SetRevisions {
+            current: revision_name(name, current),
+            update: revision_name(name, update),
+            current_pods: self.count(|member| member.template_hash == current),
+        }
     }
 
     /// How far a workload without conditions has come, in one word, and what it waits for.

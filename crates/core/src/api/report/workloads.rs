@@ -35,8 +35,23 @@ pub struct WorkloadReport {
     /// be done.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Of a `StatefulSet`: the versions that its pods run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revisions: Option<SetRevisions>,
     /// Of a Deployment: `Available` and `Progressing`, as upstream's controller sets them.
     pub conditions: Vec<WorkloadCondition>,
+}
+
+/// The versions that the pods of a `StatefulSet` run, named as upstream's controller names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetRevisions {
+    /// The version that is being replaced; that of the document once all pods run it.
+    pub current: String,
+    /// The version of the document.
+    pub update: String,
+    /// The number of pods that run the current version.
+    pub current_pods: u32,
 }
 
 /// A condition of a workload.

@@ -120,6 +120,7 @@ struct Pod {
     report: PodReport,
     runs: PodUid,
     newest: PodUid,
+    template_hash: String,
 }
 
 fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready: bool) -> Pod {
@@ -153,6 +154,7 @@ fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready
         report: serde_json::from_value(report).unwrap(),
         runs: format!("{number}{runs}").into(),
         newest: format!("{number}{newest}").into(),
+        template_hash: format!("{runs}-template-hash"),
     }
 }
 
@@ -165,12 +167,14 @@ fn report_of(kind: &str, spec: &serde_json::Value, pods: &[Pod], waits: &[&str])
             .map(|n| PodUid::from(format!("{n}new")))
             .collect::<BTreeSet<_>>(),
         set: None,
+        template_hash: "new-template-hash".to_owned(),
         origin: Origin::whole(PodSource::File, "/m/db.yaml"),
         held: false,
     };
     let members = pods.iter().map(|pod| Member {
         pod: &pod.report,
         runs: &pod.runs,
+        template_hash: &pod.template_hash,
         newest: Some(&pod.newest),
     });
     let waits: Vec<String> = waits.iter().map(|words| (*words).to_owned()).collect();
@@ -370,4 +374,36 @@ fn a_workload_is_named_as_kubectl_names_it() {
         // workloads 16
         assert_eq!(report.is_named(text), expected, "{text}");
     }
+}
+
+#[test]
+fn revisions_of_a_set_are_counted_as_upstream_counts_them() {
+    let good = |number| pod(number, "new", "new", None, true);
+    let old = |number, version| pod(number, version, "new", Some(RolloutPhase::Waiting), true);
+    for (pods, current, current_pods) in [
+        (vec![], "db-new-templa", 0),
+        (vec![good(0), good(1)], "db-new-templa", 2),
+        (vec![old(0, "old"), good(1)], "db-old-templa", 1),
+        (
+            vec![old(0, "old"), old(1, "old"), good(2)],
+            "db-old-templa",
+            2,
+        ),
+        // An edit before the last one has reached all.
+        (
+            vec![old(0, "one"), old(1, "two"), good(2)],
+            "db-one-templa",
+            1,
+        ),
+    ] {
+        let report = report_of("StatefulSet", &json!({"replicas": 3}), &pods, &[]);
+        let expected = SetRevisions {
+            current: current.to_owned(),
+            update: "db-new-templa".to_owned(),
+            current_pods,
+        };
+        // workloads 17
+        assert_eq!(report.revisions, Some(expected));
+    }
+    assert_eq!(report_of("DaemonSet", &json!({}), &[], &[]).revisions, None);
 }
