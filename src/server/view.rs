@@ -1,5 +1,6 @@
 //! The agent's interface for the servers.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::objects::claims::Bindings;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
+use mirrorlet_core::workload::WorkloadKey;
+use mirrorlet_core::workload::revisions::WorkloadRevision;
 use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
     StreamOptions, TarInput, TarStream,
@@ -229,6 +232,8 @@ pub struct Shown {
     pub workloads: Vec<SourceWorkload>,
     /// The states of those whose pods stay.
     pub standings: Vec<WorkloadReport>,
+    /// The versions of those whose pods are updated together.
+    pub revisions: BTreeMap<WorkloadKey, Vec<WorkloadRevision>>,
     /// The states of Jobs, those of CronJobs included.
     pub jobs: Vec<JobReport>,
     /// The states of CronJobs.

@@ -394,3 +394,115 @@ async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
         "{refused}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_versions_of_a_workload_are_listed_and_undone_by_kubectl() {
+    let alone = Box::start().await;
+    alone.kubectl_with(&STDIN, &deployment(2, IMAGE));
+    let status = |what: &str| alone.kubectl(&["rollout", "status", what, "--timeout=120s"]);
+    status("deployment/d");
+    alone.bed.until_healthy(2).await;
+    alone.kubectl(&["set", "image", "deployment/d", &format!("web={IMAGE_2}")]);
+    alone.kubectl(&[
+        "annotate",
+        "deployment/d",
+        "kubernetes.io/change-cause=a newer image",
+    ]);
+    status("deployment/d");
+    let history =
+        |what: &str, more: &[&str]| alone.kubectl(&[&["rollout", "history", what], more].concat());
+    let revisions = |what: &str| {
+        let listed = history(what, &[]);
+        let lines = listed
+            .lines()
+            .filter(|line| line.starts_with(char::is_numeric));
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        lines.map(words).collect::<Vec<_>>()
+    };
+    // embedded 40
+    assert_eq!(revisions("deployment/d"), ["1 <none>", "2 a newer image"]);
+    let first = history("deployment/d", &["--revision=1"]);
+    assert!(first.contains(&format!("Image:\t{IMAGE}\n")), "{first}");
+    let sets = alone.object(&["rs", "-l", "app=d"])["items"].clone();
+    let counts = sets.as_array().unwrap().iter().map(|set| {
+        let number = &set["metadata"]["annotations"]["deployment.kubernetes.io/revision"];
+        (
+            number.as_str().unwrap(),
+            set["status"]["replicas"].as_u64().unwrap(),
+        )
+    });
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_unstable();
+    // embedded 40
+    assert_eq!(counts, [("1", 0), ("2", 2)]);
+    let pod = alone.object(&["pod", "d-0"]);
+    let owner = &pod["metadata"]["ownerReferences"][0];
+    let is_known = sets.as_array().unwrap().iter().any(|set| {
+        set["metadata"]["uid"] == owner["uid"] && set["metadata"]["name"] == owner["name"]
+    });
+    assert!(is_known, "{owner}");
+    let of_set = format!("rs/{}", owner["name"].as_str().unwrap());
+    let selected =
+        alone.object(&[&of_set])["spec"]["selector"]["matchLabels"]["pod-template-hash"].clone();
+    assert_eq!(pod["metadata"]["labels"]["pod-template-hash"], selected);
+    let refused = alone.kubectl_fails(&["label", "pod", "d-0", "a=b"]);
+    assert!(refused.contains("it belongs to deployment d"), "{refused}");
+
+    let undone = alone.kubectl(&["rollout", "undo", "deployment/d"]);
+    assert_eq!(undone, "deployment.apps/d rolled back\n");
+    status("deployment/d");
+    let edition = |pod: &str| alone.kubectl(&["exec", pod, "--", "sh", "-c", "echo $EDITION"]);
+    assert_eq!(edition("d-0"), "1\n");
+    // It has the next number.
+    let numbers = |what: &str| {
+        let all = revisions(what).into_iter();
+        all.map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    // embedded 40
+    assert_eq!(numbers("deployment/d"), ["2", "3"]);
+    let skipped = alone.kubectl(&["rollout", "undo", "deployment/d", "--to-revision=3"]);
+    assert!(skipped.contains("skipped rollback"), "{skipped}");
+    let unknown = alone.kubectl_fails(&["rollout", "undo", "deployment/d", "--to-revision=9"]);
+    assert!(
+        unknown.contains("unable to find specified revision 9"),
+        "{unknown}"
+    );
+
+    // The versions of a set.
+    let template = format!("undo{}", std::process::id());
+    alone.kubectl_with(&STDIN, &stateful_set(&template, 1, IMAGE));
+    status("sts/row");
+    alone.kubectl(&["set", "image", "sts/row", &format!("web={IMAGE_2}")]);
+    status("sts/row");
+    // embedded 41
+    assert_eq!(numbers("sts/row"), ["1", "2"]);
+    let first = history("sts/row", &["--revision=1"]);
+    assert!(first.contains(&format!("Image:\t{IMAGE}\n")), "{first}");
+    alone.kubectl(&["rollout", "undo", "sts/row", "--to-revision=1"]);
+    status("sts/row");
+    assert_eq!(edition("row-0"), "1\n");
+    // embedded 41
+    assert_eq!(numbers("sts/row"), ["2", "3"]);
+
+    // A Deployment of a manifest has a history, and is changed in its file.
+    let manifest = |image: &str| {
+        deployment(1, image)
+            .replace("{name: d}", "{name: m}")
+            .replace("app: d", "app: m")
+    };
+    alone.bed.write("m.yaml", &manifest(IMAGE));
+    alone.agent.until_running("m-0").await;
+    status("deployment/m");
+    alone.bed.write("m.yaml", &manifest(IMAGE_2));
+    eventually("the second version", || {
+        (numbers("deployment/m") == ["1", "2"]).then_some(())
+    })
+    .await;
+    let refused = alone.kubectl_fails(&["rollout", "undo", "deployment/m"]);
+    // embedded 40
+    assert!(
+        refused.contains("is forbidden") && refused.contains("m.yaml"),
+        "{refused}"
+    );
+}

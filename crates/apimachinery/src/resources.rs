@@ -213,14 +213,24 @@ pub static DEPLOYMENTS: Resource = Resource {
     ..BASE
 };
 
-/// `ReplicaSet`s: there are none, but clients that follow a Deployment list and watch them.
+/// `ReplicaSet`s: the versions of Deployments. They can't be deleted, so they are not among `all`:
+/// `kubectl delete all --all` would fail for them.
 pub static REPLICA_SETS: Resource = Resource {
     group: "apps",
     plural: "replicasets",
     singular: "replicaset",
     kind: "ReplicaSet",
     short_names: &["rs"],
-    categories: &["all"],
+    verbs: READ,
+    ..BASE
+};
+
+/// `ControllerRevision`s: the versions of `StatefulSet`s.
+pub static CONTROLLER_REVISIONS: Resource = Resource {
+    group: "apps",
+    plural: "controllerrevisions",
+    singular: "controllerrevision",
+    kind: "ControllerRevision",
     verbs: READ,
     ..BASE
 };
@@ -338,6 +348,7 @@ pub static RESOURCES: &[&Resource] = &[
     &PODS,
     &SECRETS,
     &SERVICES,
+    &CONTROLLER_REVISIONS,
     &DAEMON_SETS,
     &DEPLOYMENTS,
     &REPLICA_SETS,

@@ -136,6 +136,23 @@ static COLUMNS: &[(&str, &[&str])] = &[
         &["Name", "Ready", "Age", "~Containers", "~Images"],
     ),
     (
+        "replicasets",
+        &[
+            "Name",
+            "#Desired",
+            "#Current",
+            "#Ready",
+            "Age",
+            "~Containers",
+            "~Images",
+            "~Selector",
+        ],
+    ),
+    (
+        "controllerrevisions",
+        &["Name", "Controller", "Revision", "Age"],
+    ),
+    (
         "daemonsets",
         &[
             "Name",

@@ -92,6 +92,8 @@ pub struct SourcePod {
     pub config: Option<Arc<Config>>,
     /// Where its fields are; empty where the text is not at hand.
     pub places: Places,
+    /// The template of its workload as it is written, where its pods are updated together.
+    pub template: Option<Arc<Value>>,
     /// The workload with pods that end which this one stands for, or belongs to.
     pub runs: Option<Arc<Runs>>,
 }
@@ -108,6 +110,7 @@ impl SourcePod {
             rollout: None,
             config: None,
             places: Places::default(),
+            template: None,
             runs: None,
         }
     }

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::diagnostic::Position;
-use crate::api::{Code, Diagnostic, Pod, PodUid};
-use crate::cron::Runs;
+use crate::api::{Code, Diagnostic, PodUid};
 use crate::desired::{Origin, PodSource, SourceObject, SourcePod, SourceWorkload};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 
@@ -147,7 +146,14 @@ impl FileDecision {
         match &good.content {
             Accepted::Pod(_) | Accepted::Workload(_) => {
                 for pod in good.content.pods() {
-                    self.hold_pod(pod, good.content.runs(), &origin, problems);
+                    let held = SourcePod {
+                        held: true,
+                        problems: problems.to_vec(),
+                        template: good.content.template().cloned(),
+                        runs: good.content.runs().cloned(),
+                        ..SourcePod::new(Arc::clone(pod), origin.clone())
+                    };
+                    self.hold_pod(held);
                 }
             }
             Accepted::Object(object) => {
@@ -186,24 +192,12 @@ impl FileDecision {
         }
     }
 
-    fn hold_pod(
-        &mut self,
-        pod: &Arc<Pod>,
-        runs: Option<&Arc<Runs>>,
-        origin: &Origin,
-        problems: &[Diagnostic],
-    ) {
-        let same = |held: &&mut SourcePod| held.held && held.pod == *pod;
-        if let Some(held) = self.pods.iter_mut().find(same) {
-            held.problems.extend_from_slice(problems);
-            return;
+    fn hold_pod(&mut self, pod: SourcePod) {
+        let same = |held: &&mut SourcePod| held.held && held.pod == pod.pod;
+        match self.pods.iter_mut().find(same) {
+            Some(held) => held.problems.extend(pod.problems),
+            None => self.pods.push(pod),
         }
-        self.pods.push(SourcePod {
-            held: true,
-            problems: problems.to_vec(),
-            runs: runs.cloned(),
-            ..SourcePod::new(Arc::clone(pod), origin.clone())
-        });
     }
 
     /// Puts an accepted document in force.
@@ -220,6 +214,7 @@ impl FileDecision {
                 let pods = content.pods().iter().map(|pod| SourcePod {
                     problems: document.problems.clone(),
                     places: Arc::clone(&document.places),
+                    template: content.template().cloned(),
                     runs: content.runs().cloned(),
                     ..SourcePod::new(Arc::clone(pod), origin.clone())
                 });

@@ -486,6 +486,7 @@ fn annotations(
         .collect()
 }
 
+pub mod revisions;
 pub mod standing;
 #[cfg(test)]
 mod tests;

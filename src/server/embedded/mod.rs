@@ -20,6 +20,7 @@ mod prepare;
 mod project;
 mod reads;
 mod reviews;
+mod revisions;
 mod store;
 mod streams;
 mod workloads;

@@ -12,12 +12,15 @@ use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
 use mirrorlet_core::objects::{Object, ObjectKind};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::qos_class;
+use mirrorlet_core::workload::revisions::template_hash;
+use mirrorlet_core::workload::standing::{revision_name, short_hash};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::jobs;
 use super::leases::NODE_LEASES;
+use super::revisions::{self, HASH_LABEL, REVISION_LABEL, revision_uid};
 use super::workloads;
 use crate::server::view::{Shown, ShownPod};
 
@@ -97,6 +100,16 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
                 complete(&mut made, JOBS.kind, context);
                 jobs::job(&mut made, Some(run));
                 projection.add(&JOBS, made, None);
+            }
+            let of_it = shown.revisions.get(&known.key).into_iter();
+            let of_it = of_it.flat_map(|all| {
+                revisions::objects(&object, known.key.kind, all, context.started_at)
+            });
+            for revision in of_it {
+                let kind = revision["kind"].as_str().unwrap_or_default();
+                if let Some(resource) = Resource::of_kind(kind) {
+                    projection.add(resource, revision, None);
+                }
             }
             projection.add(resource, object, Some(&known.workload.origin));
         }
@@ -181,6 +194,7 @@ fn pod_object(
             metadata.remove("annotations");
         }
     }
+    label_version(pod, metadata);
     if let Some(reference) = owner_reference(pod, is_stored, owners, context) {
         metadata.insert("ownerReferences".to_owned(), json!([reference]));
     }
@@ -207,7 +221,27 @@ fn pod_object(
     object
 }
 
-/// The owner of a pod: its workload, or for a pod of a manifest the Node, as of a mirror pod.
+/// The name of a pod's version, if it belongs to a workload whose pods are updated together.
+fn version_name(pod: &Pod) -> Option<(WorkloadKey, String)> {
+    let (owner, hash) = (WorkloadKey::of(pod)?, template_hash(pod));
+    let name = (!hash.is_empty()).then(|| revision_name(&owner.name, hash))?;
+    Some((owner, name))
+}
+
+/// Adds the label by which upstream's controllers tell versions apart.
+fn label_version(pod: &Pod, metadata: &mut serde_json::Map<String, Value>) {
+    let Some((owner, name)) = version_name(pod) else {
+        return;
+    };
+    let (key, value) = match owner.kind {
+        WorkloadKind::Deployment => (HASH_LABEL, short_hash(template_hash(pod)).to_owned()),
+        _ => (REVISION_LABEL, name),
+    };
+    let labels = metadata.entry("labels").or_insert_with(|| json!({}));
+    labels[key] = value.into();
+}
+
+/// The owner of a pod: its workload, of a Deployment the version, or for a pod of a manifest the Node, as of a mirror pod.
 fn owner_reference(
     pod: &Pod,
     is_stored: bool,
@@ -217,6 +251,17 @@ fn owner_reference(
     if let Some(owner) = WorkloadKey::of(pod) {
         let known = owners.get(&owner).cloned();
         let uid = known.unwrap_or_else(|| uid_of(&owner.to_string()));
+        let version = version_name(pod).filter(|_| owner.kind == WorkloadKind::Deployment);
+        if let Some((_, name)) = version {
+            return Some(json!({
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "name": name,
+                "uid": revision_uid(&uid, &name),
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }));
+        }
         return Some(json!({
             "apiVersion": owner.kind.api_version(),
             "kind": owner.kind.as_str(),
@@ -437,6 +482,10 @@ fn workload_object(known: &Known<'_>, shown: &Shown, context: &Context<'_>) -> V
     };
     if let Some(report) = shown.standings.iter().find(of_it) {
         workloads::complete(&mut object, key.kind, report);
+    }
+    let known = shown.revisions.get(key);
+    if let Some(all) = known.filter(|_| key.kind == WorkloadKind::Deployment) {
+        revisions::mark(&mut object, all);
     }
     object
 }

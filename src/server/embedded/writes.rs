@@ -13,7 +13,7 @@ use mirrorlet_apimachinery::resources::{
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{apply, meta, patch};
-use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_host::{disk, random};
 use serde_json::{Value, json};
@@ -75,12 +75,11 @@ impl Api {
                 ..
             }) => {
                 if key.resource == &PODS && owner["kind"].is_string() {
-                    let (kind, name) = (&owner["kind"], &owner["name"]);
-                    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                    let workload = object["metadata"]["annotations"][keys::WORKLOAD].as_str();
+                    let (kind, name) = workload.and_then(|w| w.split_once('/')).unwrap_or_default();
                     return forbidden(&format!(
-                        "it belongs to {} {}; change that instead",
-                        word(kind).to_lowercase(),
-                        word(name)
+                        "it belongs to {} {name}; change that instead",
+                        kind.to_lowercase()
                     ));
                 }
                 // A claim that a set makes, or what a person wrote into a file of another name.

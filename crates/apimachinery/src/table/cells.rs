@@ -46,6 +46,8 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "persistentvolumeclaims" => claim(object, now),
         "persistentvolumes" => volume(object, now),
         "deployments" => deployment(object, now),
+        "replicasets" => replica_set(object, now),
+        "controllerrevisions" => controller_revision(object, now),
         "statefulsets" => stateful_set(object, now),
         "daemonsets" => daemon_set(object, now),
         "jobs" => job(object, now),
@@ -260,6 +262,34 @@ fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
         containers,
         images,
         selector(&object["spec"]["selector"]["matchLabels"]),
+    ]
+}
+
+fn replica_set(object: &Value, now: Timestamp) -> Vec<Value> {
+    let [containers, images] = template(object);
+    vec![
+        json!(meta::name(object)),
+        json!(count(&object["spec"]["replicas"])),
+        json!(count(&object["status"]["replicas"])),
+        json!(count(&object["status"]["readyReplicas"])),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        containers,
+        images,
+        selector(&object["spec"]["selector"]["matchLabels"]),
+    ]
+}
+
+fn controller_revision(object: &Value, now: Timestamp) -> Vec<Value> {
+    let owner = &object["metadata"]["ownerReferences"][0];
+    let controller = match (owner["kind"].as_str(), owner["name"].as_str()) {
+        (Some(kind), Some(name)) => format!("{}.apps/{name}", kind.to_lowercase()),
+        _ => NONE.to_owned(),
+    };
+    vec![
+        json!(meta::name(object)),
+        json!(controller),
+        json!(count(&object["revision"])),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
     ]
 }
 

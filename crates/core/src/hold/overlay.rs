@@ -110,6 +110,7 @@ fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
             template_hash: known
                 .map(|known| known.template_hash.clone())
                 .unwrap_or_default(),
+            template: None,
             canonical,
         };
         (origin, Accepted::Workload(workload))

@@ -558,6 +558,7 @@ fn workload(versions: &[&str]) -> Document {
         accepted: Some(Accepted::Workload(AcceptedWorkload {
             set: None,
             template_hash: String::new(),
+            template: None,
             runs: None,
             pods: pods.collect(),
             key,

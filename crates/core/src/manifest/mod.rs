@@ -177,6 +177,15 @@ impl Accepted {
         }
     }
 
+    /// The template of its pods as it is written, where they are updated together.
+    #[must_use]
+    pub fn template(&self) -> Option<&Arc<serde_json::Value>> {
+        match self {
+            Self::Workload(workload) => workload.template.as_ref(),
+            Self::Pod(_) | Self::Object(_) | Self::Namespace => None,
+        }
+    }
+
     /// The rules for its pods, if they are pods that end.
     #[must_use]
     pub fn runs(&self) -> Option<&Arc<Runs>> {
@@ -215,6 +224,8 @@ pub struct AcceptedWorkload {
     ///
     /// [`TEMPLATE`]: crate::api::keys::TEMPLATE
     pub template_hash: String,
+    /// The template as it is written, where there is such a hash.
+    pub template: Option<Arc<serde_json::Value>>,
     /// The document as JSON with ordered keys: what the last-good store keeps.
     pub canonical: serde_json::Value,
 }

@@ -116,6 +116,7 @@ pub(super) fn build_workload(
         pods,
         runs: runs.map(Arc::new),
         set: stateful_set(&key, &workload).map(Arc::new),
+        template: (!template_hash.is_empty()).then(|| Arc::new(written.clone())),
         template_hash,
         key,
         canonical: canonical.clone(),

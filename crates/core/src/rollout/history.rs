@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Cause, Version};
 use crate::api::core::EphemeralContainer;
@@ -50,6 +51,9 @@ pub struct Revision {
     /// The data of the objects that are a part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Arc<Config>>,
+    /// The template of its workload as it was written, where the pods of that are updated together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Arc<Value>>,
     /// Where it came from.
     pub origin: Origin,
     /// The result of its judgement.
@@ -196,6 +200,9 @@ impl History {
             // On a cordoned Node an edit starts nothing.
             self.stopped = self.cordoned;
         }
+        // A pod of a set that stays until its turn to stop has come is in no document.
+        let of_known = known.as_ref().and_then(|known| known.template.clone());
+        let template = pod.template.clone().or(of_known);
         let (number, wanted_at, outcome) = match known {
             Some(known) if !edited => (known.number, known.wanted_at, known.outcome),
             Some(Revision {
@@ -210,6 +217,7 @@ impl History {
             wanted_at,
             pod: Arc::clone(&pod.pod),
             config: pod.config.clone(),
+            template,
             origin: pod.origin.clone(),
             outcome,
         });

@@ -37,6 +37,7 @@ impl Decision {
             rollout: report,
             config: config.clone(),
             places: Arc::clone(&wanted.places),
+            template: None,
             runs: None,
         }
     }

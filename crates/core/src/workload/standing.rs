@@ -344,7 +344,7 @@ fn is_judged(member: &Member<'_>) -> bool {
 }
 
 /// Whether a pod serves: it is Ready, and isn't a version that is still judged.
-fn is_available(member: &Member<'_>) -> bool {
+pub(super) fn is_available(member: &Member<'_>) -> bool {
     member.pod.is_ready() && !is_judged(member)
 }
 
