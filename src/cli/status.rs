@@ -13,6 +13,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{CronJobReport, PodReport, StatusReport};
 use mirrorlet_core::labels::LabelSelector;
 use mirrorlet_core::select::find_pods;
+use mirrorlet_core::workload::standing;
 
 pub mod render;
 
@@ -90,7 +91,7 @@ fn selected(
         report.cron_jobs.retain(is_named);
         report.workloads.retain(|one| {
             let of_pod = |pod: &PodReport| one.has(pod);
-            pods.iter().any(of_pod) || args.pods.iter().any(|text| one.is_named(text))
+            pods.iter().any(of_pod) || args.pods.iter().any(|text| standing::is_named(one, text))
         });
         report = only(report, pods);
         report.jobs = jobs;
@@ -188,7 +189,11 @@ pub(super) fn named(
             Err(_) if report.jobs.iter().any(|job| job.is_named(text)) => {}
             Err(_) if report.cron_jobs.iter().any(|cron| cron.is_named(text)) => {}
             // One that wants no pods has none.
-            Err(_) if report.workloads.iter().any(|one| one.is_named(text)) => {}
+            Err(_)
+                if report
+                    .workloads
+                    .iter()
+                    .any(|one| standing::is_named(one, text)) => {}
             Err(error) => return Err(error.into()),
         }
     }

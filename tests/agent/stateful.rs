@@ -102,7 +102,6 @@ async fn until_set(agent: &TestAgent, ready: u32, progress: &str, message: &str)
             let [set] = report.workloads.as_slice() else {
                 return false;
             };
-            // workloads 16
             set.owner == "StatefulSet/web"
                 && (set.wanted, set.ready) == (3, ready)
                 && (&*set.progress, &*set.message) == (progress, message)
@@ -170,6 +169,8 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     until_alone(&agent, &all).await;
     bed.until_healthy(3).await;
     until_set(&agent, 3, "Complete", "").await;
+    // workloads 16
+    assert_eq!(agent.status().workloads[0].wanted, 3);
     // An edit replaces the last one first, and keeps the data of each.
     let updates = bed.record();
     let report = agent.status();

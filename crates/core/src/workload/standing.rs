@@ -180,6 +180,19 @@ pub fn report(
     report
 }
 
+/// Whether a text names a workload: `statefulset/web`, `sts/web`, or with its namespace,
+/// `sts/default/web`.
+#[must_use]
+pub fn is_named(report: &WorkloadReport, text: &str) -> bool {
+    let parts: Vec<&str> = text.split('/').collect();
+    let (kind, name) = match parts[..] {
+        [kind, name] => (kind, name),
+        [kind, namespace, name] if namespace == report.namespace => (kind, name),
+        _ => return false,
+    };
+    WorkloadKind::owner(&format!("{kind}/{name}")).as_ref() == Some(&report.owner)
+}
+
 /// Every pod runs the version of the document, and is available.
 pub const COMPLETE: &str = "Complete";
 /// Those of lower numbers keep their version, because the document says so.

@@ -117,13 +117,8 @@ impl CronJobReport {
 
 fn is_named(text: &str, kinds: &[&str], namespace: &str, name: &str) -> bool {
     let named = kinds.iter().find_map(|kind| text.strip_prefix(kind));
-    named.is_some_and(|named| is_name(named, namespace, name))
-}
-
-/// Whether a text is a name, or namespace and name.
-pub(super) fn is_name(text: &str, namespace: &str, name: &str) -> bool {
-    match text.split_once('/') {
+    named.is_some_and(|named| match named.split_once('/') {
         Some((of, known)) => of == namespace && known == name,
-        None => text == name,
-    }
+        None => named == name,
+    })
 }

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PodReport, jobs};
-use crate::workload::WorkloadKind;
+use super::PodReport;
 
 /// A Deployment, `StatefulSet` or `DaemonSet`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,18 +68,6 @@ pub struct WorkloadCondition {
 }
 
 impl WorkloadReport {
-    /// Whether a text names it: `statefulset/web`, `sts/web`, or with its namespace,
-    /// `sts/default/web`.
-    #[must_use]
-    pub fn is_named(&self, text: &str) -> bool {
-        let Some((kind, name)) = text.split_once('/') else {
-            return false;
-        };
-        let own = self.owner.split_once('/').map_or("", |(_, name)| name);
-        let owner = WorkloadKind::owner(&format!("{kind}/{own}"));
-        owner.as_ref() == Some(&self.owner) && jobs::is_name(name, &self.namespace, own)
-    }
-
     /// Whether a pod is one of its.
     #[must_use]
     pub fn has(&self, pod: &PodReport) -> bool {

@@ -372,7 +372,7 @@ fn a_workload_is_named_as_kubectl_names_it() {
         ("db", false),
     ] {
         // workloads 16
-        assert_eq!(report.is_named(text), expected, "{text}");
+        assert_eq!(is_named(&report, text), expected, "{text}");
     }
 }
 
