@@ -164,6 +164,7 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/images.sh
 	hack/kube-build.sh
 	BENCH_BINARY=$(BINARY) BENCH_COMPOSE="$$(hack/compose-build.sh)" $(CARGO) bench --locked --profile quick --bench agent --bench rollouts --bench cluster --bench embedded
+	$(CARGO) bench --locked --profile quick -p mirrorlet-core --bench expansion
 
 # An hour, unless SOAK_SECONDS says another time.
 .PHONY: soak

@@ -1,0 +1,93 @@
+//! Time to expand 1,000 documents of workloads, of one pod and of three: what reading them takes
+//! longer than reading the same documents with `replicas: 0`. Prints each, and whether the target is
+//! met.
+
+#![expect(clippy::print_stdout, reason = "the figures are its output")]
+#![expect(clippy::expect_used, reason = "a bench fails loudly")]
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use mirrorlet_core::api::NodeName;
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::manifest::{ParseContext, parse_manifest};
+
+/// Documents of each kind.
+const DOCUMENTS: usize = 1000;
+/// Pods of each workload, and the target for its expansion: none where the figure is for comparison.
+const ROWS: [(usize, Option<Duration>); 2] = [(1, Some(Duration::from_millis(50))), (3, None)];
+/// Rounds, of which the shortest counts: the work is the same in each, and others only add to it.
+const ROUNDS: usize = 30;
+
+/// What a pod of each document has.
+const TEMPLATE: &str = "\
+metadata: {labels: {app: web}}
+spec:
+  containers:
+  - name: web
+    image: registry.example/web:1
+    ports: [{containerPort: 8080}]
+    env: [{name: A, value: b}]
+    readinessProbe: {httpGet: {path: /healthz, port: 8080}}
+";
+
+fn workloads(replicas: usize) -> String {
+    let mut text = String::new();
+    for number in 0..DOCUMENTS {
+        let _ = write!(
+            text,
+            "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web-{number}}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: web}}}}\n  template:\n"
+        );
+        for line in TEMPLATE.lines() {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
+}
+
+/// How long it takes to read a text once, and the number of pods in it.
+fn read(text: &str) -> (Duration, usize) {
+    let node_name = NodeName::from("box");
+    let context = ParseContext {
+        node_name: &node_name,
+        source: PodSource::File,
+        location: "/m/a.yaml",
+    };
+    let start = Instant::now();
+    let parsed = black_box(parse_manifest(text.as_bytes(), &context));
+    let took = start.elapsed();
+    let pods = parsed
+        .documents
+        .iter()
+        .map(|document| document.pods().len());
+    (took, pods.sum())
+}
+
+fn shortest(times: &[Duration]) -> Duration {
+    times.iter().min().copied().expect("rounds")
+}
+
+fn main() {
+    for (replicas, target) in ROWS {
+        let (expanded, unexpanded) = (workloads(replicas), workloads(0));
+        let (mut whole, mut floor) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            // In turns, so that a busy machine hurts both.
+            let (took, count) = read(&expanded);
+            assert_eq!(count, DOCUMENTS * replicas, "every document is accepted");
+            whole.push(took);
+            floor.push(read(&unexpanded).0);
+        }
+        let (whole, floor) = (shortest(&whole), shortest(&floor));
+        let expansion = whole.saturating_sub(floor);
+        let verdict = target.map_or_else(String::new, |target| {
+            let word = if expansion < target { "met" } else { "MISSED" };
+            format!("; target < {target:?}: {word}")
+        });
+        println!(
+            "{DOCUMENTS} Deployments of {replicas} pods: read {floor:.1?}, read and expanded {whole:.1?}, ratio {:.2}: expansion {expansion:.1?}{verdict}",
+            whole.as_secs_f64() / floor.as_secs_f64()
+        );
+    }
+}
