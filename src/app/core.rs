@@ -197,7 +197,7 @@ fn start_collecting(
     spawn(parts, "container gc", collecting);
 }
 
-/// Starts the tasks that set the gauges of pods and sources.
+/// Starts the tasks that set the gauges of pods, workloads and sources.
 fn start_counts(
     sources: Vec<SourceReader>,
     board: &Board,
@@ -208,6 +208,8 @@ fn start_counts(
     let metrics = telemetry.metrics.clone();
     let counting = counts::count_pods(board.clone(), metrics.clone(), cancel.clone());
     spawn(parts, "counts", counting);
+    let workloads = counts::count_workloads(sources.clone(), metrics.clone(), cancel.clone());
+    spawn(parts, "workload counts", workloads);
     let watching = counts::watch_sources(sources, metrics, cancel.clone());
     spawn(parts, "source health", watching);
 }

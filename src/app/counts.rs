@@ -1,12 +1,17 @@
-//! Gauges of the pods by state and of the sources that can be read, set at each change.
+//! Gauges of the pods by state, of the workloads by kind and of the sources that can be read, set at
+//! each change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures::future::select_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
+use crate::store::cell::Reader;
+use mirrorlet_core::desired::{SourceSet, SourceState};
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
 /// Keeps the number of pods in each state until cancelled.
@@ -53,6 +58,40 @@ pub(super) async fn watch_sources(
     }
 }
 
+/// Sets how many workloads of each kind the sources deliver, until cancelled.
+pub(super) async fn count_workloads(
+    sources: Vec<SourceReader>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) {
+    let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
+    loop {
+        let sets: Vec<Arc<SourceState>> = states.iter().map(Reader::get).collect();
+        metrics.set_workloads(&by_kind(sets.iter().filter_map(|state| state.set())));
+        if states.is_empty() {
+            return cancel.cancelled().await;
+        }
+        let changed = select_all(states.iter_mut().map(|state| Box::pin(state.changed())));
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            (changed, _, _) = changed => if changed.is_err() { return },
+        }
+    }
+}
+
+/// How many workloads of each kind there are. Two documents of one workload count once.
+fn by_kind<'a>(sets: impl Iterator<Item = &'a Arc<SourceSet>>) -> BTreeMap<WorkloadKind, usize> {
+    let workloads = sets.flat_map(|set| &set.workloads);
+    let keys: BTreeSet<WorkloadKey> = workloads
+        .filter_map(|one| WorkloadKey::of_owner(&one.namespace, &one.owner))
+        .collect();
+    let mut counts = BTreeMap::new();
+    for key in keys {
+        *counts.entry(key.kind).or_default() += 1;
+    }
+    counts
+}
+
 fn state(view: &PodView) -> PodState {
     match view.phase {
         Phase::Terminating | Phase::Terminated => PodState::Terminating,
@@ -67,8 +106,9 @@ fn state(view: &PodView) -> PodState {
 mod tests {
     use super::*;
     use crate::source::source;
-    use mirrorlet_core::api::{Code, Diagnostic, Timestamp};
+    use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
     use mirrorlet_core::desired::PodSource;
+    use mirrorlet_core::hold::{NewFile, with_files};
     use mirrorlet_core::merge::SourceName;
 
     #[tokio::test]
@@ -103,6 +143,27 @@ mod tests {
         until_up(1).await;
         cancel.cancel();
         watching.await.unwrap();
+    }
+
+    #[test]
+    fn a_workload_of_two_documents_counts_once() {
+        let of = |text: &str| {
+            let file = NewFile {
+                location: "/m/a.yaml".to_owned(),
+                bytes: text.as_bytes().to_vec(),
+            };
+            let node = NodeName::from("box");
+            Arc::new(with_files(&SourceSet::default(), &[file], true, &node))
+        };
+        let deployment = |name: &str| {
+            format!(
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 0\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec: {{containers: [{{name: c, image: i}}]}}\n---\n"
+            )
+        };
+        let both = deployment("web") + &deployment("db");
+        let sets = [of(&both), of(&deployment("web"))];
+        let counts = BTreeMap::from([(WorkloadKind::Deployment, 2)]);
+        assert_eq!(by_kind(sets.iter()), counts);
     }
 
     #[tokio::test]

@@ -26,6 +26,7 @@ use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::gc::Cause;
+use mirrorlet_core::workload::WorkloadKind;
 use mirrorlet_runtime::SyncErrorReason;
 
 /// One label with a value out of a closed set.
@@ -55,6 +56,7 @@ pub struct Metrics {
     engine_errors: Counters,
     engine_seconds: Histograms,
     pods: Family<Label, Gauge>,
+    workloads: Family<Label, Gauge>,
     sync_seconds: Histogram,
     sync_errors: Counters,
     container_starts: Counter,
@@ -110,6 +112,7 @@ impl Metrics {
             engine_errors: Family::default(),
             engine_seconds: Family::new_with_constructor(engine_histograms),
             pods: Family::default(),
+            workloads: Family::default(),
             sync_seconds: Histogram::new(LONG_BUCKETS),
             sync_errors: Family::default(),
             container_starts: Counter::default(),
@@ -194,6 +197,16 @@ impl Metrics {
             let count = counts.get(&state).copied().unwrap_or(0);
             self.pods
                 .get_or_create(&[("state", state.as_str())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets the number of workloads of each kind; kinds not named have none.
+    pub fn set_workloads(&self, counts: &BTreeMap<WorkloadKind, usize>) {
+        for kind in WorkloadKind::ALL {
+            let count = counts.get(&kind).copied().unwrap_or(0);
+            self.workloads
+                .get_or_create(&[("kind", kind.as_str())])
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
@@ -379,6 +392,7 @@ mod tests {
         metrics.engine_call("list_containers", Duration::from_millis(3), true);
         metrics.engine_call("list_containers", Duration::from_millis(3), false);
         metrics.set_pods(&BTreeMap::from([(PodState::Running, 2)]));
+        metrics.set_workloads(&BTreeMap::from([(WorkloadKind::Job, 3)]));
         metrics.set_problems(&BTreeMap::from([(Code::Syntax, 1)]));
         metrics.set_problems(&BTreeMap::from([(Code::Empty, 1)]));
         metrics.sync_failed(SyncErrorReason::ErrImagePull);
@@ -390,6 +404,8 @@ mod tests {
             "mirrorlet_engine_operation_duration_seconds_count{operation=\"list_containers\"} 2",
             "mirrorlet_pods{state=\"running\"} 2",
             "mirrorlet_pods{state=\"failed\"} 0",
+            "mirrorlet_workloads{kind=\"Job\"} 3",
+            "mirrorlet_workloads{kind=\"Deployment\"} 0",
             "mirrorlet_manifest_problems{code=\"empty\"} 1",
             "mirrorlet_pod_sync_errors_total{reason=\"ErrImagePull\"} 1",
             "mirrorlet_source_last_success_timestamp_seconds{source=\"file\"} 0",

@@ -25,6 +25,11 @@ impl Metrics {
 
     fn register_pods(&self, r: &mut Registry) {
         r.register("pods", "Pods by state", self.pods.clone());
+        r.register(
+            "workloads",
+            "Workloads of manifests by kind",
+            self.workloads.clone(),
+        );
         r.register_with_unit(
             "pod_sync_duration",
             "Time of one round of one pod",
