@@ -439,8 +439,18 @@ impl AgentView for View {
                     set.problems.iter().chain(of_pods).cloned()
                 }),
         );
+        let mut pods = self.rollouts.plan(&newest, &before, request.content).await;
+        // Here Jobs and CronJobs are as their documents have them.
+        let present = rollouts::with_request(
+            &self.sources,
+            &PlanRequest::default(),
+            &self.resolved.config,
+        );
+        let present = merge_sources(&present, &before.incumbents(), &before.objects);
         PlanReport {
-            pods: self.rollouts.plan(&newest, &before, request.content).await,
+            orders: self.rollouts.orders(&newest, &before, &mut pods),
+            runs: self.jobs.states().plan(&newest, &present, Timestamp::now()),
+            pods,
             problems: problems.into_iter().collect(),
         }
     }

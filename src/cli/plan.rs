@@ -12,7 +12,10 @@ use super::{Failure, Outcome, client, print, print_document};
 use crate::config::args::{DiffArgs, PlanArgs};
 use crate::server::admin::{PlanFile, PlanRequest};
 use mirrorlet_core::api::Diagnostic;
-use mirrorlet_core::api::report::{Downtime, PlanAction, PlanReport, PlannedPod};
+use mirrorlet_core::api::report::{
+    Downtime, OrderedChange, PlanAction, PlanReport, PlannedOrder, PlannedPod, PlannedRun,
+    RunAction,
+};
 use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 
 #[cfg(test)]
@@ -30,7 +33,8 @@ pub async fn plan(args: &PlanArgs, root: &Path) -> Outcome {
     if report.problems.iter().any(Diagnostic::is_error) {
         return Err(Failure::Problems);
     }
-    if report.pods.iter().any(|pod| pod.action != PlanAction::None) {
+    let changes = report.pods.iter().any(|pod| pod.action != PlanAction::None);
+    if changes || report.runs.iter().any(|run| run.action != RunAction::None) {
         return Err(Failure::Exit(CHANGES));
     }
     Ok(())
@@ -158,11 +162,18 @@ fn render(report: &PlanReport) -> String {
     if rows.len() > 1 {
         text.push_str(&table::render(&rows));
     }
+    for order in &report.orders {
+        let _ = write!(text, "\n{}", one_line(&in_order(order)));
+    }
     for pod in changed() {
         for line in remarks(pod) {
             let _ = write!(text, "\n{}: {}", of(pod), one_line(&line));
         }
     }
+    if !text.is_empty() && report.runs.iter().any(is_change) {
+        text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
+    }
+    text.push_str(&runs(&report.runs));
     if !text.is_empty() {
         text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
     }
@@ -174,23 +185,82 @@ fn render(report: &PlanReport) -> String {
         };
         let _ = writeln!(text, "{word}: {}", one_line(&problem.to_string()));
     }
+    text.push_str(&counts(report));
+    text
+}
+
+fn counts(report: &PlanReport) -> String {
     let count = |action| {
-        report
-            .pods
-            .iter()
-            .filter(|pod| pod.action == action)
-            .count()
+        let pods = report.pods.iter().filter(|pod| pod.action == action);
+        pods.count()
     };
-    let _ = writeln!(
-        text,
-        "{} to create, {} to replace, {} held, {} to remove, {} unchanged",
+    format!(
+        "{} to create, {} to replace, {} held, {} to remove, {} unchanged\n",
         count(PlanAction::Create),
         count(PlanAction::Replace),
         count(PlanAction::Held),
         count(PlanAction::Remove),
         count(PlanAction::None),
-    );
-    text
+    )
+}
+
+/// Most steps of an order that are shown.
+const STEPS_MAX: usize = 10;
+
+/// The order of a workload's pods: "StatefulSet default/db updates db-1-box, then db-0-box".
+fn in_order(order: &PlannedOrder) -> String {
+    let change = match order.change {
+        OrderedChange::Start => "starts",
+        OrderedChange::Stop => "stops",
+        OrderedChange::Update => "updates",
+    };
+    let steps = order.steps.iter().take(STEPS_MAX);
+    let mut steps: Vec<String> = steps.map(|step| step.join(" and ")).collect();
+    let more = order.steps.len().saturating_sub(STEPS_MAX);
+    if more > 0 {
+        steps.push(format!("{more} more steps"));
+    }
+    format!(
+        "{} {}/{} {change} {}",
+        order.kind,
+        order.namespace,
+        order.name,
+        steps.join(", then ")
+    )
+}
+
+fn is_change(run: &PlannedRun) -> bool {
+    run.action != RunAction::None
+}
+
+/// The table of Jobs and CronJobs.
+fn runs(runs: &[PlannedRun]) -> String {
+    let rows = runs.iter().filter(|run| is_change(run)).map(|run| {
+        let action = match run.action {
+            RunAction::Create => "create",
+            RunAction::Run => "run",
+            RunAction::RunAgain => "run again",
+            RunAction::Change => "change",
+            RunAction::Held => "held",
+            RunAction::Remove => "remove",
+            RunAction::None => "none",
+        };
+        let name = format!("{}/{}", run.namespace, run.name);
+        let next = run.next_schedule.map(|next| next.to_string());
+        vec![
+            Cell::from(action),
+            run.kind.as_str().into(),
+            name.into(),
+            next.unwrap_or_else(|| "-".to_owned()).into(),
+            one_line(&run.reason).into(),
+        ]
+    });
+    let titles = ["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"].map(Cell::from);
+    let rows: Vec<_> = std::iter::once(titles.to_vec()).chain(rows).collect();
+    if rows.len() == 1 {
+        return String::new();
+    }
+    table::render(&rows)
 }
 
 /// Returns the lines about a pod besides its row.

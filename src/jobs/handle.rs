@@ -1,5 +1,6 @@
 //! The interface of Jobs: their states, and orders.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::store::cell::Reader;
 use mirrorlet_core::api::report::{CronJobReport, JobReport};
-use mirrorlet_core::job::JobName;
+use mirrorlet_core::job::{JobName, Known};
 
 /// Most orders that wait.
 const REQUESTS_MAX: usize = 16;
@@ -39,6 +40,8 @@ pub struct JobStates {
     pub jobs: Vec<JobReport>,
     /// The CronJobs.
     pub cron_jobs: Vec<CronJobReport>,
+    /// What was done of each Job.
+    pub known: BTreeMap<JobName, Known>,
 }
 
 /// Why an order came to nothing.

@@ -19,13 +19,16 @@ use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::cron::{CronJob, CronLedger, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
-use mirrorlet_core::job::{Decision, Input, Job, JobName, Ledger, Seen, decide, pods, report};
+use mirrorlet_core::job::{
+    Decision, Input, Job, JobName, Known, Ledger, Seen, decide, pods, report,
+};
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_host::telemetry::Telemetry;
 
 mod crons;
 mod handle;
 mod kept;
+mod plan;
 mod problems;
 mod tell;
 
@@ -142,6 +145,7 @@ impl Jobs {
         let failed = self.run(&documents.jobs, &mut orders, merged, &at).await;
         self.put_in(merged, &documents.jobs, &failed, &mut reports);
         self.report_crons(&documents, now, &mut reports);
+        reports.known = self.known(&documents.jobs);
         self.published.publish(reports);
         merged.conflicts.sort();
     }
@@ -235,6 +239,21 @@ impl Jobs {
             offered.chain(runs).chain(wanted.keys().cloned()).collect();
         let names = self.store.names().filter(|name| !offered.contains(*name));
         names.cloned().collect()
+    }
+
+    /// What the disk says was done of Jobs.
+    fn known(&self, wanted: &BTreeMap<JobName, Wanted>) -> BTreeMap<JobName, Known> {
+        let known = wanted.keys().filter_map(|name| {
+            let known = match self.store.get(name) {
+                Some(ledger) => Known::Run {
+                    content: ledger.content.clone(),
+                    complete: ledger.end.as_ref().map(|end| end.complete),
+                },
+                None => self.store.unreadable(name).map(|_| Known::Unreadable)?,
+            };
+            Some((name.clone(), known))
+        });
+        known.collect()
     }
 
     /// Adds the pods that the ledgers on disk stand for.

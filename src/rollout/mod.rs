@@ -37,6 +37,7 @@ mod gone;
 mod groups;
 mod handle;
 mod kept;
+mod order;
 mod plan;
 mod prepare;
 mod tell;

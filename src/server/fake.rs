@@ -292,6 +292,8 @@ impl AgentView for FakeView {
             Diagnostic::error(Code::Empty, file.name.as_str(), file.text.as_str())
         };
         PlanReport {
+            orders: Vec::new(),
+            runs: Vec::new(),
             pods: Vec::new(),
             problems: request.files.iter().map(problem).collect(),
         }

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mirrorlet::jobs::JobStates;
 use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts, Whom};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cell::cell;
 use mirrorlet_core::admit::AdmitNode;
-use mirrorlet_core::api::report::PlanAction;
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::report::{OrderedChange, PlanAction, PlannedOrder, PlannedRun, RunAction};
+use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
+use mirrorlet_core::cron::Runs;
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet_core::hold::{NewFile, with_files};
+use mirrorlet_core::job::Known;
 use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
 use mirrorlet_core::observed::{Pods, RunningPod};
 use mirrorlet_core::rollout::Command;
@@ -252,4 +256,140 @@ async fn a_pod_of_the_same_name_is_another_one_after_a_while() {
         assert_eq!((handle.histories().len(), files()), (0, 0));
         rollouts.shut_down().await;
     }
+}
+
+/// What the sources want if this is the only file.
+fn of_file(text: &str, before: &Merged) -> Merged {
+    let file = NewFile {
+        location: "/m/a.yaml".to_owned(),
+        bytes: text.as_bytes().to_vec(),
+    };
+    let files: &[NewFile] = if text.is_empty() { &[] } else { &[file] };
+    let set = with_files(&SourceSet::default(), files, true, &NodeName::from("box"));
+    assert_eq!(set.problems, []);
+    let name = SourceName::new(PodSource::File, "/m");
+    let states = BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))]);
+    merge_sources(&states, &before.incumbents(), &before.objects)
+}
+
+/// A `StatefulSet` of three pods, with more of its spec.
+fn set(image: &str, more: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: db}}\nspec:\n  selector: {{matchLabels: {{app: db}}}}\n  {more}\n  template:\n    metadata: {{labels: {{app: db}}}}\n    spec: {{containers: [{{name: db, image: {image}}}]}}\n"
+    )
+}
+
+fn steps(change: OrderedChange, names: &[&str]) -> Vec<PlannedOrder> {
+    vec![PlannedOrder {
+        kind: "StatefulSet".to_owned(),
+        namespace: "default".to_owned(),
+        name: "db".to_owned(),
+        change,
+        steps: names
+            .iter()
+            .map(|name| vec![format!("{name}-box")])
+            .collect(),
+    }]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_has_the_order_of_a_workloads_pods() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+    let planned = async |text: &str, before: &Merged| {
+        let newest = of_file(text, before);
+        let mut plan = handle.plan(&newest, before, false).await;
+        let orders = handle.orders(&newest, before, &mut plan);
+        let held = plan.iter().filter(|pod| pod.action == PlanAction::Held);
+        let held: Vec<String> = held
+            .map(|pod| format!("{}: {}", pod.name, pod.message))
+            .collect();
+        (orders, held)
+    };
+    let none = Merged::default();
+    let new = planned(&set("db:1", "replicas: 3"), &none).await;
+    let in_turn = steps(OrderedChange::Start, &["db-0", "db-1", "db-2"]);
+    // workloads 24
+    assert_eq!(new, (in_turn, vec![]));
+    let parallel = "{replicas: 3, podManagementPolicy: Parallel}";
+    let parallel = parallel.trim_matches(['{', '}']).replace(", ", "\n  ");
+    let (orders, _) = planned(&set("db:1", &parallel), &none).await;
+    assert_eq!(orders, [], "all start at the same time");
+
+    let mut before = of_file(&set("db:1", &parallel), &none);
+    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let edited = planned(&set("db:2", "replicas: 3"), &before).await;
+    let in_turn = steps(OrderedChange::Update, &["db-2", "db-1", "db-0"]);
+    assert_eq!(edited, (in_turn, vec![]));
+    let partition = "replicas: 3\n  updateStrategy: {rollingUpdate: {partition: 1}}";
+    let (orders, held) = planned(&set("db:2", partition), &before).await;
+    assert_eq!(orders, steps(OrderedChange::Update, &["db-2", "db-1"]));
+    assert_eq!(held, ["db-0-box: the partition of its workload is 1"]);
+    let (orders, _) = planned(&set("db:1", "replicas: 1"), &before).await;
+    assert_eq!(orders, steps(OrderedChange::Stop, &["db-2", "db-1"]));
+    rollouts.shut_down().await;
+}
+
+#[test]
+fn a_plan_has_the_jobs_that_would_run() {
+    let documents = |schedule: &str, image: &str| {
+        format!(
+            "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: backup}}\nspec:\n  schedule: \"{schedule}\"\n  jobTemplate: {{spec: {{template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i}}]}}}}}}}}\n---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: import}}\nspec: {{template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: {image}}}]}}}}}}\n"
+        )
+    };
+    let none = Merged::default();
+    let present = of_file(&documents("0 3 * * *", "a"), &none);
+    let mut states = JobStates::default();
+    let planned = |states: &JobStates, newest: &Merged, present: &Merged| {
+        let runs = states.plan(newest, present, Timestamp::UNIX_EPOCH);
+        let of = |run: PlannedRun| {
+            let next = run.next_schedule.map(|next| next.to_string());
+            (
+                format!("{}/{}", run.kind, run.name),
+                run.action,
+                next.unwrap_or_default(),
+            )
+        };
+        runs.into_iter().map(of).collect::<Vec<_>>()
+    };
+    let row = |name: &str, action, next: &str| (name.to_owned(), action, next.to_owned());
+    // workloads 25
+    assert_eq!(
+        planned(&states, &present, &none),
+        [
+            row("CronJob/backup", RunAction::Create, "1970-01-01T03:00:00Z"),
+            row("Job/import", RunAction::Run, ""),
+        ]
+    );
+    for pod in present.pods.values() {
+        if let Some(Runs::Job(job)) = pod.runs.as_deref() {
+            let (content, complete) = (job.content.clone(), Some(true));
+            let known = Known::Run { content, complete };
+            states.known.insert(job.name.clone(), known);
+        }
+    }
+    assert_eq!(
+        planned(&states, &present, &present),
+        [
+            row("CronJob/backup", RunAction::None, "1970-01-01T03:00:00Z"),
+            row("Job/import", RunAction::None, ""),
+        ]
+    );
+    let edited = of_file(&documents("0 4 * * *", "b"), &present);
+    assert_eq!(
+        planned(&states, &edited, &present),
+        [
+            row("CronJob/backup", RunAction::Change, "1970-01-01T04:00:00Z"),
+            row("Job/import", RunAction::RunAgain, ""),
+        ]
+    );
+    let gone = of_file("", &present);
+    assert_eq!(
+        planned(&states, &gone, &present),
+        [
+            row("CronJob/backup", RunAction::Remove, ""),
+            row("Job/import", RunAction::Remove, ""),
+        ]
+    );
 }

@@ -6,6 +6,7 @@
 //!
 //! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go` (`syncCronJob`).
 
+mod plan;
 mod schedule;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use crate::api::{Pod, Timestamp, keys};
 use crate::clock::elapsed;
 use crate::job::{Job, JobName, pod_name};
 
+pub use plan::plan;
 pub use schedule::{NotSchedule, Schedule, time_zone};
 
 /// Runs that succeeded and that stay when a document says nothing, as upstream.

@@ -10,6 +10,7 @@
 mod decide;
 mod indexes;
 mod ledger;
+mod plan;
 mod pod;
 mod report;
 mod rules;
@@ -25,6 +26,7 @@ use crate::api::{Pod, keys};
 pub use decide::{Decision, Input, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
 pub use ledger::{End, KEPT_MAX, Ledger, Over, Wait};
+pub use plan::{Known, plan};
 pub use pod::{full_name, pod_name, pods};
 pub use report::report;
 pub use rules::{

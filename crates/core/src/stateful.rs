@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use crate::api::core::PersistentVolumeClaim;
 
+mod steps;
 mod turns;
 
+pub use steps::{Steps, steps};
 pub use turns::{Member, Turns, Wait, turns};
 
 /// A `StatefulSet`, but for the pods that it wants.

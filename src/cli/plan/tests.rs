@@ -30,6 +30,31 @@ fn report() -> PlanReport {
                 "before": {"spec": {"a": 1, "b": 2}}, "after": {"spec": {"a": 1, "b": 3}},
             })),
         ],
+        "orders": [
+            {
+                "kind": "StatefulSet", "namespace": "default", "name": "db", "change": "update",
+                "steps": [["db-2"], ["db-1"], ["db-0"]],
+            },
+            {
+                "kind": "Deployment", "namespace": "default", "name": "web", "change": "update",
+                "steps": (0..12).map(|n| [format!("a-{n}"), format!("b-{n}")]).collect::<Vec<_>>(),
+            },
+        ],
+        "runs": [
+            {
+                "kind": "CronJob", "namespace": "default", "name": "backup", "source": "/m/b.yaml",
+                "action": "change", "reason": "schedule; Jobs that run go on as they were",
+                "nextSchedule": "2026-01-02T03:00:00Z",
+            },
+            {
+                "kind": "Job", "namespace": "default", "name": "done", "source": "/m/d.yaml",
+                "action": "none", "reason": "it is complete",
+            },
+            {
+                "kind": "Job", "namespace": "default", "name": "import", "source": "/m/i.yaml",
+                "action": "run-again", "reason": "its content has changed",
+            },
+        ],
         "problems": [],
     });
     serde_json::from_value(report).unwrap()
@@ -40,6 +65,8 @@ fn a_plan_says_what_and_why() {
     insta::assert_snapshot!(anstream::adapter::strip_str(&render(&report())).to_string());
     let nothing = PlanReport {
         pods: vec![report().pods.remove(3)],
+        orders: Vec::new(),
+        runs: vec![report().runs.remove(1)],
         problems: Vec::new(),
     };
     assert_eq!(

@@ -5,6 +5,7 @@ use jiff::tz::TimeZone;
 
 use super::*;
 use crate::api::NodeName;
+use crate::api::report::RunAction;
 use crate::desired::PodSource;
 use crate::manifest::{Accepted, ParseContext, parse_manifest};
 
@@ -483,4 +484,47 @@ fn a_year_of_ten_cron_jobs_over_sleeps_and_clocks_that_jump() {
         }
         assert!(checked > 0, "{spec}");
     }
+}
+
+#[test]
+fn a_plan_names_what_changes() {
+    let daily = "schedule: \"0 3 * * *\"";
+    let before = cron(daily);
+    for (more, changed) in [
+        ("", ""),
+        ("\n  suspend: true", "suspend"),
+        ("\n  timeZone: Europe/Berlin", "timeZone"),
+        (
+            "\n  concurrencyPolicy: Forbid\n  startingDeadlineSeconds: 9",
+            "concurrencyPolicy, startingDeadlineSeconds",
+        ),
+        (
+            "\n  successfulJobsHistoryLimit: 0\n  failedJobsHistoryLimit: 0",
+            "successfulJobsHistoryLimit, failedJobsHistoryLimit",
+        ),
+    ] {
+        let edited = cron(&format!("{daily}{more}"));
+        let (action, reason) = plan(&edited, Some(&before));
+        let expected = if changed.is_empty() {
+            RunAction::None
+        } else {
+            RunAction::Change
+        };
+        // workloads 25
+        assert_eq!(action, expected, "{more}");
+        assert_eq!(reason.split(';').next().unwrap(), changed);
+        let (action, reason) = plan(&edited, None);
+        assert_eq!(action, RunAction::Create);
+        assert_eq!(
+            reason.starts_with("it is suspended"),
+            edited.suspend,
+            "{more}"
+        );
+    }
+    let (_, reason) = plan(&cron("schedule: \"0 4 * * *\""), Some(&before));
+    assert!(reason.starts_with("schedule;"), "{reason}");
+    let mut other = before.clone();
+    other.job.content = "other".to_owned();
+    let (_, reason) = plan(&other, Some(&before));
+    assert!(reason.starts_with("jobTemplate;"), "{reason}");
 }

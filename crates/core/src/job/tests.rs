@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
+use crate::api::report::RunAction;
 use crate::api::{NodeName, PodUid, Timestamp};
 use crate::cron::Runs;
 use crate::desired::PodSource;
@@ -412,5 +413,115 @@ fn a_job_is_checked_as_the_api_server_checks_it() {
         ),
     ] {
         assert_eq!(problems(spec), fields, "{spec}");
+    }
+}
+
+#[test]
+fn a_plan_says_what_would_run_and_because_of_what() {
+    let run = |content: &Job, complete| Known::Run {
+        content: content.content.clone(),
+        complete,
+    };
+    let (once, twice) = (job("completions: 1"), job("completions: 2"));
+    let (suspended, deadline) = (
+        job("completions: 1\n  suspend: true"),
+        job("completions: 1\n  activeDeadlineSeconds: 9"),
+    );
+    for (wanted, present, known, action, reason) in [
+        (&once, None, None, RunAction::Run, "it has not run"),
+        (&suspended, None, None, RunAction::Create, "it is suspended"),
+        (
+            &twice,
+            Some(&once),
+            Some(run(&once, None)),
+            RunAction::RunAgain,
+            "its content has changed",
+        ),
+        (
+            &twice,
+            Some(&once),
+            Some(run(&once, Some(true))),
+            RunAction::RunAgain,
+            "its content has changed",
+        ),
+        (
+            &once,
+            Some(&once),
+            Some(run(&once, Some(true))),
+            RunAction::None,
+            "it is complete",
+        ),
+        (
+            &once,
+            Some(&once),
+            Some(run(&once, Some(false))),
+            RunAction::None,
+            "it has failed",
+        ),
+        (
+            &once,
+            Some(&once),
+            Some(run(&once, None)),
+            RunAction::None,
+            "it goes on",
+        ),
+        (
+            &suspended,
+            Some(&suspended),
+            Some(run(&once, None)),
+            RunAction::None,
+            "it is suspended",
+        ),
+        (
+            &suspended,
+            Some(&once),
+            Some(run(&once, None)),
+            RunAction::Change,
+            "the edit applies",
+        ),
+        (
+            &deadline,
+            Some(&once),
+            Some(run(&once, None)),
+            RunAction::Change,
+            "the edit applies",
+        ),
+        (
+            &deadline,
+            Some(&once),
+            Some(run(&once, Some(true))),
+            RunAction::None,
+            "it is complete",
+        ),
+        (
+            &once,
+            Some(&once),
+            Some(Known::Unreadable),
+            RunAction::Held,
+            "what was done of it",
+        ),
+    ] {
+        let planned = plan(wanted, present, known.as_ref());
+        // workloads 25
+        assert_eq!(planned.0, action, "{reason}");
+        assert!(planned.1.starts_with(reason), "{} {reason}", planned.1);
+        // What is planned is decided.
+        let begins = match &known {
+            Some(Known::Run { content, .. }) => *content != wanted.content,
+            Some(Known::Unreadable) => continue,
+            None => true,
+        };
+        let ledger = known.as_ref().and_then(|known| match known {
+            Known::Run { content, .. } => Some(Ledger::new(content, at(0))),
+            Known::Unreadable => None,
+        });
+        let decision = decide(&Input {
+            job: wanted,
+            ledger: ledger.as_ref(),
+            seen: &|_| Seen::default(),
+            may_start: true,
+            now: at(0),
+        });
+        assert_eq!(decision.notes.contains(&Note::Begun), begins, "{reason}");
     }
 }

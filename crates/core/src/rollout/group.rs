@@ -19,8 +19,10 @@ use crate::api::{FullName, Pod, PodUid, keys};
 use crate::objects::Config;
 
 mod command;
+mod steps;
 
 pub use command::{obey_all, try_again};
+pub use steps::{Steps, steps};
 
 /// Reason of a pod whose version failed at another pod of its workload.
 pub const FAILED_ELSEWHERE: &str = "FailedAtAnotherPod";

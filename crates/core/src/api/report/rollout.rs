@@ -61,8 +61,86 @@ pub struct RolloutReport {
 pub struct PlanReport {
     /// The static pods, by namespace and name.
     pub pods: Vec<PlannedPod>,
+    /// The order in which pods of a workload would change, where they would not do so at the same
+    /// time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders: Vec<PlannedOrder>,
+    /// The Jobs and CronJobs, by kind, namespace and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<PlannedRun>,
     /// Problems of the manifests that belong to no pod, and warnings.
     pub problems: Vec<Diagnostic>,
+}
+
+/// The order in which pods of a workload would change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedOrder {
+    /// Kind of the workload.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What the pods do.
+    pub change: OrderedChange,
+    /// The pods of each step, by their names with the node's suffix. A step begins once the pods of
+    /// those before are healthy, or have stopped.
+    pub steps: Vec<Vec<String>>,
+}
+
+/// A change of pods that take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderedChange {
+    /// They start.
+    Start,
+    /// They stop.
+    Stop,
+    /// A new version takes the place of the one that runs.
+    Update,
+}
+
+/// The plan for a Job or CronJob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedRun {
+    /// `Job` or `CronJob`.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// File or URL.
+    pub source: String,
+    /// The planned action.
+    pub action: RunAction,
+    /// Because of what.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The next time that a CronJob is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_schedule: Option<Timestamp>,
+}
+
+/// The planned action for a Job or CronJob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunAction {
+    /// It would be known, and nothing of it would run now.
+    Create,
+    /// The Job would run.
+    Run,
+    /// The Job would run from its beginning, though it did before.
+    RunAgain,
+    /// Other rules would apply to it from now on.
+    Change,
+    /// It would stay as it is, though its document says otherwise.
+    Held,
+    /// What runs of it would be stopped, and its pods removed.
+    Remove,
+    /// Nothing.
+    None,
 }
 
 /// The planned action for a pod.

@@ -438,6 +438,84 @@ fn a_partition_keeps_the_pods_below_it() {
     assert_eq!(fleet.versions(), ["b"; 4]);
 }
 
+/// The pods that an edit changes at each look, by number.
+fn done(fleet: &mut Fleet, version: &str) -> Vec<Vec<u32>> {
+    let mut done = Vec::new();
+    for _ in 0..50 {
+        let before = fleet.seen.clone();
+        fleet.step();
+        let new = fleet.seen.difference(&before);
+        let new = new.filter(|(_, seen)| seen == version);
+        let step: Vec<u32> = new.map(|(number, _)| *number).collect();
+        done.extend((!step.is_empty()).then_some(step));
+    }
+    done
+}
+
+#[test]
+fn a_planned_order_is_the_order_in_which_pods_are_updated() {
+    let percents = Updates {
+        paused: false,
+        policy: UpdatePolicy::RollingUpdate {
+            max_surge: percent("25%"),
+            max_unavailable: percent("50%"),
+        },
+    };
+    let recreate = Updates {
+        paused: false,
+        policy: UpdatePolicy::Recreate,
+    };
+    for (updates, start_first, expected) in [
+        (rolling_update(1, 0), true, vec![vec![0], vec![1], vec![2]]),
+        (rolling_update(2, 0), true, vec![vec![0, 1], vec![2]]),
+        (rolling_update(0, 2), false, vec![vec![0, 1], vec![2]]),
+        (percents.clone(), false, vec![vec![0], vec![1], vec![2]]),
+        (percents, true, vec![vec![0], vec![1], vec![2]]),
+        (recreate, false, vec![vec![0, 1, 2]]),
+        (ordered_from(0), false, vec![vec![2], vec![1], vec![0]]),
+        (ordered_from(2), false, vec![vec![2]]),
+    ] {
+        let mut fleet = Fleet::new(3, updates, start_first);
+        fleet.version = "b".to_owned();
+        let wanted = fleet.members().into_iter().map(|mut member| {
+            member
+                .history
+                .take_newest(&fleet.pod(member.number), at(fleet.now));
+            member
+        });
+        let wanted: Vec<Member> = wanted.collect();
+        let planned = steps(wanted, &fleet.updates, true, &BTreeSet::new());
+        let numbers = planned.steps.iter().map(|step| {
+            let numbers = step.iter().map(|name| number(&name.name));
+            numbers.collect::<Vec<u32>>()
+        });
+        let numbers: Vec<Vec<u32>> = numbers.collect();
+        // workloads 24
+        assert_eq!(numbers, expected, "{:?}", fleet.updates);
+        assert_eq!(planned.kept.len(), 3 - expected.iter().flatten().count());
+        assert_eq!(done(&mut fleet, "b"), expected, "{:?}", fleet.updates);
+    }
+}
+
+#[test]
+fn pods_wait_for_one_that_can_not_be_updated() {
+    let fleet = Fleet::new(3, rolling_update(1, 0), true);
+    let mut edited = Fleet::new(0, rolling_update(1, 0), true);
+    edited.version = "b".to_owned();
+    let wanted = fleet.members().into_iter().map(|mut member| {
+        member
+            .history
+            .take_newest(&edited.pod(member.number), at(fleet.now));
+        member
+    });
+    let held = BTreeSet::from([FullName::new("web-1", "default")]);
+    let planned = steps(wanted.collect(), &fleet.updates, true, &held);
+    assert_eq!(planned.steps, [[FullName::new("web-0", "default")]]);
+    let (name, cause) = planned.kept.first_key_value().unwrap();
+    assert_eq!(&*name.name, "web-2");
+    assert_eq!(&*cause.message, "pod web-1 is being updated");
+}
+
 #[test]
 fn pods_that_do_not_serve_anyway_are_first() {
     let mut fleet = Fleet::new(3, rolling_update(0, 1), false);

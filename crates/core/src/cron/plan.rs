@@ -1,0 +1,44 @@
+//! What an edit of the documents would do to a `CronJob`.
+
+use super::CronJob;
+use crate::api::report::RunAction;
+
+/// Returns what would become of a `CronJob` and because of what. `present` is the one that its
+/// document describes now.
+#[must_use]
+pub fn plan(cron: &CronJob, present: Option<&CronJob>) -> (RunAction, String) {
+    let Some(present) = present else {
+        let reason = if cron.suspend {
+            "it is suspended: nothing is due"
+        } else {
+            "it is new: it begins with the next time"
+        };
+        return (RunAction::Create, reason.to_owned());
+    };
+    let changed = [
+        ("schedule", present.text != cron.text),
+        ("timeZone", present.zone != cron.zone),
+        ("concurrencyPolicy", present.concurrency != cron.concurrency),
+        (
+            "startingDeadlineSeconds",
+            present.starting_deadline != cron.starting_deadline,
+        ),
+        (
+            "successfulJobsHistoryLimit",
+            present.successful != cron.successful,
+        ),
+        ("failedJobsHistoryLimit", present.failed != cron.failed),
+        ("suspend", present.suspend != cron.suspend),
+        (
+            "jobTemplate",
+            present.job.content != cron.job.content || present.job.rules != cron.job.rules,
+        ),
+    ];
+    let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
+    let fields: Vec<&str> = changed.map(|(field, _)| field).collect();
+    if fields.is_empty() {
+        return (RunAction::None, String::new());
+    }
+    let reason = format!("{}; Jobs that run go on as they were", fields.join(", "));
+    (RunAction::Change, reason)
+}

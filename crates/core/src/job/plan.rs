@@ -1,0 +1,52 @@
+//! What an edit of the documents would do to a Job.
+
+use super::Job;
+use crate::api::report::RunAction;
+
+/// What is known of a Job's runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    /// Its newest run.
+    Run {
+        /// The content that it is a run of.
+        content: String,
+        /// How it ended, if it has: whether it is complete.
+        complete: Option<bool>,
+    },
+    /// The file that says so can't be read.
+    Unreadable,
+}
+
+/// Returns what would become of a Job and because of what. `present` is the Job as its document
+/// describes it now, `known` what was done of it.
+#[must_use]
+pub fn plan(job: &Job, present: Option<&Job>, known: Option<&Known>) -> (RunAction, &'static str) {
+    let begins = |action| {
+        if job.rules.suspend {
+            (RunAction::Create, "it is suspended: none of its pods runs")
+        } else {
+            action
+        }
+    };
+    let (content, complete) = match known {
+        None => return begins((RunAction::Run, "it has not run")),
+        Some(Known::Unreadable) => {
+            return (RunAction::Held, "what was done of it can't be read");
+        }
+        Some(Known::Run { content, complete }) => (content, complete),
+    };
+    if *content != job.content {
+        return begins((
+            RunAction::RunAgain,
+            "its content has changed; what still runs of it is stopped first",
+        ));
+    }
+    let is_edited = present.is_some_and(|present| present.rules != job.rules);
+    match complete {
+        Some(true) => (RunAction::None, "it is complete"),
+        Some(false) => (RunAction::None, "it has failed"),
+        None if is_edited => (RunAction::Change, "the edit applies to the run at hand"),
+        None if job.rules.suspend => (RunAction::None, "it is suspended"),
+        None => (RunAction::None, "it goes on"),
+    }
+}
