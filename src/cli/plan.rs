@@ -207,7 +207,7 @@ fn counts(report: &PlanReport) -> String {
 /// Most steps of an order that are shown.
 const STEPS_MAX: usize = 10;
 
-/// The order of a workload's pods: "StatefulSet default/db updates db-1-box, then db-0-box".
+/// The order of a workload's pods: `StatefulSet default/db updates db-1-box, then db-0-box`.
 fn in_order(order: &PlannedOrder) -> String {
     let change = match order.change {
         OrderedChange::Start => "starts",

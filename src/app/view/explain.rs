@@ -22,14 +22,15 @@ pub(super) fn explain(
     let found = find_only(pods, text);
     let name = match &found {
         Ok(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
-        Err(error @ PodNotFound::Unknown { .. }) => match gone(text, journal, node) {
-            Some(name) => name,
-            None => {
+        Err(error @ PodNotFound::Unknown { .. }) => {
+            if let Some(name) = gone(text, journal, node) {
+                name
+            } else {
                 let found = rejected(text, sources, node);
                 let found = found.or_else(|| rejected_workload(text, pods, sources));
                 return Err(found.unwrap_or(error.clone().into()));
             }
-        },
+        }
         Err(error) => {
             let found = rejected_workload(text, pods, sources);
             return Err(found.unwrap_or(error.clone().into()));
