@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::Machine;
-use crate::config::Config;
+use crate::config::{ApiAccess, Config};
 use crate::observe::Reach;
 use crate::store::cell::{Reader, Writer};
 use mirrorlet_core::api::report::EngineReport;
@@ -41,7 +41,11 @@ pub(super) fn node_facts(
         addresses: machine.ips.clone(),
         node_api_port,
         labels: config.node_labels.clone(),
-        taints: config.register_with_taints.clone(),
+        // Nothing is scheduled without an API server.
+        taints: match config.kubeconfig {
+            ApiAccess::None => Vec::new(),
+            _ => config.register_with_taints.clone(),
+        },
         capacity: machine.capacity,
         reserved: machine.reserved,
         max_pods: config.max_pods,

@@ -97,6 +97,7 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Result<Option<PodSyncResult>, Shutdown> {
         self.take_newest();
+        let mut shortened = self.context.graces.subscribe();
         let grace = self.grace();
         let (runtime, pod) = (Arc::clone(&self.context.runtime), self.pod.clone());
         let mut probed = self.context.probes.subscribe(&self.uid);
@@ -110,10 +111,13 @@ impl Worker {
                 told = self.commands.changed() => {
                     if told.is_err() { return Err(Shutdown) }
                     self.take_newest();
-                    if self.grace() < grace {
-                        return Ok(None);
-                    }
                 }
+                // The pod's own context has a sender: this doesn't end.
+                _ = shortened.changed() => {}
+            }
+            let now = self.grace();
+            if now.is_some_and(|now| grace.is_none_or(|before| now < before)) {
+                return Ok(None);
             }
         }
     }
@@ -125,12 +129,13 @@ impl Worker {
         if let Some(FailureCause::Evicted { grace, .. }) = failure {
             self.grace = Some(self.grace.map_or(grace, |known| known.min(grace)));
         }
-        if self.grace.is_some() && !self.is_api {
-            return self.grace;
-        }
         let asked = self.context.graces.get(&self.uid);
         if let (Some(asked), Some(pod)) = (asked, &self.pod) {
-            self.grace = Some(ending::grace(Some(asked), pod));
+            let asked = ending::grace(Some(asked), pod);
+            self.grace = Some(self.grace.map_or(asked, |known| known.min(asked)));
+            return self.grace;
+        }
+        if self.grace.is_some() && !self.is_api {
             return self.grace;
         }
         let pod = self.pod.as_ref().filter(|_| self.is_api)?;

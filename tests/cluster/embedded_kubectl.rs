@@ -506,3 +506,93 @@ async fn the_versions_of_a_workload_are_listed_and_undone_by_kubectl() {
         "{refused}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_goes_with_all_that_is_in_it() {
+    let alone = Box::start().await;
+    let node = alone.object(&["node", "box", "--subresource=status"]);
+    assert_eq!(node["metadata"]["name"], "box");
+    // Nothing is scheduled here.
+    assert!(node["spec"].get("taints").is_none(), "{}", node["spec"]);
+    alone.kubectl(&["create", "namespace", "team"]);
+    alone.kubectl(&["create", "namespace", "other"]);
+    for namespace in ["team", "other"] {
+        let of_it = ["-n", namespace];
+        alone.kubectl(&[&of_it[..], &["create", "configmap", "one"]].concat());
+        let apply = [&of_it[..], &STDIN].concat();
+        alone.kubectl_with(&apply, &deployment(2, IMAGE));
+    }
+    // It ignores SIGTERM: while it stops the namespace is Terminating.
+    let stubborn = looping("stubborn")
+        .replace("trap 'exit 0' TERM", "trap '' TERM")
+        .replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 300");
+    alone.kubectl_with(&[&["-n", "team"], &STDIN[..]].concat(), &stubborn);
+    for pod in ["stubborn", "d-0", "d-1"] {
+        let pod = format!("pod/{pod}");
+        let ready = [
+            "wait",
+            "-n",
+            "team",
+            "--for=condition=Ready",
+            "--timeout=2m",
+            &pod,
+        ];
+        alone.kubectl(&ready);
+    }
+    alone.kubectl(&["delete", "namespace", "team", "--wait=false"]);
+    let ending = alone.object(&["namespace", "team"]);
+    // embedded 42
+    assert_eq!(ending["status"]["phase"], "Terminating");
+    assert!(ending["metadata"]["deletionTimestamp"].is_string());
+    let refused = alone.kubectl_fails(&["-n", "team", "create", "configmap", "two"]);
+    assert!(
+        refused.contains("namespace team because it is being terminated"),
+        "{refused}"
+    );
+    let left = alone.kubectl(&["get", "-n", "team", "configmaps,deployments", "-o", "name"]);
+    assert_eq!(left, "");
+    alone.kubectl(&[
+        "-n",
+        "team",
+        "delete",
+        "pod",
+        "stubborn",
+        "--grace-period=1",
+        "--wait=false",
+    ]);
+    alone.kubectl(&["wait", "--for=delete", "namespace/team", "--timeout=2m"]);
+    assert!(!alone.bed.path().join("api/team").exists());
+    eventually("the containers to be gone", || {
+        let left = running(&alone);
+        left.iter()
+            .all(|name| name.ends_with("_other"))
+            .then_some(())
+    })
+    .await;
+    // A new one of that name begins anew.
+    alone.kubectl(&["create", "namespace", "team"]);
+    alone.kubectl(&["-n", "team", "create", "configmap", "two"]);
+    assert_eq!(
+        alone.object(&["namespace", "team"])["status"]["phase"],
+        "Active"
+    );
+    let pods = alone.kubectl(&["get", "pods", "-n", "other", "-o", "name"]);
+    assert_eq!(pods, "pod/d-0\npod/d-1\n");
+
+    // What a manifest defines stays, and with it the namespace and all else in it.
+    let mine = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine, namespace: team}\n";
+    alone.bed.write("mine.yaml", mine);
+    eventually("the manifest's object", || {
+        let found = alone.output(&["get", "-n", "team", "configmap", "mine"], "");
+        found.status.success().then_some(())
+    })
+    .await;
+    let refused = alone.kubectl_fails(&["delete", "namespace", "team"]);
+    assert!(
+        refused.contains("mine.yaml; remove it there first"),
+        "{refused}"
+    );
+    alone.kubectl(&["get", "-n", "team", "configmap", "two"]);
+    let refused = alone.kubectl_fails(&["delete", "namespace", "default"]);
+    assert!(refused.contains("is forbidden"), "{refused}");
+}

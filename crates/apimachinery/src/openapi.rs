@@ -110,7 +110,9 @@ fn paths(resource: &Resource, place: &str, schemas: &Schemas<'_>) -> Vec<(String
                 operations.insert((*method).to_owned(), operation);
             }
         }
-        operations.insert("parameters".to_owned(), parameters);
+        if parameters != json!([]) {
+            operations.insert("parameters".to_owned(), parameters);
+        }
         Value::Object(operations)
     };
     let in_path = |with_name: bool| {
@@ -218,11 +220,14 @@ fn operation(
         .collect();
     let mut operation = json!({
         "operationId": format!("{action}{kind}"),
-        "parameters": parameters,
         "responses": {"200": answer},
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
     });
+    // Go's clients read an empty list and write none: a document has to survive that unchanged.
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
     if let Some(body) = body {
         operation["requestBody"] = body;
     }
@@ -371,6 +376,15 @@ mod tests {
             "name"
         );
         assert!(document("apis/none/v1").is_none());
+    }
+
+    #[test]
+    fn no_list_is_empty_as_clients_of_go_would_not_write_it_again() {
+        let root = root();
+        for place in root["paths"].as_object().unwrap().keys() {
+            let (text, _) = document(place).unwrap();
+            assert!(!text.contains(r#""parameters":[]"#), "{place}");
+        }
     }
 
     #[test]

@@ -94,6 +94,35 @@ fn limit(query: &Query) -> Result<usize, Status> {
     Ok(usize::try_from(number).unwrap_or(0))
 }
 
+/// Checks the parameter `timeout` of any request, a duration as Go writes it (`1m30s`).
+///
+/// Upstream: `apiserver/pkg/endpoints/filters/request_deadline.go`.
+///
+/// # Errors
+/// It is none.
+pub fn check_timeout(query: &Query) -> Result<(), Status> {
+    let text = value(query, "timeout").unwrap_or_default();
+    let mut rest = text.trim_start_matches(['+', '-']);
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    while !matches!(rest, "" | "0") {
+        let number = rest.trim_start_matches(is_number);
+        let unit = number.trim_start_matches(|c: char| !is_number(c));
+        let digits = rest.len() - number.len();
+        let name = number.strip_suffix(unit).unwrap_or_default();
+        let is_unit = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"].contains(&name);
+        let has_digits = rest
+            .get(..digits)
+            .is_some_and(|number| number.parse::<f64>().is_ok());
+        if !has_digits || !is_unit {
+            return Err(Status::bad_request(
+                "invalid timeout specified in the request URL",
+            ));
+        }
+        rest = unit;
+    }
+    Ok(())
+}
+
 impl ListOptions {
     /// Reads the parameters.
     ///
@@ -293,6 +322,29 @@ mod tests {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
         ListOptions::parse(&query).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn a_timeout_is_a_duration_of_go() {
+        for (text, is_one) in [
+            ("", true),
+            ("0", true),
+            ("0s", true),
+            ("34s", true),
+            ("1m30.5s", true),
+            ("-1.5h", true),
+            ("10µs", true),
+            ("invalid", false),
+            ("30", false),
+            ("s", false),
+            ("1d", false),
+            ("1m30", false),
+            ("..s", false),
+        ] {
+            let query = vec![("timeout".to_owned(), text.to_owned())];
+            let code = check_timeout(&query).map_err(|status| status.code);
+            assert_eq!(code, if is_one { Ok(()) } else { Err(400) }, "{text:?}");
+        }
     }
 
     #[test]

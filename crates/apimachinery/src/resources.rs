@@ -181,6 +181,7 @@ pub static NODES: Resource = Resource {
     short_names: &["no"],
     namespaced: false,
     verbs: &["get", "list", "patch", "update", "watch"],
+    subresources: &[sub("status", "Node", &["get"])],
     ..BASE
 };
 

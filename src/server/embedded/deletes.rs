@@ -7,9 +7,7 @@ use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
-use mirrorlet_apimachinery::resources::{
-    EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, SERVICES, Target,
-};
+use mirrorlet_apimachinery::resources::{LEASES, NAMESPACES, PODS, SERVICES, Target};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -27,7 +25,7 @@ use crate::server::view::{Order, Verb};
 const STOP_SLACK: Duration = Duration::from_secs(10);
 
 /// When a pod is killed that is deleted now, and the seconds until then.
-fn deletion(object: &Value, options: &Value) -> Deletion {
+pub(super) fn deletion(object: &Value, options: &Value) -> Deletion {
     let said = options["gracePeriodSeconds"].as_i64();
     let grace = said.or(object["spec"]["terminationGracePeriodSeconds"].as_i64());
     let grace_seconds = grace.unwrap_or(30).max(0);
@@ -113,15 +111,20 @@ impl Api {
                 status::deleted(key.resource, &key.name, meta::uid(object))
             }
         };
-        if !object["metadata"]["deletionTimestamp"].is_null() || dry_run {
+        if dry_run {
             return Ok(answer(&object));
         }
-        let owner = &object["metadata"]["ownerReferences"][0];
-        let is_stored = self
-            .store
-            .origin(key)
-            .is_some_and(|origin| origin.source == PodSource::Embedded);
-        if is_stored && key.resource == &PODS && owner["apiVersion"] == "apps/v1" {
+        if !object["metadata"]["deletionTimestamp"].is_null() {
+            let current = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+            let said = options["gracePeriodSeconds"].as_i64();
+            // As upstream, the grace of a pod that is being deleted can be shortened.
+            if key.resource == &PODS && said.is_some_and(|said| Some(said) < current) {
+                self.note_end_of_pod(key, &object, options);
+                self.store.touch();
+            }
+            return Ok(answer(&object));
+        }
+        if key.resource == &PODS && self.is_replaced(key, &object) {
             // As in a cluster: its workload replaces it.
             let is_cordoned = self.store.view().node_edits().unschedulable;
             let order = Order {
@@ -150,17 +153,10 @@ impl Api {
             return Ok(answer(&object));
         }
         if key.resource == &NAMESPACES {
-            self.check_empty(&key.name)?;
+            return self.remove_namespace(key, options).await;
         }
         if key.resource == &PODS {
-            let said = options["gracePeriodSeconds"].as_i64();
-            let deletion = deletion(&object, options);
-            let after = Duration::from_secs(deletion.grace_seconds.unsigned_abs());
-            let pod = self.store.view().pod_by_name(&key.namespace, &key.name);
-            if let Some(pod) = pod.filter(|_| said.is_some()) {
-                self.store.view().shorten_grace(&PodUid::of(&pod), after);
-            }
-            self.store.note_deletion(meta::uid(&object), deletion);
+            self.note_end_of_pod(key, &object, options);
         }
         let (directory, removed) = (self.store.directory().to_owned(), key.clone());
         disk::blocking(move || files::remove(&directory, &removed))
@@ -171,6 +167,27 @@ impl Api {
         let left = self.find(key).ok();
         let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
         Ok(answer(left.as_ref().unwrap_or(&object)))
+    }
+
+    /// Whether a pod is one that a workload of the API replaces.
+    fn is_replaced(&self, key: &Key, pod: &Value) -> bool {
+        let origin = self.store.origin(key);
+        let is_stored = origin.is_some_and(|origin| origin.source == PodSource::Embedded);
+        let owner = &pod["metadata"]["ownerReferences"][0];
+        is_stored && owner["apiVersion"] == "apps/v1" && !self.has_file(key)
+    }
+
+    /// Has a pod end with the grace that its deletion says, or its own, and be shown so.
+    fn note_end_of_pod(&self, key: &Key, object: &Value, options: &Value) {
+        let deletion = deletion(object, options);
+        let view = self.store.view();
+        let pod = view.pod_by_name(&key.namespace, &key.name);
+        let said = options["gracePeriodSeconds"].is_i64();
+        if let Some(pod) = pod.filter(|_| said) {
+            let after = Duration::from_secs(deletion.grace_seconds.unsigned_abs());
+            view.shorten_grace(&PodUid::of(&pod), after);
+        }
+        self.store.note_deletion(meta::uid(object), deletion);
     }
 
     /// Waits until an evicted pod that stays here has stopped; not for ever, as a container may be
@@ -192,27 +209,5 @@ impl Api {
         };
         // Whoever asked looks at the pod, and finds it terminating.
         let _ = tokio::time::timeout(longest, ended).await;
-    }
-
-    /// Checks that nothing is in a namespace.
-    fn check_empty(&self, namespace: &str) -> Result<(), Status> {
-        let is_of_it = |resource: &&&'static Resource| {
-            resource.is_stored() && resource.namespaced && **resource != &EVENTS
-        };
-        for resource in RESOURCES.iter().filter(is_of_it) {
-            let all = Selector::default();
-            let objects = self
-                .store
-                .read(|cache| cache.list(resource, namespace, &all));
-            if let Some(object) = objects.first() {
-                let why = format!(
-                    "{} {:?} is in it; delete what is in it first",
-                    resource.singular,
-                    meta::name(object)
-                );
-                return Err(Status::conflict(&NAMESPACES, namespace, &why));
-            }
-        }
-        Ok(())
     }
 }

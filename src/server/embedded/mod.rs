@@ -14,6 +14,7 @@ mod deletes;
 mod files;
 mod jobs;
 mod leases;
+mod namespaces;
 mod node;
 mod openapi;
 mod prepare;
@@ -39,6 +40,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use mirrorlet_apimachinery::apply::APPLY;
 use mirrorlet_apimachinery::discovery;
+use mirrorlet_apimachinery::options::check_timeout;
 use mirrorlet_apimachinery::resources::{NODES, PODS, Target, target};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::access::User;
@@ -269,6 +271,7 @@ impl Api {
                 .cloned()
                 .unwrap_or_default(),
         };
+        check_timeout(&asked.query)?;
         if path == "/readyz" {
             self.check_known().await?;
         }

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::jobs;
 use super::leases::NODE_LEASES;
+use super::namespaces::terminate;
 use super::revisions::{self, HASH_LABEL, REVISION_LABEL, revision_uid};
 use super::workloads;
 use crate::server::view::{Shown, ShownPod};
@@ -56,6 +57,8 @@ pub(super) struct Context<'a> {
     pub(super) namespaces: &'a BTreeMap<String, Timestamp>,
     /// The deletions that were asked for, by the UID of the object.
     pub(super) deletions: &'a BTreeMap<String, Deletion>,
+    /// The namespaces that are being deleted, and since when.
+    pub(super) ending: &'a BTreeMap<String, Timestamp>,
 }
 
 /// The objects by their keys, and the files that define them.
@@ -500,7 +503,7 @@ fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) ->
 
 fn namespace_object(name: &str, context: &Context<'_>) -> Value {
     let created = context.namespaces.get(name).copied();
-    json!({
+    let mut object = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
@@ -511,5 +514,9 @@ fn namespace_object(name: &str, context: &Context<'_>) -> Value {
         },
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"},
-    })
+    });
+    if let Some(since) = context.ending.get(name) {
+        terminate(&mut object, &seconds(*since));
+    }
+    object
 }

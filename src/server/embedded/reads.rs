@@ -249,7 +249,8 @@ impl Watching {
                 let columns = !std::mem::replace(&mut self.has_columns, true);
                 let (resource, now) = (self.target.resource, Timestamp::now());
                 let objects = [Arc::clone(object)];
-                table::table(resource, &objects, None, include, columns, now)
+                let revision = meta::revision(object);
+                table::table(resource, &objects, revision, include, columns, now)
             }
         };
         self.push(kind.as_str(), &value);

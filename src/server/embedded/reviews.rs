@@ -7,11 +7,13 @@ use mirrorlet_apimachinery::options::ListOptions;
 use mirrorlet_apimachinery::resources::{ACCESS_REVIEWS, NODE_METRICS, Target};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::Status;
+use mirrorlet_apimachinery::table::Include;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{TopReport, UsageReport};
 use serde_json::{Value, json};
 
+use super::answer::Form;
 use super::project::seconds;
 use super::writes::of_view;
 use super::{Api, Asked, answer, body};
@@ -21,6 +23,10 @@ const WINDOW: &str = "1s";
 
 /// Answers a review: whoever has a certificate of ours may do everything that there is.
 pub(super) fn review(target: &Target, asked: &Asked, bytes: &[u8]) -> Result<Response, Status> {
+    // A review is neither a row of a table nor has it metadata.
+    if answer::form(&asked.headers, Include::Metadata)? != Form::Whole {
+        return Err(Status::not_acceptable());
+    }
     let mut object = body::object(&asked.headers, bytes)?;
     meta::place(&mut object, target.resource, "")?;
     object["status"] = if target.resource == &ACCESS_REVIEWS {

@@ -56,6 +56,8 @@ struct State {
     seen: Option<[u64; 3]>,
     origins: BTreeMap<Key, Origin>,
     deletions: BTreeMap<String, Deletion>,
+    /// The namespaces that are being deleted, and since when.
+    ending: BTreeMap<String, Timestamp>,
     conditions: Vec<NodeCondition>,
     events: Events,
     leases: Leases,
@@ -94,6 +96,7 @@ impl Store {
                 seen: None,
                 origins: BTreeMap::new(),
                 deletions: BTreeMap::new(),
+                ending: BTreeMap::new(),
                 conditions: Vec::new(),
                 events: Events {
                     correlator: Correlator::new(node),
@@ -143,6 +146,11 @@ impl Store {
         self.state().deletions.insert(uid.to_owned(), deletion);
     }
 
+    /// Has a namespace shown as being deleted until nothing is in it any more.
+    pub(super) fn note_end(&self, namespace: &str, at: Timestamp) {
+        self.state().ending.insert(namespace.to_owned(), at);
+    }
+
     /// Looks at or changes the leases that clients made.
     pub(super) fn leases<T>(&self, change: impl FnOnce(&mut Leases) -> T) -> T {
         change(&mut self.state().leases)
@@ -179,8 +187,14 @@ impl Store {
             started_at: self.started_at,
             namespaces: &namespaces,
             deletions: &state.deletions,
+            ending: &state.ending,
         };
         let mut projection = project(&shown, &context);
+        let is_left = |name: &String| {
+            let key = Key::new(&NAMESPACES, "", name.as_str());
+            projection.objects.contains_key(&key)
+        };
+        state.ending.retain(|name, _| is_left(name));
         let now = Timestamp::now();
         state.events.take(&*self.view, &shown, now);
         let events = state.events.objects.iter();

@@ -64,19 +64,25 @@ impl Api {
         Ok((*object).clone())
     }
 
+    /// Whether an object has a file of its own: a pod of a workload has none.
+    pub(super) fn has_file(&self, key: &Key) -> bool {
+        let file = files::path(self.store.directory(), key);
+        let origin = self.store.origin(key);
+        origin.is_some_and(|origin| file == Path::new(&origin.location))
+    }
+
     /// Checks that an object is one that the API stores.
     pub(super) fn check_stored(&self, key: &Key, object: &Value) -> Result<(), Status> {
         let forbidden = |why: &str| Err(Status::forbidden(key.resource, &key.name, why));
-        let owner = &object["metadata"]["ownerReferences"][0];
         match self.store.origin(key) {
             Some(Origin {
                 source: PodSource::Embedded,
                 location,
                 ..
             }) => {
-                if key.resource == &PODS && owner["kind"].is_string() {
-                    let workload = object["metadata"]["annotations"][keys::WORKLOAD].as_str();
-                    let (kind, name) = workload.and_then(|w| w.split_once('/')).unwrap_or_default();
+                let workload = object["metadata"]["annotations"][keys::WORKLOAD].as_str();
+                let workload = workload.and_then(|workload| workload.split_once('/'));
+                if let Some((kind, name)) = workload.filter(|_| key.resource == &PODS) {
                     return forbidden(&format!(
                         "it belongs to {} {name}; change that instead",
                         kind.to_lowercase()
@@ -165,7 +171,7 @@ impl Api {
         meta::generate_name(&mut object, resource, first)?;
         let key = Key::new(resource, target.namespace.as_str(), meta::name(&object));
         let _writing = self.writing.lock().await;
-        self.check_namespace(target)?;
+        self.check_namespace(target, &key.name)?;
         if let Ok(known) = self.find(&key) {
             return Err(if known["metadata"]["deletionTimestamp"].is_null() {
                 Status::already_exists(resource, &key.name)
@@ -275,8 +281,10 @@ impl Api {
             ));
         }
         let _writing = self.writing.lock().await;
-        self.check_namespace(target)?;
         let before = self.find(&key).ok();
+        if before.is_none() {
+            self.check_namespace(target, name)?;
+        }
         let now = seconds(Timestamp::now());
         let (by, force) = (options.field_manager.as_str(), options.force);
         let mut object = apply::apply(before.as_ref(), &applied, by, force, &now)?;
@@ -306,15 +314,6 @@ impl Api {
         let value = answer::one(resource, &stored.into(), form);
         let answer = answer::json(code, &value, &asked.headers);
         Ok(answer::with_warnings(answer, &prepared.warnings))
-    }
-
-    /// Checks that the namespace of a new object exists.
-    fn check_namespace(&self, target: &Target) -> Result<(), Status> {
-        if target.resource.namespaced {
-            let namespace = Key::new(&NAMESPACES, "", target.namespace.as_str());
-            self.find(&namespace)?;
-        }
-        Ok(())
     }
 
     /// Answers `get` of a scale.

@@ -1,0 +1,145 @@
+//! The deletion of a namespace: first all that is in it goes, then the namespace itself. While pods
+//! stop, it is shown as Terminating, and nothing new is made in it.
+//!
+//! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::meta;
+use mirrorlet_apimachinery::resources::{
+    EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, Target,
+};
+use mirrorlet_apimachinery::selector::Selector;
+use mirrorlet_apimachinery::status::Status;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::desired::Origin;
+use mirrorlet_host::disk;
+use serde_json::{Value, json};
+
+use super::deletes::deletion;
+use super::writes::unstored;
+use super::{Api, files};
+
+/// Whether objects of a kind are removed after those that use them.
+fn is_used(key: &Key) -> bool {
+    let kinds = ["ConfigMap", "Secret", "Service", "PersistentVolumeClaim"];
+    kinds.contains(&key.resource.kind)
+}
+
+impl Api {
+    /// Checks that the namespace of a new object exists and stays.
+    pub(super) fn check_namespace(&self, target: &Target, name: &str) -> Result<(), Status> {
+        if !target.resource.namespaced {
+            return Ok(());
+        }
+        let namespace = target.namespace.as_str();
+        let found = self.find(&Key::new(&NAMESPACES, "", namespace))?;
+        if found["metadata"]["deletionTimestamp"].is_null() {
+            return Ok(());
+        }
+        // Upstream: `plugin/namespace/lifecycle/admission.go`.
+        let why = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
+        Err(Status::forbidden(target.resource, name, &why))
+    }
+
+    /// Removes a namespace and all that the API stores in it. The caller holds the lock of writes.
+    ///
+    /// # Errors
+    /// Something in it is defined elsewhere: the namespace would stay, so nothing is removed.
+    pub(super) async fn remove_namespace(
+        &self,
+        key: &Key,
+        options: &Value,
+    ) -> Result<Value, Status> {
+        let contents = self.contents(&key.name)?;
+        self.store.note_end(&key.name, Timestamp::now());
+        for (key, object) in &contents {
+            if key.resource == &PODS {
+                self.store
+                    .note_deletion(meta::uid(object), deletion(object, options));
+            }
+        }
+        self.store.touch();
+        let terminating = self.find(key);
+        // What belongs to a workload has no file of its own, and goes with it.
+        let keys = contents.into_iter().map(|(key, _)| key);
+        let (used, users): (Vec<_>, Vec<_>) = keys.partition(is_used);
+        self.remove_all(users).await?;
+        self.remove_all(used).await?;
+        self.remove_all(vec![key.clone()]).await?;
+        terminating
+    }
+
+    /// Removes files, and waits until the agent has read that.
+    async fn remove_all(&self, keys: Vec<Key>) -> Result<(), Status> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let directory = self.store.directory().to_owned();
+        let (leases, files): (Vec<_>, Vec<_>) =
+            keys.into_iter().partition(|key| key.resource == &LEASES);
+        self.store.leases(|all| {
+            for key in &leases {
+                all.remove(key);
+            }
+        });
+        let remove = move || {
+            files
+                .iter()
+                .try_for_each(|key| files::remove(&directory, key))
+        };
+        let removed = disk::blocking(remove).await;
+        removed.map_err(|error| unstored(&error))?;
+        self.taken_in().await;
+        Ok(())
+    }
+
+    /// The objects in a namespace, but for events.
+    ///
+    /// # Errors
+    /// One is defined by a file that none of them is stored in.
+    fn contents(&self, namespace: &str) -> Result<Vec<(Key, Value)>, Status> {
+        let is_of_it = |resource: &&&'static Resource| {
+            resource.is_stored() && resource.namespaced && **resource != &EVENTS
+        };
+        let mut contents = Vec::new();
+        for &resource in RESOURCES.iter().filter(is_of_it) {
+            let all = Selector::default();
+            let objects = self
+                .store
+                .read(|cache| cache.list(resource, namespace, &all));
+            contents.extend(objects.iter().map(|object| {
+                let key = Key::new(resource, namespace, meta::name(object));
+                (key, (**object).clone())
+            }));
+        }
+        let directory = self.store.directory();
+        let files: BTreeSet<_> = contents
+            .iter()
+            .map(|(key, _)| files::path(directory, key))
+            .collect();
+        for (key, _) in &contents {
+            let Some(Origin { location, .. }) = self.store.origin(key) else {
+                continue;
+            };
+            if !files.contains(Path::new(&location)) {
+                let why = format!(
+                    "{} {:?} in it is defined by {location}; remove it there first",
+                    key.resource.singular, key.name
+                );
+                return Err(Status::forbidden(&NAMESPACES, namespace, &why));
+            }
+        }
+        Ok(contents)
+    }
+}
+
+/// Makes a Namespace one that is being deleted.
+pub(super) fn terminate(object: &mut Value, since: &str) {
+    meta::metadata(object).insert("deletionTimestamp".to_owned(), since.into());
+    object["status"] = json!({"phase": "Terminating"});
+}
