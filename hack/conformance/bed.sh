@@ -84,18 +84,12 @@ bed_down() {
     cluster_down
 }
 
-# bed_judge PROGRAM ARGUMENT…: runs the specs of a test program that FOCUS and SKIP choose, PROCS at a
-# time, TIMEOUT at the longest, with these arguments of its own. Its verdict is $OUT/junit.xml, all that
-# it says besides is in $OUT/e2e.log.
+# shellcheck source=hack/conformance/judge.sh
+. "$REPO/hack/conformance/judge.sh"
+
+# bed_judge PROGRAM ARGUMENT…: judge, and a line about the Node.
 bed_judge() {
-    local began=$SECONDS program="$1"
-    shift
-    rm -f "$OUT"/junit.xml
-    (cd "$OUT" && "$KUBE_BIN/ginkgo" --procs="$PROCS" --repeat="${REPEAT:-0}" --timeout="$TIMEOUT" \
-        --no-color --silence-skips --keep-going --focus="$FOCUS" ${SKIP:+--skip="$SKIP"} \
-        --output-dir="$OUT" --junit-report=junit.xml \
-        "$KUBE_BIN/$program" -- --report-dir="$OUT/reports" "$@") >"$OUT/e2e.log" 2>&1 || true
-    [ -s "$OUT/junit.xml" ] || { tail -n 20 "$OUT/e2e.log" >&2; die "the specs made no report; whole log: $OUT/e2e.log"; }
-    printf 'wall time %s s, Node %s\n' "$((SECONDS - began))" \
+    judge "$@"
+    printf 'Node %s\n' \
         "$(kubectl get node "$NODE" --output 'jsonpath={.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}')"
 }
