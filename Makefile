@@ -10,7 +10,7 @@ TARGET ?= x86_64-unknown-linux-gnu
 # Where `make binary` leaves it.
 BINARY = $(or $(CARGO_TARGET_DIR),target)/$(TARGET)/release/mirrorlet
 
-.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short conformance-node chart versions test-helm test-unit image deny scripts demo day run bench up down kube cluster-up cluster-down
+.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short conformance-node conformance-api chart versions test-helm test-unit image deny scripts demo day run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -185,6 +185,10 @@ conformance-short: ## some specs of each area, with a debug build: minutes
 conformance-node: binary ## Kubernetes' suite of a node on its own machine (test/e2e_node) against the agent: the score, and what failed; FOCUS="MirrorPod"
 	hack/docker-up.sh
 	MIRRORLET=$(BINARY) hack/conformance/node.sh
+
+conformance-api: binary ## Kubernetes' specs of kubectl and of an API server against the embedded API: the score, and what failed; FOCUS="Watchers"
+	hack/docker-up.sh
+	MIRRORLET=$(BINARY) hack/conformance/api.sh
 
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh
