@@ -539,6 +539,10 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
         ];
         alone.kubectl(&ready);
     }
+    // Its pods have no file any more, and still stop.
+    alone.kubectl(&["delete", "-n", "team", "deployment", "d", "--wait=false"]);
+    alone.kubectl(&["delete", "namespace", "team", "--wait=false"]);
+    // Once more is no error.
     alone.kubectl(&["delete", "namespace", "team", "--wait=false"]);
     let ending = alone.object(&["namespace", "team"]);
     // embedded 42

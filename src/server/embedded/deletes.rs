@@ -114,6 +114,11 @@ impl Api {
         if dry_run {
             return Ok(answer(&object));
         }
+        // Again, too: an earlier deletion may have ended with an error.
+        if key.resource == &NAMESPACES {
+            self.check_stored(key, &object)?;
+            return self.remove_namespace(key, options).await;
+        }
         if !object["metadata"]["deletionTimestamp"].is_null() {
             let current = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
             let said = options["gracePeriodSeconds"].as_i64();
@@ -151,9 +156,6 @@ impl Api {
             self.store.leases(|leases| leases.remove(key));
             self.store.touch();
             return Ok(answer(&object));
-        }
-        if key.resource == &NAMESPACES {
-            return self.remove_namespace(key, options).await;
         }
         if key.resource == &PODS {
             self.note_end_of_pod(key, &object, options);

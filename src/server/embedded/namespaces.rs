@@ -58,7 +58,7 @@ impl Api {
         let contents = self.contents(&key.name)?;
         self.store.note_end(&key.name, Timestamp::now());
         for (key, object) in &contents {
-            if key.resource == &PODS {
+            if key.resource == &PODS && object["metadata"]["deletionTimestamp"].is_null() {
                 self.store
                     .note_deletion(meta::uid(object), deletion(object, options));
             }
@@ -122,10 +122,14 @@ impl Api {
             .iter()
             .map(|(key, _)| files::path(directory, key))
             .collect();
-        for (key, _) in &contents {
+        for (key, object) in &contents {
             let Some(Origin { location, .. }) = self.store.origin(key) else {
                 continue;
             };
+            // The file of what is being deleted is gone already.
+            if !object["metadata"]["deletionTimestamp"].is_null() {
+                continue;
+            }
             if !files.contains(Path::new(&location)) {
                 let why = format!(
                     "{} {:?} in it is defined by {location}; remove it there first",

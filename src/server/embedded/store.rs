@@ -148,7 +148,8 @@ impl Store {
 
     /// Has a namespace shown as being deleted until nothing is in it any more.
     pub(super) fn note_end(&self, namespace: &str, at: Timestamp) {
-        self.state().ending.insert(namespace.to_owned(), at);
+        let mut state = self.state();
+        state.ending.entry(namespace.to_owned()).or_insert(at);
     }
 
     /// Looks at or changes the leases that clients made.
