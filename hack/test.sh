@@ -27,7 +27,8 @@ trap 'exit 143' TERM
 # Each test program by way of hack/run-test.sh.
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
 env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace --all-targets --no-fail-fast
-# kubectl against the embedded API, once more with the oldest version that we know.
-KUBECTL_VERSION="$KUBECTL_OLDEST" "$CARGO" test --locked --test cluster -- embedded:: embedded_kubectl::
+# kubectl against the embedded API, once more with the oldest version that we know. Of the whole
+# workspace, so that nothing is built with other features.
+KUBECTL_VERSION="$KUBECTL_OLDEST" "$CARGO" test --locked --workspace --test cluster -- embedded:: embedded_kubectl::
 "$CARGO" test --locked --workspace --doc
 "$MAKE" conformance-short
