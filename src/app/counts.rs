@@ -47,13 +47,8 @@ pub(super) async fn watch_sources(
         for (kind, is_up) in up {
             metrics.set_source_up(kind, is_up);
         }
-        if healths.is_empty() {
-            return cancel.cancelled().await;
-        }
-        let changed = select_all(healths.iter_mut().map(|health| Box::pin(health.changed())));
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            (changed, _, _) = changed => if changed.is_err() { return },
+        if !any_changed(&mut healths, &cancel).await {
+            return;
         }
     }
 }
@@ -68,14 +63,26 @@ pub(super) async fn count_workloads(
     loop {
         let sets: Vec<Arc<SourceState>> = states.iter().map(Reader::get).collect();
         metrics.set_workloads(&by_kind(sets.iter().filter_map(|state| state.set())));
-        if states.is_empty() {
-            return cancel.cancelled().await;
+        if !any_changed(&mut states, &cancel).await {
+            return;
         }
-        let changed = select_all(states.iter_mut().map(|state| Box::pin(state.changed())));
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            (changed, _, _) = changed => if changed.is_err() { return },
-        }
+    }
+}
+
+/// Waits until one of the values has changed. False once that can't be any more; of no values not
+/// before it is cancelled.
+async fn any_changed<T: Send + Sync + 'static>(
+    readers: &mut [Reader<T>],
+    cancel: &CancellationToken,
+) -> bool {
+    if readers.is_empty() {
+        cancel.cancelled().await;
+        return false;
+    }
+    let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
+    tokio::select! {
+        () = cancel.cancelled() => false,
+        (changed, _, _) = changed => changed.is_ok(),
     }
 }
 

@@ -40,7 +40,7 @@ pub struct JobStates {
     pub jobs: Vec<JobReport>,
     /// The CronJobs.
     pub cron_jobs: Vec<CronJobReport>,
-    /// What was done of each Job.
+    /// The newest run of each Job.
     pub known: BTreeMap<JobName, Known>,
 }
 

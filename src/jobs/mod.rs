@@ -241,7 +241,7 @@ impl Jobs {
         names.cloned().collect()
     }
 
-    /// What the disk says was done of Jobs.
+    /// The newest run of each Job, by its ledger.
     fn known(&self, wanted: &BTreeMap<JobName, Wanted>) -> BTreeMap<JobName, Known> {
         let known = wanted.keys().filter_map(|name| {
             let known = match self.store.get(name) {

@@ -35,16 +35,8 @@ impl JobStates {
             }));
         }
         planned.sort_by(|a, b| {
-            let key = |run: &PlannedRun| {
-                let PlannedRun {
-                    kind,
-                    namespace,
-                    name,
-                    ..
-                } = run.clone();
-                (kind, namespace, name)
-            };
-            key(a).cmp(&key(b))
+            let [a, b] = [a, b].map(|run| (&run.kind, &run.namespace, &run.name));
+            a.cmp(&b)
         });
         planned
     }
@@ -94,20 +86,21 @@ impl JobStates {
 fn documents(merged: &Merged) -> Documents<'_> {
     let runs = merged.pods.values().filter_map(|pod| {
         let runs = &**pod.runs.as_ref()?;
-        let key = match runs {
-            Runs::Job(job) => (WorkloadKind::Job, &job.name),
-            Runs::CronJob(cron) => (WorkloadKind::CronJob, &cron.name),
-        };
-        Some((key, (runs, pod)))
+        Some((identity(runs), (runs, pod)))
     });
     runs.collect()
 }
 
-fn row(runs: &Runs, pod: &SourcePod, action: RunAction) -> PlannedRun {
-    let (kind, name) = match runs {
+/// The kind and name of the document.
+fn identity(runs: &Runs) -> (WorkloadKind, &JobName) {
+    match runs {
         Runs::Job(job) => (WorkloadKind::Job, &job.name),
         Runs::CronJob(cron) => (WorkloadKind::CronJob, &cron.name),
-    };
+    }
+}
+
+fn row(runs: &Runs, pod: &SourcePod, action: RunAction) -> PlannedRun {
+    let (kind, name) = identity(runs);
     PlannedRun {
         kind: kind.to_string(),
         namespace: name.namespace.clone(),

@@ -338,7 +338,7 @@ impl Rollouts {
         let view = self.options.board.get(current);
         let runs = match &view {
             Some(view) => view.observed.anything_running(),
-            None => is_listed(listed, current),
+            None => listed.has(current),
         };
         let replaced = history.current().filter(|running| running.uid() != uid);
         let failed = history
@@ -398,8 +398,8 @@ impl Rollouts {
         let mut history = self.histories.get(name).cloned().unwrap_or_default();
         if !self.phases.contains_key(name)
             && let Some((current, _)) = &history.current
-            && is_listed(listed, newest)
-            && !is_listed(listed, current)
+            && listed.has(newest)
+            && !listed.has(current)
         {
             history.take_running(newest);
         }
@@ -409,7 +409,7 @@ impl Rollouts {
     /// Whether nothing of a pod was ever started, as far as anybody knows.
     fn is_new(&self, name: &FullName, newest: &SourcePod, listed: &Pods) -> bool {
         let known = self.histories.get(name);
-        known.is_none_or(|history| history.current.is_none()) && !is_listed(listed, &newest.uid())
+        known.is_none_or(|history| history.current.is_none()) && !listed.has(&newest.uid())
     }
 
     /// Has a new pod wait until the Node is uncordoned, as the scheduler would.
@@ -494,8 +494,4 @@ fn seen(view: Option<&PodView>) -> View<'_> {
         status: view.and_then(|view| view.status.as_deref()),
         failed_probe: view.and_then(|view| view.failed_probe.as_deref()),
     }
-}
-
-fn is_listed(listed: &Pods, uid: &PodUid) -> bool {
-    listed.0.iter().any(|pod| pod.uid == *uid)
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Rollouts, is_listed};
+use super::Rollouts;
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::{Merged, Waiting};
@@ -87,7 +87,7 @@ impl Rollouts {
         let uids = || listed.0.iter().map(|pod| pod.uid.clone()).collect();
         let left = self.queues.left.get_or_insert_with(uids);
         let board = &self.options.board;
-        left.retain(|uid| board.get(uid).is_none() && is_listed(listed, uid));
+        left.retain(|uid| board.get(uid).is_none() && listed.has(uid));
     }
 
     /// The pods of a set as they are.

@@ -1,4 +1,4 @@
-//! An [`AgentView`] for tests, with answers set by the test.
+//! An [`AgentView`] for tests, with answers set by the test. It is one piece, as the trait is.
 
 use std::io;
 use std::pin::Pin;

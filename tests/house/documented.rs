@@ -17,7 +17,7 @@ use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{Document, DocumentKey, ParseContext, parse_manifest};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
-/// What the pages tell their readers to label nodes with, and what every Linux node has.
+/// The labels that the pages ask for, and one that every Linux node has.
 const LABELS: [(&str, &str); 2] = [("kubernetes.io/os", "linux"), ("ssd", "true")];
 
 const NODE_SELECTOR: &str = "nodeSelector";
@@ -45,7 +45,7 @@ struct Example {
     pods: Option<usize>,
     /// The field for which it is refused.
     refused: Option<&'static str>,
-    /// What else of its file is refused.
+    /// The other refusals of its file.
     besides: BTreeSet<String>,
 }
 
@@ -118,8 +118,7 @@ impl Example {
     }
 }
 
-/// What a rejected document of another kind is shown as: its kind, and the field if it isn't for
-/// its kind.
+/// The name of a rejected document of another kind: its kind, and the field if that is the cause.
 fn shown(document: &Document) -> String {
     let errors = || document.problems.iter().filter(|p| p.is_error());
     if let Some(DocumentKey::Object(key)) = &document.key {

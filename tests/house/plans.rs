@@ -258,7 +258,7 @@ async fn a_pod_of_the_same_name_is_another_one_after_a_while() {
     }
 }
 
-/// What the sources want if this is the only file.
+/// The merged state with this as the only file.
 fn of_file(text: &str, before: &Merged) -> Merged {
     let file = NewFile {
         location: "/m/a.yaml".to_owned(),

@@ -20,7 +20,7 @@ const ROWS: [(usize, Option<Duration>); 2] = [(1, Some(Duration::from_millis(50)
 /// Rounds, of which the shortest counts: the work is the same in each, and others only add to it.
 const ROUNDS: usize = 30;
 
-/// What a pod of each document has.
+/// The spec of each document's pods.
 const TEMPLATE: &str = "\
 metadata: {labels: {app: web}}
 spec:

@@ -440,6 +440,12 @@ impl Pods {
             .cloned()
             .unwrap_or_else(RunningPod::empty)
     }
+
+    /// Whether there is a pod of that UID.
+    #[must_use]
+    pub fn has(&self, uid: &PodUid) -> bool {
+        self.0.iter().any(|pod| pod.uid == *uid)
+    }
 }
 
 #[cfg(test)]
@@ -460,5 +466,6 @@ mod tests {
         // docker 2
         assert_eq!(pods.find_pod_by_id(&"2".into()), pod("2", "b"));
         assert!(pods.find_pod_by_id(&"3".into()).is_empty());
+        assert!(pods.has(&"2".into()) && !pods.has(&"3".into()));
     }
 }

@@ -82,7 +82,7 @@ fn rejected(text: &str, sources: &[SourceReport], node: &NodeName) -> Option<Vie
     })
 }
 
-/// What is wrong with the document of what `text` names as a workload: `deployment/web`.
+/// The error of the rejected document of a workload, if `text` names one: `deployment/web`.
 fn rejected_workload(
     text: &str,
     pods: &[PodReport],

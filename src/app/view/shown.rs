@@ -8,9 +8,9 @@ use crate::observe::Reach;
 use crate::rollout::Histories;
 use crate::server::view::{Shown, ShownPod};
 use crate::store::board::Phase;
+use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
-use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::desired::SourceWorkload;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
@@ -18,7 +18,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
 use mirrorlet_core::rollout::{Revision, problem_lines};
-use mirrorlet_core::workload::revisions::{WorkloadRevision, revisions, template_hash};
+use mirrorlet_core::workload::revisions::{revisions, template_hash};
 use mirrorlet_core::workload::standing::{Member, report};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
@@ -28,13 +28,24 @@ impl View {
         let objects = merged.objects.values().cloned().collect();
         let jobs = self.jobs.states();
         let pods = self.pods(&merged);
+        let workloads = self.workloads();
+        let histories = self.rollouts.histories();
+        let (mut standings, mut known) = (Vec::new(), BTreeMap::new());
+        for (key, workload) in staying(&workloads) {
+            let members = members(&key, &merged, &pods, &histories);
+            standings.push(report(workload, &members, &waits(&merged, &key)));
+            // Its pods are updated together.
+            if !workload.template_hash.is_empty() {
+                known.insert(key, revisions(workload, histories.values(), &members));
+            }
+        }
         Shown {
             pods: self.shown_pods(&merged),
             objects,
             bindings: merged.bindings.clone(),
-            workloads: self.workloads(),
-            standings: self.workload_reports(&merged, &pods),
-            revisions: self.revisions(&merged, &pods),
+            workloads,
+            standings,
+            revisions: known,
             jobs: jobs.jobs.clone(),
             cron_jobs: jobs.cron_jobs.clone(),
             node: Some(self.node(&merged, before)),
@@ -100,39 +111,12 @@ impl View {
         pods: &[PodReport],
     ) -> Vec<WorkloadReport> {
         let histories = self.rollouts.histories();
-        let standing = |(key, workload): (WorkloadKey, SourceWorkload)| {
-            let row = Row::of(&key, merged, pods, &histories);
-            report(&workload, &row.members(), &waits(merged, &key))
+        let workloads = self.workloads();
+        let standing = |(key, workload): (WorkloadKey, &SourceWorkload)| {
+            let members = members(&key, merged, pods, &histories);
+            report(workload, &members, &waits(merged, &key))
         };
-        self.staying().map(standing).collect()
-    }
-
-    /// The versions of the workloads whose pods are updated together.
-    fn revisions(
-        &self,
-        merged: &Merged,
-        pods: &[PodReport],
-    ) -> BTreeMap<WorkloadKey, Vec<WorkloadRevision>> {
-        let histories = self.rollouts.histories();
-        let known = |(key, workload): (WorkloadKey, SourceWorkload)| {
-            let row = Row::of(&key, merged, pods, &histories);
-            let found = revisions(&workload, histories.values(), &row.members());
-            (key, found)
-        };
-        let together = self
-            .staying()
-            .filter(|(_, workload)| !workload.template_hash.is_empty());
-        together.map(known).collect()
-    }
-
-    /// The workloads whose pods stay.
-    fn staying(&self) -> impl Iterator<Item = (WorkloadKey, SourceWorkload)> {
-        let all = self.workloads().into_iter();
-        all.filter_map(|workload| {
-            let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
-            let ends = matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
-            (!ends).then_some((key, workload))
-        })
+        staying(&workloads).map(standing).collect()
     }
 
     fn node(&self, merged: &Merged, before: &[NodeCondition]) -> Node {
@@ -188,55 +172,45 @@ impl View {
     }
 }
 
-/// The pods of a workload that are to be there.
-struct Row<'a>(Vec<RowPod<'a>>);
-
-/// A pod's report, the UID of the manifest that runs, the hash of its template, and the UID of the
-/// manifest that its rollout is about.
-type RowPod<'a> = (&'a PodReport, PodUid, &'a str, Option<PodUid>);
-
-impl<'a> Row<'a> {
-    fn of(
-        key: &WorkloadKey,
-        merged: &'a Merged,
-        pods: &'a [PodReport],
-        histories: &Histories,
-    ) -> Self {
-        let owner = key.owner();
-        let its = pods.iter().filter_map(|pod| {
-            let wanted = merged
-                .pods
-                .get(&pod.uid)
-                .filter(|wanted| !wanted.is_api())?;
-            let is_its = pod.namespace == key.namespace && pod.workload.as_deref() == Some(&*owner);
-            is_its.then(|| {
-                let history = histories.get(&wanted.full_name());
-                let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
-                let newest = newest.map(Revision::manifest_uid);
-                (
-                    pod,
-                    wanted.manifest_uid(),
-                    template_hash(&wanted.pod),
-                    newest,
-                )
-            })
-        });
-        Self(its.collect())
-    }
-
-    fn members(&self) -> Vec<Member<'_>> {
-        let members = self.0.iter().map(|(pod, runs, hash, newest)| Member {
-            pod,
-            runs,
-            template_hash: hash,
-            newest: newest.as_ref(),
-        });
-        members.collect()
-    }
+/// The workloads whose pods stay.
+fn staying(workloads: &[SourceWorkload]) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {
+    workloads.iter().filter_map(|workload| {
+        let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+        let ends = matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
+        (!ends).then_some((key, workload))
+    })
 }
 
-/// What the pods of a `StatefulSet` wait for whose turn to start or to stop has not come, by their
-/// numbers.
+/// The pods of a workload that are to be there.
+fn members<'a>(
+    key: &WorkloadKey,
+    merged: &'a Merged,
+    pods: &'a [PodReport],
+    histories: &Histories,
+) -> Vec<Member<'a>> {
+    let owner = key.owner();
+    let its = pods.iter().filter_map(|pod| {
+        let wanted = merged
+            .pods
+            .get(&pod.uid)
+            .filter(|wanted| !wanted.is_api())?;
+        let is_its = pod.namespace == key.namespace && pod.workload.as_deref() == Some(&*owner);
+        is_its.then(|| {
+            let history = histories.get(&wanted.full_name());
+            let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
+            Member {
+                pod,
+                runs: wanted.manifest_uid(),
+                template_hash: template_hash(&wanted.pod),
+                newest: newest.map(Revision::manifest_uid),
+            }
+        })
+    });
+    its.collect()
+}
+
+/// The conditions that pods of a `StatefulSet` wait for before they start or stop, in the order of
+/// their numbers.
 fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
     let Some(set) = merged.sets.get(key) else {
         return Vec::new();

@@ -11,7 +11,7 @@ use mirrorlet_apimachinery::resources::{LEASES, NAMESPACES, PODS, SERVICES, Targ
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
-use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
@@ -173,10 +173,11 @@ impl Api {
 
     /// Whether a pod is one that a workload of the API replaces.
     fn is_replaced(&self, key: &Key, pod: &Value) -> bool {
-        let origin = self.store.origin(key);
-        let is_stored = origin.is_some_and(|origin| origin.source == PodSource::Embedded);
         let owner = &pod["metadata"]["ownerReferences"][0];
-        is_stored && owner["apiVersion"] == "apps/v1" && !self.has_file(key)
+        let of_another_file = |origin: Origin| {
+            origin.source == PodSource::Embedded && !self.is_own_file(key, &origin.location)
+        };
+        owner["apiVersion"] == "apps/v1" && self.store.origin(key).is_some_and(of_another_file)
     }
 
     /// Has a pod end with the grace that its deletion says, or its own, and be shown so.

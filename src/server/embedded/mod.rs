@@ -17,6 +17,7 @@ mod leases;
 mod namespaces;
 mod node;
 mod openapi;
+mod pods;
 mod prepare;
 mod project;
 mod reads;

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{
-    EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, Target,
+    CLAIMS, CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, SECRETS, SERVICES,
+    Target,
 };
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::Status;
@@ -24,8 +26,7 @@ use super::{Api, files};
 
 /// Whether objects of a kind are removed after those that use them.
 fn is_used(key: &Key) -> bool {
-    let kinds = ["ConfigMap", "Secret", "Service", "PersistentVolumeClaim"];
-    kinds.contains(&key.resource.kind)
+    [&CONFIG_MAPS, &SECRETS, &SERVICES, &CLAIMS].contains(&key.resource)
 }
 
 impl Api {
@@ -102,7 +103,7 @@ impl Api {
     ///
     /// # Errors
     /// One is defined by a file that none of them is stored in.
-    fn contents(&self, namespace: &str) -> Result<Vec<(Key, Value)>, Status> {
+    fn contents(&self, namespace: &str) -> Result<Vec<(Key, Arc<Value>)>, Status> {
         let is_of_it = |resource: &&&'static Resource| {
             resource.is_stored() && resource.namespaced && **resource != &EVENTS
         };
@@ -112,9 +113,9 @@ impl Api {
             let objects = self
                 .store
                 .read(|cache| cache.list(resource, namespace, &all));
-            contents.extend(objects.iter().map(|object| {
-                let key = Key::new(resource, namespace, meta::name(object));
-                (key, (**object).clone())
+            contents.extend(objects.into_iter().map(|object| {
+                let key = Key::new(resource, namespace, meta::name(&object));
+                (key, object)
             }));
         }
         let directory = self.store.directory();

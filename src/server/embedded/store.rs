@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
 use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES};
+use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::NodeCondition;
-use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::desired::Origin;
 use mirrorlet_core::events::Correlator;
@@ -20,8 +20,9 @@ use mirrorlet_host::disk;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::leases::{Leases, NODE_LEASES};
-use super::project::{Context, Deletion, pod_uid, project, seconds, uid_of};
+use super::leases::Leases;
+use super::pods::pod_uid;
+use super::project::{Context, Deletion, project, seconds, uid_of};
 use crate::server::view::{AgentView, Shown};
 
 /// The file with the revision that the next agent begins after.
@@ -320,9 +321,4 @@ fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {
     let path = directory.join(REVISION_FILE);
     disk::replace(&path, format!("{reserved}\n").as_bytes())?;
     disk::sync_directory(directory)
-}
-
-/// Whether a namespace exists whatever is in it.
-pub(super) fn is_built_in(namespace: &str) -> bool {
-    [keys::DEFAULT_NAMESPACE, "kube-system", NODE_LEASES].contains(&namespace)
 }

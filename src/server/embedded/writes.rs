@@ -19,8 +19,7 @@ use mirrorlet_host::{disk, random};
 use serde_json::{Value, json};
 
 use super::prepare::{Prepared, prepare};
-use super::project::seconds;
-use super::store::is_built_in;
+use super::project::{BUILT_IN, seconds};
 use super::{Api, Asked, answer, body, debug, files, leases};
 use crate::server::view::ViewError;
 
@@ -64,11 +63,9 @@ impl Api {
         Ok((*object).clone())
     }
 
-    /// Whether an object has a file of its own: a pod of a workload has none.
-    pub(super) fn has_file(&self, key: &Key) -> bool {
-        let file = files::path(self.store.directory(), key);
-        let origin = self.store.origin(key);
-        origin.is_some_and(|origin| file == Path::new(&origin.location))
+    /// Whether the file at `location` is an object's own: a pod of a workload has none.
+    pub(super) fn is_own_file(&self, key: &Key, location: &str) -> bool {
+        Path::new(location) == files::path(self.store.directory(), key)
     }
 
     /// Checks that an object is one that the API stores.
@@ -89,7 +86,7 @@ impl Api {
                     ));
                 }
                 // A claim that a set makes, or what a person wrote into a file of another name.
-                if Path::new(&location) != files::path(self.store.directory(), key) {
+                if !self.is_own_file(key, &location) {
                     return forbidden(&format!("it is defined by {location}; change it there"));
                 }
                 Ok(())
@@ -100,7 +97,7 @@ impl Api {
             None if key.resource == &LEASES && self.store.leases(|leases| leases.has(key)) => {
                 Ok(())
             }
-            None if key.resource == &NAMESPACES && !is_built_in(&key.name) => Ok(()),
+            None if key.resource == &NAMESPACES && !BUILT_IN.contains(&key.name.as_str()) => Ok(()),
             None => forbidden("it is not an object that the API stores"),
         }
     }

@@ -1,4 +1,4 @@
-//! What an edit of the documents would do to a `CronJob`.
+//! The effect that an edit of the documents would have on a `CronJob`.
 
 use super::CronJob;
 use crate::api::report::RunAction;

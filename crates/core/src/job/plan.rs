@@ -1,9 +1,9 @@
-//! What an edit of the documents would do to a Job.
+//! The effect that an edit of the documents would have on a Job.
 
 use super::Job;
 use crate::api::report::RunAction;
 
-/// What is known of a Job's runs.
+/// The newest run of a Job, as its ledger has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     /// Its newest run.

@@ -108,17 +108,17 @@ impl Wish {
 }
 
 /// A pod of a workload that is to be there, with what its own report doesn't say.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Member<'a> {
     /// Its report.
     pub pod: &'a PodReport,
     /// The UID of the manifest whose version runs.
-    pub runs: &'a PodUid,
+    pub runs: PodUid,
     /// The hash of the template of which that version is; empty where there is none.
     pub template_hash: &'a str,
     /// The UID of the manifest that its rollout is about, once there is one. Just after an edit it is
     /// that of the document before.
-    pub newest: Option<&'a PodUid>,
+    pub newest: Option<PodUid>,
 }
 
 /// The report of a workload that has these pods, and others that wait for their turn: `waits` says
@@ -238,16 +238,15 @@ impl Row<'_> {
 
     /// Whether the version of the document runs, rather than one in its place.
     fn is_updated(&self, member: &Member<'_>) -> bool {
-        self.document.pods.contains(member.runs)
+        self.document.pods.contains(&member.runs)
     }
 
     /// Why the version of the document doesn't run: the words about the pod where it failed. A
     /// version that a newer document has replaced says nothing about that.
     fn failed(&self) -> Option<String> {
         let is_of_document = |member: &&Member<'_>| {
-            member
-                .newest
-                .is_some_and(|u| self.document.pods.contains(u))
+            let newest = member.newest.as_ref();
+            newest.is_some_and(|uid| self.document.pods.contains(uid))
         };
         let setbacks = self
             .members
@@ -302,10 +301,10 @@ impl Row<'_> {
         let is_kept = |member: &Member<'_>| {
             !self.is_updated(member) && i64::from(number(&member.pod.manifest_name)) < partition
         };
-        let is_due = |member: &&Member<'_>| {
+        let is_due = |member: &Member<'_>| {
             !is_kept(member) && (!self.is_updated(member) || is_judged(member))
         };
-        if let Some(words) = self.under_way(|member| is_due(&member)) {
+        if let Some(words) = self.under_way(is_due) {
             return (UPDATING, words);
         }
         let missing = self.members.iter().find(|member| !is_available(member));

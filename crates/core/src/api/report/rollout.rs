@@ -82,7 +82,7 @@ pub struct PlannedOrder {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What the pods do.
+    /// The change that the steps are of.
     pub change: OrderedChange,
     /// The pods of each step, by their names with the node's suffix. A step begins once the pods of
     /// those before are healthy, or have stopped.
@@ -137,7 +137,7 @@ pub enum RunAction {
     Change,
     /// It would stay as it is, though its document says otherwise.
     Held,
-    /// What runs of it would be stopped, and its pods removed.
+    /// It would end: pods that run are stopped, and all are removed.
     Remove,
     /// Nothing.
     None,

@@ -30,8 +30,8 @@ pub struct WorkloadReport {
     /// `Complete`, `Scaling`, `Updating`, `Partitioned`, `NotReady`, `Paused` or `Failed`.
     #[serde(default)]
     pub progress: String,
-    /// What it waits for, or why the version of its document doesn't run; empty where nothing is to
-    /// be done.
+    /// The condition that it waits for, or the reason why the version of its document doesn't run;
+    /// empty where nothing is to be done.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Of a `StatefulSet`: the versions that its pods run.

@@ -48,7 +48,7 @@ pub fn steps(
             return found;
         }
         if step.is_empty() {
-            // What is under way, or not ready, comes to its end.
+            // Updates under way end well, and pods that are not Ready become so.
             is_settled = true;
             let others = members.iter_mut().filter(|member| !wants(member));
             others
@@ -76,7 +76,7 @@ impl Member {
         self.settle();
     }
 
-    /// What runs is healthy, and what runs beside it takes its place.
+    /// The version that runs is healthy; one that runs beside it takes its place.
     fn settle(&mut self) {
         if let Some(beside) = self.history.beside.take() {
             self.history.current = Some(beside);

@@ -173,9 +173,9 @@ fn report_of(kind: &str, spec: &serde_json::Value, pods: &[Pod], waits: &[&str])
     };
     let members = pods.iter().map(|pod| Member {
         pod: &pod.report,
-        runs: &pod.runs,
+        runs: pod.runs.clone(),
         template_hash: &pod.template_hash,
-        newest: Some(&pod.newest),
+        newest: Some(pod.newest.clone()),
     });
     let waits: Vec<String> = waits.iter().map(|words| (*words).to_owned()).collect();
     report(&document, &members.collect::<Vec<_>>(), &waits)

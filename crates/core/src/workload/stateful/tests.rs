@@ -178,7 +178,7 @@ fn policies_and_seconds_are_those_of_the_document() {
     assert!(set(&none).ordinals.is_empty());
 }
 
-/// What pods have of their set is checked where the document has it, and nowhere else.
+/// A fault in a field that pods take from their set is reported at the set's field alone.
 #[test]
 fn a_fault_of_the_set_is_reported_once_at_its_own_field() {
     let claim = |name: &str| {
