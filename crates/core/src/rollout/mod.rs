@@ -313,8 +313,18 @@ fn judge_current(history: &mut History, step: Step, input: &Input<'_>) -> Step {
     };
     let (_, change, judged_again) = judge(history, &uid, &pod, input, since);
     let look_again = look_again.into_iter().chain(judged_again).min();
-    let fell_back = change == Some(Change::Restored);
-    (phase, fell_back.then_some(Change::FellBack), look_again)
+    if change != Some(Change::Restored) {
+        return (phase, None, look_again);
+    }
+    let target = history.target().map(Revision::uid);
+    let runs = history.current().map(Revision::uid);
+    // An edit back to the healthy one wants what runs now.
+    let phase = if runs == target {
+        Phase::Settled
+    } else {
+        phase
+    };
+    (phase, Some(Change::FellBack), look_again)
 }
 
 /// Judges `pod`, whose UID is `uid`: it runs, and is the current revision.

@@ -302,6 +302,27 @@ fn what_runs_badly_and_is_not_there_is_not_waited_for() {
     assert_eq!(story.decide(None).phase, Phase::Preparing);
 }
 
+/// Revision `b` takes the place of `a`, and an edit back to `a` can't be prepared yet when `b` fails.
+#[test]
+fn a_revision_that_fails_after_an_edit_back_is_replaced_by_the_healthy_one() {
+    for (preparation, paused) in [Preparation::UnderWay, Preparation::Failed(cause())]
+        .into_iter()
+        .flat_map(|preparation| [false, true].map(|paused| (preparation.clone(), paused)))
+    {
+        let mut story = Story::edited();
+        (story.preparation, story.now) = (Preparation::Done, 60);
+        assert_eq!(story.decide(Some(&ready(0))).change, Some(Change::Switched));
+        story.edit("a");
+        (story.preparation, story.history.paused) = (preparation, paused);
+        let decision = story.decide(Some(&crashing(3)));
+        let seen = (decision.phase.clone(), decision.change);
+        // rollouts 13
+        assert_eq!(seen, (Phase::Settled, Some(Change::FellBack)));
+        assert_eq!(story.runs(), "a");
+        assert!(!decision.pod(&story.wanted).held);
+    }
+}
+
 /// Revision `b` takes the place of `a`, and an edit to `c` comes before the verdict on it.
 #[test]
 fn a_revision_is_judged_also_after_a_newer_edit() {
