@@ -124,7 +124,8 @@ async fn kubectl_explains_creates_and_pages() {
     let said = alone.kubectl_with(&[&run[..], &command].concat(), "it\n");
     // embedded 29
     assert_eq!(said, "got it\n");
-    alone.kubectl_fails(&["get", "pod", "once"]);
+    // `--rm` deletes it and doesn't wait until it is gone.
+    alone.kubectl(&["wait", "--for=delete", "pod/once", "--timeout=60s"]);
 }
 
 fn looping(name: &str) -> String {
