@@ -13,7 +13,7 @@ set -euo pipefail
 
 NODE=demo
 # Pods of examples/ that stay running, by manifest name; `batch` ends with success.
-STAYING="cache caller careful clock configured counter front orders probed shop-0 shop-1 staged watcher web worker"
+STAYING="cache caller careful clock configured counter front orders probed shop-0 shop-1 staged stock-0 stock-1 watcher web worker"
 
 leave_running=false
 case "${1:-}" in
@@ -35,7 +35,7 @@ all_running() {
 }
 # ---- the tour -------------------------------------------------------------------------------
 
-title "Twelve manifests, one agent"
+title "A directory of manifests, one agent"
 mkdir -p "$manifests"
 cp "$REPO"/examples/*.yaml "$manifests/"
 show "$MIRRORLET" validate "$manifests"
