@@ -147,6 +147,8 @@ demo: ## pods appear, change, survive a bad edit, a kill, and the agent's death;
 	hack/docker-up.sh
 ifneq ($(CLUSTER),)
 	hack/kube-build.sh
+else
+	command -v kubectl >/dev/null || hack/kube-build.sh --only kubectl
 endif
 	hack/images.sh
 	hack/demo$(if $(CLUSTER),-cluster).sh

@@ -25,6 +25,8 @@ esac
 # shellcheck source=hack/demo-lib.sh
 . "$REPO/hack/demo-lib.sh"
 need curl curl
+# Any free address: another agent of this machine may have the usual one.
+agent_arguments=(--api-address 127.0.0.1:0)
 
 all_running() {
     local pod
@@ -179,6 +181,38 @@ wait_for "$CHANGE_SECONDS" "'orders' to be another pod" orders_is_edited
 now="$(front)"
 [ "${now##*: }" -ge "${ordered##*: }" ] || die "orders are lost: $ordered, then $now"
 note "'orders' was edited, so it is another pod with another address; its data is there: $now"
+
+title "kubectl apply -f, with no cluster: the agent answers kubectl itself"
+kubectl="$(command -v kubectl || printf %s "$KUBE_BIN/kubectl")"
+# `kubectl` with a line that says so.
+kubectl_shown() {
+    printf '   $ kubectl %s\n' "$*"
+    "$kubectl" --kubeconfig "$root/kubeconfig" --cache-dir "$root/kubectl-cache" "$@" 2>&1 | sed 's/^/   /'
+}
+cat >"$root/hello.yaml" <<'YAML'
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: hello, labels: {app: hello}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: hello}}
+  template:
+    metadata: {labels: {app: hello}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: main
+          image: mirrorlet.test/busybox:1
+          command: ["/bin/sh", "-c", "echo hello from $HOSTNAME; trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+YAML
+kubectl_shown apply -f "$root/hello.yaml"
+kubectl_shown rollout status deployment hello --timeout "${CHANGE_SECONDS}s"
+kubectl_shown get deployments,pods --selector app=hello
+kubectl_shown logs deployment/hello
+kubectl_shown set image deployment/hello main=mirrorlet.test/busybox:2
+kubectl_shown rollout status deployment hello --timeout "${CHANGE_SECONDS}s"
+kubectl_shown delete -f "$root/hello.yaml"
+kubectl_shown wait --for=delete pod --selector app=hello --timeout "${CHANGE_SECONDS}s"
 
 title "A bad edit: half of 'web.yaml' is lost while it runs"
 truth="$(running_ids)"

@@ -261,6 +261,11 @@ async fn what_manifests_define_is_shown_and_not_changed() {
     let stored = std::fs::metadata(alone.bed.path().join("api/default/secrets/s.yaml")).unwrap();
     assert_eq!(stored.permissions().mode() & 0o077, 0);
     assert_eq!(alone.kubectl(&["auth", "can-i", "create", "pods"]), "yes\n");
+    let rights = alone.kubectl(&["auth", "can-i", "--list", "--no-headers"]);
+    assert!(
+        rights.starts_with("*.* ") && rights.contains("[*]"),
+        "{rights}"
+    );
     let unknown = alone.output(
         &STDIN,
         &pod("x", IMAGE).replace("spec:", "colour: red\nspec:"),

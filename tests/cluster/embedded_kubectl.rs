@@ -23,6 +23,20 @@ async fn kubectl_explains_creates_and_pages() {
     let document = json(&alone.kubectl(&["get", "--raw", &format!("/{reference}")]));
     assert!(document["components"]["schemas"].as_object().unwrap().len() > 100);
 
+    // Commands that ask for ReplicationControllers, too.
+    let all = alone.output(&["get", "rc,svc"], "");
+    let said = String::from_utf8_lossy(&all.stderr).into_owned();
+    assert!(
+        all.status.success() && said.contains("No resources found"),
+        "{said}"
+    );
+    let dumped = alone.kubectl(&["cluster-info", "dump"]);
+    // embedded 22
+    assert!(
+        dumped.contains("ReplicationControllerList"),
+        "nothing is dumped"
+    );
+
     // Commands that send protobuf.
     for args in [
         &["service", "clusterip", "web", "--tcp=8080:8080"][..],

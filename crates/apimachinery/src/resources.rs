@@ -138,6 +138,18 @@ pub static SERVICES: Resource = Resource {
     ..BASE
 };
 
+/// `ReplicationController`s, which came before `ReplicaSet`s: there are none. `kubectl get all` and
+/// `kubectl cluster-info dump` ask for them.
+pub static REPLICATION_CONTROLLERS: Resource = Resource {
+    plural: "replicationcontrollers",
+    singular: "replicationcontroller",
+    kind: "ReplicationController",
+    short_names: &["rc"],
+    categories: &["all"],
+    verbs: READ,
+    ..BASE
+};
+
 /// `PersistentVolumeClaim`s.
 pub static CLAIMS: Resource = Resource {
     plural: "persistentvolumeclaims",
@@ -327,6 +339,17 @@ pub static ACCESS_REVIEWS: Resource = Resource {
     ..BASE
 };
 
+/// All that who asks may do in a namespace: everything.
+pub static RULES_REVIEWS: Resource = Resource {
+    group: "authorization.k8s.io",
+    plural: "selfsubjectrulesreviews",
+    singular: "selfsubjectrulesreview",
+    kind: "SelfSubjectRulesReview",
+    namespaced: false,
+    verbs: &["create"],
+    ..BASE
+};
+
 /// Who asks.
 pub static SUBJECT_REVIEWS: Resource = Resource {
     group: "authentication.k8s.io",
@@ -347,6 +370,7 @@ pub static RESOURCES: &[&Resource] = &[
     &CLAIMS,
     &VOLUMES,
     &PODS,
+    &REPLICATION_CONTROLLERS,
     &SECRETS,
     &SERVICES,
     &CONTROLLER_REVISIONS,
@@ -356,6 +380,7 @@ pub static RESOURCES: &[&Resource] = &[
     &STATEFUL_SETS,
     &SUBJECT_REVIEWS,
     &ACCESS_REVIEWS,
+    &RULES_REVIEWS,
     &CRON_JOBS,
     &JOBS,
     &LEASES,

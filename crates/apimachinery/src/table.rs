@@ -136,6 +136,19 @@ static COLUMNS: &[(&str, &[&str])] = &[
         &["Name", "Ready", "Age", "~Containers", "~Images"],
     ),
     (
+        "replicationcontrollers",
+        &[
+            "Name",
+            "#Desired",
+            "#Current",
+            "#Ready",
+            "Age",
+            "~Containers",
+            "~Images",
+            "~Selector",
+        ],
+    ),
+    (
         "replicasets",
         &[
             "Name",

@@ -58,6 +58,7 @@ var bodies = []any{
 	core.PersistentVolumeClaim{}, core.Pod{}, core.Secret{}, core.Service{}, core.ServiceAccount{},
 	apps.DaemonSet{}, apps.Deployment{}, apps.ReplicaSet{}, apps.StatefulSet{},
 	authentication.SelfSubjectReview{}, authorization.SelfSubjectAccessReview{},
+	authorization.SelfSubjectRulesReview{},
 	autoscaling.Scale{}, batch.CronJob{}, batch.Job{}, coordination.Lease{},
 	discovery.EndpointSlice{}, meta.DeleteOptions{}, policy.Eviction{},
 }

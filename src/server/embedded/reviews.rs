@@ -4,7 +4,7 @@ use axum::response::Response;
 use futures::StreamExt as _;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::ListOptions;
-use mirrorlet_apimachinery::resources::{ACCESS_REVIEWS, NODE_METRICS, Target};
+use mirrorlet_apimachinery::resources::{ACCESS_REVIEWS, NODE_METRICS, RULES_REVIEWS, Target};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
@@ -31,6 +31,15 @@ pub(super) fn review(target: &Target, asked: &Asked, bytes: &[u8]) -> Result<Res
     meta::place(&mut object, target.resource, "")?;
     object["status"] = if target.resource == &ACCESS_REVIEWS {
         json!({"allowed": true, "reason": "certificates of this API may do everything"})
+    } else if target.resource == &RULES_REVIEWS {
+        // As upstream answers it: without what was asked.
+        object["spec"] = json!({});
+        let all = ["*"];
+        json!({
+            "resourceRules": [{"verbs": all, "apiGroups": all, "resources": all}],
+            "nonResourceRules": [{"verbs": all, "nonResourceURLs": all}],
+            "incomplete": false,
+        })
     } else {
         let User { name, groups, .. } = &asked.user;
         json!({"userInfo": {"username": name, "groups": groups}})

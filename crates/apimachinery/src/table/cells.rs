@@ -46,7 +46,7 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "persistentvolumeclaims" => claim(object, now),
         "persistentvolumes" => volume(object, now),
         "deployments" => deployment(object, now),
-        "replicasets" => replica_set(object, now),
+        "replicasets" | "replicationcontrollers" => replica_set(object, now),
         "controllerrevisions" => controller_revision(object, now),
         "statefulsets" => stateful_set(object, now),
         "daemonsets" => daemon_set(object, now),
