@@ -25,6 +25,7 @@ mod lifecycle;
 mod names;
 mod objects;
 mod orders;
+mod planned;
 mod probes;
 mod rollouts;
 mod start_first;

@@ -364,7 +364,7 @@ pub(crate) async fn rollout(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Runs a command for the agent of that bed: its exit code, and all that it prints.
-async fn mirrorlet(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
+pub(crate) async fn mirrorlet(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
     command.args(args);
     command.args(["--root", bed.path().to_str().unwrap()]);

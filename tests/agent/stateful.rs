@@ -225,3 +225,72 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     }
     agent.stop().await;
 }
+
+/// The container of each pod that runs, by the pod's ordinal.
+fn instances(bed: &Bed) -> Vec<String> {
+    let of = |ordinal: u32| bed.running_id(&format!("web_web-{ordinal}-box"));
+    (0..3).map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_below_the_partition_keeps_its_version_until_it_is_lowered() {
+    let from = |ordinal: u32| {
+        format!(
+            "podManagementPolicy: Parallel\n  updateStrategy: {{rollingUpdate: {{partition: {ordinal}}}}}"
+        )
+    };
+    let row = Row::new();
+    let bed = &row.bed;
+    let agent = bed.agent().await;
+    row.write(3, IMAGE, &from(1));
+    let all = ["web-0", "web-1", "web-2"];
+    for (ordinal, name) in (0..).zip(all) {
+        until_up(&agent, name).await;
+        row.ready(ordinal);
+    }
+    until_alone(&agent, &all).await;
+    until_set(&agent, 3, "Complete", "").await;
+    let old: Vec<PodUid> = agent.status().pods.into_iter().map(|p| p.uid).collect();
+    let before = instances(bed);
+    // The agent is killed after the first of two updates.
+    row.write(3, IMAGE_2, &from(1));
+    agent
+        .until_pod("web-2", |pod| !old.contains(&pod.uid))
+        .await;
+    agent.kill();
+    let agent = bed.agent().await;
+    let partitioned = "pods below number 1 keep their version";
+    until_set(&agent, 3, "Partitioned", partitioned).await;
+    let editions = || [0, 1, 2].map(|ordinal| row.exec(ordinal, "echo $EDITION"));
+    // workloads 26
+    assert_eq!(editions(), ["1", "2", "2"]);
+    let edited = instances(bed);
+    assert_eq!(edited[0], before[0]);
+    assert_eq!(agent.pod("web-0").unwrap().uid, old[0]);
+    assert!(edited[1] != before[1] && edited[2] != before[2]);
+    // Another agent touches none of them.
+    agent.stop().await;
+    let agent = bed.agent().await;
+    until_set(&agent, 3, "Partitioned", partitioned).await;
+    // workloads 26
+    assert_eq!(instances(bed), edited);
+    // Nor is the old version lost with its container.
+    bed.docker(&["rm", "-f", &edited[0]]);
+    agent
+        .until_pod("web-0", |pod| pod.restarts == 1 && pod.is_ready())
+        .await;
+    until_set(&agent, 3, "Partitioned", partitioned).await;
+    // workloads 26
+    assert_eq!(editions(), ["1", "2", "2"]);
+    assert_eq!(agent.pod("web-0").unwrap().uid, old[0]);
+    // Lowered, the partition has the first one updated, and that one alone.
+    row.write(3, IMAGE_2, &from(0));
+    agent
+        .until_pod("web-0", |pod| pod.uid != old[0] && pod.is_ready())
+        .await;
+    until_set(&agent, 3, "Complete", "").await;
+    // workloads 26
+    assert_eq!(editions(), ["2", "2", "2"]);
+    assert_eq!(instances(bed)[1..], edited[1..]);
+    agent.stop().await;
+}

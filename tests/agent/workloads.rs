@@ -8,7 +8,7 @@ use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::{PodReport, RolloutPhase};
 
 /// A workload of one container, judged as soon as it is ready.
-fn workload(kind: &str, image: &str, more: &str) -> String {
+pub(crate) fn workload(kind: &str, image: &str, more: &str) -> String {
     format!(
         r#"apiVersion: apps/v1
 kind: {kind}
@@ -29,13 +29,13 @@ spec:
     )
 }
 
-fn deployment(replicas: u32, image: &str, strategy: &str) -> String {
+pub(crate) fn deployment(replicas: u32, image: &str, strategy: &str) -> String {
     let more = format!("replicas: {replicas}\n  strategy: {{type: {strategy}}}");
     workload("Deployment", image, &more)
 }
 
 /// Waits until these pods alone are there and run, and returns their UIDs.
-async fn until_alone(agent: &TestAgent, names: &[&str]) -> Vec<PodUid> {
+pub(crate) async fn until_alone(agent: &TestAgent, names: &[&str]) -> Vec<PodUid> {
     let report = agent
         .until("the pods of the workload alone", |report| {
             let runs = report.pods.iter().filter(|pod| pod.is_ready());
