@@ -428,9 +428,11 @@ fn a_partition_keeps_the_pods_below_it() {
     let mut fleet = Fleet::new(4, ordered_from(2), false);
     fleet.edit("b");
     fleet.settle();
+    // workloads 26
     assert_eq!(fleet.versions(), ["a", "a", "b", "b"]);
     fleet.updates = ordered_from(0);
     fleet.settle();
+    // workloads 26
     assert_eq!(fleet.versions(), ["b"; 4]);
     fleet.updates.policy = UpdatePolicy::OnDelete;
     fleet.edit("c");
