@@ -35,7 +35,7 @@ use anyhow::Context as _;
 use common::alone::Alone;
 use common::cluster::{Options, programs};
 use common::writes::{Kills, Load, watch_changes, write_and_kill};
-use common::{Bed, sleeper};
+use common::{Bed, eventually, sleeper};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -195,6 +195,12 @@ async fn beside_a_cluster(
 ) -> anyhow::Result<Vec<Figure>> {
     let cluster = Options::default().without_scheduler().start().await;
     let theirs: Api<Pod> = Api::namespaced(cluster.admin().await, "default");
+    // Without it no pod can be made.
+    eventually("the ServiceAccount of pods", || {
+        let found = cluster.try_kubectl(&["get", "serviceaccount", "default"]);
+        found.ok()
+    })
+    .await;
     // As many objects of the same size; nothing runs there.
     for mut pod in pods.list(&ListParams::default()).await?.items {
         let status = pod.status.take();
