@@ -23,11 +23,6 @@ clean_up_more() {
     export PATH="$PATH:/usr/sbin:/sbin"
     cluster_down
 }
-# `kubectl` with a line that says so.
-kubectl_shown() {
-    printf '   $ kubectl %s\n' "$*"
-    kubectl "$@" 2>&1 | sed 's/^/   /'
-}
 # What kubectl prints of a pod, by jsonpath; nothing when there is no such pod.
 pod() { kubectl get pod "$1" --ignore-not-found --output "jsonpath=$2"; }
 pod_is() { [ "$(pod "$1" "$2" 2>/dev/null)" = "$3" ]; }

@@ -23,6 +23,11 @@ show() {
     printf '   $ %s\n' "$*"
     "$@" 2>&1 | sed 's/^/   /'
 }
+# `kubectl` with a line that says so; the demo says which kubectl that is.
+kubectl_shown() {
+    printf '   $ kubectl %s\n' "$*"
+    kubectl "$@" 2>&1 | sed 's/^/   /'
+}
 
 # ---- the binary -----------------------------------------------------------------------------
 

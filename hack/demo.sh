@@ -184,11 +184,7 @@ note "'orders' was edited, so it is another pod with another address; its data i
 
 title "kubectl apply -f, with no cluster: the agent answers kubectl itself"
 kubectl="$(command -v kubectl || printf %s "$KUBE_BIN/kubectl")"
-# `kubectl` with a line that says so.
-kubectl_shown() {
-    printf '   $ kubectl %s\n' "$*"
-    "$kubectl" --kubeconfig "$root/kubeconfig" --cache-dir "$root/kubectl-cache" "$@" 2>&1 | sed 's/^/   /'
-}
+kubectl() { "$kubectl" --kubeconfig "$root/kubeconfig" --cache-dir "$root/kubectl-cache" "$@"; }
 cat >"$root/hello.yaml" <<'YAML'
 apiVersion: apps/v1
 kind: Deployment

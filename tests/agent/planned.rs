@@ -1,4 +1,4 @@
-//! What `mirrorlet plan` says of an edit of a workload is what becomes of its pods.
+//! An edit of a workload does to its pods what `mirrorlet plan` said before.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -25,6 +25,18 @@ pub enum Include {
     None,
 }
 
+/// The columns of what keeps a number of pods.
+const REPLICA_SETS: &[&str] = &[
+    "Name",
+    "#Desired",
+    "#Current",
+    "#Ready",
+    "Age",
+    "~Containers",
+    "~Images",
+    "~Selector",
+];
+
 /// The columns of each resource. `~` stands before those that only `-o wide` shows, `#` before
 /// numbers, `?` before what is true or false.
 static COLUMNS: &[(&str, &[&str])] = &[
@@ -135,32 +147,8 @@ static COLUMNS: &[(&str, &[&str])] = &[
         "statefulsets",
         &["Name", "Ready", "Age", "~Containers", "~Images"],
     ),
-    (
-        "replicationcontrollers",
-        &[
-            "Name",
-            "#Desired",
-            "#Current",
-            "#Ready",
-            "Age",
-            "~Containers",
-            "~Images",
-            "~Selector",
-        ],
-    ),
-    (
-        "replicasets",
-        &[
-            "Name",
-            "#Desired",
-            "#Current",
-            "#Ready",
-            "Age",
-            "~Containers",
-            "~Images",
-            "~Selector",
-        ],
-    ),
+    ("replicationcontrollers", REPLICA_SETS),
+    ("replicasets", REPLICA_SETS),
     (
         "controllerrevisions",
         &["Name", "Controller", "Revision", "Age"],
