@@ -9,13 +9,23 @@ cd "$REPO"
 CARGO="${CARGO:-cargo}"
 MAKE="${MAKE:-make}"
 
+# How many of the last lines that failed tests printed are repeated in the end.
+REPEATED=400
+
 before="$(mktemp)"
+FAILURES="$(mktemp)"
+export FAILURES
 hack/left.sh before "$before"
 finish() {
     local status=$?
     trap - EXIT INT TERM
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
-    rm -f "$before"
+    # Of a long output only the end is seen.
+    if [ -s "$FAILURES" ]; then
+        echo "== What the failed tests printed, without backtraces:"
+        grep -vE '^ +[0-9]+: |^ +at /|^stack backtrace:' "$FAILURES" | tail -n "$REPEATED"
+    fi
+    rm -f "$before" "$FAILURES"
     exit "$status"
 }
 trap finish EXIT
