@@ -13,7 +13,7 @@ use mirrorlet_apimachinery::resources::Target;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{meta, patch};
-use mirrorlet_core::api::core::EphemeralContainer;
+use mirrorlet_core::api::{self, core::EphemeralContainer};
 use mirrorlet_core::rollout::Command;
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ fn added(before: &Value, after: &Value) -> Result<Vec<EphemeralContainer>, Statu
         check(container, before, &mut |reason, field, message| {
             cause(reason, format!("{place}.{field}"), message);
         });
-        match serde_json::from_value(with_defaults(container.clone())) {
+        match api::read(&with_defaults(container.clone())) {
             Ok(container) => added.push(container),
             Err(error) => cause(
                 "FieldValueInvalid",

@@ -12,7 +12,7 @@ use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::LEASES;
 use mirrorlet_apimachinery::status::{Cause, Status};
-use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::{self, Timestamp};
 use serde_json::{Value, json};
 
 use super::project::{seconds, uid_of};
@@ -62,7 +62,7 @@ impl Leases {
 
 /// Checks the form of a lease.
 pub(super) fn check(object: &Value) -> Result<(), Status> {
-    let spec: Result<LeaseSpec, _> = serde_json::from_value(match &object["spec"] {
+    let spec: Result<LeaseSpec, String> = api::read(&match &object["spec"] {
         Value::Null => json!({}),
         spec => spec.clone(),
     });
@@ -80,7 +80,7 @@ pub(super) fn check(object: &Value) -> Result<(), Status> {
         ))
     };
     match spec {
-        Err(error) => invalid("spec", error.to_string()),
+        Err(error) => invalid("spec", error),
         Ok(spec) if spec.lease_duration_seconds.is_some_and(|s| s <= 0) => {
             let message = "must be greater than 0".to_owned();
             invalid("spec.leaseDurationSeconds", message)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mirrorlet_apimachinery::meta;
-use mirrorlet_core::api::{Pod, keys};
+use mirrorlet_core::api::{self, Pod, keys};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::qos_class;
 use mirrorlet_core::workload::revisions::template_hash;
@@ -175,7 +175,7 @@ fn unscheduled(pod: &mut Value) {
     if let Some(spec) = pod["spec"].as_object_mut() {
         spec.remove("nodeName");
     }
-    let typed = serde_json::from_value(pod.clone());
+    let typed = api::read(pod);
     let quality = typed.map_or(Value::Null, |pod| qos_class(&pod).into());
     pod["status"] = json!({
         "phase": "Pending",

@@ -3,7 +3,7 @@
 //! Upstream: `printPod` of `pkg/printers/internalversion/printers.go`.
 
 use mirrorlet_core::api::core::{ContainerStatus, PodStatus};
-use mirrorlet_core::api::{Pod, Timestamp};
+use mirrorlet_core::api::{self, Pod, Timestamp};
 use mirrorlet_core::clock::age;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
@@ -15,8 +15,7 @@ use crate::meta;
 
 /// The cells of a pod's row.
 pub(super) fn pod_cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    use serde::Deserialize as _;
-    let pod = Pod::deserialize(object).unwrap_or_default();
+    let pod: Pod = api::read(object).unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
     let (word, _) = printed_status(&pod, &status);
     let (ready, total) = ready(&pod, &status);

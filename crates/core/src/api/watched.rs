@@ -18,10 +18,22 @@ pub struct Watched<K>(pub K);
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Watched<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = serde_json::Value::deserialize(deserializer)?;
-        serde_json::from_str(&json.to_string())
-            .map(Self)
-            .map_err(D::Error::custom)
+        read(&json).map(Self).map_err(D::Error::custom)
     }
+}
+
+/// Reads an object by way of its text: a type that is also read from values has a second reader,
+/// as large as the first.
+///
+/// # Errors
+///
+/// What is wrong with it, without a place in the text, which nobody has seen.
+pub fn read<T: DeserializeOwned>(json: &serde_json::Value) -> Result<T, String> {
+    serde_json::from_str(&json.to_string()).map_err(|error| {
+        let said = error.to_string();
+        let words = said.rsplit_once(" at line ").map(|(words, _)| words);
+        words.unwrap_or(&said).to_owned()
+    })
 }
 
 impl<K: Resource> Resource for Watched<K> {
@@ -70,5 +82,10 @@ mod tests {
         let text = r#"{"apiVersion":"v1","kind":"Pod","spec":{"containers":7}}"#;
         let error = serde_json::from_str::<Watched<Pod>>(text).unwrap_err();
         assert!(error.to_string().contains("invalid type"), "{error}");
+        let value = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            read::<Pod>(&value).unwrap_err(),
+            "invalid type: integer `7`, expected a sequence"
+        );
     }
 }
