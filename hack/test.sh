@@ -23,7 +23,7 @@ finish() {
     # Of a long output only the end is seen.
     if [ -s "$FAILURES" ]; then
         echo "== What the failed tests printed, without backtraces:"
-        grep -vE '^ +[0-9]+: |^ +at /|^stack backtrace:' "$FAILURES" | tail -n "$REPEATED"
+        grep -vE '^ +[0-9]+: |^ +at |^stack backtrace:|^note: ' "$FAILURES" | tail -n "$REPEATED"
     fi
     rm -f "$before" "$FAILURES"
     exit "$status"

@@ -202,6 +202,7 @@ async fn the_last_of_many_edits_during_a_grace_has_the_mirror() {
     let before = bed.until_mirrored("web").await;
     bed.until_traps("web").await;
     let old = bed.running_id("web");
+    let first = agent.until_running("web").await;
     for edit in 0..30 {
         let script = format!("echo {edit}; {QUIET}");
         bed.write("web.yaml", &bed.pod("web", IMAGE, 1, &script));
@@ -225,6 +226,10 @@ async fn the_last_of_many_edits_during_a_grace_has_the_mirror() {
         Ok(())
     })
     .await;
+    // The agent says what it waits for, should it never come.
+    agent
+        .until_pod("web", |pod| pod.uid != first.uid && pod.status == "Running")
+        .await;
     let after = bed
         .until_mirror("web", |pod| is_ready(pod) && uid(pod) != uid(&before))
         .await;
