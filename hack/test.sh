@@ -9,7 +9,7 @@ cd "$REPO"
 CARGO="${CARGO:-cargo}"
 MAKE="${MAKE:-make}"
 
-# How many of the last lines that failed tests printed are repeated in the end.
+# How many lines of what failed tests printed are repeated at the end.
 REPEATED=400
 
 before="$(mktemp)"

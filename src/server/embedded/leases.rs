@@ -62,10 +62,10 @@ impl Leases {
 
 /// Checks the form of a lease.
 pub(super) fn check(object: &Value) -> Result<(), Status> {
-    let spec: Result<LeaseSpec, String> = api::read(&match &object["spec"] {
-        Value::Null => json!({}),
-        spec => spec.clone(),
-    });
+    let spec: Result<LeaseSpec, String> = match &object["spec"] {
+        Value::Null => Ok(LeaseSpec::default()),
+        spec => api::read(spec),
+    };
     let invalid = |field: &str, message: String| {
         let cause = Cause {
             reason: "FieldValueInvalid",

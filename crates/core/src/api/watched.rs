@@ -22,12 +22,12 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Watched<K> {
     }
 }
 
-/// Reads an object by way of its text: a type that is also read from values has a second reader,
-/// as large as the first.
+/// Reads an object from a JSON value. It is written to text and read from that: serde would compile a
+/// second decoder of the type for values, as large as the one for text.
 ///
 /// # Errors
-///
-/// What is wrong with it, without a place in the text, which nobody has seen.
+/// The decoder's message, without the line and column: they are of the text that is written here,
+/// not of the user's file or request.
 pub fn read<T: DeserializeOwned>(json: &serde_json::Value) -> Result<T, String> {
     serde_json::from_str(&json.to_string()).map_err(|error| {
         let said = error.to_string();
