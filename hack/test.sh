@@ -14,23 +14,33 @@ REPEATED=400
 
 before="$(mktemp)"
 FAILURES="$(mktemp)"
-export FAILURES
+FLAKY="$(mktemp)"
+export FAILURES FLAKY
 hack/left.sh before "$before"
+watch=""
 finish() {
     local status=$?
     trap - EXIT INT TERM
+    [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
     if [ -s "$FAILURES" ]; then
         echo "== What the failed tests printed, without backtraces:"
         grep -vE '^ +[0-9]+: |^ +at |^stack backtrace:|^note: ' "$FAILURES" | tail -n "$REPEATED"
     fi
-    rm -f "$before" "$FAILURES"
+    if [ -s "$FLAKY" ]; then
+        echo "== Flaky: failed, and passed the second time, each a defect of product, test or machine:"
+        cat "$FLAKY"
+    fi
+    rm -f "$before" "$FAILURES" "$FLAKY"
     exit "$status"
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+hack/engine-watch.sh "$FAILURES" &
+watch=$!
 
 "$MAKE" check
 "$MAKE" chart

@@ -68,6 +68,13 @@ pub fn docker_host() -> String {
     std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned())
 }
 
+/// The docker client, which gives up an Engine that doesn't answer: a test that hangs says nothing.
+pub fn docker_client() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["300", "docker"]);
+    command
+}
+
 /// A root directory with its manifests, and what an agent on it owns.
 pub struct Bed {
     pub root: TempDir,
@@ -253,7 +260,7 @@ impl Bed {
 
     /// Runs the docker client against this bed's Engine; fails when it fails.
     pub fn docker(&self, args: &[&str]) -> String {
-        let output = Command::new("docker")
+        let output = docker_client()
             .arg("-H")
             .arg(&self.docker)
             .args(args)

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::cluster::unique;
 use crate::common::dockerd::{Dockerd, run};
-use crate::common::{Bed, IMAGE, eventually, free_port, sleeper, unmount_all};
+use crate::common::{Bed, IMAGE, docker_client, eventually, free_port, sleeper, unmount_all};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use serde_json::json;
 
@@ -144,7 +144,7 @@ impl Contained {
             "--root",
             root,
         ];
-        let mut docker = Command::new("docker");
+        let mut docker = docker_client();
         let output = docker
             .args(["-H", &self.bed.docker])
             .args(asked)
@@ -179,7 +179,7 @@ impl Contained {
             })
             .await;
         let log = self.bed.docker(&["logs", &self.name]);
-        let all = Command::new("docker")
+        let all = docker_client()
             .args(["-H", &self.bed.docker, "logs", &self.name])
             .output()
             .unwrap();
@@ -195,12 +195,12 @@ impl Drop for Contained {
     fn drop(&mut self) {
         let owner = self.status().map(|report| report.agent.owner);
         if std::thread::panicking() {
-            let log = Command::new("docker")
+            let log = docker_client()
                 .args(["-H", &self.bed.docker, "logs", "--tail", "30", &self.name])
                 .output();
             eprintln!("{}", String::from_utf8_lossy(&log.unwrap().stderr));
         }
-        let mut docker = Command::new("docker");
+        let mut docker = docker_client();
         let _ = docker
             .args(["-H", &self.bed.docker, "rm", "-f", &self.name])
             .output();

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Watches the Engine of DOCKER_HOST until it is stopped itself. An Engine that answers no more would
+# have each test wait for its deadline and tell nobody why: what it waits for is said, from the stacks
+# of its goroutines, and if hack/docker-up.sh started it, it is started anew. An Engine of others is
+# left alone.
+#
+#   hack/engine-watch.sh FILE   what it says is added to FILE, too
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# Between two looks.
+EVERY_SECONDS=20
+# An Engine that takes longer than that, this often in a row, hangs. With its tests on all cores, a
+# look takes two seconds.
+ANSWER_SECONDS=60
+TIMES=2
+# How many kinds of stacks are said, and how deep.
+KINDS=15
+DEPTH=6
+
+[ "$#" = 1 ] || die "usage: hack/engine-watch.sh FILE"
+said="$1"
+pidfile="$DEV_DIR/dockerd.pid"
+
+# To look at a container takes its lock, which is what a call that hangs holds. That a container is
+# gone meanwhile is an answer.
+look() {
+    local ids
+    ids="$(timeout "$ANSWER_SECONDS" docker ps --all --quiet)" || return
+    [ -z "$ids" ] || {
+        # shellcheck disable=SC2086
+        timeout "$ANSWER_SECONDS" docker inspect --format . $ids >/dev/null 2>&1 || [ "$?" != 124 ]
+    }
+}
+
+# stacks FILE: the goroutines that have waited for a minute and more, by what they wait in and for whom
+# in the Engine, most first.
+stacks() {
+    awk -v depth="$DEPTH" '
+        /^goroutine / { waits = / minutes\]/; kind = ""; frames = 0; ours = 0; next }
+        /^$/ { if (waits && ours) count[kind]++; waits = 0; next }
+        waits && /^[^\t ]/ && !/^created by/ {
+            engine = /docker\/(docker\/[a-uw-z]|libnetwork)/
+            if ((engine || frames == 0) && frames < depth) {
+                frames++; ours += engine; sub(/\([^()]*\)$/, ""); kind = kind " < " $0
+            }
+        }
+        END { for (kind in count) print count[kind] kind }' "$1" \
+        | sed 's,github.com/docker/,,g' | sort -rn | sed -n "1,${KINDS}p"
+}
+
+report() {
+    local pid="$1" dump
+    printf '== The Engine has not answered for %s s\n' "$((ANSWER_SECONDS * TIMES))"
+    uptime
+    free -m | sed -n 2p
+    df -h /var/lib/docker "${TMPDIR:-/tmp}" 2>/dev/null | sed 1d
+    ps -e -o pcpu=,rss=,stat=,args= --sort -pcpu | cut -c 1-120 | sed -n 1,8p
+    [ -n "$pid" ] || { echo "it is not one that hack/docker-up.sh started"; return; }
+    # It writes all stacks into a file below its directory of state.
+    kill -USR1 "$pid" || true
+    sleep 5
+    dump="$(find /var/run/docker -maxdepth 1 -name 'goroutine-stacks-*' -newer "$pidfile" -print 2>/dev/null | sort | tail -n 1)"
+    [ -n "$dump" ] || { echo "it wrote no stacks"; return; }
+    stacks "$dump"
+    tail -n 15 "$DEV_DIR/dockerd.log"
+}
+
+missed=0
+while sleep "$EVERY_SECONDS"; do
+    if look; then
+        missed=0
+        continue
+    fi
+    missed=$((missed + 1))
+    [ "$missed" -ge "$TIMES" ] || continue
+    missed=0
+    pid="$(cat "$pidfile" 2>/dev/null || true)"
+    { [ -n "$pid" ] && is_alive dockerd "$pid"; } || pid=""
+    report "$pid" 2>&1 | tee -a "$said" >&2
+    [ -n "$pid" ] || continue
+    say "starting the Engine anew …"
+    "$REPO/hack/docker-down.sh" || kill -KILL "$pid"
+    rm -f "$pidfile"
+    "$REPO/hack/docker-up.sh" || true
+done
