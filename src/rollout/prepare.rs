@@ -155,18 +155,18 @@ impl Task {
     }
 }
 
-/// The result of a call, and when to try again. A runtime that is away says nothing about the pod.
+/// The result of a call, and when to try again. A runtime that is away or slow says nothing about the pod.
 fn outcome(prepared: Result<(), SyncError>) -> (Preparation, Option<Duration>) {
     match prepared {
         Ok(()) => (Preparation::Done, None),
         Err(error) => {
             let retry = error.retry_after.unwrap_or(RETRY).max(RETRY_MIN);
-            let outcome = match error.reason {
-                SyncErrorReason::RuntimeUnavailable => Preparation::UnderWay,
-                reason => {
-                    let cause = Cause::new(reason.to_string(), error.message);
-                    Preparation::Failed(cause.of_field(error.field))
-                }
+            let passes = error.passing || error.reason == SyncErrorReason::RuntimeUnavailable;
+            let outcome = if passes {
+                Preparation::UnderWay
+            } else {
+                let cause = Cause::new(error.reason.to_string(), error.message);
+                Preparation::Failed(cause.of_field(error.field))
             };
             (outcome, Some(retry))
         }

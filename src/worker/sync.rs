@@ -13,6 +13,7 @@ use mirrorlet_core::api::{Pod, PodUid, core};
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
 use mirrorlet_core::spec;
+use mirrorlet_core::status::CONTAINER_CREATING;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncErrorReason};
 
@@ -344,7 +345,11 @@ impl Worker {
             );
             if let (true, Some(error)) = (starts, &r.error) {
                 let waiting = Waiting {
-                    reason: error.reason.to_string().into(),
+                    reason: if error.passing {
+                        CONTAINER_CREATING.into()
+                    } else {
+                        error.reason.to_string().into()
+                    },
                     message: error.message.as_str().into(),
                 };
                 self.failures.insert(r.target.as_str().into(), waiting);

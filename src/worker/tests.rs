@@ -278,6 +278,30 @@ async fn a_failed_round_is_tried_again_after_ten_to_fifteen_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_says_nothing_about_a_pod_is_no_reason_of_its_containers() {
+    let bed = Bed::start();
+    let refused = SyncError::new(SyncErrorReason::RunContainerError, "no");
+    for (error, reason) in [
+        (refused.clone(), "RunContainerError"),
+        (refused.passing(), "ContainerCreating"),
+    ] {
+        bed.fake.fail_next_starts("app", 1, error);
+        bed.want(&[&pod("a")]);
+        let waits = |view: &PodView| {
+            let status = view.status.as_ref()?.container_statuses.as_ref()?.first()?;
+            let waiting = status.state.as_ref()?.waiting.as_ref()?;
+            let is_it = waiting.message.as_deref() == Some("no");
+            waiting.reason.clone().filter(|_| is_it)
+        };
+        // rollouts M7
+        bed.until_view("a", |view| view.and_then(waits).as_deref() == Some(reason))
+            .await;
+        bed.want(&[]);
+        bed.until_gone("a").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_a_runtime_that_is_away() {
     let bed = Bed::start();
     bed.want(&[&pod("a")]);

@@ -1,8 +1,8 @@
 //! An Engine that loses, doubles, delays and reorders events, fails, hangs and lies about what it
 //! did. Whatever it does: no container runs twice, restart counts are right, and nothing that is
 //! not concerned waits.
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::history::History;
@@ -263,6 +263,47 @@ async fn a_start_that_fails_once_is_tried_again() {
         error,
     })
     .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_is_not_given_up_because_the_engine_is_slow() {
+    /// Of the starts since it was set to 0, the second fails.
+    struct Slow(Arc<AtomicUsize>);
+
+    #[async_trait]
+    impl Script for Slow {
+        async fn before(&self, call: &Call) -> Before {
+            if call.operation == Operation::StartContainer
+                && self.0.fetch_add(1, Ordering::SeqCst) == 1
+            {
+                return Before::Fail(timeout("start"));
+            }
+            Before::Proceed
+        }
+    }
+
+    let bed = Bed::new();
+    let manifest = |image: &str| {
+        sleeper_of("web", image).replace(
+            "\nspec:",
+            "\n  annotations: {mirrorlet.dev/min-ready-seconds: \"1\"}\nspec:",
+        )
+    };
+    bed.write("web.yaml", &manifest(common::IMAGE));
+    let starts = Arc::new(AtomicUsize::new(usize::MAX / 2));
+    let engine = ScriptedEngine::new(&bed.docker, Slow(Arc::clone(&starts)));
+    let agent = bed.agent_over(engine).await;
+    let old = agent.until_running("web").await;
+    bed.until_healthy(1).await;
+    // The first start is that of the new sandbox, the second that of the new container.
+    starts.store(0, Ordering::SeqCst);
+    bed.write("web.yaml", &manifest(IMAGE_2));
+    // rollouts M7
+    agent
+        .until_pod("web", |pod| pod.uid != old.uid && pod.rollout.is_none())
+        .await;
+    assert!(starts.load(Ordering::SeqCst) > 2);
     agent.stop().await;
 }
 

@@ -74,6 +74,9 @@ pub struct SyncError {
     pub retry_after: Option<Duration>,
     /// The field of the pod that it is about, where there is one: `spec.containers[0].image`.
     pub field: Option<String>,
+    /// Whether it says nothing about the pod: the Engine didn't answer in time, the call collided with
+    /// another, or the pod is being stopped. No version is given up for it.
+    pub passing: bool,
 }
 
 impl SyncError {
@@ -84,6 +87,16 @@ impl SyncError {
             message: message.into(),
             retry_after: None,
             field: None,
+            passing: false,
+        }
+    }
+
+    /// The same, saying nothing about the pod.
+    #[must_use]
+    pub fn passing(self) -> Self {
+        Self {
+            passing: true,
+            ..self
         }
     }
 

@@ -21,7 +21,7 @@ const EXIT_CODE_UNKNOWN: i32 = 137;
 /// Reason of such a container.
 const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Waiting reason of a container whose turn has come.
-pub(super) const CONTAINER_CREATING: &str = "ContainerCreating";
+pub const CONTAINER_CREATING: &str = "ContainerCreating";
 /// Waiting reason of a container in a pod with init containers.
 pub(super) const POD_INITIALIZING: &str = "PodInitializing";
 

@@ -26,6 +26,7 @@ mod qos;
 mod tests;
 mod user;
 
+pub use containers::CONTAINER_CREATING;
 pub use printed::{is_ready, printed_status};
 pub use qos::qos_class;
 

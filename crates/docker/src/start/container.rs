@@ -14,7 +14,7 @@ use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, Kind, Request, SeccompWanted, container_request,
     seccomp_wanted,
 };
-use super::{Round, Start, Starter, Up, refuses_oom_score, runtime_error, tell_notes};
+use super::{EngineError, Round, Start, Starter, Up, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::PullSecrets;
@@ -60,18 +60,20 @@ impl Starter {
             Err(error) if refuses_oom_score(&error) => {
                 self.facts.learn_no_negative_oom_score();
                 let _ = self.remains.remove(&id).await;
+                let error = SyncError::new(SyncErrorReason::RunContainerError, error.to_string());
                 Err(SyncError {
                     retry_after: Some(std::time::Duration::ZERO),
-                    ..SyncError::new(SyncErrorReason::RunContainerError, error.to_string())
+                    ..error.passing()
                 })
             }
             Err(error) => {
                 // Collectors find out why it failed.
                 self.logs.link_log(&id).await;
-                Err(SyncError::new(
-                    reason_of(&error, SyncErrorReason::RunContainerError),
-                    error.to_string(),
-                ))
+                // The container or its sandbox was removed meanwhile.
+                let passing = says_nothing(&error) || error.is_not_found();
+                let reason = reason_of(&error, SyncErrorReason::RunContainerError);
+                let error = SyncError::new(reason, error.to_string());
+                Err(if passing { error.passing() } else { error })
             }
             Ok(()) => {
                 self.logs.link_log(&id).await;
@@ -223,10 +225,10 @@ impl Starter {
                     image = self.image(round.pod, container, policy, secrets).await?;
                 }
                 Err(error) => {
-                    return Err(SyncError::new(
-                        reason_of(&error, SyncErrorReason::CreateContainerError),
-                        error.to_string(),
-                    ));
+                    let passing = says_nothing(&error);
+                    let reason = reason_of(&error, SyncErrorReason::CreateContainerError);
+                    let error = SyncError::new(reason, error.to_string());
+                    return Err(if passing { error.passing() } else { error });
                 }
             }
         }
@@ -380,9 +382,19 @@ fn needs_pod_ips(container: &Container) -> bool {
     })
 }
 
+/// Whether a failed call says nothing about the container that it is for: it wasn't answered, or
+/// collided with what else goes on.
+fn says_nothing(error: &EngineError) -> bool {
+    match error {
+        EngineError::Unavailable { .. } | EngineError::Timeout { .. } => true,
+        EngineError::Api { .. } | EngineError::Decode { .. } => error.is_conflict(),
+    }
+}
+
 pub(super) fn cancelled() -> SyncError {
     SyncError::new(
         SyncErrorReason::RunContainerError,
         "the pod is being stopped",
     )
+    .passing()
 }
