@@ -156,6 +156,10 @@ endif
 day: ## the commands of docs/day.md print what the page has, on a Docker Engine of its own (three minutes)
 	hack/day.sh
 
+.PHONY: test-kubeadm
+test-kubeadm: ## the commands of docs/control-plane.md: kubeadm init, upgrade and join with the agent as kubelet, on machines of their own (three minutes)
+	hack/kubeadm.sh
+
 run: ## the agent on a copy of examples/, left running
 	hack/docker-up.sh
 	hack/images.sh

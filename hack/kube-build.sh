@@ -4,7 +4,8 @@
 # again, so a second run takes no time. Cold, on two cores, the four take about nine minutes.
 #
 #   hack/kube-build.sh            etcd (a Debian package), kube-apiserver, kube-controller-manager, kube-scheduler, kubectl
-#   hack/kube-build.sh NAME…      these besides: kubelet, and Kubernetes' own test programs e2e.test, e2e_node.test, ginkgo, agnhost
+#   hack/kube-build.sh NAME…      these besides: kubelet, kubeadm, etcd (of the version that kubeadm runs), and Kubernetes' own
+#                                 test programs e2e.test, e2e_node.test, ginkgo, agnhost
 #   hack/kube-build.sh --only NAME…   these and nothing else
 #
 # And the programs of this repository, each built again when its source has changed: streamclient, a
@@ -45,6 +46,7 @@ derive() {
 build() {
     local program="$1" file="$2" package command=build flags=()
     case "$program" in
+        etcd) package=go.etcd.io/etcd/server/v3 ;;
         ginkgo) package=github.com/onsi/ginkgo/v2/ginkgo ;;
         agnhost) package=k8s.io/kubernetes/test/images/agnhost ;;
         e2e.test) package=k8s.io/kubernetes/test/e2e command=test flags=(-c) ;;

@@ -4,6 +4,7 @@
 # to be run.
 #
 # MIRRORLET: the binary to use, instead of building one.
+# MACHINE_BARE=true, set before it is sourced: without Compose and the registry.
 # shellcheck shell=bash
 
 # Bounds in seconds: many times what a step takes on a slow machine.
@@ -18,8 +19,10 @@ if [ -z "${MACHINE:-}" ]; then
     need jq jq
     need dockerd docker.io iptables
     need docker docker-cli
-    "$REPO/hack/registry.sh"
-    "$REPO/hack/compose-build.sh" >/dev/null
+    if [ "${MACHINE_BARE:-false}" = false ]; then
+        "$REPO/hack/registry.sh"
+        "$REPO/hack/compose-build.sh" >/dev/null
+    fi
     if [ -z "${MIRRORLET:-}" ]; then
         say "building mirrorlet (the first time takes some minutes) …"
         (cd "$REPO" && cargo build --locked --bin mirrorlet)
@@ -113,5 +116,7 @@ chmod 755 "$MACHINE/bin/docker"
 export PATH="$MACHINE/bin:$PATH"
 
 start_engine
-"$REPO/hack/images.sh" 2>/dev/null
-start_registry 5000
+if [ "${MACHINE_BARE:-false}" = false ]; then
+    "$REPO/hack/images.sh" 2>/dev/null
+    start_registry 5000
+fi

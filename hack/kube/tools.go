@@ -11,6 +11,10 @@ import (
 	_ "k8s.io/kubectl/pkg/cmd"
 	_ "k8s.io/kubernetes/cmd/kubelet/app"
 
+	// A control plane as static pods (hack/kubeadm.sh).
+	_ "go.etcd.io/etcd/server/v3/etcdmain"
+	_ "k8s.io/kubernetes/cmd/kubeadm/app"
+
 	// Its own word on a Node (hack/conformance).
 	_ "github.com/onsi/ginkgo/v2/ginkgo/command"
 	_ "k8s.io/kubernetes/test/e2e"
