@@ -500,6 +500,28 @@ async fn the_versions_of_a_workload_are_listed_and_undone_by_kubectl() {
     // embedded 41
     assert_eq!(numbers("sts/row"), ["2", "3"]);
 
+    // And those of a DaemonSet.
+    let daemon_set = |image: &str| {
+        deployment(1, image)
+            .replace("kind: Deployment", "kind: DaemonSet")
+            .replace("  replicas: 1\n", "")
+            .replace("{name: d}", "{name: ds}")
+            .replace("app: d", "app: ds")
+    };
+    alone.kubectl_with(&STDIN, &daemon_set(IMAGE));
+    status("ds/ds");
+    alone.kubectl(&["set", "image", "ds/ds", &format!("web={IMAGE_2}")]);
+    status("ds/ds");
+    // embedded 43
+    assert_eq!(numbers("ds/ds"), ["1", "2"]);
+    let first = history("ds/ds", &["--revision=1"]);
+    assert!(first.contains(&format!("Image:\t{IMAGE}\n")), "{first}");
+    alone.kubectl(&["rollout", "undo", "ds/ds"]);
+    status("ds/ds");
+    assert_eq!(edition("ds"), "1\n");
+    // embedded 43
+    assert_eq!(numbers("ds/ds"), ["2", "3"]);
+
     // A Deployment of a manifest has a history, and is changed in its file.
     let manifest = |image: &str| {
         deployment(1, image)

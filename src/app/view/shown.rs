@@ -34,10 +34,8 @@ impl View {
         for (key, workload) in staying(&workloads) {
             let members = members(&key, &merged, &pods, &histories);
             standings.push(report(workload, &members, &waits(&merged, &key)));
-            // Its pods are updated together.
-            if !workload.template_hash.is_empty() {
-                known.insert(key, revisions(workload, histories.values(), &members));
-            }
+            let versions = revisions(workload, histories.values(), &members);
+            known.insert(key, versions);
         }
         Shown {
             pods: self.shown_pods(&merged),

@@ -109,6 +109,7 @@ fn label_version(pod: &Pod, metadata: &mut serde_json::Map<String, Value>) {
     };
     let (key, value) = match owner.kind {
         WorkloadKind::Deployment => (HASH_LABEL, short_hash(template_hash(pod)).to_owned()),
+        WorkloadKind::DaemonSet => (REVISION_LABEL, short_hash(template_hash(pod)).to_owned()),
         _ => (REVISION_LABEL, name),
     };
     let labels = metadata.entry("labels").or_insert_with(|| json!({}));

@@ -3,7 +3,8 @@
 //!
 //! Upstream: `pkg/controller/deployment/sync.go` (`getNewReplicaSet`),
 //! `pkg/controller/deployment/util/deployment_util.go` (`SetNewReplicaSetAnnotations`),
-//! `pkg/controller/statefulset/stateful_set_utils.go` (`newRevision`, `getPatch`).
+//! `pkg/controller/statefulset/stateful_set_utils.go` (`newRevision`, `getPatch`),
+//! `pkg/controller/daemon/update.go` (`snapshot`, `getPatch`).
 
 use mirrorlet_apimachinery::meta;
 use mirrorlet_core::api::Timestamp;
@@ -18,7 +19,8 @@ use super::project::{seconds, uid_of};
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 /// The label by which a `ReplicaSet` selects its pods.
 pub(super) const HASH_LABEL: &str = "pod-template-hash";
-/// The label of a `StatefulSet`'s pods with the name of their version.
+/// The label of a `StatefulSet`'s pods with the name of their version, and of a `DaemonSet`'s with the
+/// hash at its end.
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 /// The annotation of kubectl with what it applied last, which no version has.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -76,7 +78,7 @@ pub(super) fn objects(
             };
             replica_set(workload, revision, metadata, replicas)
         } else {
-            controller_revision(revision, metadata)
+            controller_revision(revision, kind, metadata)
         }
     });
     made.collect()
@@ -137,8 +139,16 @@ fn replica_set(
     })
 }
 
-fn controller_revision(revision: &WorkloadRevision, mut metadata: Value) -> Value {
-    metadata["labels"][REVISION_LABEL] = metadata["name"].clone();
+fn controller_revision(
+    revision: &WorkloadRevision,
+    kind: WorkloadKind,
+    mut metadata: Value,
+) -> Value {
+    metadata["labels"][REVISION_LABEL] = if kind == WorkloadKind::DaemonSet {
+        short_hash(&revision.template_hash).into()
+    } else {
+        metadata["name"].clone()
+    };
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.remove("generation");
     }
@@ -242,5 +252,17 @@ mod tests {
         let template = &revision["data"]["spec"]["template"];
         assert_eq!(template["$patch"], "replace");
         assert_eq!(template["spec"]["containers"][0]["image"], "a");
+    }
+
+    #[test]
+    fn a_version_of_a_daemon_set_has_its_hash_as_label() {
+        let (set, kind) = (workload("DaemonSet"), WorkloadKind::DaemonSet);
+        let versions = [revision(1, "a", 1, true)];
+        let made = objects(&set, kind, &versions, Timestamp::UNIX_EPOCH);
+        assert_eq!(made[0]["kind"], "ControllerRevision");
+        assert_eq!(made[0]["metadata"]["name"], "web-a012345678");
+        let label = &made[0]["metadata"]["labels"][REVISION_LABEL];
+        // embedded 43
+        assert_eq!(label, "a012345678");
     }
 }

@@ -85,11 +85,16 @@ pub(super) fn build_workload(
     let mut template_hash = String::new();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::WORKLOAD.to_owned(), key.owner());
-    if let Some(updates) = &expansion.updates {
+    if matches!(
+        kind,
+        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet
+    ) {
         // Of all pods: the name of one is no part of it.
         let hash = uid::static_uid(&pod_document(&key.name, kind, canonical), ctx);
         template_hash = hash.to_string();
         annotations.insert(keys::TEMPLATE.to_owned(), template_hash.clone());
+    }
+    if let Some(updates) = &expansion.updates {
         annotations.insert(keys::UPDATES.to_owned(), updates.annotation());
     }
     for (name, value) in expansion.annotations {

@@ -58,6 +58,10 @@ pub fn revisions<'a>(
         let (Some(template), hash) = (&revision.template, template_hash(&revision.pod)) else {
             continue;
         };
+        // Kept by a release that noted no templates.
+        if hash.is_empty() {
+            continue;
+        }
         let mut hashes = vec![hash];
         all.retain(|(known, of_known, pod)| {
             let is_same = known.template_hash == hash || is_same_version(pod, &revision.pod);
