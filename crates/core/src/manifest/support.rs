@@ -57,6 +57,8 @@ const SCHEDULING: Verdict =
 const LABELS: Verdict = OnNode(
     "the node refuses the pod unless its labels match (NodeAffinity); they are not known here",
 );
+const SERVICE_ACCOUNT: Verdict =
+    NoEffect("a static pod has no service account, and gets no token for the API server");
 const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
 const WINDOWS: Verdict = Unsupported("Windows pods are not supported");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
@@ -75,16 +77,8 @@ const RULES: &[Rule] = &[
         NotInManifest("a static pod is deleted by removing its manifest"),
     ),
     // Pod
-    Rule(
-        "spec.serviceAccountName",
-        NonEmpty,
-        Forbidden("serviceaccounts"),
-    ),
-    Rule(
-        "spec.serviceAccount",
-        NonEmpty,
-        Forbidden("serviceaccounts"),
-    ),
+    Rule("spec.serviceAccountName", NonEmpty, SERVICE_ACCOUNT),
+    Rule("spec.serviceAccount", NonEmpty, SERVICE_ACCOUNT),
     Rule(
         "spec.resourceClaims",
         NonEmpty,
