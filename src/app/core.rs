@@ -210,6 +210,13 @@ fn start_counts(
     spawn(parts, "counts", counting);
     let workloads = counts::count_workloads(sources.clone(), metrics.clone(), cancel.clone());
     spawn(parts, "workload counts", workloads);
+    let unready = counts::count_unready(
+        sources.clone(),
+        board.clone(),
+        metrics.clone(),
+        cancel.clone(),
+    );
+    spawn(parts, "counts of unready pods", unready);
     let watching = counts::watch_sources(sources, metrics, cancel.clone());
     spawn(parts, "source health", watching);
 }

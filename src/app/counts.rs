@@ -1,5 +1,5 @@
-//! Gauges of the pods by state, of the workloads by kind and of the sources that can be read, set at
-//! each change.
+//! Gauges of the pods by state, of the workloads by kind with their pods that are not Ready, and of the
+//! sources that can be read, set at each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
 use mirrorlet_core::desired::{SourceSet, SourceState};
+use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
@@ -67,6 +68,59 @@ pub(super) async fn count_workloads(
             return;
         }
     }
+}
+
+/// Keeps the number of pods that workloads want and that are not Ready until cancelled.
+pub(super) async fn count_unready(
+    sources: Vec<SourceReader>,
+    board: Board,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) {
+    let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
+    let mut changed = board.changed();
+    loop {
+        changed.mark_unchanged();
+        let sets: Vec<Arc<SourceState>> = states.iter().map(Reader::get).collect();
+        let sets: Vec<_> = sets.iter().filter_map(|state| state.set()).collect();
+        metrics.set_unready_pods(&unready(&sets, || board.all()));
+        tokio::select! {
+            lasts = any_changed(&mut states, &cancel) => if !lasts { return },
+            told = changed.changed() => if told.is_err() { return },
+        }
+    }
+}
+
+/// How many of the pods that the workloads of each kind want are not Ready.
+fn unready(
+    sets: &[&Arc<SourceSet>],
+    views: impl FnOnce() -> Vec<PodView>,
+) -> BTreeMap<WorkloadKind, usize> {
+    // Two documents of one workload count once.
+    let workloads = sets.iter().flat_map(|set| &set.workloads);
+    let mut missing: BTreeMap<WorkloadKey, usize> = workloads
+        .filter_map(|one| {
+            let key = WorkloadKey::of_owner(&one.namespace, &one.owner)?;
+            let ends = matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
+            (!ends).then_some((key, one.pods.len()))
+        })
+        .collect();
+    if missing.is_empty() {
+        return BTreeMap::new();
+    }
+    for view in views() {
+        let ready = view.status.as_deref().is_some_and(is_ready);
+        let key = view.pod.as_deref().and_then(WorkloadKey::of);
+        // While a new version starts beside the old one, both may be Ready.
+        if let Some(missing) = key.filter(|_| ready).and_then(|key| missing.get_mut(&key)) {
+            *missing = missing.saturating_sub(1);
+        }
+    }
+    let mut counts = BTreeMap::new();
+    for (key, number) in missing {
+        *counts.entry(key.kind).or_default() += number;
+    }
+    counts
 }
 
 /// Waits until one of the values has changed. False once that can't be any more; of no values not
@@ -152,25 +206,53 @@ mod tests {
         watching.await.unwrap();
     }
 
+    fn set_of(text: &str) -> Arc<SourceSet> {
+        let file = NewFile {
+            location: "/m/a.yaml".to_owned(),
+            bytes: text.as_bytes().to_vec(),
+        };
+        let node = NodeName::from("box");
+        Arc::new(with_files(&SourceSet::default(), &[file], true, &node))
+    }
+
     #[test]
     fn a_workload_of_two_documents_counts_once() {
-        let of = |text: &str| {
-            let file = NewFile {
-                location: "/m/a.yaml".to_owned(),
-                bytes: text.as_bytes().to_vec(),
-            };
-            let node = NodeName::from("box");
-            Arc::new(with_files(&SourceSet::default(), &[file], true, &node))
-        };
         let deployment = |name: &str| {
             format!(
                 "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 0\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec: {{containers: [{{name: c, image: i}}]}}\n---\n"
             )
         };
         let both = deployment("web") + &deployment("db");
-        let sets = [of(&both), of(&deployment("web"))];
+        let sets = [set_of(&both), set_of(&deployment("web"))];
         let counts = BTreeMap::from([(WorkloadKind::Deployment, 2)]);
         assert_eq!(by_kind(sets.iter()), counts);
+    }
+
+    #[test]
+    fn pods_of_workloads_that_are_not_ready_are_counted() {
+        let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: 3\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec: {containers: [{name: c, image: i}]}\n";
+        let set = set_of(text);
+        let view = |at: usize, ready: &str| {
+            let pod = Arc::clone(&set.pods[at].pod);
+            let status = serde_json::json!({"conditions": [{"type": "Ready", "status": ready}]});
+            PodView {
+                uid: set.pods[at].uid(),
+                full_name: set.pods[at].full_name(),
+                pod: Some(pod),
+                phase: Phase::Syncing,
+                status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+                observed: Arc::new(mirrorlet_core::observed::PodStatus::empty(
+                    set.pods[at].uid(),
+                )),
+                error: "".into(),
+                failed_probe: None,
+            }
+        };
+        // The third is not on the board yet.
+        let views = vec![view(0, "True"), view(1, "False")];
+        let counts = BTreeMap::from([(WorkloadKind::Deployment, 2)]);
+        assert_eq!(unready(&[&set, &set], || views), counts);
+        assert_eq!(unready(&[&set_of("")], Vec::new), BTreeMap::new());
     }
 
     #[tokio::test]

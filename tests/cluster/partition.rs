@@ -79,7 +79,7 @@ fn ordinary(bed: &NodeBed, name: &str) -> String {
 async fn every_change_converges(partition: Partition, restart: bool) {
     let cluster = Options::default().without_scheduler().start().await;
     let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
-    let mut agent = bed.joined().await;
+    let mut agent = Box::pin(bed.joined()).await;
     for name in ["same", "edited", "removed", "killed"] {
         bed.sleeper(name);
     }
@@ -93,7 +93,7 @@ async fn every_change_converges(partition: Partition, restart: bool) {
 
     partition.begin(&bed.cluster);
     if restart {
-        agent = restarted(&bed, agent).await;
+        agent = Box::pin(restarted(&bed, agent)).await;
     }
     bed.sleeper("added");
     bed.write("edited.yaml", &bed.pod("edited", IMAGE_2, 1, QUIET));

@@ -57,6 +57,7 @@ pub struct Metrics {
     engine_seconds: Histograms,
     pods: Family<Label, Gauge>,
     workloads: Family<Label, Gauge>,
+    unready_pods: Family<Label, Gauge>,
     sync_seconds: Histogram,
     sync_errors: Counters,
     container_starts: Counter,
@@ -113,6 +114,7 @@ impl Metrics {
             engine_seconds: Family::new_with_constructor(engine_histograms),
             pods: Family::default(),
             workloads: Family::default(),
+            unready_pods: Family::default(),
             sync_seconds: Histogram::new(LONG_BUCKETS),
             sync_errors: Family::default(),
             container_starts: Counter::default(),
@@ -206,6 +208,17 @@ impl Metrics {
         for kind in WorkloadKind::ALL {
             let count = counts.get(&kind).copied().unwrap_or(0);
             self.workloads
+                .get_or_create(&[("kind", kind.as_str())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets how many of the pods that workloads of each kind want are not Ready; kinds not named have
+    /// none.
+    pub fn set_unready_pods(&self, counts: &BTreeMap<WorkloadKind, usize>) {
+        for kind in WorkloadKind::ALL {
+            let count = counts.get(&kind).copied().unwrap_or(0);
+            self.unready_pods
                 .get_or_create(&[("kind", kind.as_str())])
                 .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
@@ -393,6 +406,7 @@ mod tests {
         metrics.engine_call("list_containers", Duration::from_millis(3), false);
         metrics.set_pods(&BTreeMap::from([(PodState::Running, 2)]));
         metrics.set_workloads(&BTreeMap::from([(WorkloadKind::Job, 3)]));
+        metrics.set_unready_pods(&BTreeMap::from([(WorkloadKind::Deployment, 1)]));
         metrics.set_problems(&BTreeMap::from([(Code::Syntax, 1)]));
         metrics.set_problems(&BTreeMap::from([(Code::Empty, 1)]));
         metrics.sync_failed(SyncErrorReason::ErrImagePull);
@@ -406,6 +420,7 @@ mod tests {
             "mirrorlet_pods{state=\"failed\"} 0",
             "mirrorlet_workloads{kind=\"Job\"} 3",
             "mirrorlet_workloads{kind=\"Deployment\"} 0",
+            "mirrorlet_workload_pods_unready{kind=\"Deployment\"} 1",
             "mirrorlet_manifest_problems{code=\"empty\"} 1",
             "mirrorlet_pod_sync_errors_total{reason=\"ErrImagePull\"} 1",
             "mirrorlet_source_last_success_timestamp_seconds{source=\"file\"} 0",

@@ -30,6 +30,11 @@ impl Metrics {
             "Workloads of manifests by kind",
             self.workloads.clone(),
         );
+        r.register(
+            "workload_pods_unready",
+            "Pods that workloads want and that are not Ready, by kind",
+            self.unready_pods.clone(),
+        );
         r.register_with_unit(
             "pod_sync_duration",
             "Time of one round of one pod",
