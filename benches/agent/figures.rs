@@ -13,6 +13,7 @@ use crate::bed::Bed;
 use crate::events::Events;
 use crate::floor::{Floor, kill, millis, pid_of};
 use crate::idle;
+use crate::objects;
 use crate::probes;
 use crate::report::{Figure, median};
 use crate::stats;
@@ -64,6 +65,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     figures.extend(idle::measure(settings, agent).await?);
     drop(bed);
     figures.extend(probes::idle(settings).await?);
+    figures.extend(objects::measure(settings).await?);
     figures.extend(access::measure(settings).await?);
     figures.push(binary(settings)?);
     Ok(figures)

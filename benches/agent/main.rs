@@ -15,6 +15,7 @@ mod events;
 mod figures;
 mod floor;
 mod idle;
+mod objects;
 mod probes;
 mod process;
 #[path = "../common/raw.rs"]

@@ -109,11 +109,12 @@ async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     let all = settings.pods;
     until_running(&pods, all).await?;
 
-    let mut figures = vec![latency(settings, &bed, &pods).await?];
-    figures.extend(beside_a_cluster(settings, &agent, &pods).await?);
+    let mut figures = Vec::new();
+    figures.extend(found([latency(settings, &bed, &pods).await?]));
+    figures.extend(found(beside_a_cluster(settings, &agent, &pods).await?));
     drop(agent);
-    figures.extend(memory(settings, &bed).await?);
-    figures.extend(under_load(settings).await);
+    figures.extend(found(memory(settings, &bed).await?));
+    figures.extend(found(under_load(settings).await));
     let size = std::fs::metadata(&settings.binary)?.len() as f64 / 1e6;
     figures.push(Figure::new(
         "size of the binary",
@@ -124,6 +125,17 @@ async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
         String::new(),
     ));
     Ok(figures)
+}
+
+/// Prints figures as they are found: a run takes a quarter of an hour, and may be broken off.
+fn found<F: AsRef<[Figure]> + IntoIterator<Item = Figure>>(figures: F) -> F {
+    for figure in figures.as_ref() {
+        println!(
+            "{}: {:.2} {} ({})",
+            figure.name, figure.value, figure.unit, figure.note
+        );
+    }
+    figures
 }
 
 async fn until_running(pods: &Api<Pod>, number: usize) -> anyhow::Result<()> {
