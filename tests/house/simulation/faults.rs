@@ -299,9 +299,15 @@ impl World {
             SyncErrorReason::ErrImagePull,
             SyncErrorReason::RuntimeUnavailable,
         ]);
-        self.note(&format!("{container} does not start: {reason}"));
-        self.known.disturbed = true;
-        let error = SyncError::new(reason, "dice");
+        let passing = self.dice.roll(2) == 0;
+        let words = if passing { ", which passes" } else { "" };
+        self.note(&format!("{container} does not start: {reason}{words}"));
+        // No version is given up for what says nothing about it.
+        self.known.disturbed |= !passing;
+        let error = SyncError {
+            passing,
+            ..SyncError::new(reason, "dice")
+        };
         self.fake.fail_next_starts(&container, 1, error);
     }
 

@@ -71,9 +71,7 @@ impl Starter {
                 self.logs.link_log(&id).await;
                 // The container or its sandbox was removed meanwhile.
                 let passing = says_nothing(&error) || error.is_not_found();
-                let reason = reason_of(&error, SyncErrorReason::RunContainerError);
-                let error = SyncError::new(reason, error.to_string());
-                Err(if passing { error.passing() } else { error })
+                Err(failed(&error, SyncErrorReason::RunContainerError, passing))
             }
             Ok(()) => {
                 self.logs.link_log(&id).await;
@@ -225,10 +223,8 @@ impl Starter {
                     image = self.image(round.pod, container, policy, secrets).await?;
                 }
                 Err(error) => {
-                    let passing = says_nothing(&error);
-                    let reason = reason_of(&error, SyncErrorReason::CreateContainerError);
-                    let error = SyncError::new(reason, error.to_string());
-                    return Err(if passing { error.passing() } else { error });
+                    let reason = SyncErrorReason::CreateContainerError;
+                    return Err(failed(&error, reason, says_nothing(&error)));
                 }
             }
         }
@@ -388,6 +384,14 @@ fn says_nothing(error: &EngineError) -> bool {
     match error {
         EngineError::Unavailable { .. } | EngineError::Timeout { .. } => true,
         EngineError::Api { .. } | EngineError::Decode { .. } => error.is_conflict(),
+    }
+}
+
+/// The failure of a call for a container.
+fn failed(error: &EngineError, reason: SyncErrorReason, passing: bool) -> SyncError {
+    SyncError {
+        passing,
+        ..SyncError::new(reason_of(error, reason), error.to_string())
     }
 }
 

@@ -234,8 +234,8 @@ impl FakeRuntime {
         self.fail_next_calls(call, count, CallFault::Refused(error));
     }
 
-    /// The next `count` starts of a container of that name fail. With `RunContainerError` the
-    /// dead instance stays behind, else none is made.
+    /// The next `count` starts of a container of that name fail. With a `RunContainerError`
+    /// that isn't passing the dead instance stays behind, else none is made.
     pub fn fail_next_starts(&self, container: &str, count: usize, error: SyncError) {
         let container = container.to_owned();
         self.change(|s| {

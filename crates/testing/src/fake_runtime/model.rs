@@ -312,7 +312,8 @@ impl Model {
             return Err(SyncError::new(
                 SyncErrorReason::RunContainerError,
                 "cannot join the network of a non running container",
-            ));
+            )
+            .passing());
         }
         let namesake_runs = seen.is_some_and(|p| {
             p.containers

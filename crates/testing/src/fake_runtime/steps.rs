@@ -125,7 +125,7 @@ impl State {
         } = step
             && let Some(error) = self.start_fault(name)
         {
-            if error.reason == SyncErrorReason::RunContainerError {
+            if error.reason == SyncErrorReason::RunContainerError && !error.passing {
                 self.model.fail_start(pod, name, *role, *restart_count, now);
                 self.tell(&uid, PodEventKind::ContainerDied);
             }
