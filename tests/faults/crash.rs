@@ -16,10 +16,12 @@ use crate::common::{self, Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 use async_trait::async_trait;
 use futures::StreamExt;
 use mirrorlet_docker::engine::EngineError;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
-/// Beds at a time: the Engine, not the agent, is what takes time here.
+/// Beds at a time, of all tests here together: the Engine, not the agent, is what takes time, and three
+/// times as many have it start containers for minutes.
 const BEDS: usize = 6;
+static FREE_BEDS: Semaphore = Semaphore::const_new(BEDS);
 /// How late calls reach the Engine that were under way when the agent was killed: the next agent
 /// has listed by then, and is about to act.
 const LATE: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(80)];
@@ -650,9 +652,11 @@ async fn the_agent_may_be_killed_at_every_call_while_pods_take_turns() {
 async fn kill_at(points: Vec<(Scenario, usize, When)>) {
     let killed = AtomicUsize::new(0);
     futures::stream::iter(points)
-        .map(|(scenario, number, when)| {
-            let run = tokio::spawn(run(scenario, Some((number, when))));
-            async move { (scenario, number, when, run.await) }
+        .map(|(scenario, number, when)| async move {
+            let bed = FREE_BEDS.acquire().await.unwrap();
+            let ran = tokio::spawn(run(scenario, Some((number, when)))).await;
+            drop(bed);
+            (scenario, number, when, ran)
         })
         .buffer_unordered(BEDS)
         .for_each(|(scenario, number, when, ran)| {
