@@ -82,6 +82,11 @@ const DIFFERENCES: &[(&str, Differs, &str)] = &[
         "pods of manifests use Secrets and ConfigMaps of manifests",
     ),
     (
+        "service-account",
+        Differs::Wider,
+        "a ServiceAccount's name has no effect, and is warned of",
+    ),
+    (
         "null-item",
         Differs::Stricter,
         "a null in a list of strings is a mistake; the kubelet makes an empty string of it",
