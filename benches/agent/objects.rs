@@ -30,7 +30,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Longest wait for something that must come.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What an agent costs while nothing happens.
+/// Costs of an idle agent.
 struct Idle {
     calls: f64,
     cpu_percent: f64,
@@ -63,8 +63,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     for number in 0..settings.pods {
         save(&bed, &name(number), &pod(number, IMAGE, true))?;
     }
-    let twice = events.last_of(2 * settings.pods, "start", apps);
-    twice.await?;
+    events.last_of(2 * settings.pods, "start", apps).await?;
     agent.quiet().await?;
     agent.stop()?;
     let agent = Agent::start(settings, &bed).await?;

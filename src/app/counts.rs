@@ -101,8 +101,7 @@ fn unready(
     let mut missing: BTreeMap<WorkloadKey, usize> = workloads
         .filter_map(|one| {
             let key = WorkloadKey::of_owner(&one.namespace, &one.owner)?;
-            let ends = matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
-            (!ends).then_some((key, one.pods.len()))
+            key.kind.stays().then_some((key, one.pods.len()))
         })
         .collect();
     if missing.is_empty() {

@@ -95,6 +95,15 @@ impl WorkloadKind {
         }
     }
 
+    /// Whether its pods are to run on, rather than to come to an end.
+    #[must_use]
+    pub fn stays(self) -> bool {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet => true,
+            Self::Job | Self::CronJob => false,
+        }
+    }
+
     /// Where its template of pods is in a document, with dots.
     #[must_use]
     pub fn template_path(self) -> &'static str {

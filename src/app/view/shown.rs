@@ -18,9 +18,9 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
 use mirrorlet_core::rollout::{Revision, problem_lines};
+use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_core::workload::revisions::{revisions, template_hash};
 use mirrorlet_core::workload::standing::{Member, report};
-use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 impl View {
     pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
@@ -174,8 +174,7 @@ impl View {
 fn staying(workloads: &[SourceWorkload]) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {
     workloads.iter().filter_map(|workload| {
         let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
-        let ends = matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
-        (!ends).then_some((key, workload))
+        key.kind.stays().then_some((key, workload))
     })
 }
 

@@ -85,10 +85,7 @@ pub(super) fn build_workload(
     let mut template_hash = String::new();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::WORKLOAD.to_owned(), key.owner());
-    if matches!(
-        kind,
-        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet
-    ) {
+    if kind.stays() {
         // Of all pods: the name of one is no part of it.
         let hash = uid::static_uid(&pod_document(&key.name, kind, canonical), ctx);
         template_hash = hash.to_string();

@@ -205,23 +205,13 @@ impl Metrics {
 
     /// Sets the number of workloads of each kind; kinds not named have none.
     pub fn set_workloads(&self, counts: &BTreeMap<WorkloadKind, usize>) {
-        for kind in WorkloadKind::ALL {
-            let count = counts.get(&kind).copied().unwrap_or(0);
-            self.workloads
-                .get_or_create(&[("kind", kind.as_str())])
-                .set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
+        set_by_kind(&self.workloads, counts);
     }
 
     /// Sets how many of the pods that workloads of each kind want are not Ready; kinds not named have
     /// none.
     pub fn set_unready_pods(&self, counts: &BTreeMap<WorkloadKind, usize>) {
-        for kind in WorkloadKind::ALL {
-            let count = counts.get(&kind).copied().unwrap_or(0);
-            self.unready_pods
-                .get_or_create(&[("kind", kind.as_str())])
-                .set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
+        set_by_kind(&self.unready_pods, counts);
     }
 
     /// Sets the present problems of all manifests; codes not named have none.
@@ -392,6 +382,16 @@ impl Metrics {
         if outcome == PullOutcome::Pulled {
             self.pull_seconds.observe(took.as_secs_f64());
         }
+    }
+}
+
+/// Sets a gauge of each kind of workload; kinds not named have none.
+fn set_by_kind(gauges: &Family<Label, Gauge>, counts: &BTreeMap<WorkloadKind, usize>) {
+    for kind in WorkloadKind::ALL {
+        let count = counts.get(&kind).copied().unwrap_or(0);
+        gauges
+            .get_or_create(&[("kind", kind.as_str())])
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 
