@@ -14,7 +14,7 @@ use crate::agent::Agent;
 use crate::bed::{Bed, IMAGE};
 use crate::events::Events;
 use crate::raw;
-use crate::report::{Figure, median};
+use crate::report::{Figure, Report, median};
 
 /// Most time that an exec probe may take, as a multiple of the same three calls made raw.
 const PROBE_SHARE: f64 = 1.3;
@@ -29,7 +29,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Measures everything of this module.
-pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
+pub async fn measure(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let bed = Bed::new(&settings.docker)?;
     let agent = Agent::start(settings, &bed).await?;
     let engine = Arc::new(BollardEngine::connect(&settings.docker)?);
@@ -44,7 +44,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
         id: &id,
         bytes,
     };
-    let mut figures = vec![stand.probe(&agent, &engine).await?];
+    report.found([stand.probe(&agent, &engine).await?]);
     // The last line of the log is the mark that it is whole.
     while !stand
         .docker(&["logs", "--tail", "1", &id])?
@@ -53,10 +53,10 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     {
         tokio::time::sleep(LOOK).await;
     }
-    figures.push(stand.logs()?);
-    figures.push(stand.exec_out()?);
-    figures.push(stand.exec_in()?);
-    Ok(figures)
+    report.found([stand.logs()?]);
+    report.found([stand.exec_out()?]);
+    report.found([stand.exec_in()?]);
+    Ok(())
 }
 
 struct Stand<'a> {

@@ -28,6 +28,7 @@ mod stats;
 
 use std::path::PathBuf;
 
+use report::Report;
 use settings::{binary, number};
 
 /// The settings of a run.
@@ -70,16 +71,11 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let figures = runtime.block_on(figures::measure(&settings))?;
-    println!("{}", report::table(&figures));
-    let path = report::store(
-        "agent",
-        serde_json::json!({
-            "rounds": settings.rounds, "pods": settings.pods,
-            "idleSeconds": settings.idle_seconds, "streamMb": settings.stream_mb,
-        }),
-        &figures,
-    )?;
-    println!("as JSON: {}", path.display());
-    Ok(())
+    let with = serde_json::json!({
+        "rounds": settings.rounds, "pods": settings.pods,
+        "idleSeconds": settings.idle_seconds, "streamMb": settings.stream_mb,
+    });
+    let mut report = Report::begin("agent", with);
+    runtime.block_on(figures::measure(&settings, &mut report))?;
+    report.finish()
 }

@@ -16,29 +16,20 @@ use crate::bed::{Bed, IMAGE};
 use crate::events::{Events, Happened};
 use crate::figures::now_nanos;
 use crate::floor::pid_of;
-use crate::process::{cpu_seconds, memory_mib};
-use crate::report::{Figure, median};
+use crate::idle::{self, Idle};
+use crate::report::{Figure, Report, median};
 
 /// Another edition of the image, for edits.
 const IMAGE_2: &str = "mirrorlet.test/busybox:2";
 /// Services of the bed; each selects some of the pods.
 const SERVICES: usize = 20;
-/// How long the agent is left alone before its memory is read.
-const CALM_DOWN: Duration = Duration::from_secs(5);
 /// Between two looks into the containers.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Longest wait for something that must come.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Costs of an idle agent.
-struct Idle {
-    calls: f64,
-    cpu_percent: f64,
-    rss_mib: f64,
-}
-
 /// Measures delays, and an idle window with objects beside one without.
-pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
+pub async fn measure(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let bed = Bed::new(&settings.docker)?;
     let engine = BollardEngine::connect(&settings.docker)?;
     for number in 0..settings.pods {
@@ -51,7 +42,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     // Of an agent that adopts what runs, as one does after an upgrade.
     agent.stop()?;
     let agent = Agent::start(settings, &bed).await?;
-    let without = idle(settings, &agent).await?;
+    let without = idle::window(settings, &agent).await?;
 
     // ConfigMaps first, so that no pod waits for one.
     for number in 0..settings.pods {
@@ -67,39 +58,35 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     agent.quiet().await?;
     agent.stop()?;
     let agent = Agent::start(settings, &bed).await?;
-    let with = idle(settings, &agent).await?;
+    let with = idle::window(settings, &agent).await?;
+    report.found(added(settings, &without, &with));
 
     let pids = pids(&engine, &bed, settings.pods).await?;
-    let edits = edits(settings, &bed, &pids).await?;
+    let note = format!("median of {}", settings.rounds);
+    report.found([Figure::new(
+        "ConfigMap edited → new file in the container",
+        median(&edits(settings, &bed, &pids).await?),
+        "ms",
+        "at most 300 ms",
+        300.0,
+        note.clone(),
+    )]);
     let names = names(settings, &bed, &engine, &events, pids).await?;
+    report.found([Figure::new(
+        "pod replaced and running → its name right in the others",
+        median(&names),
+        "ms",
+        "at most 100 ms",
+        100.0,
+        format!("{note}, {} others; all: {names:.0?}", settings.pods - 1),
+    )]);
     drop(agent);
-    Ok(figures(settings, &without, &with, (&edits, &names)))
+    Ok(())
 }
 
-fn figures(
-    settings: &Settings,
-    without: &Idle,
-    with: &Idle,
-    (edits, names): (&[f64], &[f64]),
-) -> Vec<Figure> {
-    let note = format!("median of {}", settings.rounds);
-    vec![
-        Figure::new(
-            "ConfigMap edited → new file in the container",
-            median(edits),
-            "ms",
-            "at most 300 ms",
-            300.0,
-            note.clone(),
-        ),
-        Figure::new(
-            "pod replaced and running → its name right in the others",
-            median(names),
-            "ms",
-            "at most 100 ms",
-            100.0,
-            format!("{note}, {} others; all: {names:.0?}", settings.pods - 1),
-        ),
+/// What objects add to an idle window.
+fn added(settings: &Settings, without: &Idle, with: &Idle) -> [Figure; 3] {
+    [
         Figure::new(
             "idle with ConfigMaps and Services: Engine calls",
             with.calls,
@@ -125,23 +112,6 @@ fn figures(
             format!("{:.1} MiB with them", with.rss_mib),
         ),
     ]
-}
-
-/// An idle window.
-async fn idle(settings: &Settings, agent: &Agent) -> anyhow::Result<Idle> {
-    let before = agent.quiet().await?.values().sum::<u64>();
-    tokio::time::sleep(CALM_DOWN).await;
-    let (pid, seconds) = (agent.pid()?, Duration::from_secs(settings.idle_seconds));
-    let cpu = cpu_seconds(pid);
-    tokio::time::sleep(seconds).await;
-    let seconds = seconds.as_secs_f64();
-    let cpu_percent = (cpu_seconds(pid) - cpu) / seconds * 100.0;
-    let calls = agent.engine_calls().await?.values().sum::<u64>() - before;
-    Ok(Idle {
-        calls: f64::from(u32::try_from(calls)?) / seconds * 60.0,
-        cpu_percent,
-        rss_mib: memory_mib(pid, "VmRSS"),
-    })
 }
 
 /// The processes of the pods' containers, by the pods' numbers.

@@ -9,21 +9,21 @@ use crate::common::cluster::{Cluster, Options};
 use crate::common::sleeper;
 use crate::hollow;
 use crate::node::{Agent, Watching, now_nanos};
-use crate::report::{Figure, median};
+use crate::report::{Figure, Report, median};
 use crate::streams;
 
 /// How long nothing may be asked of the API server for the agent to have finished.
 const QUIET: Duration = Duration::from_secs(3);
 
 /// Measures everything.
-pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
+pub async fn measure(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let cluster = Options::default().without_scheduler().start().await;
-    let mut figures = mirrors(settings, &cluster).await?;
-    figures.push(burst(settings, &cluster).await?);
-    figures.extend(idle(settings, &cluster).await?);
-    figures.extend(streams::measure(settings, &cluster).await?);
-    figures.extend(hollow::measure(settings, &cluster).await?);
-    Ok(figures)
+    report.found(mirrors(settings, &cluster).await?);
+    report.found([burst(settings, &cluster).await?]);
+    report.found(idle(settings, &cluster).await?);
+    streams::measure(settings, &cluster, report).await?;
+    report.found(hollow::measure(settings, &cluster).await?);
+    Ok(())
 }
 
 fn millis(from: i64, to: i64) -> f64 {

@@ -81,14 +81,12 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let figures = runtime.block_on(figures::measure(&settings))?;
-    println!("{}", report::table(&figures));
     let with = serde_json::json!({
         "rounds": settings.rounds, "pods": settings.pods, "burst": settings.burst,
         "idleSeconds": settings.idle_seconds, "agents": settings.agents,
         "agentsSeconds": settings.agents_seconds, "streamMb": settings.stream_mb,
     });
-    let path = report::store("cluster", with, &figures)?;
-    println!("as JSON: {}", path.display());
-    Ok(())
+    let mut report = report::Report::begin("cluster", with);
+    runtime.block_on(figures::measure(&settings, &mut report))?;
+    report.finish()
 }

@@ -27,7 +27,7 @@ use crate::common::IMAGE;
 use crate::common::cluster::Cluster;
 use crate::node::{Agent, Watching};
 use crate::raw;
-use crate::report::{Figure, median};
+use crate::report::{Figure, Report, median};
 
 /// Most time that the way through the API server and the agent may add to a command, in
 /// milliseconds.
@@ -53,7 +53,11 @@ const POD: &str = "streams";
 const PORT: u16 = 7000;
 
 /// Measures everything of this module.
-pub async fn measure(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Vec<Figure>> {
+pub async fn measure(
+    settings: &Settings,
+    cluster: &Cluster,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let (agent, recorder) = Agent::serving(settings, cluster, "bench-streams").await?;
     let watching = Watching::start(cluster, &agent.node).await;
     let bytes = settings.stream_mb * 1_000_000;
@@ -77,13 +81,12 @@ pub async fn measure(settings: &Settings, cluster: &Cluster) -> anyhow::Result<V
         id,
         bytes,
     };
-    Ok(vec![
-        stand.idle(&agent).await?,
-        stand.flooded(&agent).await?,
-        stand.latency().await?,
-        stand.exec_out()?,
-        stand.forwarded().await?,
-    ])
+    report.found([stand.idle(&agent).await?]);
+    report.found([stand.flooded(&agent).await?]);
+    report.found([stand.latency().await?]);
+    report.found([stand.exec_out()?]);
+    report.found([stand.forwarded().await?]);
+    Ok(())
 }
 
 struct Stand<'a> {

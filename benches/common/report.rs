@@ -1,7 +1,6 @@
 //! Figures as a table and as JSON.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -48,61 +47,77 @@ impl Figure {
     fn met(&self) -> bool {
         self.value <= self.limit
     }
-}
 
-/// The figures as aligned text.
-pub fn table(figures: &[Figure]) -> String {
-    let mut text = format!(
-        "\n{:<44} {:>10} {:>10} {:>7} {:>10}  {:<4} target; note\n",
-        "figure", "agent", "floor", "ratio", "limit", ""
-    );
-    for figure in figures {
-        let floor = figure.floor.map(|floor| format!("{floor:.2}"));
-        let ratio = figure
-            .floor
-            .map(|floor| format!("{:.2}", figure.value / floor));
-        let verdict = if figure.met() { "ok" } else { "FAIL" };
-        // Writing to a String can't fail.
-        let _ = writeln!(
-            text,
+    /// A line of the table.
+    fn row(&self) -> String {
+        let floor = self.floor.map(|floor| format!("{floor:.2}"));
+        let ratio = self.floor.map(|floor| format!("{:.2}", self.value / floor));
+        let verdict = if self.met() { "ok" } else { "FAIL" };
+        format!(
             "{:<44} {:>10.2} {:>10} {:>7} {:>10.2}  {verdict:<4} {}; {}",
-            format!("{} [{}]", figure.name, figure.unit),
-            figure.value,
+            format!("{} [{}]", self.name, self.unit),
+            self.value,
             floor.unwrap_or_default(),
             ratio.unwrap_or_default(),
-            figure.limit,
-            figure.target,
-            figure.note,
-        );
+            self.limit,
+            self.target,
+            self.note,
+        )
     }
-    let missed = figures.iter().filter(|figure| !figure.met()).count();
-    let _ = writeln!(
-        text,
-        "{} of {} targets met",
-        figures.len() - missed,
-        figures.len()
-    );
-    text
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name, "unit": self.unit, "value": self.value,
+            "floor": self.floor, "limit": self.limit, "target": self.target,
+            "met": self.met(), "note": self.note,
+        })
+    }
 }
 
-/// Writes the figures and what they were measured with to `target/bench/<name>.json`.
-pub fn store(name: &str, mut settings: Value, figures: &[Figure]) -> anyhow::Result<PathBuf> {
-    let figures: Vec<_> = figures
-        .iter()
-        .map(|figure| {
-            json!({
-                "name": figure.name, "unit": figure.unit, "value": figure.value,
-                "floor": figure.floor, "limit": figure.limit, "target": figure.target,
-                "met": figure.met(), "note": figure.note,
-            })
-        })
-        .collect();
-    settings["figures"] = figures.into();
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
-    std::fs::create_dir_all(&dir)?;
-    let path = dir.join(format!("{name}.json"));
-    std::fs::write(&path, serde_json::to_string_pretty(&settings)? + "\n")?;
-    Ok(path)
+/// The figures of a run. Each is printed as it is found: a run takes a quarter of an hour, and may
+/// be broken off.
+pub struct Report {
+    bench: &'static str,
+    settings: Value,
+    figures: Vec<Figure>,
+}
+
+impl Report {
+    /// Begins the table of a run with these settings.
+    pub fn begin(bench: &'static str, settings: Value) -> Self {
+        println!(
+            "\n{:<44} {:>10} {:>10} {:>7} {:>10}  {:<4} target; note",
+            "figure", "agent", "floor", "ratio", "limit", ""
+        );
+        Self {
+            bench,
+            settings,
+            figures: Vec::new(),
+        }
+    }
+
+    /// Prints figures, and keeps them.
+    pub fn found(&mut self, figures: impl IntoIterator<Item = Figure>) {
+        for figure in figures {
+            println!("{}", figure.row());
+            self.figures.push(figure);
+        }
+    }
+
+    /// Says how many targets are met, and writes the figures and what they were measured with to
+    /// `target/bench/<bench>.json`.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        let met = self.figures.iter().filter(|figure| figure.met()).count();
+        println!("{met} of {} targets met", self.figures.len());
+        let figures: Vec<_> = self.figures.iter().map(Figure::json).collect();
+        self.settings["figures"] = figures.into();
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
+        std::fs::create_dir_all(&dir)?;
+        let path = dir.join(format!("{}.json", self.bench));
+        std::fs::write(&path, serde_json::to_string_pretty(&self.settings)? + "\n")?;
+        println!("as JSON: {}", path.display());
+        Ok(())
+    }
 }
 
 /// The value in the middle; 0 of none.

@@ -40,7 +40,7 @@ use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
-use report::{Figure, median};
+use report::{Figure, Report, median};
 use settings::{binary, number};
 
 /// Watches that are open while memory is measured.
@@ -75,17 +75,13 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let figures = runtime.block_on(measure(&settings))?;
-    println!("{}", report::table(&figures));
     let with = serde_json::json!({
         "rounds": settings.rounds, "pods": settings.pods, "idleSeconds": settings.idle_seconds,
         "kills": settings.kills, "watchSeconds": settings.watch_seconds,
     });
-    println!(
-        "as JSON: {}",
-        report::store("embedded", with, &figures)?.display()
-    );
-    Ok(())
+    let mut report = Report::begin("embedded", with);
+    runtime.block_on(measure(&settings, &mut report))?;
+    report.finish()
 }
 
 /// Processor time in percent of a core, and resident memory, after nobody asked for a while.
@@ -98,7 +94,7 @@ async fn idle(agent: &Alone, seconds: u64) -> (f64, f64) {
     (used / seconds as f64 * 100.0, rss)
 }
 
-async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
+async fn measure(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let bed = Bed::new();
     for number in 0..settings.pods {
         let name = format!("p{number}");
@@ -109,33 +105,12 @@ async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     let all = settings.pods;
     until_running(&pods, all).await?;
 
-    let mut figures = Vec::new();
-    figures.extend(found([latency(settings, &bed, &pods).await?]));
-    figures.extend(found(beside_a_cluster(settings, &agent, &pods).await?));
+    report.found([latency(settings, &bed, &pods).await?]);
+    report.found(beside_a_cluster(settings, &agent, &pods).await?);
     drop(agent);
-    figures.extend(found(memory(settings, &bed).await?));
-    figures.extend(found(under_load(settings).await));
-    let size = std::fs::metadata(&settings.binary)?.len() as f64 / 1e6;
-    figures.push(Figure::new(
-        "size of the binary",
-        size,
-        "MB",
-        "at most 20 MB",
-        20.0,
-        String::new(),
-    ));
-    Ok(figures)
-}
-
-/// Prints figures as they are found: a run takes a quarter of an hour, and may be broken off.
-fn found<F: AsRef<[Figure]> + IntoIterator<Item = Figure>>(figures: F) -> F {
-    for figure in figures.as_ref() {
-        println!(
-            "{}: {:.2} {} ({})",
-            figure.name, figure.value, figure.unit, figure.note
-        );
-    }
-    figures
+    report.found(memory(settings, &bed).await?);
+    report.found(under_load(settings).await);
+    Ok(())
 }
 
 async fn until_running(pods: &Api<Pod>, number: usize) -> anyhow::Result<()> {

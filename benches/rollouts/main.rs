@@ -30,7 +30,7 @@ use anyhow::Context as _;
 
 use agent::Agent;
 use bed::Bed;
-use report::{Figure, median};
+use report::{Figure, Report, median};
 use settings::{binary, number};
 use traffic::{Seen, Traffic, ask};
 
@@ -84,14 +84,12 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let bed = Bed::new(&settings.docker)?;
-    let measured = runtime.block_on(measure(&settings, &bed));
-    clean_up(&settings, &bed)?;
-    let figures = measured?;
-    println!("{}", report::table(&figures));
     let with = serde_json::json!({"edits": settings.edits, "rate": RATE});
-    let path = report::store("rollouts", with, &figures)?;
-    println!("as JSON: {}", path.display());
-    Ok(())
+    let mut report = Report::begin("rollouts", with);
+    let measured = runtime.block_on(measure(&settings, &bed, &mut report));
+    clean_up(&settings, &bed)?;
+    measured?;
+    report.finish()
 }
 
 /// Removes what the agent left, however the measurement ended: rules for host ports outlive it.
@@ -104,20 +102,20 @@ fn clean_up(settings: &Settings, bed: &Bed) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(settings: &Settings, bed: &Bed) -> anyhow::Result<Vec<Figure>> {
+async fn measure(settings: &Settings, bed: &Bed, report: &mut Report) -> anyhow::Result<()> {
     let agent = Agent::start(settings, bed).await?;
     let composed = match &settings.compose {
         Some(program) => Some(compose_edits(settings, program, bed.root())?),
         None => None,
     };
     let (recreated, calls) = edits(settings, bed, &agent, "Recreate").await?;
+    report.found(recreate_figures(composed.as_deref(), &recreated, &calls));
     let (first, first_calls) = edits(settings, bed, &agent, "StartFirst").await?;
+    report.found(start_first_figures(&first, &first_calls));
     bed.remove("web")?;
     agent.quiet().await?;
     agent.stop()?;
-    let mut figures = recreate_figures(composed.as_deref(), &recreated, &calls);
-    figures.extend(start_first_figures(&first, &first_calls));
-    Ok(figures)
+    Ok(())
 }
 
 fn silent(seen: &[Seen]) -> f64 {
