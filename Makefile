@@ -169,6 +169,7 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh
+	hack/registry.sh
 	BENCH_BINARY=$(BINARY) BENCH_COMPOSE="$$(hack/compose-build.sh)" $(CARGO) bench --locked --profile quick --bench agent --bench rollouts --bench cluster --bench embedded
 	$(CARGO) bench --locked --profile quick -p mirrorlet-core --bench expansion
 

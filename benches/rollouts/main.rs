@@ -4,6 +4,12 @@
 //! Every request is a connection of its own, begun whether the ones before were answered or not.
 //! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
 #![allow(unreachable_pub, reason = "a program's own modules")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "it shares the tests' registry, which fails loudly"
+)]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 #[allow(dead_code, reason = "shared with another bench, which needs more")]
@@ -12,8 +18,8 @@ mod agent;
 #[allow(dead_code, reason = "shared with another bench, which needs more")]
 #[path = "../agent/bed.rs"]
 mod bed;
-#[path = "../../tests/common/http.rs"]
-mod http;
+#[path = "../../tests/common/mod.rs"]
+mod common;
 #[path = "../common/report.rs"]
 mod report;
 #[path = "../common/settings.rs"]
@@ -30,6 +36,7 @@ use anyhow::Context as _;
 
 use agent::Agent;
 use bed::Bed;
+use common::registry::Registry;
 use report::{Figure, Report, median};
 use settings::{binary, number};
 use traffic::{Seen, Traffic, ask};
@@ -53,6 +60,9 @@ const RATE: u32 = 200;
 const RESEND_SECONDS: f64 = 1.1;
 /// Share of Compose's time without an answer.
 const COMPOSE_SHARE: f64 = 0.7;
+/// Most of the time without an answer of an edit whose image is pulled, as a multiple of that of one
+/// whose image is there: the same, but for what two series differ by.
+const PULLED_SHARE: f64 = 1.1;
 /// Engine calls of an edit but for the stops, the creates and the starts.
 const MORE_CALLS: f64 = 3.0;
 /// Longest wait for an edit to come to its end.
@@ -108,9 +118,14 @@ async fn measure(settings: &Settings, bed: &Bed, report: &mut Report) -> anyhow:
         Some(program) => Some(compose_edits(settings, program, bed.root())?),
         None => None,
     };
-    let (recreated, calls) = edits(settings, bed, &agent, "Recreate").await?;
+    let here = Editions::here();
+    let (recreated, calls) = edits(settings, bed, &agent, "Recreate", &here).await?;
     report.found(recreate_figures(composed.as_deref(), &recreated, &calls));
-    let (first, first_calls) = edits(settings, bed, &agent, "StartFirst").await?;
+    let registry = Registry::open().await;
+    let away = Editions::away(&registry);
+    let (pulled, _) = edits(settings, bed, &agent, "Recreate", &away).await?;
+    report.found([pulled_figure(&recreated, &pulled)]);
+    let (first, first_calls) = edits(settings, bed, &agent, "StartFirst", &here).await?;
     report.found(start_first_figures(&first, &first_calls));
     bed.remove("web")?;
     agent.quiet().await?;
@@ -178,6 +193,22 @@ fn recreate_figures(
             format!("{calls:?}"),
         ),
     ]
+}
+
+/// An edit whose image is not there, beside one whose image is.
+fn pulled_figure(there: &[Seen], pulled: &[Seen]) -> Figure {
+    let floor = silent(there);
+    Figure {
+        floor: Some(floor),
+        ..Figure::new(
+            "Recreate, image not there: without an answer",
+            silent(pulled),
+            "s",
+            "as with the image there, to a tenth",
+            floor * PULLED_SHARE,
+            format!("{} edits, pulled from loopback", pulled.len()),
+        )
+    }
 }
 
 fn start_first_figures(first: &[Seen], calls: &BTreeMap<String, f64>) -> Vec<Figure> {
@@ -248,12 +279,56 @@ fn until_says(at: SocketAddr, says: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The images of the two versions that edits change to and fro.
+struct Editions {
+    images: [String; 2],
+    /// Whether the Engine has to pull them for every edit.
+    are_away: bool,
+}
+
+impl Editions {
+    /// Those that the Engine has.
+    fn here() -> Self {
+        Self {
+            images: [1, 2].map(|edition| format!("mirrorlet.test/busybox:{edition}")),
+            are_away: false,
+        }
+    }
+
+    /// Those of a registry, with a layer of several megabytes each.
+    fn away(registry: &Registry) -> Self {
+        Self {
+            images: ["web:1", "web:2"].map(|name| registry.push_large(name)),
+            are_away: true,
+        }
+    }
+
+    /// The image of an edition, counted from 1.
+    fn image(&self, edition: u64) -> &str {
+        &self.images[usize::from(edition == 2)]
+    }
+
+    /// Removes an image that has to be pulled, if the Engine has it.
+    fn take_away(&self, settings: &Settings, edition: u64) -> anyhow::Result<()> {
+        if self.are_away {
+            let mut command = Command::new("docker");
+            command.args(["-H", &settings.docker, "rmi", "--force"]);
+            let output = command.arg(self.image(edition)).output()?;
+            let words = String::from_utf8_lossy(&output.stderr);
+            let is_gone = output.status.success() || words.contains("No such image");
+            anyhow::ensure!(is_gone, "docker rmi: {words}");
+        }
+        Ok(())
+    }
+}
+
 /// Edits the image of a pod to and fro; what clients saw, and the Engine calls of one edit.
 async fn edits(
     settings: &Settings,
     bed: &Bed,
     agent: &Agent,
     rollout: &str,
+    editions: &Editions,
 ) -> anyhow::Result<(Vec<Seen>, BTreeMap<String, f64>)> {
     let port = free_port()?;
     let at = (Ipv4Addr::LOCALHOST, port).into();
@@ -273,10 +348,12 @@ metadata:
 spec:
   containers:
   - name: web
-    image: mirrorlet.test/busybox:{edition}
+    image: "{image}"
     command: ["sh", "-c", "{script}"]
+    env: [{{name: EDITION, value: "{edition}"}}]
     ports: [{{containerPort: 8080, hostPort: {port}}}]
-"#
+"#,
+            image = editions.image(edition)
         )
     };
     let edit = |edition: u64| -> anyhow::Result<()> {
@@ -290,6 +367,7 @@ spec:
     for number in 0..settings.edits {
         let before = agent.quiet().await?;
         let edition = 2 - number % 2;
+        editions.take_away(settings, edition)?;
         let traffic = Traffic::to(at, RATE);
         tokio::time::sleep(CALM).await;
         edit(edition)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::http;
+use crate::common::http;
 
 /// How long a client waits for a connection, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
