@@ -49,8 +49,6 @@ pub enum UpdatePolicy {
         /// How many pods may be unavailable; a percentage is rounded down, 0 is 1.
         max_unavailable: IntOrString,
     },
-    /// None by itself.
-    OnDelete,
 }
 
 /// How a workload's pods are updated, as its document says.
@@ -161,10 +159,6 @@ pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Tu
         } => {
             let limit = scaled(max_unavailable, total, false).max(1);
             ordered(members, *partition, limit)
-        }
-        UpdatePolicy::OnDelete => {
-            let words = "updateStrategy is OnDelete: the pod keeps its version";
-            vec![Turn::Waits(Cause::new(WAITS, words)); members.len()]
         }
     };
     if updates.paused {

@@ -434,10 +434,6 @@ fn a_partition_keeps_the_pods_below_it() {
     fleet.settle();
     // workloads 26
     assert_eq!(fleet.versions(), ["b"; 4]);
-    fleet.updates.policy = UpdatePolicy::OnDelete;
-    fleet.edit("c");
-    fleet.settle();
-    assert_eq!(fleet.versions(), ["b"; 4]);
 }
 
 /// The pods that an edit changes at each look, by number.
