@@ -166,7 +166,7 @@ settings! {
         "How often to read the manifest directory when no change was noticed";
     // More than 50 ms would be felt between a save and its container.
     Settle settle: Duration = period(Duration::ZERO, 50 * MILLISECOND), Text("25ms"),
-        "How long to wait for further changes before reading the manifest directory, at most 50ms";
+        "How long the manifest directory must be quiet before it is read, at most 50ms; a manifest that is renamed into it is read at once";
     Docker docker: String = docker(), Text("unix:///var/run/docker.sock"),
         "Address of the Docker Engine; DOCKER_HOST is used when MIRRORLET_DOCKER is not set";
     NodeName node_name: NodeName = kinds::domain("NAME").map(|name| Ok(NodeName::from(name)), NodeName::to_string),

@@ -1,7 +1,7 @@
 //! The manifest directory as a source of pods.
 //!
-//! inotify wakes, a short quiet window lets writers finish, then the whole directory is looked at;
-//! a seldom re-read is the safety net. Whatever happens, only removing a file or a document takes a
+//! inotify wakes, a short quiet window lets writers finish (a file that was renamed into place is all
+//! there), then the whole directory is looked at; a seldom re-read is the safety net. Whatever happens, only removing a file or a document takes a
 //! pod away ([`hold`](mirrorlet_core::hold)). Fed by the file system; read by the merge.
 
 mod directory;
@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::directory::{Directory, FilesMissing, Look};
-use self::watch::Watch;
+use self::watch::{Changes, Watch};
 use crate::config::Config;
 use crate::source::SourceWriter;
 use crate::store::refresh::Refreshes;
@@ -25,9 +24,6 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourceSet};
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
-
-/// Longest time that unquiet files put off a look: ten of the usual settle windows.
-const SETTLE_MAX: Duration = Duration::from_millis(250);
 
 /// How long a file must be missing to be gone: editors that save by renaming leave a gap of
 /// microseconds, slow ones of milliseconds.
@@ -48,7 +44,8 @@ pub struct FileSource {
     pub root: PathBuf,
     /// Node the pods are bound to.
     pub node_name: NodeName,
-    /// How long the directory must be quiet before it is read.
+    /// How long the directory must be quiet before it is read, unless all that has come was renamed
+    /// into it.
     pub settle: Duration,
     /// How often it is read though nothing changed.
     pub rescan_period: Duration,
@@ -120,16 +117,16 @@ impl FileSource {
     }
 
     async fn deliver(self, mut writer: SourceWriter, mut refreshes: Refreshes) {
-        let wake = Arc::new(Notify::new());
+        let changes = Arc::new(Changes::default());
         let mut eye = {
             let (path, root, node) = (
                 self.directory.clone(),
                 self.root.clone(),
                 self.node_name.clone(),
             );
-            let (wake, source) = (Arc::clone(&wake), self.source);
+            let (changes, source) = (Arc::clone(&changes), self.source);
             disk::blocking(move || Eye {
-                watch: Watch::new(&path, source == PodSource::Embedded, wake),
+                watch: Watch::new(&path, source == PodSource::Embedded, changes),
                 directory: Directory::new(path, &root, node, source),
                 blind: None,
             })
@@ -141,11 +138,11 @@ impl FileSource {
             refreshes.done();
             // Cancel safety: a wake-up or a request not taken here stays stored.
             tokio::select! {
-                () = wake.notified() => settle(&wake, self.settle).await,
+                () = changes.come() => changes.settle(self.settle).await,
                 () = refreshes.requested() => {
                     // The API renames whole files in, and waits for this look to answer.
                     if self.source != PodSource::Embedded {
-                        settle(&wake, self.settle).await;
+                        changes.settle(self.settle).await;
                     }
                 }
                 () = sleep_until(next) => {}
@@ -220,20 +217,5 @@ impl Eye {
         let mut set = self.directory.flush().then(|| self.directory.set())?;
         set.problems.extend(self.blind.clone());
         Some(set)
-    }
-}
-
-/// Waits until nothing has woken us for `quiet`, but not for ever.
-async fn settle(wake: &Notify, quiet: Duration) {
-    let deadline = Instant::now() + SETTLE_MAX.max(quiet);
-    loop {
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        if remaining.is_zero()
-            || timeout(quiet.min(remaining), wake.notified())
-                .await
-                .is_err()
-        {
-            return;
-        }
     }
 }

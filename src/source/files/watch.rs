@@ -1,16 +1,80 @@
 //! Wakes the file source when its directory may have changed.
 //!
-//! Events carry no meaning beyond "look again". The parent is watched too, for the day the
-//! directory, or the symbolic link that leads to it, is replaced.
+//! Events say that it is time to look again, and whether a file may still be being written. The
+//! parent is watched too, for the day the directory, or the symbolic link that leads to it, is
+//! replaced.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
+use notify::event::{AccessKind, AccessMode, ModifyKind, RenameMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use mirrorlet_core::manifest::is_manifest_name;
+
+/// Longest time that unquiet files put off a look: ten of the usual settle windows.
+const SETTLE_MAX: Duration = Duration::from_millis(250);
+
+/// Changes of the directory that were not looked at yet.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    told: Notify,
+    whole: AtomicBool,
+    unfinished: AtomicBool,
+}
+
+/// What an event says about the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// A manifest was renamed into place: it is all there.
+    Whole,
+    /// A manifest, or the directory itself, has changed, and may change further.
+    Unfinished,
+    /// Something else has changed, which may become a manifest.
+    Other,
+}
+
+impl Changes {
+    fn tell(&self, change: Change) {
+        match change {
+            Change::Whole => self.whole.store(true, Ordering::Relaxed),
+            Change::Unfinished => self.unfinished.store(true, Ordering::Relaxed),
+            Change::Other => {}
+        }
+        self.told.notify_one();
+    }
+
+    /// Waits for a change. Cancel safety: one that is not taken stays.
+    pub(super) async fn come(&self) {
+        self.told.notified().await;
+    }
+
+    /// Waits until nothing has changed for `quiet`, but not for ever; not at all, once manifests
+    /// were renamed into place and none was written to.
+    pub(super) async fn settle(&self, quiet: Duration) {
+        let deadline = Instant::now() + SETTLE_MAX.max(quiet);
+        let mut unfinished = false;
+        loop {
+            unfinished |= self.unfinished.swap(false, Ordering::Relaxed);
+            let is_whole = self.whole.swap(false, Ordering::Relaxed) && !unfinished;
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if is_whole
+                || remaining.is_zero()
+                || timeout(quiet.min(remaining), self.told.notified())
+                    .await
+                    .is_err()
+            {
+                return;
+            }
+        }
+    }
+}
 
 /// A watch on the manifest directory that follows it through removal and replacement.
 #[derive(Debug)]
@@ -19,7 +83,7 @@ pub(super) struct Watch {
     parent: Option<Spot>,
     /// Whether the directories below it are watched, too.
     recursive: bool,
-    wake: Arc<Notify>,
+    changes: Arc<Changes>,
     watcher: Option<RecommendedWatcher>,
 }
 
@@ -32,8 +96,8 @@ struct Spot {
 }
 
 impl Watch {
-    /// A watch that will wake `wake`; [`ensure`](Self::ensure) starts it.
-    pub(super) fn new(dir: &Path, recursive: bool, wake: Arc<Notify>) -> Self {
+    /// A watch that will tell `changes`; [`ensure`](Self::ensure) starts it.
+    pub(super) fn new(dir: &Path, recursive: bool, changes: Arc<Changes>) -> Self {
         let spot = |path: &Path| Spot {
             path: path.to_owned(),
             watched: None,
@@ -42,7 +106,7 @@ impl Watch {
             dir: spot(dir),
             parent: dir.parent().map(spot),
             recursive,
-            wake,
+            changes,
             watcher: None,
         }
     }
@@ -54,7 +118,7 @@ impl Watch {
     /// When the kernel gives no (more) watches; nothing wakes the source then.
     pub(super) fn ensure(&mut self) -> Result<(), notify::Error> {
         if self.watcher.is_none() {
-            self.watcher = Some(start(&self.dir.path, Arc::clone(&self.wake))?);
+            self.watcher = Some(start(&self.dir.path, Arc::clone(&self.changes))?);
             self.dir.watched = None;
         }
         let Some(watcher) = &mut self.watcher else {
@@ -107,27 +171,47 @@ impl Spot {
     }
 }
 
-fn start(dir: &Path, wake: Arc<Notify>) -> Result<RecommendedWatcher, notify::Error> {
+fn start(dir: &Path, changes: Arc<Changes>) -> Result<RecommendedWatcher, notify::Error> {
     let dir = dir.to_owned();
     notify::recommended_watcher(move |event: Result<Event, notify::Error>| {
-        if event.map_or(true, |event| concerns(&event, &dir)) {
-            wake.notify_one();
+        let change = event.map_or(Some(Change::Unfinished), |event| meaning(&event, &dir));
+        if let Some(change) = change {
+            changes.tell(change);
         }
     })
 }
 
-/// Whether an event can mean that the directory holds something else now. Reading, our own
-/// included, doesn't; nor does a change of the directory's siblings.
-fn concerns(event: &Event, dir: &Path) -> bool {
-    let changes = match event.kind {
-        EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
-        EventKind::Any
+/// What an event means for the directory's content. Nothing, if it is about reading, our own
+/// included, or about the directory's siblings.
+fn meaning(event: &Event, dir: &Path) -> Option<Change> {
+    let is_whole = match event.kind {
+        // Both ends of a rename are told on their own, too.
+        EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => return None,
+        EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => return None,
+        EventKind::Modify(ModifyKind::Name(RenameMode::To)) => true,
+        EventKind::Access(_)
+        | EventKind::Any
         | EventKind::Create(_)
         | EventKind::Modify(_)
         | EventKind::Remove(_)
-        | EventKind::Other => true,
+        | EventKind::Other => false,
     };
-    changes && (event.paths.is_empty() || event.paths.iter().any(|path| path.starts_with(dir)))
+    if event.paths.is_empty() {
+        return Some(Change::Unfinished);
+    }
+    let below = event.paths.iter().filter(|path| path.starts_with(dir));
+    let of = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        if path != dir && !name.is_some_and(is_manifest_name) {
+            Change::Other
+        } else if is_whole && path != dir {
+            Change::Whole
+        } else {
+            Change::Unfinished
+        }
+    };
+    // The path of a rename's end is its only one.
+    below.map(of).next()
 }
 
 #[cfg(test)]
@@ -143,17 +227,84 @@ mod tests {
         let write = EventKind::Access(AccessKind::Close(AccessMode::Write));
         let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
         let open = EventKind::Access(AccessKind::Open(AccessMode::Any));
+        let name = |mode| EventKind::Modify(ModifyKind::Name(mode));
+        let (from, to) = (name(RenameMode::From), name(RenameMode::To));
+        let any = EventKind::Modify(ModifyKind::Any);
         for (event, expected) in [
-            (event(write, "/m/a.yaml"), true),
-            (event(read, "/m/a.yaml"), false),
-            (event(open, "/m/a.yaml"), false),
-            (event(EventKind::Create(CreateKind::Any), "/m/..data"), true),
-            (event(EventKind::Modify(ModifyKind::Any), "/m"), true),
-            (event(EventKind::Modify(ModifyKind::Any), "/n"), false),
-            (event(EventKind::Modify(ModifyKind::Any), "/mm/x"), false),
-            (Event::new(EventKind::Other), true),
+            (event(write, "/m/a.yaml"), Some(Change::Unfinished)),
+            (event(read, "/m/a.yaml"), None),
+            (event(open, "/m/a.yaml"), None),
+            (
+                event(EventKind::Create(CreateKind::Any), "/m/..data"),
+                Some(Change::Other),
+            ),
+            (event(write, "/m/.a.yaml.swp"), Some(Change::Other)),
+            (event(any, "/m"), Some(Change::Unfinished)),
+            (event(to, "/m"), Some(Change::Unfinished)),
+            (event(any, "/n"), None),
+            (event(any, "/mm/x"), None),
+            (event(from, "/m/a.yaml"), Some(Change::Unfinished)),
+            (event(from, "/m/.new"), Some(Change::Other)),
+            (event(to, "/m/a.yaml"), Some(Change::Whole)),
+            (event(to, "/m/a.yaml~"), Some(Change::Other)),
+            (
+                event(name(RenameMode::Both), "/m/.new").add_path("/m/a.yaml".into()),
+                None,
+            ),
+            (Event::new(EventKind::Other), Some(Change::Unfinished)),
         ] {
-            assert_eq!(concerns(&event, dir), expected, "{event:?}");
+            assert_eq!(meaning(&event, dir), expected, "{event:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manifest_that_was_renamed_into_place_is_read_at_once() {
+        const QUIET: Duration = Duration::from_millis(25);
+        for (told, waits) in [
+            (vec![Change::Whole], false),
+            (vec![Change::Other, Change::Whole, Change::Other], false),
+            (vec![Change::Other], true),
+            (vec![Change::Unfinished, Change::Whole], true),
+            (vec![Change::Whole, Change::Unfinished], true),
+        ] {
+            let changes = Changes::default();
+            for change in &told {
+                changes.tell(*change);
+            }
+            changes.come().await;
+            let began = Instant::now();
+            changes.settle(QUIET).await;
+            let waited = if waits { QUIET } else { Duration::ZERO };
+            assert_eq!(began.elapsed(), waited, "{told:?}");
+            // What was told belongs to that look.
+            changes.tell(Change::Other);
+            changes.come().await;
+            changes.settle(QUIET).await;
+            assert_eq!(began.elapsed(), waited + QUIET, "{told:?}");
+        }
+        // A rename ends the wait for what was written beside it.
+        let changes = Changes::default();
+        changes.tell(Change::Other);
+        changes.come().await;
+        let began = Instant::now();
+        let later = async {
+            tokio::time::sleep(QUIET / 5).await;
+            changes.tell(Change::Whole);
+        };
+        tokio::join!(changes.settle(QUIET), later);
+        assert_eq!(began.elapsed(), QUIET / 5);
+        // One that changes all the time is read all the same.
+        let writes = async {
+            loop {
+                changes.tell(Change::Unfinished);
+                tokio::time::sleep(QUIET / 2).await;
+            }
+        };
+        let began = Instant::now();
+        tokio::select! {
+            () = changes.settle(QUIET) => {}
+            () = writes => {}
+        }
+        assert_eq!(began.elapsed(), SETTLE_MAX);
     }
 }
