@@ -5,6 +5,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::Engine as _;
+
 use crate::common::{Bed, IMAGE, TestAgent, eventually, free_port};
 
 /// Start of the part of a hosts file that follows the pod's own.
@@ -664,4 +667,80 @@ async fn last_words_are_told() {
     let again = agent.until_pod("words", |pod| pod.phase == "Failed").await;
     assert_eq!(again.containers, pod.containers);
     agent.stop().await;
+}
+
+/// First API of the Engine that mounts images, that of Docker Engine 28.
+const API_IMAGE_MOUNTS: (u32, u32) = (1, 48);
+
+/// The version of the Engine's API.
+fn engine_api(bed: &Bed) -> (u32, u32) {
+    let version = bed.docker(&["version", "--format", "{{.Server.APIVersion}}"]);
+    let (major, minor) = version.trim().split_once('.').unwrap();
+    (major.parse().unwrap(), minor.parse().unwrap())
+}
+
+/// A pod with the root of an image at `/site` and a directory of it at `/www`.
+fn with_image_volume(image: &str) -> String {
+    format!(
+        r#"  volumes: [{{name: site, image: {{reference: "{image}"}}}}]
+  containers:
+  - name: web
+    image: {IMAGE}
+    command: ["sleep", "1000000"]
+    volumeMounts:
+    - {{name: site, mountPath: /site}}
+    - {{name: site, mountPath: /www, subPath: var/www}}
+"#
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_made_of_an_image_where_the_engine_can_and_an_edit_is_held_where_not() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let plain = format!(
+        "  containers: [{{name: web, image: {IMAGE}, command: [sh, -c, echo new >/var/www/new; exec sleep 1000000]}}]\n"
+    );
+    let before = run(&bed, &agent, "web", &plain).await;
+    // Of another id than every image that a container runs.
+    let image = format!("mirrorlet.test/site:{}", std::process::id());
+    let committed = bed.docker(&["commit", &bed.running_id("web"), &image]);
+    let remove_image = || bed.docker(&["image", "rm", &image]);
+    bed.write("web.yaml", &pod("web", &with_image_volume(&image)));
+    if engine_api(&bed) < API_IMAGE_MOUNTS {
+        let held = agent.until_pod("web", |pod| pod.held).await;
+        assert_eq!((held.uid, held.ready), (before.uid, 1));
+        let problem = &held.problems[0];
+        let why = "volume \"site\" is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount";
+        assert!(problem.message.contains(why), "{problem}");
+        assert_eq!(problem.field.as_deref(), Some("spec.volumes[0]"));
+        remove_image();
+        return;
+    }
+    let edited = agent
+        .until_pod("web", |pod| pod.uid != before.uid && pod.ready == 1)
+        .await;
+    let look = "cat /site/var/www/new /www/new; touch /site/x 2>&1 | grep -o Read-only";
+    assert_eq!(bed.exec("web", look), "new\nnew\nRead-only");
+    // Nobody runs it, and it is in use.
+    let engine = BollardEngine::connect(&bed.docker).unwrap();
+    let in_use = engine.images_in_use().await.unwrap();
+    assert!(in_use.contains(committed.trim()), "{in_use:?}");
+    // A container that restarts has it again.
+    bed.docker(&["kill", &bed.running_id("web")]);
+    agent
+        .until_pod("web", |pod| pod.restarts == 1 && pod.ready == 1)
+        .await;
+    assert_eq!(bed.exec("web", "cat /www/new"), "new");
+    // An image that can't be had holds the edit.
+    let nowhere = with_image_volume("mirrorlet.test/nowhere:1");
+    bed.write("web.yaml", &pod("web", &nowhere));
+    let held = agent.until_pod("web", |pod| pod.held).await;
+    assert_eq!((held.uid, held.ready), (edited.uid, 1));
+    let problem = &held.problems[0];
+    assert!(problem.message.contains("ErrImagePull"), "{problem}");
+    assert_eq!(problem.field.as_deref(), Some("spec.volumes[0]"));
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    remove_image();
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::api::core::{Container, EphemeralContainer, PodSpec};
+use crate::api::core::{Container, EphemeralContainer, ImageVolumeSource, PodSpec};
 use crate::api::{ContainerId, Pod, Timestamp, keys};
 use crate::observed::{ContainerHash, Role};
 
@@ -156,6 +156,28 @@ pub fn orders(pod: &Pod) -> [Option<&str>; 2] {
 fn order<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(key).map(String::as_str)
+}
+
+/// The images that volumes of the pod are made of, by the name of the volume.
+pub fn image_volumes(pod: &Pod) -> impl Iterator<Item = (&str, &ImageVolumeSource)> {
+    let volumes = spec(pod).volumes.iter().flatten();
+    volumes.filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)))
+}
+
+/// Those that the container mounts, each once.
+pub fn mounted_images<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = (&'a str, &'a ImageVolumeSource)> {
+    let mounts = || container.volume_mounts.iter().flatten();
+    image_volumes(pod).filter(move |(volume, _)| mounts().any(|mount| mount.name == *volume))
+}
+
+/// The names of all images of a pod: of its containers and of its volumes.
+pub fn image_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    let containers = containers(pod).filter_map(|(_, container)| container.image.as_deref());
+    let volumes = image_volumes(pod).filter_map(|(_, source)| source.reference.as_deref());
+    containers.chain(volumes)
 }
 
 /// `spec.hostNetwork`.

@@ -121,6 +121,8 @@ pub struct VolumeMap {
     pub read_only: BTreeSet<String>,
     /// Names on the Engine of the volumes that it manages.
     pub engine_volumes: BTreeMap<String, String>,
+    /// Ids on the Engine of the images that volumes are made of.
+    pub images: BTreeMap<String, String>,
     /// Volumes whose directory the Engine makes when it is missing, where the agent can't.
     pub made_by_engine: BTreeSet<String>,
     /// Volumes that hold what they held before, and why they could not be brought up to date.

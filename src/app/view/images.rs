@@ -42,7 +42,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
             init.chain(status.container_statuses.iter().flatten())
         });
         let ids = statuses.map(|container| container.image_id.clone());
-        let names = spec::containers(pod).filter_map(|(_, c)| full(c.image.as_deref()?));
+        let names = spec::image_names(pod).filter_map(full);
         for image in names.chain(ids) {
             let of_image = users.entry(image).or_default();
             of_image.insert(format!("{namespace}/{name}"));

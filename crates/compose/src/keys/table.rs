@@ -758,7 +758,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.volumes[].type",
         Fate::Partly,
-        "`volume`, `bind` and `tmpfs`",
+        "`volume`, `bind`, `tmpfs` and `image`",
     ),
     row(
         "services.*.volumes[].source",
@@ -822,8 +822,13 @@ pub const KEYS: &[Key] = &[
     row("services.*.volumes[].tmpfs.mode", Fate::Carried, "`mode`"),
     row(
         "services.*.volumes[].image",
-        Fate::Lost,
-        "a pod has no volumes of images",
+        Fate::Carried,
+        "needs Docker Engine 28 or newer, as in Compose",
+    ),
+    row(
+        "services.*.volumes[].image.subpath",
+        Fate::Carried,
+        "`subPath`",
     ),
     row(
         "services.*.volumes_from",

@@ -118,6 +118,10 @@ impl Build<'_, '_> {
                 let mode = item.at(&["tmpfs", "mode"]).and_then(mode_of);
                 pod.volume("tmpfs", ("emptyDir", memory(bytes, mode)), false)
             }
+            ("image", Some(source)) => {
+                let image = Map::new().with("reference", source);
+                pod.volume("image", ("image", image), true)
+            }
             (kind, _) => {
                 let why = format!("a pod has no volumes of type {kind}");
                 self.lost(&item.place, path, &why, "");
@@ -128,8 +132,10 @@ impl Build<'_, '_> {
         if item.get("read_only").and_then(Node::bool) == Some(true) {
             mount.put("readOnly", true);
         }
-        if let Some(below) = item.at(&["volume", "subpath"]).and_then(Node::text) {
-            mount.put("subPath", below);
+        for kind in ["volume", "image"] {
+            if let Some(below) = item.at(&[kind, "subpath"]).and_then(Node::text) {
+                mount.put("subPath", below);
+            }
         }
         self.propagation(service, item, &mut mount);
         Some(mount)

@@ -49,13 +49,17 @@ fn default_text(field: &mut Option<String>, value: &str) {
     }
 }
 
-fn default_container(container: &mut Container, host_network: bool) {
-    let image = container.image.as_deref().unwrap_or_default();
-    let policy = match Reference::parse(image) {
+fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
+    let default = match Reference::parse(image.unwrap_or_default()) {
         Ok(image) if image.is_latest() => "Always",
         Ok(_) | Err(_) => "IfNotPresent",
     };
-    default_text(&mut container.image_pull_policy, policy);
+    default_text(policy, default);
+}
+
+fn default_container(container: &mut Container, host_network: bool) {
+    let image = container.image.as_deref();
+    default_pull_policy(&mut container.image_pull_policy, image);
     default_text(
         &mut container.termination_message_path,
         "/dev/termination-log",
@@ -146,6 +150,9 @@ fn default_volume(volume: &mut Volume) {
                 default_file(item);
             }
         }
+    }
+    if let Some(image) = &mut volume.image {
+        default_pull_policy(&mut image.pull_policy, image.reference.as_deref());
     }
     let bare = Volume {
         name: volume.name.clone(),

@@ -239,7 +239,6 @@ const RULES: &[Rule] = &[
         Written,
         ForbiddenAndUnsupported("podcertificates"),
     ),
-    Rule("spec.volumes[].image", Written, VOLUME),
     Rule("spec.volumes[].awsElasticBlockStore", Written, VOLUME),
     Rule("spec.volumes[].azureDisk", Written, VOLUME),
     Rule("spec.volumes[].cephfs", Written, VOLUME),

@@ -181,8 +181,8 @@ impl History {
         needed
             .iter()
             .filter_map(|uid| self.get(uid))
-            .flat_map(|revision| spec::containers(&revision.pod))
-            .filter_map(|(_, container)| container.image.clone())
+            .flat_map(|revision| spec::image_names(&revision.pod))
+            .map(ToOwned::to_owned)
             .collect()
     }
 

@@ -428,8 +428,13 @@ impl Engine for BollardEngine {
         let containers = self
             .call(Operation::ImagesInUse, "", READ_DEADLINE, work)
             .await?;
-        let ids = containers.into_iter().filter_map(|c| c.image_id);
-        Ok(ids.collect())
+        // The name of a mounted image is what its container was created with: of ours, the id.
+        let mounted = containers.iter().flat_map(|c| c.mounts.iter().flatten());
+        let mounted = mounted
+            .filter(|mount| mount.typ.as_deref() == Some("image"))
+            .filter_map(|mount| mount.name.clone());
+        let own = containers.iter().filter_map(|c| c.image_id.clone());
+        Ok(own.chain(mounted).collect())
     }
 
     async fn remove_image(&self, name: &str) -> Result<()> {

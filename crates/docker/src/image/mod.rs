@@ -12,7 +12,7 @@ mod remove;
 
 use sha2::{Digest, Sha256};
 
-use mirrorlet_core::api::core::Container;
+use mirrorlet_core::api::core::{Container, ImageVolumeSource};
 use mirrorlet_core::api::hex;
 use mirrorlet_core::reference::Reference;
 
@@ -50,12 +50,22 @@ impl PullPolicy {
     /// Upstream: `pkg/apis/core/v1/defaults.go` (`SetDefaults_Container`).
     #[must_use]
     pub fn of(container: &Container) -> Self {
-        let image = container.image.as_deref().unwrap_or_default();
-        match container.image_pull_policy.as_deref() {
+        let policy = container.image_pull_policy.as_deref();
+        Self::of_image(container.image.as_deref(), policy)
+    }
+
+    /// The policy of a volume that is made of an image, by the same rule.
+    #[must_use]
+    pub fn of_volume(source: &ImageVolumeSource) -> Self {
+        Self::of_image(source.reference.as_deref(), source.pull_policy.as_deref())
+    }
+
+    fn of_image(image: Option<&str>, policy: Option<&str>) -> Self {
+        match policy {
             Some("Always") => Self::Always,
             Some("IfNotPresent") => Self::IfNotPresent,
             Some("Never") => Self::Never,
-            _ => match Reference::parse(image) {
+            _ => match Reference::parse(image.unwrap_or_default()) {
                 Ok(reference) if reference.is_latest() => Self::Always,
                 Ok(_) | Err(_) => Self::IfNotPresent,
             },

@@ -4,20 +4,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::super::files::config_error;
-use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::index::Record;
 use super::super::kill::{Stop, reason_of};
 use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, Kind, Request, SeccompWanted, container_request,
     seccomp_wanted,
 };
+use super::images::Images;
 use super::{EngineError, Round, Start, Starter, Up, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::core::Container;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
-use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::plan::Reason;
 use mirrorlet_core::spec;
@@ -104,15 +101,14 @@ impl Starter {
         container: &Container,
     ) -> Result<Option<String>, SyncError> {
         let pod = round.pod;
-        let policy = PullPolicy::of(container);
-        let image = tokio::select! {
-            image = self.image(pod, container, policy, &round.files.pull_secrets) => image,
+        let images = tokio::select! {
+            images = self.images(pod, container, None, &round.files.pull_secrets) => images,
             () = round.cancel.cancelled() => Err(cancelled()),
         };
-        let was_present = image.as_ref().is_ok_and(|image| !image.pulled);
-        let created = match image {
-            Ok(image) => {
-                let create = self.prepare_and_create(round, up.clone(), start, container, image);
+        let was_present = images.as_ref().is_ok_and(|images| !images.own.pulled);
+        let created = match images {
+            Ok(images) => {
+                let create = self.prepare_and_create(round, up.clone(), start, container, images);
                 create.await
             }
             Err(error) => Err(error),
@@ -202,25 +198,28 @@ impl Starter {
         up: Up<'_>,
         start: Start<'_>,
         container: &Container,
-        mut image: EnsuredImage,
+        mut images: Images,
     ) -> Result<String, SyncError> {
         let prepared = self.prepare(round, up, start, container).await?;
         let image_name = container.image.as_deref().unwrap_or_default();
         let mut pulled_anew = false;
         loop {
             let request = self
-                .request(round, start, container, &prepared, &image)
+                .request(round, start, container, &prepared, &images)
                 .await?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
-            let image_id = image.facts.image_id();
+            let image_id = images.own.facts.image_id();
             match self.containers.create(request, image_name, &image_id).await {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
                     self.images.forget(image_name);
-                    let policy = PullPolicy::of(container);
+                    for (_, source) in spec::mounted_images(round.pod, container) {
+                        let image = source.reference.as_deref().unwrap_or_default();
+                        self.images.forget(image);
+                    }
                     let secrets = &round.files.pull_secrets;
-                    image = self.image(round.pod, container, policy, secrets).await?;
+                    images = self.images(round.pod, container, None, secrets).await?;
                 }
                 Err(error) => {
                     let reason = SyncErrorReason::CreateContainerError;
@@ -266,8 +265,11 @@ impl Starter {
         start: Start<'_>,
         container: &Container,
         prepared: &Prepared,
-        image: &EnsuredImage,
+        images: &Images,
     ) -> Result<Request, SyncError> {
+        let image = &images.own;
+        let mut volumes = round.files.volumes.clone();
+        volumes.images.clone_from(&images.volumes);
         let env_files = self.files.env_files(round.pod, container).await?;
         let mut input = ContainerInput {
             owner: &self.containers.owner,
@@ -278,7 +280,7 @@ impl Starter {
             sandbox_id: round.sandbox_id,
             target: prepared.target.as_deref(),
             pod_ips: &prepared.pod_ips,
-            volumes: &round.files.volumes,
+            volumes: &volumes,
             objects: &round.files.objects,
             env_files: Some(&env_files),
             image: Some(ImageFacts {
@@ -320,37 +322,6 @@ impl Starter {
                 format!("unable to find target container {target}"),
             )
         })
-    }
-
-    /// Makes sure that the container's image is there, and reports its pull.
-    pub(super) async fn image(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        policy: PullPolicy,
-        secrets: &PullSecrets,
-    ) -> Result<EnsuredImage, SyncError> {
-        let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
-        let image = container.image.as_deref().unwrap_or_default();
-        let (telemetry, name) = (&self.telemetry, &container.name);
-        let began = Instant::now();
-        let awaited = || occurrences::image_awaited(telemetry, &full_name, &uid, name, image);
-        let ensured = self
-            .images
-            .ensure_image(&uid, image, policy, secrets, Timestamp::now(), awaited)
-            .await;
-        let took = began.elapsed();
-        match &ensured {
-            Ok(there) if there.pulled => {
-                let size = there.facts.size;
-                occurrences::image_pulled(telemetry, &full_name, &uid, name, image, size, took);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                occurrences::image_failed(telemetry, &full_name, &uid, name, image, took, error);
-            }
-        }
-        ensured
     }
 
     /// Content of the container's seccomp profile; none where it wants none or it can't be read,

@@ -12,6 +12,7 @@
 //! [`create`](Containers::create) adopts it.
 
 mod container;
+mod images;
 mod prepare;
 mod sandbox;
 

@@ -13,12 +13,14 @@ use super::super::files::config_error;
 use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::reason_of;
 use super::super::translate::{
-    ContainerInput, EngineFacts, ImageFacts, SandboxInput, container_request, sandbox_request,
+    ContainerInput, EngineFacts, ImageFacts, SandboxInput, check_image_volume, container_request,
+    sandbox_request,
 };
+use super::images::of_image;
 use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp};
-use mirrorlet_core::credentials::pull_secrets;
+use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::fields;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
@@ -57,12 +59,10 @@ impl Starter {
         })?;
         let secrets = pull_secrets(pod, &objects);
         let images = spec::containers(pod).map(|(role, container)| {
-            let policy = PullPolicy::of(container);
             let (secrets, objects, facts) = (&secrets, &objects, &facts);
             async move {
-                let image = self.image(pod, container, policy, secrets).await;
-                let image = image.map_err(|error| of_image(error, pod, container))?;
-                self.check_container(pod, role, container, &image, objects, facts)
+                let images = self.images(pod, container, None, secrets).await?;
+                self.check_container(pod, role, container, &images.own, objects, facts)
                     .await
             }
         });
@@ -78,8 +78,8 @@ impl Starter {
         let objects = self.files.objects_now(pod).await;
         let secrets = pull_secrets(pod, &objects);
         let wanted = spec::containers(pod).filter(|(_, c)| containers.contains(&c.name));
-        let pulls =
-            wanted.map(|(_, container)| self.image(pod, container, PullPolicy::Ordered, &secrets));
+        let ordered = Some(PullPolicy::Ordered);
+        let pulls = wanted.map(|(_, container)| self.images(pod, container, ordered, &secrets));
         try_join_all(pulls).await.map(|_| ())
     }
 
@@ -95,33 +95,29 @@ impl Starter {
         let mut check = PodCheck::default();
         let uid = PodUid::of(pod);
         for (role, container) in spec::containers(pod) {
+            for (volume, source) in spec::mounted_images(pod, container) {
+                let of_volume = || fields::volume(pod, volume);
+                check_image_volume(volume, &facts)
+                    .map_err(|error| config_error(error).of_field(of_volume))?;
+                let name = source.reference.as_deref().unwrap_or_default();
+                let policy = PullPolicy::of_volume(source);
+                let there = self.look_for(&uid, name, policy, &secrets, &mut check);
+                if there.await.map_err(|e| e.of_field(of_volume))?.is_none() {
+                    let unknown = format!("whether image {name} can be pulled");
+                    check.unknown.push(unknown);
+                }
+            }
             let name = container.image.as_deref().unwrap_or_default();
             let policy = PullPolicy::of(container);
-            // As if it were never to be pulled: whether it is there, and what it is.
-            let (there, now) = (PullPolicy::Never, Timestamp::now());
-            let image = self
-                .images
-                .ensure_image(&uid, name, there, &secrets, now, || {});
-            let image = match image.await {
-                Ok(image) => image,
-                Err(error)
-                    if policy != PullPolicy::Never
-                        && error.reason == SyncErrorReason::ErrImageNeverPull =>
-                {
-                    let container = &container.name;
-                    check.unknown.push(format!(
-                        "whether image {name} can be pulled, and the user of container {container}"
-                    ));
-                    check.pulls.push(name.to_owned());
-                    continue;
-                }
-                Err(error) => return Err(of_image(error, pod, container)),
+            let image = self.look_for(&uid, name, policy, &secrets, &mut check);
+            let image = image.await.map_err(|e| of_image(e, pod, container))?;
+            let Some(image) = image else {
+                let container = &container.name;
+                check.unknown.push(format!(
+                    "whether image {name} can be pulled, and the user of container {container}"
+                ));
+                continue;
             };
-            if policy == PullPolicy::Always {
-                let what = format!("what the registry has as {name} by now");
-                check.unknown.push(what);
-                check.pulls.push(name.to_owned());
-            }
             self.check_container(pod, role, container, &image, objects, &facts)
                 .await?;
         }
@@ -130,6 +126,38 @@ impl Starter {
             list.dedup();
         }
         Ok(check)
+    }
+
+    /// Looks for an image as if it were never to be pulled: whether it is there, and what it is.
+    /// Notes that it would be pulled. None when it is not there, but may be had.
+    async fn look_for(
+        &self,
+        uid: &PodUid,
+        name: &str,
+        policy: PullPolicy,
+        secrets: &PullSecrets,
+        check: &mut PodCheck,
+    ) -> Result<Option<EnsuredImage>, SyncError> {
+        let (never, now) = (PullPolicy::Never, Timestamp::now());
+        let there = self
+            .images
+            .ensure_image(uid, name, never, secrets, now, || {});
+        let is_pulled = policy != PullPolicy::Never;
+        match there.await {
+            Ok(image) => {
+                if policy == PullPolicy::Always {
+                    let what = format!("what the registry has as {name} by now");
+                    check.unknown.push(what);
+                    check.pulls.push(name.to_owned());
+                }
+                Ok(Some(image))
+            }
+            Err(error) if is_pulled && error.reason == SyncErrorReason::ErrImageNeverPull => {
+                check.pulls.push(name.to_owned());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Fails where the host or the Engine would refuse the pod, whatever its images are. Returns what
@@ -246,17 +274,15 @@ impl Starter {
     }
 }
 
-/// The failure of a container's image.
-fn of_image(error: SyncError, pod: &Pod, container: &Container) -> SyncError {
-    error.of_field(|| fields::image(pod, &container.name))
-}
-
 /// The container's volumes as if they were made.
 fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
     let mut map = VolumeMap::default();
     for volume in spec::spec(pod).volumes.iter().flatten() {
         map.volumes
             .insert(volume.name.clone(), PathBuf::from(NOT_MADE));
+    }
+    for (volume, _) in spec::mounted_images(pod, container) {
+        map.images.insert(volume.to_owned(), NOT_MADE.to_owned());
     }
     let mounts = container.volume_mounts.iter().flatten().enumerate();
     for (index, _) in mounts.filter(|(_, m)| m.sub_path.is_some() || m.sub_path_expr.is_some()) {

@@ -30,7 +30,7 @@ pub use hosts::{Hostname, compute_hostname, hosts_file};
 pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
 pub use led_ports::LedPort;
 pub(crate) use led_ports::{led_ports, led_ports_of};
-pub(crate) use mounts::volume_request;
+pub(crate) use mounts::{check_image_volume, volume_request};
 pub use names::{ContainerName, container_name, sandbox_name};
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
@@ -195,6 +195,17 @@ pub enum ConfigError {
         volume: String,
         /// Mount path.
         path: String,
+    },
+    /// A volume is made of an image, which the Engine can't mount.
+    #[error(
+        "volume {volume:?} is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount; this one has API {}.{}",
+        api.0, api.1
+    )]
+    NoImageVolumes {
+        /// The volume.
+        volume: String,
+        /// The API version agreed on.
+        api: (u32, u32),
     },
     /// A mount's options contradict each other or can't be had.
     #[error("mount {path:?}: {problem}")]

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use bollard::models::{
-    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
-    VolumeCreateRequest,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountImageOptions, MountType,
+    MountVolumeOptions, VolumeCreateRequest,
 };
 
 use mirrorlet_core::api::core::{Container, VolumeMount};
@@ -22,6 +22,8 @@ use super::{ConfigError, EngineFacts};
 pub const ETC_HOSTS: &str = "/etc/hosts";
 /// First API where a read-only bind mount is recursively so by default.
 const API_RECURSIVE_READ_ONLY: (u32, u32) = (1, 44);
+/// First API that mounts images: that of Docker Engine 28.
+const API_IMAGE_MOUNTS: (u32, u32) = (1, 48);
 
 /// Whether the container mounts something of its own at `/etc/hosts`.
 #[must_use]
@@ -49,6 +51,10 @@ pub(super) fn mounts(
         let read_only = volumes.read_only.contains(&mount.name) || mount.read_only == Some(true);
         if let Some(name) = engine_volume(mount, volumes) {
             mounts.push(named_mount(mount, name, read_only)?);
+            continue;
+        }
+        if let Some(image) = volumes.images.get(&mount.name) {
+            mounts.push(image_mount(mount, image, engine)?);
             continue;
         }
         let source = source(container, index, mount, volumes)?;
@@ -125,6 +131,52 @@ fn named_mount(mount: &VolumeMount, name: &str, read_only: bool) -> Result<Mount
             ..MountVolumeOptions::default()
         }),
         ..Mount::default()
+    })
+}
+
+/// The mount of an image. It can't be written to, whatever the pod says.
+///
+/// Upstream: `makeMounts` of `pkg/kubelet/kubelet_pods.go` (`ImageSubPath`).
+fn image_mount(
+    mount: &VolumeMount,
+    image: &str,
+    engine: &EngineFacts,
+) -> Result<Mount, ConfigError> {
+    let fail = |problem| ConfigError::Mount {
+        path: mount.mount_path.clone(),
+        problem,
+    };
+    check_image_volume(&mount.name, engine)?;
+    let none = |text: &Option<String>, is: &str| text.as_deref().is_none_or(|text| text == is);
+    if !none(&mount.mount_propagation, "None") || !none(&mount.recursive_read_only, "Disabled") {
+        return Err(fail(
+            "a volume of an image has neither mountPropagation nor recursiveReadOnly",
+        ));
+    }
+    if !none(&mount.sub_path_expr, "") {
+        return Err(fail("a volume of an image has no subPathExpr; use subPath"));
+    }
+    let sub_path = mount.sub_path.clone().filter(|path| !path.is_empty());
+    Ok(Mount {
+        target: Some(absolute(&mount.mount_path)),
+        source: Some(image.to_owned()),
+        typ: Some(MountType::IMAGE),
+        read_only: Some(true),
+        image_options: sub_path.map(|subpath| MountImageOptions {
+            subpath: Some(subpath),
+        }),
+        ..Mount::default()
+    })
+}
+
+/// Fails where the Engine can't mount images.
+pub(crate) fn check_image_volume(volume: &str, engine: &EngineFacts) -> Result<(), ConfigError> {
+    if engine.api_version >= API_IMAGE_MOUNTS {
+        return Ok(());
+    }
+    Err(ConfigError::NoImageVolumes {
+        volume: volume.to_owned(),
+        api: engine.api_version,
     })
 }
 

@@ -395,6 +395,10 @@ impl VolumeManager {
             // See `ensure_claims`.
             return Ok(());
         }
+        if volume.image.is_some() {
+            // Mounted by the Engine.
+            return Ok(());
+        }
         let path = if let Some(host_path) = &volume.host_path {
             let found = host_path::ensure(name, host_path, &self.host)?;
             if found.made_by_engine {

@@ -41,7 +41,9 @@ pub(super) fn ensure(
         return Ok(());
     };
     checked_name(container)?;
-    for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
+    let mounts = spec.volume_mounts.iter().flatten().enumerate();
+    // What is below the root of an image is the Engine's to find.
+    for (index, mount) in mounts.filter(|(_, mount)| !map.images.contains_key(&mount.name)) {
         let fail = |problem: String| VolumeError::SubPath {
             volume: mount.name.clone(),
             container: container.to_owned(),

@@ -633,6 +633,18 @@ pub(super) const EXAMPLES: &[Example] = &[
         &["subPath: below", "sizeLimit: 1Mi\n          mode: 1023"],
     ),
     (
+        &[
+            "services.*.volumes[].image",
+            "services.*.volumes[].image.subpath",
+        ],
+        "volumes: [{type: image, source: 'site:1', target: /s, image: {subpath: html}}]",
+        "",
+        &[
+            "mountPath: /s\n          subPath: html",
+            "image:\n        reference: site:1",
+        ],
+    ),
+    (
         &["services.*.mem_reservation"],
         "mem_limit: 64m\n    mem_reservation: 1g",
         "",

@@ -81,16 +81,25 @@ struct PodNames<'a> {
     host_network: bool,
 }
 
+/// The words of `imagePullPolicy`.
+pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+
 fn check_container(
     container: &Container,
     pod: &PodNames<'_>,
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
-    check_image(container, &at.key("image"), problems);
+    let image = container.image.as_deref();
+    check_image(
+        image,
+        "a container needs an image",
+        &at.key("image"),
+        problems,
+    );
     one_of(
         container.image_pull_policy.as_deref(),
-        &["Always", "IfNotPresent", "Never"],
+        &PULL_POLICIES,
         &at.key("imagePullPolicy"),
         problems,
     );
@@ -126,10 +135,16 @@ fn check_container(
     }
 }
 
-fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) {
-    let text = container.image.as_deref().unwrap_or_default();
+/// Checks the name of an image; `required` is the error of one that is missing.
+pub(super) fn check_image(
+    name: Option<&str>,
+    required: &str,
+    path: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let text = name.unwrap_or_default();
     if text.is_empty() {
-        problems.required(path, "a container needs an image");
+        problems.required(path, required);
     } else if text.trim() != text {
         problems.invalid(path, "must not begin or end with white space");
     } else if let Err(error) = Reference::parse(text) {

@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 
-use crate::api::core::{Container, HostPathVolumeSource, PodSpec, Volume, VolumeMount};
+use crate::api::core::{
+    Container, HostPathVolumeSource, ImageVolumeSource, PodSpec, Volume, VolumeMount,
+};
 use crate::api::quantity::Quantity;
 use crate::manifest::problems::Problems;
 use crate::path::Path;
 
+use super::containers::{PULL_POLICIES, check_image};
 use super::{check_label_name, objects, one_of, unique, values};
 
 const HOST_PATH_TYPES: [&str; 8] = [
@@ -49,7 +52,8 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         + usize::from(volume.secret.is_some())
         + usize::from(volume.downward_api.is_some())
         + usize::from(volume.projected.is_some())
-        + usize::from(volume.persistent_volume_claim.is_some());
+        + usize::from(volume.persistent_volume_claim.is_some())
+        + usize::from(volume.image.is_some());
     if sources > 1 {
         problems.invalid(at, "a volume can have only one type");
     }
@@ -84,6 +88,9 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         let path = at.key("persistentVolumeClaim").key("claimName");
         objects::check_reference(Some(&source.claim_name), &path, problems);
     }
+    if let Some(image) = &volume.image {
+        check_image_volume(image, &at.key("image"), problems);
+    }
     if let Some(projected) = &volume.projected {
         values::check_projected(projected, spec, &at.key("projected"), problems);
     }
@@ -109,6 +116,19 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
             }
         }
     }
+}
+
+/// Upstream: `validateImageVolumeSource` of `pkg/apis/core/validation/validation.go`.
+fn check_image_volume(source: &ImageVolumeSource, at: &Path, problems: &mut Problems<'_>) {
+    let reference = source.reference.as_deref();
+    let required = "a volume of an image needs the image's name";
+    check_image(reference, required, &at.key("reference"), problems);
+    one_of(
+        source.pull_policy.as_deref(),
+        &PULL_POLICIES,
+        &at.key("pullPolicy"),
+        problems,
+    );
 }
 
 pub(super) fn check_host_path(

@@ -658,6 +658,58 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
 }
 
 #[test]
+fn a_volume_of_an_image_is_mounted_read_only_by_its_id() {
+    let with = |fields: Value, api: (u32, u32)| {
+        let mut mount = json!({"name": "site", "mountPath": "site"});
+        mount
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let pod = one(&json!({"volumeMounts": [mount]}), &json!({}));
+        let mut volumes = volumes();
+        volumes
+            .images
+            .insert("site".to_owned(), "sha256:5173".to_owned());
+        let engine = EngineFacts {
+            api_version: api,
+            ..engine()
+        };
+        container_with(&pod, |input| ContainerInput {
+            volumes: Box::leak(Box::new(volumes)),
+            engine: Box::leak(Box::new(engine)),
+            ..input
+        })
+        .map(|request| host_config(&request, "Mounts")[0].clone())
+    };
+    let mount =
+        json!({"Target": "/site", "Source": "sha256:5173", "Type": "image", "ReadOnly": true});
+    assert_eq!(with(json!({}), (1, 48)).unwrap(), mount);
+    let mut below = mount;
+    below["ImageOptions"] = json!({"Subpath": "html/en"});
+    let fields = json!({"subPath": "html/en", "readOnly": false, "mountPropagation": "None"});
+    assert_eq!(with(fields, (1, 52)).unwrap(), below);
+    for (fields, api, expected) in [
+        (
+            json!({}),
+            (1, 47),
+            "volume \"site\" is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount; this one has API 1.47",
+        ),
+        (
+            json!({"subPathExpr": "$(A)"}),
+            (1, 48),
+            "mount \"site\": a volume of an image has no subPathExpr; use subPath",
+        ),
+        (
+            json!({"mountPropagation": "HostToContainer"}),
+            (1, 48),
+            "mount \"site\": a volume of an image has neither mountPropagation nor recursiveReadOnly",
+        ),
+    ] {
+        assert_eq!(with(fields, api).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
 fn what_the_engine_is_to_make_is_said_in_the_form_that_makes_it() {
     let mounts = json!([
         {"name": "data", "mountPath": "/d"},

@@ -1,0 +1,98 @@
+//! The images of a container: its own, and those that its volumes are made of.
+
+use std::collections::BTreeMap;
+
+use futures::future::try_join_all;
+use tokio::time::Instant;
+
+use super::super::files::config_error;
+use super::super::image::{EnsuredImage, PullPolicy};
+use super::super::translate::check_image_volume;
+use super::{Starter, runtime_error};
+use mirrorlet_core::api::core::Container;
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::fields;
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::SyncError;
+
+/// The images that a container needs, all there.
+pub(super) struct Images {
+    /// Its own.
+    pub(super) own: EnsuredImage,
+    /// The Engine's ids of those that its volumes are made of, by the volume's name.
+    pub(super) volumes: BTreeMap<String, String>,
+}
+
+impl Starter {
+    /// Makes sure that the container's images are there, by their own policies or, if a person
+    /// ordered it, anew.
+    ///
+    /// Upstream: `getImageVolumes` of `pkg/kubelet/kuberuntime/kuberuntime_manager.go`.
+    pub(super) async fn images(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        ordered: Option<PullPolicy>,
+        secrets: &PullSecrets,
+    ) -> Result<Images, SyncError> {
+        let name = container.image.as_deref().unwrap_or_default();
+        let policy = ordered.unwrap_or_else(|| PullPolicy::of(container));
+        let own = self.image(pod, container, name, policy, secrets);
+        let own = async { own.await.map_err(|error| of_image(error, pod, container)) };
+        let volumes = spec::mounted_images(pod, container).map(|(volume, source)| async move {
+            let of_volume = || fields::volume(pod, volume);
+            let engine = self.facts.engine_facts().await;
+            let engine = engine.map_err(|error| runtime_error(&error))?;
+            check_image_volume(volume, &engine)
+                .map_err(|error| config_error(error).of_field(of_volume))?;
+            let name = source.reference.as_deref().unwrap_or_default();
+            let policy = ordered.unwrap_or_else(|| PullPolicy::of_volume(source));
+            let image = self.image(pod, container, name, policy, secrets).await;
+            let image = image.map_err(|error| error.of_field(of_volume))?;
+            Ok((volume.to_owned(), image.facts.id.clone()))
+        });
+        let (own, volumes) = tokio::join!(own, try_join_all(volumes));
+        Ok(Images {
+            own: own?,
+            volumes: volumes?.into_iter().collect(),
+        })
+    }
+
+    /// Makes sure that an image is there that a container needs, and reports its pull.
+    async fn image(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        image: &str,
+        policy: PullPolicy,
+        secrets: &PullSecrets,
+    ) -> Result<EnsuredImage, SyncError> {
+        let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
+        let (telemetry, name) = (&self.telemetry, &container.name);
+        let began = Instant::now();
+        let awaited = || occurrences::image_awaited(telemetry, &full_name, &uid, name, image);
+        let ensured = self
+            .images
+            .ensure_image(&uid, image, policy, secrets, Timestamp::now(), awaited)
+            .await;
+        let took = began.elapsed();
+        match &ensured {
+            Ok(there) if there.pulled => {
+                let size = there.facts.size;
+                occurrences::image_pulled(telemetry, &full_name, &uid, name, image, size, took);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                occurrences::image_failed(telemetry, &full_name, &uid, name, image, took, error);
+            }
+        }
+        ensured
+    }
+}
+
+/// The failure of a container's own image.
+pub(super) fn of_image(error: SyncError, pod: &Pod, container: &Container) -> SyncError {
+    error.of_field(|| fields::image(pod, &container.name))
+}
