@@ -14,7 +14,7 @@ use super::termination;
 use super::translate::{Kind, parse_ours};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
-use mirrorlet_runtime::{Result, RuntimeError};
+use mirrorlet_runtime::{Result, RuntimeError, SyncError, SyncErrorReason};
 
 /// Attempts to get an inspect that is not older than the newest event.
 pub(super) const INSPECT_ATTEMPTS: usize = 3;
@@ -179,4 +179,14 @@ impl Containers {
 /// Upstream: `core/streaming.go` of cri-dockerd.
 pub(super) fn not_running(id: &str) -> RuntimeError {
     RuntimeError::Conflict(format!("container not running ({id})"))
+}
+
+/// The failure of a call that a sandbox needs.
+pub(super) fn runtime_error(error: &RuntimeError) -> SyncError {
+    let reason = if error.is_unavailable() {
+        SyncErrorReason::RuntimeUnavailable
+    } else {
+        SyncErrorReason::CreatePodSandboxError
+    };
+    SyncError::new(reason, error.to_string())
 }

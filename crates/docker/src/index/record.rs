@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bollard::models::{
     ContainerInspectResponse, ContainerState as EngineState, ContainerStateStatusEnum,
-    ContainerSummary, ContainerSummaryStateEnum,
+    ContainerSummary, ContainerSummaryStateEnum, PortMap,
 };
 
 use super::super::termination;
@@ -37,6 +37,9 @@ pub(crate) struct Record {
     pub(super) reason: Arc<str>,
     pub(super) message: Arc<str>,
     pub(super) ips: Vec<IpAddr>,
+    /// The ports that the Engine publishes for it while it runs; of sandboxes alone that host ports can
+    /// be led to by rules of ours.
+    pub(super) published: Arc<PortMap>,
     /// The last action of a person on it.
     pub(crate) by_hand: Option<ByHand>,
     /// Whether this agent has stopped it: what the Engine reports of that is no person's doing.
@@ -68,6 +71,7 @@ impl Record {
             reason: "".into(),
             message: "".into(),
             ips: Vec::new(),
+            published: Arc::default(),
             by_hand: None,
             stopped_by_us: false,
             termination_log: None,
@@ -81,6 +85,11 @@ impl Record {
     /// The addresses known of it.
     pub(crate) fn ips(&self) -> &[IpAddr] {
         &self.ips
+    }
+
+    /// The ports that the Engine publishes for it, as far as rules of ours need them.
+    pub(crate) fn published(&self) -> &PortMap {
+        &self.published
     }
 }
 
@@ -278,9 +287,9 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         }
         _ => "".into(),
     };
-    record.ips = match record.state {
-        ContainerState::Running => addresses(found),
-        _ => Vec::new(),
+    (record.ips, record.published) = match record.state {
+        ContainerState::Running => (addresses(found), published(record, found)),
+        _ => (Vec::new(), Arc::default()),
     };
 }
 
@@ -313,6 +322,16 @@ fn joined(error: &str, message: &str) -> Arc<str> {
         (false, true) => error.into(),
         (false, false) => format!("{error}: {message}").into(),
     }
+}
+
+/// The ports that are published for a container, if rules of ours need them.
+fn published(record: &Record, found: &ContainerInspectResponse) -> Arc<PortMap> {
+    let Kind::Sandbox { led_ports, .. } = &record.ours.kind else {
+        return Arc::default();
+    };
+    let settings = found.network_settings.as_ref();
+    let ports = settings.filter(|_| !led_ports.is_empty());
+    Arc::new(ports.and_then(|n| n.ports.clone()).unwrap_or_default())
 }
 
 /// Addresses of a container: of its networks, as the top-level fields are gone from API 1.52 on.

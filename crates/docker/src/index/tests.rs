@@ -12,9 +12,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::translate::{Kind, LedPort};
 use crate::{events, translate};
 use mirrorlet_core::api::keys;
 use mirrorlet_core::observed::Role;
+use mirrorlet_host::nat::Protocol;
 
 const OWNER: &str = "me";
 const ID: &str = "0123456789abcdef";
@@ -309,6 +311,40 @@ fn addresses_are_those_of_the_networks() {
     assert_eq!(status().ips, both);
     index.died(ID, Some(0), at(9));
     assert_eq!(status().ips, Vec::<IpAddr>::new(), "they end with it");
+}
+
+/// They are a part of every inspect, and of use for few.
+#[test]
+fn published_ports_are_kept_of_sandboxes_that_rules_lead_to() {
+    let led = LedPort {
+        protocol: Protocol::Tcp,
+        host_ip: None,
+        host_port: 80,
+        container_port: 8080,
+    };
+    for led_ports in [vec![], vec![led]] {
+        let mut ours = ours(true);
+        let Kind::Sandbox { led_ports: of, .. } = &mut ours.kind else {
+            panic!("not a sandbox");
+        };
+        of.clone_from(&led_ports);
+        let index = Index::default();
+        index.created(Created { ours, ..created() });
+        index.started(ID, at(1));
+        let mut found = inspect(Truth::Running);
+        let ports = json!({"8080/tcp": [{"HostIp": "127.0.0.1", "HostPort": "32768"}]});
+        found.network_settings =
+            serde_json::from_value(json!({"Ports": ports, "Networks": {}})).unwrap();
+        index.inspected(ID, u64::MAX, &found, "");
+        let record = index.get(ID).unwrap();
+        let kept = serde_json::to_value(record.published()).unwrap();
+        let expected = if led_ports.is_empty() {
+            json!({})
+        } else {
+            ports
+        };
+        assert_eq!(kept, expected);
+    }
 }
 
 #[test]

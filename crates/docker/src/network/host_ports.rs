@@ -5,16 +5,16 @@
 //! lead the host ports to it once it takes the other's place ([`mirrorlet_host::nat`]). Which ports
 //! those are is a label of the sandbox, so that everything here can be found out again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::{self, Arc, PoisonError};
 
-use bollard::models::{ContainerInspectResponse, PortBinding};
+use bollard::models::PortMap;
 use tokio::sync::Mutex;
 
-use super::super::containers::Containers;
-use super::super::engine::{EngineError, HostSide};
+use super::super::containers::{Containers, runtime_error};
+use super::super::engine::HostSide;
 use super::super::index::Record;
 use super::super::translate::{Kind, LedPort, led_ports};
 use super::holds::Holds;
@@ -49,24 +49,8 @@ struct State {
     pods: ServingPods,
     /// The rules in the kernel; unknown at first.
     applied: Option<BTreeSet<Forward>>,
-    /// The sandboxes as they were last inspected, by their ids.
-    seen: HashMap<Arc<str>, Seen>,
-}
-
-/// A sandbox as it was last inspected, which holds until it is started again.
-#[derive(Debug, Clone)]
-struct Seen {
-    started_at: Timestamp,
-    led: Option<LedSandbox>,
-}
-
-impl Seen {
-    /// Whether a sandbox runs as it did then. A record that is stale may have missed its end.
-    fn holds(&self, record: &Record) -> bool {
-        record.state == ContainerState::Running
-            && !record.stale
-            && record.started_at == Some(self.started_at)
-    }
+    /// Ids of the sandboxes that ran at the last look.
+    seen: BTreeSet<Arc<str>>,
 }
 
 /// A sandbox whose host ports can be led to it.
@@ -163,7 +147,7 @@ impl HostPorts {
         }
         let engine = &self.containers.engine;
         let side = engine.network_host_side(&self.network).await;
-        let side = side.map_err(|error| engine_error(&error))?;
+        let side = side.map_err(|error| runtime_error(&error.into()))?;
         *self.side.lock().unwrap_or_else(PoisonError::into_inner) = Some(side.clone());
         Ok(side)
     }
@@ -175,8 +159,8 @@ impl HostPorts {
     }
 
     async fn apply(&self, state: &mut State) -> Result<(), SyncError> {
-        let records: Vec<Record> = self.containers.index.led_sandboxes();
-        let sandboxes = self.look(&mut state.seen, &records).await?;
+        let records = self.containers.index.led_sandboxes();
+        let sandboxes = self.look(&mut state.seen, records).await?;
         let index = &self.containers.index;
         let published = |pod: &Pod| is_published(&index.of_pod(&PodUid::of(pod)));
         let forwards = forwards(&state.pods, published, sandboxes);
@@ -197,43 +181,35 @@ impl HostPorts {
         Ok(())
     }
 
-    /// Returns the sandboxes that host ports can be led to. The Engine is asked only for those that
-    /// were started since the last look.
+    /// Returns the sandboxes that host ports can be led to, as they were last inspected. The Engine is
+    /// asked only where that would show something new.
     async fn look(
         &self,
-        seen: &mut HashMap<Arc<str>, Seen>,
-        records: &[Record],
+        seen: &mut BTreeSet<Arc<str>>,
+        records: Vec<Record>,
     ) -> Result<Vec<LedSandbox>, SyncError> {
-        seen.retain(|id, seen| records.iter().any(|r| r.id == *id && seen.holds(r)));
+        let runs = |record: &Record| record.state == ContainerState::Running;
+        seen.retain(|id| records.iter().any(|r| r.id == *id && runs(r) && !r.stale));
         if seen.is_empty() {
             // A network that one of them is in can't be made anew; else names of interfaces, which
             // go into the rules, are asked for as they are now.
             self.forget();
         }
         let mut sandboxes = Vec::new();
-        for record in records {
-            if let Some(known) = seen.get(&record.id) {
-                sandboxes.extend(known.led.clone());
+        // One that was not started has no address.
+        for record in records
+            .iter()
+            .filter(|r| r.state != ContainerState::Created)
+        {
+            // On the heap: it is seldom needed, and large.
+            let freshened = Box::pin(self.containers.freshen(&record.id)).await;
+            freshened.map_err(|error| runtime_error(&error))?;
+            let Some(record) = self.containers.index.get(&record.id).filter(runs) else {
                 continue;
-            }
-            if record.state == ContainerState::Created {
-                // It has no address before it is started.
-                continue;
-            }
-            let side = self.host_side().await?;
-            let inspected = self.containers.engine.inspect_container(&record.id).await;
-            let led = match inspected {
-                Ok(inspected) => led_sandbox(record, inspected, &side),
-                Err(error) if error.is_not_found() => continue,
-                Err(error) => return Err(engine_error(&error)),
             };
-            sandboxes.extend(led.clone());
-            if let Some(started_at) = record.started_at {
-                let now = Seen { started_at, led };
-                if now.holds(record) {
-                    seen.insert(Arc::clone(&record.id), now);
-                }
-            }
+            let side = self.host_side().await?;
+            sandboxes.extend(led_sandbox(&record, &side));
+            seen.insert(record.id);
         }
         Ok(sandboxes)
     }
@@ -253,16 +229,6 @@ fn refused(cause: &str) -> SyncError {
     SyncError::new(SyncErrorReason::CreatePodSandboxError, message)
 }
 
-fn engine_error(error: &EngineError) -> SyncError {
-    let reason = match error {
-        EngineError::Unavailable { .. } => SyncErrorReason::RuntimeUnavailable,
-        EngineError::Timeout { .. } | EngineError::Api { .. } | EngineError::Decode { .. } => {
-            SyncErrorReason::CreatePodSandboxError
-        }
-    };
-    SyncError::new(reason, error.to_string())
-}
-
 /// Name of the table of an owner's rules, as `nft` takes it.
 #[must_use]
 pub fn table_name(owner: &str) -> String {
@@ -272,32 +238,23 @@ pub fn table_name(owner: &str) -> String {
     name
 }
 
-/// Returns the facts about a sandbox that runs and can be led to, from an inspect.
-fn led_sandbox(
-    record: &Record,
-    inspected: ContainerInspectResponse,
-    side: &HostSide,
-) -> Option<LedSandbox> {
+/// Returns where host ports can be led to in a sandbox that runs.
+fn led_sandbox(record: &Record, side: &HostSide) -> Option<LedSandbox> {
     let Kind::Sandbox { led_ports, .. } = &record.ours.kind else {
         return None;
     };
-    if inspected.state.as_ref()?.running != Some(true) {
-        return None;
-    }
-    let settings = inspected.network_settings?;
-    let networks = settings.networks.unwrap_or_default();
-    let mut addresses = networks
-        .values()
-        .filter_map(|network| network.ip_address.as_deref()?.parse().ok());
-    let address: Ipv4Addr = addresses.next()?;
-    let published = settings.ports.unwrap_or_default();
+    let address = record.ips().iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    })?;
+    let published = record.published();
     let full_name = &record.ours.full_name;
     let forward = |port: &LedPort| Forward {
         protocol: port.protocol,
         host_ip: port.host_ip,
         host_port: port.host_port,
         pod: SocketAddrV4::new(address, port.container_port),
-        detour: detour(&published, port, side),
+        detour: detour(published, port, side),
         comment: full_name.to_string(),
     };
     Some(LedSandbox {
@@ -310,11 +267,7 @@ fn led_sandbox(
 
 /// How a sandbox is reached from where packets can't be routed to it: through the Engine's proxy,
 /// unless the Engine runs without one and lets the bridge take packets from loopback addresses.
-fn detour(
-    published: &HashMap<String, Option<Vec<PortBinding>>>,
-    port: &LedPort,
-    side: &HostSide,
-) -> Detour {
+fn detour(published: &PortMap, port: &LedPort, side: &HostSide) -> Detour {
     let Some(bridge) = side.bridge.clone().filter(|bridge| !takes_loopback(bridge)) else {
         return Detour::None;
     };
@@ -376,7 +329,10 @@ fn forwards(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+    use bollard::models::PortBinding;
     use mirrorlet_host::nat::Protocol;
 
     fn sandbox(name: &str, uid: &str, created: i64) -> LedSandbox {

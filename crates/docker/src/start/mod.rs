@@ -25,7 +25,7 @@ use futures::future::{BoxFuture, Shared, join_all};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::containers::Containers;
+use super::containers::{Containers, runtime_error};
 use super::engine::EngineError;
 use super::facts::Facts;
 use super::files::{Files, FilesError, PodFiles};
@@ -44,7 +44,7 @@ use mirrorlet_core::observed::{ContainerState, PodStatus, Role};
 use mirrorlet_core::plan::{Reason, Step};
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult};
+use mirrorlet_runtime::{SyncAction, SyncError, SyncErrorReason, SyncResult};
 
 /// Reason of the note that a restart count can't be kept.
 const NOT_NOTED: &str = "RestartCountNotKept";
@@ -378,15 +378,6 @@ fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         tell(telemetry, &full_name, &uid, note.reason, &note.message);
     }
-}
-
-fn runtime_error(error: &RuntimeError) -> SyncError {
-    let reason = if error.is_unavailable() {
-        SyncErrorReason::RuntimeUnavailable
-    } else {
-        SyncErrorReason::CreatePodSandboxError
-    };
-    SyncError::new(reason, error.to_string())
 }
 
 fn all_failed(starts: &[Start<'_>], error: &SyncError) -> Vec<SyncResult> {
