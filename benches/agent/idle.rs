@@ -1,6 +1,6 @@
 //! Costs of an agent while nothing happens.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Settings;
 use crate::agent::Agent;
@@ -16,6 +16,8 @@ pub struct Idle {
     pub calls: f64,
     /// Processor time of the agent, in percent of a core.
     pub cpu_percent: f64,
+    /// Processor time of the Engine, in percent of a core.
+    pub engine_percent: f64,
     /// Resident memory at the end, in MiB.
     pub rss_mib: f64,
 }
@@ -23,40 +25,43 @@ pub struct Idle {
 /// Watches an idle window; what was asked of the Engine before is finished first.
 pub async fn window(settings: &Settings, agent: &Agent) -> anyhow::Result<Idle> {
     let before = agent.quiet().await?.values().sum::<u64>();
-    tokio::time::sleep(CALM_DOWN).await;
-    let (pid, length) = (agent.pid()?, Duration::from_secs(settings.idle_seconds));
-    let cpu = cpu_seconds(pid);
-    tokio::time::sleep(length).await;
-    let seconds = length.as_secs_f64();
-    let cpu_percent = (cpu_seconds(pid) - cpu) / seconds * 100.0;
+    let pid = agent.pid()?;
+    let sets = [vec![pid], engine_pids(&settings.docker).await?];
+    let [cpu_percent, engine_percent] = cpu_percents(settings, sets).await;
     let calls = agent.engine_calls().await?.values().sum::<u64>() - before;
     Ok(Idle {
-        calls: f64::from(u32::try_from(calls)?) / seconds * 60.0,
+        calls: f64::from(u32::try_from(calls)?)
+            / Duration::from_secs(settings.idle_seconds).as_secs_f64()
+            * 60.0,
         cpu_percent,
+        engine_percent,
         rss_mib: memory_mib(pid, "VmRSS"),
     })
 }
 
+/// Lets things calm down, then measures the processor time of each set of processes in a window, in
+/// percent of a core.
+async fn cpu_percents<const N: usize>(settings: &Settings, sets: [Vec<i32>; N]) -> [f64; N] {
+    let used = |set: &Vec<i32>| set.iter().map(|pid| cpu_seconds(*pid)).sum::<f64>();
+    tokio::time::sleep(CALM_DOWN).await;
+    let before = sets.each_ref().map(used);
+    let length = Duration::from_secs(settings.idle_seconds);
+    tokio::time::sleep(length).await;
+    let after = sets.each_ref().map(used);
+    std::array::from_fn(|n| (after[n] - before[n]) / length.as_secs_f64() * 100.0)
+}
+
 /// Measures an idle window with the agent, then one of the same length without.
 pub async fn measure(settings: &Settings, agent: Agent) -> anyhow::Result<Vec<Figure>> {
-    let length = Duration::from_secs(settings.idle_seconds);
-    let engine_pids = engine_pids(&settings.docker).await?;
-    let engine_cpu = || engine_pids.iter().map(|pid| cpu_seconds(*pid)).sum::<f64>();
     let pid = agent.pid()?;
-
-    agent.quiet().await?;
-    tokio::time::sleep(CALM_DOWN).await;
-    let (engine_before, began) = (engine_cpu(), Instant::now());
     let idle = window(settings, &agent).await?;
-    let engine_with = (engine_cpu() - engine_before) / began.elapsed().as_secs_f64() * 100.0;
+    let engine_with = idle.engine_percent;
     let anonymous = memory_mib(pid, "RssAnon");
     let threads = threads(pid);
     agent.stop()?;
 
-    tokio::time::sleep(CALM_DOWN).await;
-    let engine_before = engine_cpu();
-    tokio::time::sleep(length).await;
-    let engine_without = (engine_cpu() - engine_before) / length.as_secs_f64() * 100.0;
+    let engine_pids = engine_pids(&settings.docker).await?;
+    let [engine_without] = cpu_percents(settings, [engine_pids]).await;
 
     let figure = Figure::new;
     Ok(vec![

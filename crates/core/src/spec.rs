@@ -164,7 +164,7 @@ pub fn image_volumes(pod: &Pod) -> impl Iterator<Item = (&str, &ImageVolumeSourc
     volumes.filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)))
 }
 
-/// Those that the container mounts, each once.
+/// The images of the volumes that the container mounts, by the name of the volume, each once.
 pub fn mounted_images<'a>(
     pod: &'a Pod,
     container: &'a Container,

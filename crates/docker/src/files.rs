@@ -384,17 +384,17 @@ impl PodFiles {
     pub(super) async fn subpaths(
         &self,
         input: &ContainerInput<'_>,
+        mut map: VolumeMap,
     ) -> Result<VolumeMap, SyncError> {
         let mounts = input.container.volume_mounts.iter().flatten();
         if !mounts
             .clone()
             .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some())
         {
-            return Ok(input.volumes.clone());
+            return Ok(map);
         }
         let environment = input.environment().map_err(config_error)?.by_name();
         let (pod, name) = (input.pod.clone(), input.container.name.clone());
-        let mut map = input.volumes.clone();
         self.on_disk(move |volumes| {
             volumes.ensure_subpaths(&pod, &name, &environment, &mut map)?;
             Ok(map)

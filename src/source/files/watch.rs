@@ -29,7 +29,7 @@ pub(super) struct Changes {
     unfinished: AtomicBool,
 }
 
-/// What an event says about the directory.
+/// A change of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     /// A manifest was renamed into place: it is all there.
@@ -181,8 +181,8 @@ fn start(dir: &Path, changes: Arc<Changes>) -> Result<RecommendedWatcher, notify
     })
 }
 
-/// What an event means for the directory's content. Nothing, if it is about reading, our own
-/// included, or about the directory's siblings.
+/// Returns the change that an event tells of; none if files were only read, by us for example, or if
+/// it is about a sibling of the directory.
 fn meaning(event: &Event, dir: &Path) -> Option<Change> {
     let is_whole = match event.kind {
         // Both ends of a rename are told on their own, too.
@@ -199,19 +199,17 @@ fn meaning(event: &Event, dir: &Path) -> Option<Change> {
     if event.paths.is_empty() {
         return Some(Change::Unfinished);
     }
-    let below = event.paths.iter().filter(|path| path.starts_with(dir));
-    let of = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        if path != dir && !name.is_some_and(is_manifest_name) {
-            Change::Other
-        } else if is_whole && path != dir {
-            Change::Whole
-        } else {
-            Change::Unfinished
-        }
-    };
-    // The path of a rename's end is its only one.
-    below.map(of).next()
+    let path = event.paths.iter().find(|path| path.starts_with(dir))?;
+    let name = path.file_name().and_then(|name| name.to_str());
+    Some(if path == dir {
+        Change::Unfinished
+    } else if !name.is_some_and(is_manifest_name) {
+        Change::Other
+    } else if is_whole {
+        Change::Whole
+    } else {
+        Change::Unfinished
+    })
 }
 
 #[cfg(test)]

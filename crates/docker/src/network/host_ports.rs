@@ -160,7 +160,7 @@ impl HostPorts {
 
     async fn apply(&self, state: &mut State) -> Result<(), SyncError> {
         let records = self.containers.index.led_sandboxes();
-        let sandboxes = self.look(&mut state.seen, records).await?;
+        let sandboxes = self.look(&mut state.seen, &records).await?;
         let index = &self.containers.index;
         let published = |pod: &Pod| is_published(&index.of_pod(&PodUid::of(pod)));
         let forwards = forwards(&state.pods, published, sandboxes);
@@ -186,7 +186,7 @@ impl HostPorts {
     async fn look(
         &self,
         seen: &mut BTreeSet<Arc<str>>,
-        records: Vec<Record>,
+        records: &[Record],
     ) -> Result<Vec<LedSandbox>, SyncError> {
         let runs = |record: &Record| record.state == ContainerState::Running;
         seen.retain(|id| records.iter().any(|r| r.id == *id && runs(r) && !r.stale));

@@ -268,8 +268,6 @@ impl Starter {
         images: &Images,
     ) -> Result<Request, SyncError> {
         let image = &images.own;
-        let mut volumes = round.files.volumes.clone();
-        volumes.images.clone_from(&images.volumes);
         let env_files = self.files.env_files(round.pod, container).await?;
         let mut input = ContainerInput {
             owner: &self.containers.owner,
@@ -280,7 +278,7 @@ impl Starter {
             sandbox_id: round.sandbox_id,
             target: prepared.target.as_deref(),
             pod_ips: &prepared.pod_ips,
-            volumes: &volumes,
+            volumes: &round.files.volumes,
             objects: &round.files.objects,
             env_files: Some(&env_files),
             image: Some(ImageFacts {
@@ -294,8 +292,10 @@ impl Starter {
             node: &self.files.node,
             engine: &prepared.engine,
         };
-        let with_subpaths = self.files.subpaths(&input).await?;
-        input.volumes = &with_subpaths;
+        let mut volumes = round.files.volumes.clone();
+        volumes.images.clone_from(&images.volumes);
+        let volumes = self.files.subpaths(&input, volumes).await?;
+        input.volumes = &volumes;
         container_request(&input).map_err(config_error)
     }
 

@@ -114,8 +114,7 @@ fn engine_volume<'a>(mount: &VolumeMount, volumes: &'a VolumeMap) -> Option<&'a 
 
 /// The mount of a volume of the Engine. As in Kubernetes, it is not filled from the image.
 fn named_mount(mount: &VolumeMount, name: &str, read_only: bool) -> Result<Mount, ConfigError> {
-    let none = |text: &Option<String>, is: &str| text.as_deref().is_none_or(|text| text == is);
-    if !none(&mount.mount_propagation, "None") || !none(&mount.recursive_read_only, "Disabled") {
+    if has_options_of_binds(mount) {
         return Err(ConfigError::Mount {
             path: mount.mount_path.clone(),
             problem: "a volume of the Engine has neither mountPropagation nor recursiveReadOnly",
@@ -147,13 +146,12 @@ fn image_mount(
         problem,
     };
     check_image_volume(&mount.name, engine)?;
-    let none = |text: &Option<String>, is: &str| text.as_deref().is_none_or(|text| text == is);
-    if !none(&mount.mount_propagation, "None") || !none(&mount.recursive_read_only, "Disabled") {
+    if has_options_of_binds(mount) {
         return Err(fail(
             "a volume of an image has neither mountPropagation nor recursiveReadOnly",
         ));
     }
-    if !none(&mount.sub_path_expr, "") {
+    if is_given(mount.sub_path_expr.as_deref()) {
         return Err(fail("a volume of an image has no subPathExpr; use subPath"));
     }
     let sub_path = mount.sub_path.clone().filter(|path| !path.is_empty());
@@ -206,8 +204,17 @@ pub(crate) fn volume_request(
 }
 
 fn has_subpath(mount: &VolumeMount) -> bool {
-    let set = |text: &Option<String>| text.as_deref().is_some_and(|t| !t.is_empty());
-    set(&mount.sub_path) || set(&mount.sub_path_expr)
+    is_given(mount.sub_path.as_deref()) || is_given(mount.sub_path_expr.as_deref())
+}
+
+fn is_given(text: Option<&str>) -> bool {
+    text.is_some_and(|text| !text.is_empty())
+}
+
+/// Whether a mount asks for what the Engine has for bind mounts alone.
+fn has_options_of_binds(mount: &VolumeMount) -> bool {
+    let none = |text: &Option<String>, is: &str| text.as_deref().is_none_or(|text| text == is);
+    !none(&mount.mount_propagation, "None") || !none(&mount.recursive_read_only, "Disabled")
 }
 
 fn source(
