@@ -134,6 +134,9 @@ second_machine() {
     mkdir -p "$second_dir/home"
     unshare --net --mount sleep infinity &
     second=$!
+    # Until unshare has run, the process is in this machine's namespaces.
+    unshared() { [ "$(readlink "/proc/$second/ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ]; }
+    wait_for "$START_SECONDS" "the second machine's namespaces" unshared
     ip link set second0 netns "$second" name eth0
     joined ip address add "$SECOND_ADDRESS/24" dev eth0
     joined ip link set eth0 up
