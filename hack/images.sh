@@ -9,6 +9,7 @@
 #   mirrorlet.test/user-named:1     USER app (uid 1234 in its /etc/passwd)
 #   mirrorlet.test/user-root:1      USER 0
 #   mirrorlet.test/forged:1         labels of ours on the *image*: its containers aren't ours
+#   mirrorlet.test/stand-in:1       hack/stand-in, which runs in the place of any program, with bash as its shell
 #   mirrorlet.test/kubectl:1        busybox and kubectl, a client of the API server inside a pod; only
 #                                   after hack/kube-build.sh
 set -euo pipefail
@@ -82,6 +83,30 @@ image mirrorlet.test/forged:1 'CMD ["/bin/sleep", "1000000"]' \
     'LABEL mirrorlet.dev/attempt=0' 'LABEL io.kubernetes.pod.name=forged' \
     'LABEL io.kubernetes.pod.namespace=default' 'LABEL io.kubernetes.container.name=forged' \
     'LABEL io.kubernetes.pod.uid=00000000000000000000000000000000'
+
+content="$base-$(cat "$REPO"/hack/stand-in/* | sha256sum | cut -d' ' -f1)"
+# Health checks are written for the shell and the grep of larger images.
+with_stand_in() {
+    local dir="$work/rootfs" tool library
+    rm -rf "$rootfs" "$dir"
+    make_rootfs
+    cp -r "$REPO/hack/stand-in" "$dir/stand-in"
+    for tool in bash grep; do
+        rm -f "$dir/bin/$tool"
+        cp --dereference "$(type -P "$tool")" "$dir/bin/$tool"
+        for library in $(ldd "$dir/bin/$tool" | grep -o '/[^ ]*'); do
+            mkdir -p "$dir${library%/*}"
+            cp --dereference "$library" "$dir$library"
+        done
+    done
+    ln -sf bash "$dir/bin/sh"
+    ln -s /stand-in/curl /stand-in/ss "$dir/bin/"
+    for tool in pg_isready redis-cli rabbitmq-diagnostics mc; do ln -s /stand-in/listens "$dir/bin/$tool"; done
+    ln -s /stand-in/listens "$dir/healthz"
+    tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$dir" -cf "$rootfs" .
+}
+rootfs_by=with_stand_in
+image mirrorlet.test/stand-in:1 'ENTRYPOINT ["/stand-in/run"]'
 
 if [ -x "$KUBE_BIN/kubectl" ]; then
     content="$base-$KUBE_VERSION"

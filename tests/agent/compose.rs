@@ -36,7 +36,7 @@ fn name(bed: &Bed) -> String {
 }
 
 /// The answer to a request on a port of this machine.
-fn get(port: u16, path: &str) -> Option<String> {
+pub(super) fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();

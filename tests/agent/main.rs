@@ -27,6 +27,7 @@ mod objects;
 mod orders;
 mod planned;
 mod probes;
+mod projects;
 mod rollouts;
 mod start_first;
 mod stateful;

@@ -90,7 +90,10 @@ async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
         .await;
     }
     agent.stop().await;
-    for id in pods.iter().flat_map(|name| bed.instances(name).into_values()) {
+    for id in pods
+        .iter()
+        .flat_map(|name| bed.instances(name).into_values())
+    {
         if bed.inspect(&id)["State"]["Status"] == "created" {
             bed.docker(&["start", &id]);
         }
