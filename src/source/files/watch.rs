@@ -1,8 +1,8 @@
 //! Wakes the file source when its directory may have changed.
 //!
 //! Events say that it is time to look again, and whether a file may still be being written. The
-//! parent is watched too, for the day the directory, or the symbolic link that leads to it, is
-//! replaced.
+//! parent is watched while there is no directory, or while a symbolic link leads to it, which may come
+//! to lead elsewhere; otherwise not: whatever is written beside the directory would wake the agent.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -124,11 +124,18 @@ impl Watch {
         let Some(watcher) = &mut self.watcher else {
             return Ok(());
         };
+        let mut followed = self.dir.follow(watcher, self.recursive);
         if let Some(parent) = &mut self.parent {
-            // Only an aid for replacements, which the seldom re-read finds as well.
-            let _ = parent.follow(watcher, false);
+            let own = fs::symlink_metadata(&self.dir.path);
+            if own.is_ok_and(|own| own.is_dir()) {
+                parent.leave(watcher);
+            } else {
+                // Only an aid, as the seldom re-read finds all that as well.
+                let _ = parent.follow(watcher, false);
+                // The directory may have come in between.
+                followed = followed.and_then(|()| self.dir.follow(watcher, self.recursive));
+            }
         }
-        let followed = self.dir.follow(watcher, self.recursive);
         if followed.is_err() {
             self.watcher = None;
         }
@@ -150,10 +157,7 @@ impl Spot {
         if present == self.watched {
             return Ok(());
         }
-        if self.watched.take().is_some() {
-            // The kernel has dropped the watch already if the directory is gone.
-            let _ = watcher.unwatch(&self.path);
-        }
+        self.leave(watcher);
         if present.is_some() {
             let mode = if recursive {
                 RecursiveMode::Recursive
@@ -168,6 +172,14 @@ impl Spot {
             }
         }
         Ok(())
+    }
+
+    /// Ends the watch.
+    fn leave(&mut self, watcher: &mut RecommendedWatcher) {
+        if self.watched.take().is_some() {
+            // The kernel has dropped the watch already if the directory is gone.
+            let _ = watcher.unwatch(&self.path);
+        }
     }
 }
 
@@ -253,6 +265,50 @@ mod tests {
         ] {
             assert_eq!(meaning(&event, dir), expected, "{event:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_parent_is_watched_while_the_directory_is_missing_or_a_link() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("manifests");
+        let changes = Arc::new(Changes::default());
+        let mut watch = Watch::new(&dir, false, Arc::clone(&changes));
+        let mut watched = |what: &str, expected: (bool, bool)| {
+            watch.ensure().unwrap();
+            let parent = watch.parent.as_ref().unwrap().watched.is_some();
+            assert_eq!((watch.dir.watched.is_some(), parent), expected, "{what}");
+        };
+        watched("missing", (false, true));
+        fs::create_dir(&dir).unwrap();
+        changes.come().await;
+        watched("there", (true, false));
+        fs::write(dir.join("a.yaml"), "").unwrap();
+        changes.come().await;
+        // Replaced by a link, and led elsewhere.
+        for name in ["one", "two"] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        let link = |to: &str| {
+            std::os::unix::fs::symlink(to, root.path().join("link")).unwrap();
+            fs::rename(root.path().join("link"), &dir).unwrap();
+        };
+        fs::rename(&dir, root.path().join("old")).unwrap();
+        changes.come().await;
+        watched("moved away", (false, true));
+        link("one");
+        changes.come().await;
+        watched("a link", (true, true));
+        link("two");
+        changes.come().await;
+        watched("another link", (true, true));
+        fs::remove_file(&dir).unwrap();
+        fs::rename(root.path().join("old"), &dir).unwrap();
+        changes.come().await;
+        watched("back", (true, false));
+        // Its own watch tells that it is gone.
+        fs::remove_dir_all(&dir).unwrap();
+        changes.come().await;
+        watched("removed", (false, true));
     }
 
     #[tokio::test(start_paused = true)]
