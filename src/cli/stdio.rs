@@ -9,8 +9,9 @@ use std::os::fd::AsFd;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes read at a time.
-const READ_BYTES: usize = 64 << 10;
+/// Bytes read at a time: with a frame's head no more than the agent reads at a time, which then passes
+/// on whole pieces.
+const READ_BYTES: usize = (64 << 10) - 16;
 
 /// Pieces on their way in each direction; with [`READ_BYTES`] the bound of what is buffered.
 const PIECES_MAX: usize = 4;

@@ -26,7 +26,7 @@ pub(super) const OUTGOING_MAX: usize = 4;
 pub(super) const PIECE_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes read from a client at a time, at least.
-pub(super) const READ_BYTES: usize = 32 << 10;
+pub(super) const READ_BYTES: usize = 64 << 10;
 
 /// Frames are written together until there are so many bytes of them.
 pub(super) const WRITE_BYTES: usize = 64 << 10;
