@@ -9,7 +9,7 @@ use mirrorlet_core::api::report::{
 use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
 use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_only};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
-use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
+use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, Subject};
 
 /// The story of the pod that `text` names; also of one that is gone.
 pub(super) fn explain(
@@ -54,7 +54,7 @@ pub(super) fn explain(
             .iter()
             .find(of_its_source)
             .and_then(|s| s.last_success),
-        truncated: story.len() >= STORY_MAX,
+        truncated: journal.is_cut(&name),
         next,
         story: story.iter().map(|entry| told(entry, node)).collect(),
     })

@@ -2,8 +2,9 @@
 //!
 //! It has two readers. `mirrorlet explain` and `events` ask for the stories; the event recorder
 //! takes what a cluster's users should see. Both get the same entries, so an event can't contradict
-//! the story. Bounded: a pod that crashes for weeks keeps its newest entries, and
-//! a recorder that can't keep up loses the oldest ones and gets their number.
+//! the story. Bounded: a pod that crashes for weeks keeps its newest entries, long messages are cut as
+//! in events, the longest story pays where all together are too long, and a recorder that can't keep
+//! up loses the oldest ones and gets their number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,12 @@ use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
 use mirrorlet_core::events::{EventType, Happening, node_ref, pod_ref};
 
 /// Most entries kept of one full name.
-pub const STORY_MAX: usize = 200;
+const STORY_MAX: usize = 200;
+/// Most bytes that all stories of pods hold together, about: what seventy pods can fill whose probes fail
+/// with another long message each time.
+const BYTES_MAX: usize = 16 << 20;
+/// Longest message, in bytes: those of events are cut as well.
+const MESSAGE_BYTES_MAX: usize = 1024;
 /// Most full names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
 /// Of how many newest entries one that is repeated takes the place. A pod whose probes fail every
@@ -111,8 +117,19 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Stories {
-    pods: BTreeMap<FullName, VecDeque<Entry>>,
-    node: VecDeque<Entry>,
+    pods: BTreeMap<FullName, Story>,
+    node: Story,
+    /// Bytes of the stories of pods.
+    bytes: usize,
+}
+
+/// What happened to one pod, or to the node.
+#[derive(Debug, Default)]
+struct Story {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    /// Whether it once had older entries.
+    is_cut: bool,
 }
 
 #[derive(Debug, Default)]
@@ -148,7 +165,7 @@ impl Journal {
             container: container.map(Arc::from),
             field_path: container.map(|name| locked(&self.0.refs).get(uid, name)),
         };
-        self.note(subject, kind, reason, message.into());
+        self.note(subject, kind, reason, shortened(message.into()));
     }
 
     /// Knows which fields of a pod's spec its containers are, until the pod is forgotten.
@@ -163,7 +180,7 @@ impl Journal {
 
     /// Notes something about our Node.
     pub fn node(&self, kind: Kind, reason: &str, message: impl Into<Arc<str>>) {
-        self.note(Subject::Node, kind, reason, message.into());
+        self.note(Subject::Node, kind, reason, shortened(message.into()));
     }
 
     fn note(&self, subject: Subject, kind: Kind, reason: &str, message: Arc<str>) {
@@ -178,14 +195,8 @@ impl Journal {
             message,
         };
         match &entry.subject {
-            Subject::Pod { full_name, .. } => {
-                let pods = &mut stories.pods;
-                append(pods.entry(full_name.clone()).or_default(), &entry);
-                if pods.len() > STORIES_MAX {
-                    forget_most_silent(pods);
-                }
-            }
-            Subject::Node => append(&mut stories.node, &entry),
+            Subject::Pod { full_name, .. } => stories.append(full_name, &entry),
+            Subject::Node => stories.node.append(&entry),
         }
         drop(stories);
         self.0.changed.send_modify(|count| *count += 1);
@@ -214,7 +225,16 @@ impl Journal {
     pub fn story(&self, full_name: &FullName) -> Vec<Entry> {
         let stories = locked(&self.0.stories);
         let story = stories.pods.get(full_name);
-        story.into_iter().flatten().cloned().collect()
+        let entries = story.into_iter().flat_map(|story| &story.entries);
+        entries.cloned().collect()
+    }
+
+    /// Whether the story of that full name once had older entries.
+    #[must_use]
+    pub fn is_cut(&self, full_name: &FullName) -> bool {
+        let stories = locked(&self.0.stories);
+        let story = stories.pods.get(full_name);
+        story.is_some_and(|story| story.is_cut)
     }
 
     /// Full names that have a story.
@@ -230,7 +250,7 @@ impl Journal {
         let all = stories.pods.values().chain([&stories.node]);
         let new = |entry: &&Entry| entry.number >= from;
         let mut entries: Vec<Entry> = all
-            .flat_map(|story| story.iter().rev().take_while(new))
+            .flat_map(|story| story.entries.iter().rev().take_while(new))
             .cloned()
             .collect();
         entries.sort_by_key(|entry| entry.number);
@@ -257,34 +277,77 @@ impl Journal {
     }
 }
 
-/// Appends an entry. A warning that repeats one of a moment ago moves to the end.
-fn append(story: &mut VecDeque<Entry>, entry: &Entry) {
-    let again = |known: &&Entry| {
-        known.kind == Kind::Warning
-            && known.kind == entry.kind
-            && known.subject == entry.subject
-            && known.reason == entry.reason
-            && known.message == entry.message
-    };
-    let told = story
-        .iter()
-        .rev()
-        .take(AGAIN_WITHIN)
-        .find(again)
-        .map(|known| known.number);
-    story.retain(|known| told != Some(known.number));
-    if story.len() == STORY_MAX {
-        story.pop_front();
+impl Story {
+    /// Appends an entry. A warning that repeats one of a moment ago moves to the end.
+    fn append(&mut self, entry: &Entry) {
+        let again = |known: &&Entry| {
+            known.kind == Kind::Warning
+                && known.kind == entry.kind
+                && known.subject == entry.subject
+                && known.reason == entry.reason
+                && known.message == entry.message
+        };
+        let mut newest = self.entries.iter().rev().take(AGAIN_WITHIN);
+        if let Some(told) = newest.find(again).map(|known| known.number) {
+            self.entries.retain(|known| known.number != told);
+            self.bytes -= bytes(entry);
+        }
+        if self.entries.len() == STORY_MAX {
+            self.forget_oldest();
+        }
+        self.entries.push_back(entry.clone());
+        self.bytes += bytes(entry);
     }
-    story.push_back(entry.clone());
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.entries.pop_front() {
+            self.bytes -= bytes(&oldest);
+            self.is_cut = true;
+        }
+    }
 }
 
-fn forget_most_silent(stories: &mut BTreeMap<FullName, VecDeque<Entry>>) {
-    let newest = |story: &VecDeque<Entry>| story.back().map(|entry| entry.number);
-    let silent = stories.iter().min_by_key(|(_, story)| newest(story));
-    if let Some(name) = silent.map(|(name, _)| name.clone()) {
-        stories.remove(&name);
+impl Stories {
+    fn append(&mut self, full_name: &FullName, entry: &Entry) {
+        let story = self.pods.entry(full_name.clone()).or_default();
+        self.bytes -= story.bytes;
+        story.append(entry);
+        self.bytes += story.bytes;
+        if self.pods.len() > STORIES_MAX {
+            self.forget_most_silent();
+        }
+        while self.bytes > BYTES_MAX
+            && let Some(longest) = self.pods.values_mut().max_by_key(|story| story.bytes)
+        {
+            self.bytes -= longest.bytes;
+            longest.forget_oldest();
+            self.bytes += longest.bytes;
+        }
     }
+
+    fn forget_most_silent(&mut self) {
+        let newest = |story: &Story| story.entries.back().map(|entry| entry.number);
+        let silent = self.pods.iter().min_by_key(|(_, story)| newest(story));
+        if let Some(name) = silent.map(|(name, _)| name.clone())
+            && let Some(story) = self.pods.remove(&name)
+        {
+            self.bytes -= story.bytes;
+        }
+    }
+}
+
+/// Bytes that an entry holds, about.
+fn bytes(entry: &Entry) -> usize {
+    size_of::<Entry>() + entry.reason.len() + entry.message.len()
+}
+
+/// A message as it is kept.
+fn shortened(message: Arc<str>) -> Arc<str> {
+    if message.len() <= MESSAGE_BYTES_MAX {
+        return message;
+    }
+    let end = message.floor_char_boundary(MESSAGE_BYTES_MAX - '…'.len_utf8());
+    format!("{}…", &message[..end]).into()
 }
 
 /// The entries that wait for the event recorder.
@@ -389,6 +452,39 @@ mod tests {
         let story = journal.story(&name("web"));
         assert_eq!(story.len(), STORY_MAX);
         assert_eq!(story.last(), entries.last());
+    }
+
+    #[test]
+    fn the_longest_story_pays_for_all() {
+        let journal = Journal::default();
+        let long = |i: usize| format!("{i} {}", "…".repeat(4 << 10));
+        note(&journal, "web", Kind::Normal, "Started");
+        // More names and messages than fit: one tenant's pods that fail differently each time.
+        for pod in 0..STORIES_MAX / 4 {
+            for i in 0..STORY_MAX {
+                let (pod, uid) = (name(&format!("p{pod}")), "u".into());
+                journal.pod(&pod, &uid, None, Kind::Warning, "Unhealthy", long(i));
+            }
+        }
+        let stories = locked(&journal.0.stories);
+        let (pods, held) = (&stories.pods, stories.bytes);
+        assert_eq!(held, pods.values().map(|story| story.bytes).sum::<usize>());
+        assert!(held > BYTES_MAX / 2, "{held}");
+        for (name, story) in pods {
+            let own: usize = story.entries.iter().map(bytes).sum();
+            assert_eq!(story.bytes, own, "{name:?}");
+            let lengths = story.entries.iter().map(|entry| entry.message.len());
+            assert!(lengths.max() <= Some(MESSAGE_BYTES_MAX), "{name:?}");
+        }
+        drop(stories);
+        // events 8
+        assert!(held <= BYTES_MAX, "{held}");
+        // Who is quiet keeps all.
+        assert_eq!(reasons(&journal.story(&name("web"))), ["Started"]);
+        assert!(!journal.is_cut(&name("web")));
+        assert!(journal.is_cut(&name("p0")));
+        let last = journal.story(&name("p0")).pop().unwrap();
+        assert!(last.message.starts_with(&format!("{} …", STORY_MAX - 1)));
     }
 
     #[test]
