@@ -179,7 +179,7 @@ impl Project {
                 if is_on_host {
                     expected.ports.clear();
                 } else if expected.ports.is_empty() {
-                    let free = (80..).find(|port| !taken.contains(port)).unwrap();
+                    let free = (80..1024).find(|port| !taken.contains(port)).unwrap();
                     expected.ports.insert(free, None);
                 }
                 taken.extend(expected.ports.keys().copied());
