@@ -17,7 +17,7 @@ const STAND_IN: &str = "mirrorlet.test/stand-in:1";
 const AT_A_TIME: usize = 7;
 /// Paths of the machine that projects may mount as they are.
 const AS_THEY_ARE: [&str; 3] = ["/proc", "/sys", "/dev/urandom"];
-/// What the real images listen at, by a part of their names, where no project says so.
+/// Ports of the real images that no project declares, each with a part of the image's name.
 const PORTS: [(&str, u16); 7] = [
     ("postgres", 5432),
     ("pgvecto", 5432),
@@ -41,7 +41,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// What is wrong with an answer.
+    /// Returns what an answer lacks; none if it is complete.
     fn wrong(&self, answer: &str) -> Option<String> {
         let lines: BTreeSet<&str> = answer.lines().map(str::trim).collect();
         let variables = self.variables.iter().map(|name| format!("variable {name}"));
@@ -61,8 +61,8 @@ struct Project {
     text: String,
     /// The number of its pods.
     pods: usize,
-    /// What listens in the pods that a label `app` names; none in pods of the host's network, and in
-    /// those that end.
+    /// The containers that serve, by the label `app` of their pod. Pods that use the host's network or
+    /// run to completion have none.
     expected: BTreeMap<String, Vec<Expected>>,
     /// Its Services, with the value of the label `app` that they select.
     services: BTreeMap<String, String>,
@@ -252,7 +252,8 @@ impl Project {
     }
 }
 
-/// What a container of an import has to tell. Its ports of the host become free ones.
+/// Returns what a container of an imported manifest has to answer, and replaces its host ports by free
+/// ones.
 fn expected(container: &mut Value, objects: &BTreeMap<String, BTreeSet<String>>) -> Expected {
     let mut ports = BTreeMap::new();
     for item in container["ports"].as_array_mut().into_iter().flatten() {

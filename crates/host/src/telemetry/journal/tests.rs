@@ -1,0 +1,120 @@
+use super::*;
+
+fn name(name: &str) -> FullName {
+    FullName::new(name, "default")
+}
+
+fn note(journal: &Journal, pod: &str, kind: Kind, reason: &str) {
+    journal.pod(&name(pod), &"u".into(), None, kind, reason, "x");
+}
+
+fn reasons(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| &*entry.reason).collect()
+}
+
+#[tokio::test]
+async fn a_story_has_everything_and_events_have_no_traces() {
+    let journal = Journal::default();
+    let mut submissions = journal.subscribe();
+    note(&journal, "web", Kind::Normal, "A");
+    note(&journal, "web", Kind::Trace, "B");
+    note(&journal, "db", Kind::Warning, "C");
+    journal.node(Kind::Normal, "D", "x");
+    assert_eq!(reasons(&journal.story(&name("web"))), ["A", "B"]);
+    let (entries, lost) = submissions.next().await;
+    assert_eq!((reasons(&entries), lost), (vec!["A", "C", "D"], 0));
+    assert_eq!(reasons(&journal.entries(0)), ["A", "B", "C", "D"]);
+    assert_eq!(reasons(&journal.entries(2)), ["C", "D"]);
+    assert!(journal.entries(4).is_empty());
+}
+
+#[tokio::test]
+async fn a_warning_told_again_and_again_leaves_room_for_others() {
+    let journal = Journal::default();
+    let mut submissions = journal.subscribe();
+    note(&journal, "web", Kind::Normal, "Started");
+    for _ in 0..STORY_MAX {
+        note(&journal, "web", Kind::Warning, "Unhealthy");
+        note(&journal, "web", Kind::Warning, "BackOff");
+    }
+    note(&journal, "web", Kind::Normal, "Started");
+    note(&journal, "web", Kind::Normal, "Started");
+    assert_eq!(
+        reasons(&journal.story(&name("web"))),
+        ["Started", "Unhealthy", "BackOff", "Started", "Started"]
+    );
+    // The recorder counts them itself.
+    assert_eq!(submissions.next().await.0.len(), 2 * STORY_MAX + 3);
+}
+
+#[tokio::test]
+async fn nothing_is_kept_for_a_recorder_that_is_not_there() {
+    let journal = Journal::default();
+    note(&journal, "web", Kind::Normal, "Early");
+    drop(journal.subscribe());
+    note(&journal, "web", Kind::Normal, "Between");
+    let mut submissions = journal.subscribe();
+    note(&journal, "web", Kind::Normal, "Late");
+    assert_eq!(reasons(&submissions.next().await.0), ["Late"]);
+}
+
+#[tokio::test]
+async fn the_oldest_goes_first_and_is_counted() {
+    let journal = Journal::default();
+    let mut submissions = journal.subscribe();
+    for i in 0..PENDING_MAX + 3 {
+        note(&journal, "web", Kind::Normal, &i.to_string());
+    }
+    let (entries, lost) = submissions.next().await;
+    assert_eq!((entries.len(), lost), (PENDING_MAX, 3));
+    assert_eq!(&*entries[0].reason, "3");
+    let story = journal.story(&name("web"));
+    assert_eq!(story.len(), STORY_MAX);
+    assert_eq!(story.last(), entries.last());
+}
+
+#[test]
+fn the_longest_story_pays_for_all() {
+    let journal = Journal::default();
+    let long = |i: usize| format!("{i} {}", "…".repeat(4 << 10));
+    note(&journal, "web", Kind::Normal, "Started");
+    // More names and messages than fit: one tenant's pods that fail differently each time.
+    for pod in 0..STORIES_MAX / 4 {
+        for i in 0..STORY_MAX {
+            let (pod, uid) = (name(&format!("p{pod}")), "u".into());
+            journal.pod(&pod, &uid, None, Kind::Warning, "Unhealthy", long(i));
+        }
+    }
+    let stories = locked(&journal.0.stories);
+    let (pods, held) = (&stories.pods, stories.bytes);
+    assert_eq!(held, pods.values().map(|story| story.bytes).sum::<usize>());
+    assert!(held > BYTES_MAX / 2, "{held}");
+    for (name, story) in pods {
+        let own: usize = story.entries.iter().map(bytes).sum();
+        assert_eq!(story.bytes, own, "{name:?}");
+        let lengths = story.entries.iter().map(|entry| entry.message.len());
+        assert!(lengths.max() <= Some(MESSAGE_BYTES_MAX), "{name:?}");
+    }
+    drop(stories);
+    // events 8
+    assert!(held <= BYTES_MAX, "{held}");
+    // Who is quiet keeps all.
+    assert_eq!(reasons(&journal.story(&name("web"))), ["Started"]);
+    assert!(!journal.is_cut(&name("web")));
+    assert!(journal.is_cut(&name("p0")));
+    let last = journal.story(&name("p0")).pop().unwrap();
+    assert!(last.message.starts_with(&format!("{} …", STORY_MAX - 1)));
+}
+
+#[test]
+fn the_most_silent_pod_is_forgotten() {
+    let journal = Journal::default();
+    for i in 0..STORIES_MAX {
+        note(&journal, &format!("p{i}"), Kind::Trace, "A");
+    }
+    note(&journal, "p0", Kind::Trace, "B");
+    note(&journal, "new", Kind::Trace, "C");
+    assert_eq!(journal.story(&name("p0")).len(), 2);
+    assert!(journal.story(&name("p1")).is_empty());
+    assert_eq!(journal.story(&name("new")).len(), 1);
+}
