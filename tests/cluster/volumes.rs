@@ -426,6 +426,50 @@ async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
     told(&far, "excludes this Node").await;
     bed.delete_pod("far", false).await;
     bed.until_pod_gone("far").await;
+
+    // The claim of an ephemeral volume is made with its pod, and goes with it.
+    let scratch = common::tempdir();
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"},
+        "storageClassName": "by-hand", "persistentVolumeReclaimPolicy": "Retain",
+        "claimRef": {"namespace": namespace, "name": "job-data"},
+        "hostPath": {"path": scratch.path(), "type": "Directory"},
+    });
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("{namespace}-job")}, "spec": spec});
+    cluster.apply(&volume.to_string());
+    let container = json!({"volumeMounts": [{"name": "data", "mountPath": "/data"}]});
+    let template = json!({"spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand",
+        "resources": {"requests": {"storage": "1Mi"}},
+    }});
+    let source = json!({"volumeClaimTemplate": template});
+    let volumes = json!({"volumes": [{"name": "data", "ephemeral": source}]});
+    let pod = bound_pod(&namespace, "job", &bed.node, &container, &volumes);
+    cluster.apply(&pod.to_string());
+    bed.until_pod("job", is_ready).await;
+    bed.exec("c", "echo draft >/data/file");
+    // box 17
+    assert_eq!(
+        std::fs::read_to_string(scratch.path().join("file")).unwrap(),
+        "draft\n"
+    );
+    bed.delete_pod("job", false).await;
+    bed.until_pod_gone("job").await;
+    let claim = ["pvc", "job-data", "-n", &namespace];
+    // box 17
+    eventually("no claim", || {
+        cluster.object(&claim).is_none().then_some(())
+    })
+    .await;
+    // One that somebody else made is not its own.
+    cluster.bound_claim(&namespace, "forged-data", &local(&bed.node));
+    let pod = bound_pod(&namespace, "forged", &bed.node, &container, &volumes);
+    cluster.apply(&pod.to_string());
+    let forged = until("the pod", async || bed.api_pod("forged").await.ok_or(())).await;
+    // box 17
+    told(&forged, "was not created for pod").await;
+    bed.delete_pod("forged", false).await;
+    bed.until_pod_gone("forged").await;
     agent.stop().await;
 }
 

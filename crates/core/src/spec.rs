@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::api::core::{Container, EphemeralContainer, ImageVolumeSource, PodSpec};
+use crate::api::core::{Container, EphemeralContainer, ImageVolumeSource, PodSpec, Volume};
 use crate::api::{ContainerId, Pod, Timestamp, keys};
 use crate::observed::{ContainerHash, Role};
 
@@ -156,6 +156,21 @@ pub fn orders(pod: &Pod) -> [Option<&str>; 2] {
 fn order<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(key).map(String::as_str)
+}
+
+/// The name of the claim that a volume of the pod is for; none of any other volume. The claim of an
+/// ephemeral volume is made by a controller of the API server.
+///
+/// Upstream: `VolumeClaimName` of
+/// `staging/src/k8s.io/component-helpers/storage/ephemeral/ephemeral.go`.
+#[must_use]
+pub fn claim_name<'a>(pod: &Pod, volume: &'a Volume) -> Option<Cow<'a, str>> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        return Some(Cow::Borrowed(&source.claim_name));
+    }
+    volume.ephemeral.as_ref()?;
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(Cow::Owned(format!("{name}-{}", volume.name)))
 }
 
 /// The images that volumes of the pod are made of, by the name of the volume.

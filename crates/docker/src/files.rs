@@ -421,7 +421,7 @@ impl PodFiles {
 
 fn has_claims(pod: &Pod) -> bool {
     let mut volumes = spec::spec(pod).volumes.iter().flatten();
-    volumes.any(|volume| volume.persistent_volume_claim.is_some())
+    volumes.any(|volume| spec::claim_name(pod, volume).is_some())
 }
 
 /// Logs which volumes hold what they held before.

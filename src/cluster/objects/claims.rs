@@ -1,5 +1,6 @@
 //! Storage of claims: two reads for each claim, kept while a pod holds it. A binding is permanent,
-//! and a claim that a pod uses can't be deleted, so nothing is watched.
+//! and a claim that a pod uses can't be deleted, so nothing is watched. Those of ephemeral volumes are
+//! read each time: they go with their pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -49,7 +50,10 @@ impl Claims {
         let volume = patiently(|| volume(client, name)).await?;
         let storage = bound_storage(ClaimName::of(key), &claim, &volume, node.as_ref());
         let storage = Arc::new(storage.map_err(unbound)?);
-        locked(&self.0).insert(key.clone(), Arc::clone(&storage));
+        // The next pod of that name has a claim of its own, of the same name.
+        if storage.pod.is_none() {
+            locked(&self.0).insert(key.clone(), Arc::clone(&storage));
+        }
         Ok(storage)
     }
 }

@@ -207,7 +207,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.volumes[].ephemeral",
         Written,
-        ForbiddenAndUnsupported("persistentvolumeclaims"),
+        Forbidden("persistentvolumeclaims"),
     ),
     Rule(
         "spec.volumes[].csi",

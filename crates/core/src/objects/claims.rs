@@ -21,7 +21,7 @@ use crate::api::requirement::meets;
 use crate::api::{FullName, hex, keys};
 use crate::objects::{Object, ObjectKey, ObjectKind};
 
-pub use cluster::{bound_storage, bound_volume};
+pub use cluster::{bound_storage, bound_volume, check_made_for};
 pub use volume::{PersistentVolume, PersistentVolumeSpec};
 
 /// Driver of the Engine's own volumes: directories of its host.
@@ -184,6 +184,9 @@ pub struct Storage {
     /// Whether only one pod at a time may use it.
     #[serde(default)]
     pub one_pod: bool,
+    /// The UID of the pod that controls the claim, and whose ephemeral volume it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
 }
 
 /// The record of a volume of a claim in the directory of a pod.
@@ -248,6 +251,7 @@ impl<'a> Claims<'a> {
             claim: name.clone(),
             place,
             one_pod: modes.is_some_and(|modes| modes.iter().any(|mode| mode == ONE_POD)),
+            pod: None,
         })
     }
 

@@ -135,7 +135,7 @@ pub fn uses(pod: &Pod) -> Vec<ObjectUse> {
         }
     }
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        found.volume(volume, &at.key("volumes").index(index));
+        found.volume(pod, volume, &at.key("volumes").index(index));
     }
     found.uses
 }
@@ -186,7 +186,7 @@ impl Uses {
         self.add(kind, name, optional, entries.collect(), at.key(field));
     }
 
-    fn volume(&mut self, volume: &Volume, at: &Path) {
+    fn volume(&mut self, pod: &Pod, volume: &Volume, at: &Path) {
         const MAP: ObjectKind = ObjectKind::ConfigMap;
         const SECRET: ObjectKind = ObjectKind::Secret;
         if let Some(v) = &volume.config_map {
@@ -198,9 +198,12 @@ impl Uses {
             let (name, at) = (("secretName", name), at.key("secret"));
             self.files(SECRET, name, v.optional, v.items.as_deref(), &at);
         }
-        if let Some(v) = &volume.persistent_volume_claim {
-            let path = at.key("persistentVolumeClaim").key("claimName");
-            self.add(ObjectKind::Claim, &v.claim_name, None, Vec::new(), path);
+        if let Some(claim) = spec::claim_name(pod, volume) {
+            let path = match &volume.persistent_volume_claim {
+                Some(_) => at.dotted("persistentVolumeClaim.claimName"),
+                None => at.key("ephemeral"),
+            };
+            self.add(ObjectKind::Claim, &claim, None, Vec::new(), path);
         }
         let projected = volume.projected.as_ref();
         let sources = projected.and_then(|p| p.sources.as_deref());

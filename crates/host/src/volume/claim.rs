@@ -12,8 +12,8 @@ use std::sync::{Arc, PoisonError};
 
 use mirrorlet_core::api::core::{HostPathVolumeSource, Volume};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::objects::ObjectSet;
-use mirrorlet_core::objects::claims::{ClaimNote, Place, Storage};
+use mirrorlet_core::objects::claims::{ClaimNote, Place, Storage, check_made_for};
+use mirrorlet_core::objects::{ObjectError, ObjectSet};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::volumes::{PodPaths, VolumeMap};
 use mirrorlet_core::{payload, spec};
@@ -91,12 +91,24 @@ impl VolumeManager {
         let own = noted(&self.paths(&PodUid::of(pod))?);
         let mut claims = BTreeMap::new();
         for volume in spec::spec(pod).volumes.iter().flatten() {
-            let (name, source) = (&volume.name, &volume.persistent_volume_claim);
-            let Some(source) = source else { continue };
+            let name = &volume.name;
+            let Some(claim) = spec::claim_name(pod, volume) else {
+                continue;
+            };
             let storage = match own.get(name) {
                 Some(note) => Ok(Arc::new(note.storage.clone())),
-                None => objects.claim(&source.claim_name).map_err(Into::into),
+                None => objects.claim(&claim).and_then(|storage| {
+                    if volume.ephemeral.is_some() {
+                        let unbound = |cause| ObjectError::Unbound {
+                            name: claim.clone().into_owned(),
+                            cause,
+                        };
+                        check_made_for(pod, &storage).map_err(unbound)?;
+                    }
+                    Ok(storage)
+                }),
             };
+            let storage = storage.map_err(VolumeError::from);
             let usable = storage.and_then(|storage| {
                 check_alone(name, pod, &storage, &all)?;
                 Ok(storage)

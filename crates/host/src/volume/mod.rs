@@ -391,7 +391,7 @@ impl VolumeManager {
     ) -> Result<()> {
         let name = &volume.name;
         checked_name(name)?;
-        if volume.persistent_volume_claim.is_some() {
+        if spec::claim_name(pod, volume).is_some() {
             // See `ensure_claims`.
             return Ok(());
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{ClaimName, ONE_POD, PersistentVolume, Storage, claim_spec};
 use crate::api::core::{Node, PersistentVolumeClaim};
 use crate::api::requirement::selects_node;
+use crate::api::{FullName, Pod, PodUid};
 
 /// The mode of a volume that is a device.
 const BLOCK: &str = "Block";
@@ -69,13 +70,42 @@ pub fn bound_storage(
         claim: name,
         place: volume.place(called)?,
         one_pod,
+        pod: controlling_pod(claim),
     })
+}
+
+fn controlling_pod(claim: &PersistentVolumeClaim) -> Option<String> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    let pod = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Pod");
+    pod.map(|owner| owner.uid.clone())
+}
+
+/// Checks that the claim of an ephemeral volume was made for its pod: whoever may create claims
+/// could give a pod another one of that name.
+///
+/// Upstream: `VolumeIsForPod` of
+/// `staging/src/k8s.io/component-helpers/storage/ephemeral/ephemeral.go`.
+///
+/// # Errors
+/// It was not.
+pub fn check_made_for(pod: &Pod, storage: &Storage) -> Result<(), String> {
+    if storage.pod.as_deref() == Some(PodUid::of(pod).as_str()) {
+        return Ok(());
+    }
+    let name = FullName::of(pod);
+    Err(format!(
+        "it was not created for pod {}/{} (pod is not owner)",
+        name.namespace, name.name
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
     use crate::objects::claims::Place;
+    use crate::spec;
     use serde_json::{Value, json};
 
     fn claim(change: impl Fn(&mut Value)) -> PersistentVolumeClaim {
@@ -126,6 +156,50 @@ mod tests {
             ),
         ] {
             assert_eq!(bound(change), Err(cause.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_claim_of_an_ephemeral_volume_belongs_to_its_pod() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "a", "uid": "p1"},
+            "spec": {"containers": [], "volumes": [
+                {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "tmp", "emptyDir": {}},
+            ]},
+        }))
+        .unwrap();
+        let volumes = spec::spec(&pod).volumes.as_deref().unwrap_or_default();
+        let names = volumes.iter().map(|volume| spec::claim_name(&pod, volume));
+        let names: Vec<_> = names.map(|name| name.map(Cow::into_owned)).collect();
+        // box 17
+        assert_eq!(
+            names,
+            [
+                Some("web-scratch".to_owned()),
+                Some("data".to_owned()),
+                None
+            ]
+        );
+        let owned_by = |kind: &str, uid: &str, controller: bool| {
+            let owner = json!([{"apiVersion": "v1", "kind": kind, "name": "web", "uid": uid, "controller": controller}]);
+            let claim = claim(|c| c["metadata"]["ownerReferences"] = owner.clone());
+            let name = ClaimName {
+                namespace: "a".to_owned(),
+                name: "web-scratch".to_owned(),
+            };
+            let storage = bound_storage(name, &claim, &volume(|_| {}), None).unwrap();
+            check_made_for(&pod, &storage).is_ok()
+        };
+        for (kind, uid, controller, expected) in [
+            ("Pod", "p1", true, true),
+            ("Pod", "p2", true, false),
+            ("Pod", "p1", false, false),
+            ("ConfigMap", "p1", true, false),
+        ] {
+            // box 17
+            assert_eq!(owned_by(kind, uid, controller), expected, "{kind} {uid}");
         }
     }
 

@@ -29,6 +29,7 @@ fn storage(place: Place) -> Storage {
         },
         place,
         one_pod: false,
+        pod: None,
     }
 }
 
