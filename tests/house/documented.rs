@@ -1,7 +1,7 @@
-//! The examples of workloads in Kubernetes' own documentation: which run here, and why the others
-//! don't.
+//! The examples in Kubernetes' own documentation: which run here, and why the others don't.
 //!
-//! `manifests/documented` has one file per example, written from the shape of the documented one:
+//! `manifests/documented` has one file per example of a workload, `manifests/documented-pods` per
+//! example of anything else on concept pages, written from the shape of the documented one:
 //! the same kinds, fields and names; scripts are shorter. Its first line is the page, its second
 //! the file below `k8s.io/examples`, or what is written in the page itself. `docs/documented.md` is
 //! made of them.
@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::NodeName;
@@ -18,10 +18,11 @@ use mirrorlet_core::manifest::{Document, DocumentKey, ParseContext, parse_manife
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 /// The labels that the pages ask for, and one that every Linux node has.
-const LABELS: [(&str, &str); 3] = [
+const LABELS: [(&str, &str); 4] = [
     ("kubernetes.io/os", "linux"),
     ("node-role.kubernetes.io/control-plane", ""),
     ("ssd", "true"),
+    ("topology.kubernetes.io/zone", "antarctica-east1"),
 ];
 
 const NODE_SELECTOR: &str = "nodeSelector";
@@ -58,22 +59,110 @@ struct Example {
     besides: BTreeSet<String>,
 }
 
+/// A file: its page, what it is there, and its documents.
+fn read(path: &Path) -> (String, String, Vec<Document>) {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines().map(|line| line.strip_prefix("# ").unwrap());
+    let (page, source) = (lines.next().unwrap(), lines.next().unwrap());
+    let node = NodeName::from("node");
+    let ctx = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: path.to_str().unwrap(),
+    };
+    let parsed = parse_manifest(text.as_bytes(), &ctx);
+    assert_eq!(parsed.problems, [], "{}", path.display());
+    (page.to_owned(), source.to_owned(), parsed.documents)
+}
+
+/// A page as a link, named by its path.
+fn link(page: &str) -> String {
+    let path = page.strip_prefix("https://kubernetes.io/docs/").unwrap();
+    format!("[{}]({page})", path.trim_end_matches('/'))
+}
+
+/// An example of pods, or of objects that pods refer to.
+struct Other {
+    page: String,
+    source: String,
+    /// The documents of its file, each by its kind and name.
+    names: Vec<String>,
+    /// The fields for which some of them are refused.
+    refused: BTreeSet<String>,
+}
+
+impl Other {
+    fn read(path: &Path) -> Self {
+        let (page, source, documents) = read(path);
+        let mut refused = BTreeSet::new();
+        for document in &documents {
+            let errors = document.problems.iter().filter(|p| p.is_error());
+            let fields = errors.map(|error| error.field.clone().unwrap());
+            refused.extend(fields.map(|field| last_word(&field).to_owned()));
+            if !admits(document) {
+                refused.insert(NODE_SELECTOR.to_owned());
+            }
+        }
+        let names = documents.iter().map(|document| {
+            let (kind, name) = match document.key.as_ref().unwrap() {
+                DocumentKey::Pod(name) => ("Pod", name.name.trim_end_matches("-node").to_owned()),
+                DocumentKey::Object(key) => (key.kind.as_str(), key.name.clone()),
+                DocumentKey::Workload(key) => panic!("{key}"),
+            };
+            format!("{kind} `{name}`")
+        });
+        Self {
+            names: names.collect(),
+            refused,
+            page,
+            source,
+        }
+    }
+
+    fn row(&self) -> String {
+        let fields: Vec<_> = self.refused.iter().map(|f| format!("`{f}`")).collect();
+        let here = match fields.as_slice() {
+            [] if self.names.iter().any(|name| name.starts_with("Pod ")) => "runs".to_owned(),
+            [] => "read".to_owned(),
+            fields => format!("refused: {}", fields.join(", ")),
+        };
+        let (names, page) = (self.names.join(", "), link(&self.page));
+        format!("| {names} | {} | {page} | {here} |", self.source)
+    }
+}
+
+/// The last word of a field's path, without what it is the index of.
+fn last_word(field: &str) -> &str {
+    let word = field.split_once("['").map_or_else(
+        || field.rsplit('.').next().unwrap_or(field),
+        |(_, rest)| rest.trim_end_matches("']"),
+    );
+    word.split('[').next().unwrap_or(word)
+}
+
+/// Whether the node of the pages admits a document's pods.
+fn admits(document: &Document) -> bool {
+    let labels = LABELS.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let node = AdmitNode {
+        labels: Some(BTreeMap::from(labels)),
+        ..AdmitNode::default()
+    };
+    let others = &[];
+    document.pods().iter().all(|pod| {
+        let (pod, node) = (pod, &node);
+        matches!(
+            admit(&AdmitInput { pod, others, node }),
+            Verdict::Admitted { .. }
+        )
+    })
+}
+
 impl Example {
     fn read(path: &Path) -> Self {
-        let text = fs::read_to_string(path).unwrap();
-        let mut lines = text.lines().map(|line| line.strip_prefix("# ").unwrap());
-        let (page, source) = (lines.next().unwrap(), lines.next().unwrap());
-        let node = NodeName::from("node");
-        let ctx = ParseContext {
-            node_name: &node,
-            source: PodSource::File,
-            location: path.to_str().unwrap(),
-        };
-        let parsed = parse_manifest(text.as_bytes(), &ctx);
-        assert_eq!(parsed.problems, [], "{}", path.display());
+        let (page, source, documents) = read(path);
         let mut found = None;
         let mut besides = BTreeSet::new();
-        for document in &parsed.documents {
+        for document in &documents {
             match &document.key {
                 Some(DocumentKey::Workload(key)) => {
                     let before = found.replace((key.clone(), document));
@@ -88,8 +177,8 @@ impl Example {
         let (key, document) = found.unwrap_or_else(|| panic!("{}: no workload", path.display()));
         let is_row = !matches!(key.kind, WorkloadKind::Job | WorkloadKind::CronJob);
         Self {
-            page: page.to_owned(),
-            source: source.to_owned(),
+            page,
+            source,
             pods: is_row.then(|| document.pods().len()),
             refused: refused(document),
             wants_token: document.problems.iter().any(|problem| {
@@ -125,17 +214,12 @@ impl Example {
             here
         };
         let besides: Vec<&str> = self.besides.iter().map(String::as_str).collect();
-        let page = self
-            .page
-            .strip_prefix("https://kubernetes.io/docs/")
-            .unwrap();
         format!(
-            "| {} `{}` | {} | [{}]({}) | {here} | {} |",
+            "| {} `{}` | {} | {} | {here} | {} |",
             self.key.kind,
             self.key.name,
             self.source,
-            page.trim_end_matches('/'),
-            self.page,
+            link(&self.page),
             besides.join("; ")
         )
     }
@@ -173,35 +257,38 @@ fn refused(document: &Document) -> Option<&'static str> {
             .unwrap_or_else(|| panic!("{:?}", document.problems));
         return Some(field);
     }
-    let labels = LABELS.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let node = AdmitNode {
-        labels: Some(BTreeMap::from(labels)),
-        ..AdmitNode::default()
-    };
-    let pods = document.pods();
-    assert!(!pods.is_empty(), "{:?} has no pods", document.key);
-    let others = &[];
-    let admitted = pods.iter().all(|pod| {
-        let (pod, node) = (pod, &node);
-        matches!(
-            admit(&AdmitInput { pod, others, node }),
-            Verdict::Admitted { .. }
-        )
-    });
-    (!admitted).then_some(NODE_SELECTOR)
+    assert!(
+        !document.pods().is_empty(),
+        "{:?} has no pods",
+        document.key
+    );
+    (!admits(document)).then_some(NODE_SELECTOR)
+}
+
+fn files(directory: &str) -> impl Iterator<Item = PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/house/manifests");
+    let files = fs::read_dir(root.join(directory)).unwrap();
+    files.map(|file| file.unwrap().path())
 }
 
 fn examples() -> Vec<Example> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/house/manifests/documented");
-    let files = fs::read_dir(root).unwrap();
-    let mut examples: Vec<Example> = files
-        .map(|file| Example::read(&file.unwrap().path()))
+    let mut examples: Vec<Example> = files("documented")
+        .map(|file| Example::read(&file))
         .collect();
     examples.sort_by(|a, b| {
         let order = |e: &Example| (!e.is_concept(), e.page.clone(), e.source.clone());
         order(a).cmp(&order(b))
     });
     examples
+}
+
+fn others() -> Vec<Other> {
+    let mut others: Vec<Other> = files("documented-pods")
+        .map(|file| Other::read(&file))
+        .collect();
+    let order = |one: &Other| (one.page.clone(), one.source.clone());
+    others.sort_by_key(order);
+    others
 }
 
 /// How many of some examples run, and of how many.
@@ -211,12 +298,13 @@ fn share<'a>(examples: impl Iterator<Item = &'a Example>) -> (usize, usize) {
     (runs, refused.len())
 }
 
-fn page(examples: &[Example]) -> String {
+fn page(examples: &[Example], others: &[Other]) -> String {
     let (runs, all) = share(examples.iter());
     let (_, for_linux) = share(examples.iter().filter(|e| !e.is_for_windows()));
     let (runs_of_concepts, concepts) = share(examples.iter().filter(|e| e.is_concept()));
     let mut out = format!(
-        "# The documented examples of workloads\n\n\
+        "# The documented examples\n\n\
+         ## Workloads\n\n\
          The Deployments, StatefulSets, DaemonSets, Jobs and CronJobs of Kubernetes' own pages, and what becomes of them as a file of a [manifest directory](workloads.md). Files are below `k8s.io/examples`; what a page has no file for is *inline*. Parts of documents, which no API server takes either, are left out. The list is kept by hand.\n\n\
          **{runs_of_concepts} of the {concepts} examples on concept pages run, and {runs} of all {all}, of which {for_linux} are for Linux.** A test reads each, expands it, and asks the node's admission about its pods; it doesn't pull the images. The others are refused for one of these fields:\n\n"
     );
@@ -233,13 +321,27 @@ fn page(examples: &[Example]) -> String {
     for example in examples {
         let _ = writeln!(out, "{}", example.row());
     }
+    let fine = others
+        .iter()
+        .filter(|other| other.refused.is_empty())
+        .count();
+    let _ = write!(
+        out,
+        "\n## Pods, and what they refer to\n\n\
+         Pods, ConfigMaps, Secrets, claims, volumes and Services of the concept pages, in a manifest directory. **{fine} of {} run, or are read.** The others are refused by the field that the last column has. What they ask for is of a cluster (tokens, certificates, schedulers, device plugins), of Windows, or storage of a network, which a claim can have by [a driver of the Engine](storage.md#volumes-of-the-engine); Services have no address and translate no port, because [names](names.md) lead to pods.\n\n\
+         | Documents | Example | Page | Here |\n|---|---|---|---|\n",
+        others.len()
+    );
+    for other in others {
+        let _ = writeln!(out, "{}", other.row());
+    }
     out
 }
 
 /// Regenerate the page with `UPDATE_DOCS=1`.
 #[test]
 fn the_documented_examples_run_or_are_refused_by_name() {
-    let examples = examples();
+    let (examples, others) = (examples(), others());
     let kinds: BTreeSet<WorkloadKind> = examples.iter().map(|e| e.key.kind).collect();
     assert_eq!(kinds, BTreeSet::from(WorkloadKind::ALL));
     let (runs, concepts) = share(examples.iter().filter(|e| e.is_concept()));
@@ -248,10 +350,10 @@ fn the_documented_examples_run_or_are_refused_by_name() {
     assert!(runs * 100 >= concepts * 95 && runs_of_all * 100 >= all * 95);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/documented.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&path, page(&examples)).unwrap();
+        fs::write(&path, page(&examples, &others)).unwrap();
     }
     assert!(
-        fs::read_to_string(&path).unwrap() == page(&examples),
+        fs::read_to_string(&path).unwrap() == page(&examples, &others),
         "run: UPDATE_DOCS=1 cargo test --test house documented"
     );
 }
