@@ -33,6 +33,8 @@ impl Agent {
         let mut command = Command::new(&settings.binary);
         command.args(["run", "--node-name", "bench", "--docker", &settings.docker]);
         command.args(["--metrics-address", &address]);
+        // Agents of several beds run at a time.
+        command.args(["--api-address", "127.0.0.1:0"]);
         command.arg("--root").arg(bed.root());
         command.args([
             "--log-level",

@@ -43,8 +43,33 @@ pub(super) fn text(object: &Value) -> Result<String, serde_saphyr::ser::Error> {
 /// As the system says; the file is as it was.
 pub(super) fn write(directory: &Path, key: &Key, text: &str) -> io::Result<()> {
     let path = path(directory, key);
+    let parent = path.parent().unwrap_or(directory);
+    let is_first = !parent.exists();
     disk::replace(&path, text.as_bytes())?;
-    sync_up(directory, &path)
+    if is_first {
+        sync_up(directory, &path)
+    } else {
+        disk::sync_directory(parent)
+    }
+}
+
+/// Makes all directories last: an agent that was killed may have made one and not synced it.
+/// Blocks on the disk.
+///
+/// # Errors
+/// As the system says.
+pub(super) fn sync_all(directory: &Path) -> io::Result<()> {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        disk::sync_directory(&directory)?;
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes the file of an object. Blocks on the disk.

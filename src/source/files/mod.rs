@@ -32,6 +32,11 @@ const MISSING_CONFIRM: Duration = Duration::from_millis(50);
 /// How often a directory is looked for that isn't there, or that the kernel won't watch.
 const UNWATCHED_PERIOD: Duration = Duration::from_secs(1);
 
+/// How long the API must write nothing before the last good versions of its objects are stored.
+const KEEP_QUIET: Duration = Duration::from_millis(50);
+/// How long they may wait for that.
+const KEEP_BY: Duration = Duration::from_secs(1);
+
 /// A manifest directory.
 #[derive(Debug)]
 pub struct FileSource {
@@ -132,25 +137,46 @@ impl FileSource {
             })
             .await
         };
+        // When last good versions are stored at the latest; none while all are.
+        let mut keep_by = None;
         loop {
             let (seen_by, next) = self.look(eye, &mut writer).await;
             eye = seen_by;
+            // The pods come first: keeping their manifests waits for the disk. Clients of the API wait
+            // for a look, and what they wrote is on disk: there, those of many writes are kept at once.
+            if self.source == PodSource::Embedded {
+                keep_by.get_or_insert_with(|| Instant::now() + KEEP_BY);
+            } else {
+                eye = keep(eye, &mut writer).await;
+            }
             refreshes.done();
-            // Cancel safety: a wake-up or a request not taken here stays stored.
-            tokio::select! {
-                () = changes.come() => changes.settle(self.settle).await,
-                () = refreshes.requested() => {
-                    // The API renames whole files in, and waits for this look to answer.
-                    if self.source != PodSource::Embedded {
+            loop {
+                let quiet = Instant::now() + KEEP_QUIET;
+                let keep_at = keep_by.map(|by: Instant| by.min(quiet));
+                // Cancel safety: a wake-up or a request not taken here stays stored.
+                tokio::select! {
+                    () = changes.come() => {
                         changes.settle(self.settle).await;
+                        break;
                     }
+                    () = refreshes.requested() => {
+                        // The API renames whole files in, and waits for this look to answer.
+                        if self.source != PodSource::Embedded {
+                            changes.settle(self.settle).await;
+                        }
+                        break;
+                    }
+                    () = sleep_until(keep_at.unwrap_or(next)), if keep_at.is_some() => {
+                        eye = keep(eye, &mut writer).await;
+                        keep_by = None;
+                    }
+                    () = sleep_until(next) => break,
                 }
-                () = sleep_until(next) => {}
             }
         }
     }
 
-    /// Looks, publishes, then stores the last good versions. Returns when to look again.
+    /// Looks and publishes. Returns when to look again.
     async fn look(&self, mut eye: Eye, writer: &mut SourceWriter) -> (Eye, Instant) {
         let mut confirmed = false;
         let seen = loop {
@@ -177,15 +203,6 @@ impl FileSource {
             Some(problem) => writer.failed(problem),
         }
         writer.publish(set);
-        // The pods come first: keeping their manifests waits for the disk.
-        let (eye, later) = disk::blocking(move || {
-            let later = eye.flush();
-            (eye, later)
-        })
-        .await;
-        if let Some(set) = later {
-            writer.publish(set);
-        }
         let period = if unwatched {
             UNWATCHED_PERIOD
         } else {
@@ -195,6 +212,19 @@ impl FileSource {
         let next = again.map_or(usual, |again| usual.min(Instant::from_std(again)));
         (eye, next)
     }
+}
+
+/// Stores the last good versions of what was looked at.
+async fn keep(mut eye: Eye, writer: &mut SourceWriter) -> Eye {
+    let (eye, later) = disk::blocking(move || {
+        let later = eye.flush();
+        (eye, later)
+    })
+    .await;
+    if let Some(set) = later {
+        writer.publish(set);
+    }
+    eye
 }
 
 impl Eye {
