@@ -240,6 +240,8 @@ pub struct Shown {
     pub cron_jobs: Vec<CronJobReport>,
     /// This Node.
     pub node: Option<core::Node>,
+    /// Whether all sources of manifests have delivered: what is missing is gone.
+    pub complete: bool,
 }
 
 /// The agent's interface for the servers. Methods are cheap, and never wait for the Engine except

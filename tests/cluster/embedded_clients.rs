@@ -22,6 +22,14 @@ fn address() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }
 
+/// A client of kube-rs.
+pub(super) async fn client(alone: &Box) -> kube::Client {
+    let read = Kubeconfig::read_from(alone.kubeconfig()).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
+    kube::Client::try_from(config.unwrap()).unwrap()
+}
+
 /// Stops the agent, and starts another one that serves at the same address.
 async fn restarted(alone: Box, address: SocketAddr) -> Box {
     let Box { bed, agent } = alone;
@@ -99,11 +107,7 @@ async fn an_informer_of_client_go_follows_over_a_restart() {
 async fn a_watcher_of_kube_rs_resumes_and_lists_anew_after_a_restart() {
     let address = address();
     let alone = Box::start_at(Bed::new(), address).await;
-    let read = Kubeconfig::read_from(alone.kubeconfig()).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
-    let client = kube::Client::try_from(config.unwrap()).unwrap();
-    let api: Api<ConfigMap> = Api::namespaced(client, "default");
+    let api: Api<ConfigMap> = Api::namespaced(client(&alone).await, "default");
     let known = Arc::new(Mutex::new((0, BTreeMap::new())));
     let following = Arc::clone(&known);
     let task = tokio::spawn(async move {

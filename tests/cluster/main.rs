@@ -19,6 +19,7 @@ mod bed;
 mod bootstrap;
 mod embedded;
 mod embedded_clients;
+mod embedded_garbage;
 mod embedded_kubectl;
 mod embedded_load;
 mod events;

@@ -211,6 +211,11 @@ impl Cache {
         }
     }
 
+    /// All objects, by their keys.
+    pub fn all(&self) -> impl Iterator<Item = (&Key, &Value)> {
+        self.objects.iter().map(|(key, object)| (key, &**object))
+    }
+
     /// The object of that key.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {

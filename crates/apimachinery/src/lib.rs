@@ -15,6 +15,7 @@
 //! | [`selector`] | label and field selectors |
 //! | [`cache`] | all objects, and the changes that a watch resumes from |
 //! | [`meta`] | names, metadata and what a write keeps of it |
+//! | [`garbage`] | finalizers, and what goes with its owners |
 //! | [`patch`] | JSON, merge and strategic patches |
 //! | [`apply`] | server-side apply: who manages which field, and conflicts |
 //! | [`table`] | the columns that kubectl prints |
@@ -23,6 +24,7 @@
 pub mod apply;
 pub mod cache;
 pub mod discovery;
+pub mod garbage;
 pub mod meta;
 pub mod openapi;
 pub mod options;

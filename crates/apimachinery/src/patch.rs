@@ -3,6 +3,7 @@
 //! Upstream: `apimachinery/pkg/util/strategicpatch/patch.go`. The keys of lists are those of the
 //! `patchMergeKey` tags of `k8s.io/api`, by the names of their fields.
 
+use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
 use crate::status::Status;
@@ -42,7 +43,7 @@ pub fn apply(object: &Value, content_type: &str, body: &[u8]) -> Result<Value, S
                     token: None,
                 });
             }
-            json_patch::patch(&mut patched, &patch).map_err(|error| {
+            apply_operations(&mut patched, &patch.0).map_err(|error| {
                 let message = format!(
                     "the server rejected our request due to an error in our request: {error}"
                 );
@@ -70,6 +71,28 @@ pub fn apply(object: &Value, content_type: &str, body: &[u8]) -> Result<Value, S
         }
     }
     Ok(patched)
+}
+
+/// Applies the operations of a JSON patch. As upstream, a field that isn't there is `null` to a test:
+/// clients add a list only if there is none yet.
+///
+/// Upstream: `evanphx/json-patch`, `Patch.test`.
+fn apply_operations(
+    object: &mut Value,
+    operations: &[PatchOperation],
+) -> Result<(), json_patch::PatchError> {
+    for operation in operations {
+        if let PatchOperation::Test(test) = operation
+            && test.value.is_null()
+            && let Some((parent, _)) = test.path.as_str().rsplit_once('/')
+            && object.pointer(parent).is_some_and(Value::is_object)
+            && object.pointer(test.path.as_str()).is_none()
+        {
+            continue;
+        }
+        json_patch::patch(object, std::slice::from_ref(operation))?;
+    }
+    Ok(())
 }
 
 /// An object out of a body.
@@ -370,6 +393,22 @@ mod tests {
             (
                 JSON,
                 r#"[{"op": "test", "path": "/data/a", "value": "3"}]"#,
+                Err(422),
+            ),
+            // As kube-rs adds the first finalizer.
+            (
+                JSON,
+                r#"[{"op": "test", "path": "/data/b", "value": null}, {"op": "add", "path": "/data/b", "value": "1"}]"#,
+                Ok("1"),
+            ),
+            (
+                JSON,
+                r#"[{"op": "test", "path": "/data/a", "value": null}]"#,
+                Err(422),
+            ),
+            (
+                JSON,
+                r#"[{"op": "test", "path": "/spec/a", "value": null}]"#,
                 Err(422),
             ),
             (JSON, r#"[{"op": "remove", "path": "/data/x"}]"#, Err(422)),

@@ -152,6 +152,17 @@ pub static REPLICATION_CONTROLLERS: Resource = Resource {
     ..BASE
 };
 
+/// Scales, the form in which the number of pods of a workload is read and set: no resource of their
+/// own, but printed as one.
+pub static SCALES: Resource = Resource {
+    group: "autoscaling",
+    plural: "scales",
+    singular: "scale",
+    kind: "Scale",
+    verbs: READ,
+    ..BASE
+};
+
 /// `PersistentVolumeClaim`s.
 pub static CLAIMS: Resource = Resource {
     plural: "persistentvolumeclaims",

@@ -182,6 +182,7 @@ static COLUMNS: &[(&str, &[&str])] = &[
             "~Selector",
         ],
     ),
+    ("scales", &["Name", "#Desired", "#Available", "Age"]),
     (
         "cronjobs",
         &[
@@ -276,12 +277,12 @@ pub fn bookmark(object: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::RESOURCES;
+    use crate::resources::{RESOURCES, SCALES};
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        for resource in RESOURCES {
+        for resource in RESOURCES.iter().chain([&&SCALES]) {
             let object =
                 json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-02T03:03:05Z"}});
             let table = table(

@@ -47,6 +47,7 @@ impl View {
             jobs: jobs.jobs.clone(),
             cron_jobs: jobs.cron_jobs.clone(),
             node: Some(self.node(&merged, before)),
+            complete: merged.delivered.manifests,
         }
     }
 

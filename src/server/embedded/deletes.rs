@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::garbage::{self, Propagation};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
 use mirrorlet_apimachinery::resources::{LEASES, NAMESPACES, PODS, SERVICES, Target};
@@ -15,7 +16,8 @@ use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
-use super::project::Deletion;
+use super::held;
+use super::project::{Deletion, seconds};
 use super::store::Changes;
 use super::writes::{of_view, unstored};
 use super::{Api, Asked, answer, body, files};
@@ -23,6 +25,26 @@ use crate::server::view::{Order, Verb};
 
 /// The time beyond its grace that an evicted pod may take to stop, in the answer to its eviction.
 const STOP_SLACK: Duration = Duration::from_secs(10);
+
+/// What the answer to a deletion holds.
+///
+/// Upstream: `ReturnDeletedObject` of the resource's store.
+fn deletion_answer(key: &Key, object: &Value) -> Value {
+    if [&PODS, &SERVICES].contains(&key.resource) {
+        object.clone()
+    } else {
+        status::deleted(key.resource, &key.name, meta::uid(object))
+    }
+}
+
+/// Checks that the dependents of an object can stay, if they are to.
+fn check_propagation(key: &Key, propagation: Propagation) -> Result<(), Status> {
+    if propagation != Propagation::Orphan || !held::makes_pods(key.resource) {
+        return Ok(());
+    }
+    let why = "its pods are defined by it and can't stay without it; change it in place, or delete it with its pods (--cascade=background)";
+    Err(Status::forbidden(key.resource, &key.name, why))
+}
 
 /// When a pod is killed that is deleted now, and the seconds until then.
 pub(super) fn deletion(object: &Value, options: &Value) -> Deletion {
@@ -46,7 +68,7 @@ impl Api {
     ) -> Result<Response, Status> {
         let options = body::options(&asked.headers, bytes)?;
         let key = Key::new(target.resource, target.namespace.as_str(), name);
-        let value = self.remove(&key, &options, asked).await?;
+        let value = self.asked_to_remove(&key, &options, asked).await?;
         // kubectl drains by deletions, too.
         self.stopped(&key).await;
         Ok(answer::json(200, &value, &asked.headers))
@@ -64,7 +86,8 @@ impl Api {
     ) -> Result<Response, Status> {
         let eviction = body::object(&asked.headers, bytes)?;
         let key = Key::new(target.resource, target.namespace.as_str(), name);
-        self.remove(&key, &eviction["deleteOptions"], asked).await?;
+        let options = &eviction["deleteOptions"];
+        self.asked_to_remove(&key, options, asked).await?;
         self.stopped(&key).await;
         let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(answer::json(201, &done, &asked.headers))
@@ -87,7 +110,7 @@ impl Api {
         });
         for object in &objects {
             let key = Key::new(resource, meta::namespace(object), meta::name(object));
-            match self.remove(&key, &options, asked).await {
+            match self.asked_to_remove(&key, &options, asked).await {
                 // It went meanwhile.
                 Err(status) if status.code == 404 => {}
                 other => drop(other?),
@@ -97,29 +120,35 @@ impl Api {
         Ok(answer::json(200, &value, &asked.headers))
     }
 
-    /// Removes an object. Returns what the answer holds.
-    async fn remove(&self, key: &Key, options: &Value, asked: &Asked) -> Result<Value, Status> {
+    /// Removes an object, unless that is a dry run. Returns what the answer holds.
+    async fn asked_to_remove(
+        &self,
+        key: &Key,
+        options: &Value,
+        asked: &Asked,
+    ) -> Result<Value, Status> {
         let dry_run = WriteOptions::parse(&asked.query)?.dry_run || options["dryRun"][0] == "All";
         let _writing = self.writing.lock().await;
+        if dry_run {
+            let object = self.find(key)?;
+            meta::check_preconditions(options, &object, key.resource)?;
+            Propagation::of(options)?;
+            return Ok(deletion_answer(key, &object));
+        }
+        self.remove(key, options).await
+    }
+
+    /// Removes an object. Returns what the answer holds. The caller holds the lock of writes.
+    pub(super) async fn remove(&self, key: &Key, options: &Value) -> Result<Value, Status> {
         let object = self.find(key)?;
         meta::check_preconditions(options, &object, key.resource)?;
-        let answer = |object: &Value| {
-            // Upstream: `ReturnDeletedObject` of the resource's store.
-            if [&PODS, &SERVICES].contains(&key.resource) {
-                object.clone()
-            } else {
-                status::deleted(key.resource, &key.name, meta::uid(object))
-            }
-        };
-        if dry_run {
-            return Ok(answer(&object));
-        }
+        let propagation = Propagation::of(options)?;
         // Again, too: an earlier deletion may have ended with an error.
         if key.resource == &NAMESPACES {
             self.check_stored(key, &object)?;
             return self.remove_namespace(key, options).await;
         }
-        if !object["metadata"]["deletionTimestamp"].is_null() {
+        if garbage::is_deleted(&object) {
             let current = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
             let said = options["gracePeriodSeconds"].as_i64();
             // As upstream, the grace of a pod that is being deleted can be shortened.
@@ -127,7 +156,7 @@ impl Api {
                 self.note_end_of_pod(key, &object, options);
                 self.store.touch();
             }
-            return Ok(answer(&object));
+            return self.say_propagation(key, object, propagation).await;
         }
         if key.resource == &PODS && self.is_replaced(key, &object) {
             // As in a cluster: its workload replaces it.
@@ -149,33 +178,171 @@ impl Api {
                 self.store
                     .note_deletion(meta::uid(&evicted), deletion(&object, options));
             }
-            return Ok(answer(&object));
+            return Ok(deletion_answer(key, &object));
         }
         self.check_stored(key, &object)?;
         if key.resource == &LEASES {
             self.store.leases(|leases| leases.remove(key));
             self.store.touch();
-            return Ok(answer(&object));
+            return Ok(deletion_answer(key, &object));
         }
+        check_propagation(key, propagation)?;
+        // Those that stay lose their owner first: a deletion that is answered is done.
+        let propagation = if propagation == Propagation::Orphan {
+            self.let_go(&object).await?;
+            Propagation::Background
+        } else {
+            propagation
+        };
         if key.resource == &PODS {
             self.note_end_of_pod(key, &object, options);
         }
+        if let Some(held) = self.hold(key, &object, options, propagation).await? {
+            return Ok(held);
+        }
+        self.remove_file(key).await?;
+        // What its containers still do is shown until they are gone.
+        let left = self.find(key).ok();
+        let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
+        Ok(deletion_answer(key, left.as_ref().unwrap_or(&object)))
+    }
+
+    /// Removes the file of an object, and waits until the agent has read that.
+    async fn remove_file(&self, key: &Key) -> Result<(), Status> {
         let (directory, removed) = (self.store.directory().to_owned(), key.clone());
         disk::blocking(move || files::remove(&directory, &removed))
             .await
             .map_err(|error| unstored(&error))?;
         self.taken_in().await;
-        // What its containers still do is shown until they are gone.
-        let left = self.find(key).ok();
-        let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
-        Ok(answer(left.as_ref().unwrap_or(&object)))
+        Ok(())
+    }
+
+    /// Marks an object as deleted, if finalizers hold it. Returns it as it is then; none where nothing
+    /// holds it, and nothing was done.
+    pub(super) async fn hold(
+        &self,
+        key: &Key,
+        object: &Value,
+        options: &Value,
+        propagation: Propagation,
+    ) -> Result<Option<Value>, Status> {
+        let mut marked = object.clone();
+        let (at, grace_seconds) = if key.resource == &PODS {
+            let deletion = deletion(object, options);
+            (deletion.at, deletion.grace_seconds)
+        } else {
+            (Timestamp::now(), 0)
+        };
+        garbage::mark(&mut marked, propagation, &seconds(at), grace_seconds);
+        if !garbage::has_finalizers(&marked) {
+            return Ok(None);
+        }
+        if held::ends_at_once(key, &marked) {
+            self.put_held(key, marked).await?;
+            self.remove_file(key).await?;
+            return self.find(key).map(Some);
+        }
+        let prepared = self.prepared(marked, key, Some(object), None, &WriteOptions::default())?;
+        self.store(key, &prepared.object).await.map(Some)
+    }
+
+    /// Stores what a later deletion of an object says about its dependents.
+    async fn say_propagation(
+        &self,
+        key: &Key,
+        object: Value,
+        propagation: Propagation,
+    ) -> Result<Value, Status> {
+        if !garbage::has_finalizers(&object) {
+            return Ok(deletion_answer(key, &object));
+        }
+        self.check_stored(key, &object)?;
+        check_propagation(key, propagation)?;
+        let mut marked = object.clone();
+        garbage::mark(&mut marked, propagation, "", 0);
+        if marked != object {
+            return self.put_deleted(key, marked).await;
+        }
+        // An earlier deletion may have ended with an error.
+        if self.store.held(|held| held.has(key)) {
+            self.remove_file(key).await?;
+        }
+        Ok(object)
+    }
+
+    /// Stores the next version of an object that is being deleted: without finalizers it is removed.
+    /// Returns it.
+    pub(super) async fn put_deleted(&self, key: &Key, object: Value) -> Result<Value, Status> {
+        if !garbage::has_finalizers(&object) {
+            let directory = self.store.held_directory().to_owned();
+            let removed = key.clone();
+            disk::blocking(move || files::remove(&directory, &removed))
+                .await
+                .map_err(|error| unstored(&error))?;
+            self.store.held(|held| held.remove(key));
+            self.remove_file(key).await?;
+            return Ok(object);
+        }
+        if held::ends_at_once(key, &object) {
+            self.put_held(key, object).await?;
+            self.remove_file(key).await?;
+            return self.find(key);
+        }
+        // A workload whose pods were to go first, and aren't to any more: they stop already.
+        if self.store.held(|held| held.has(key)) {
+            self.put_held(key, object).await?;
+            return self.find(key);
+        }
+        let before = self.find(key)?;
+        let prepared = self.prepared(object, key, Some(&before), None, &WriteOptions::default())?;
+        self.store(key, &prepared.object).await
+    }
+
+    /// Stores an object that ends before its last finalizer is removed.
+    async fn put_held(&self, key: &Key, mut object: Value) -> Result<(), Status> {
+        meta::metadata(&mut object).remove("resourceVersion");
+        self.write_held(key, &object).await?;
+        self.store.held(|held| held.insert(key.clone(), object));
+        self.store.touch();
+        Ok(())
+    }
+
+    /// Writes the file of an object that is being deleted, for the next agent.
+    pub(super) async fn write_held(&self, key: &Key, object: &Value) -> Result<(), Status> {
+        let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
+        let directory = self.store.held_directory().to_owned();
+        let written = key.clone();
+        disk::blocking(move || files::write(&directory, &written, &text))
+            .await
+            .map_err(|error| unstored(&error))
+    }
+
+    /// Takes an owner from its dependents, which stay when it goes.
+    async fn let_go(&self, owner: &Value) -> Result<(), Status> {
+        let dependents = self
+            .store
+            .members(|members| garbage::let_go(members, owner));
+        for (key, object) in dependents {
+            self.put(&key, object).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores the next version of an object, whose metadata alone have changed.
+    pub(super) async fn put(&self, key: &Key, object: Value) -> Result<(), Status> {
+        if garbage::is_deleted(&object) {
+            return self.put_deleted(key, object).await.map(drop);
+        }
+        let before = self.find(key)?;
+        let prepared = self.prepared(object, key, Some(&before), None, &WriteOptions::default())?;
+        self.store(key, &prepared.object).await.map(drop)
     }
 
     /// Whether a pod is one that a workload of the API replaces.
     fn is_replaced(&self, key: &Key, pod: &Value) -> bool {
         let owner = &pod["metadata"]["ownerReferences"][0];
         let of_another_file = |origin: Origin| {
-            origin.source == PodSource::Embedded && !self.is_own_file(key, &origin.location)
+            origin.source == PodSource::Embedded && !self.store.is_own_file(key, &origin)
         };
         owner["apiVersion"] == "apps/v1" && self.store.origin(key).is_some_and(of_another_file)
     }

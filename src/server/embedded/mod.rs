@@ -12,6 +12,8 @@ mod body;
 mod debug;
 mod deletes;
 mod files;
+mod garbage;
+mod held;
 mod jobs;
 mod leases;
 mod namespaces;
@@ -210,8 +212,10 @@ impl EmbeddedApi {
     /// Serves until `cancel`; watches and streams end then.
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
         let streams = self.api.streams.clone();
+        let collecting = garbage::collect(self.api.clone(), cancel.clone());
         let router = router(self.api, Arc::clone(&self.gate));
-        listen::serve(listener, self.tls, router, self.gate, self.metrics, cancel).await;
+        let serving = listen::serve(listener, self.tls, router, self.gate, self.metrics, cancel);
+        tokio::join!(serving, collecting);
         streams.ended().await;
     }
 }

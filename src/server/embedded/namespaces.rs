@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::garbage::{self, Propagation};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{
     CLAIMS, CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, SECRETS, SERVICES,
@@ -66,13 +67,41 @@ impl Api {
         }
         self.store.touch();
         let terminating = self.find(key);
+        let all = contents.len();
+        let keys = self.hold_contents(contents, options).await?;
+        if keys.len() < all
+            && let Ok(terminating) = &terminating
+        {
+            // It may be long until the last finalizer is removed.
+            self.write_held(key, terminating).await?;
+        }
         // What belongs to a workload has no file of its own, and goes with it.
-        let keys = contents.into_iter().map(|(key, _)| key);
-        let (used, users): (Vec<_>, Vec<_>) = keys.partition(is_used);
+        let (used, users): (Vec<_>, Vec<_>) = keys.into_iter().partition(is_used);
         self.remove_all(users).await?;
         self.remove_all(used).await?;
         self.remove_all(vec![key.clone()]).await?;
         terminating
+    }
+
+    /// Marks those objects of a namespace as deleted that finalizers hold: the namespace stays as long
+    /// as they do. Returns the keys of the others.
+    async fn hold_contents(
+        &self,
+        contents: Vec<(Key, Arc<Value>)>,
+        options: &Value,
+    ) -> Result<Vec<Key>, Status> {
+        let mut others = Vec::new();
+        for (key, object) in contents {
+            let origin = self.store.origin(&key);
+            let is_own = origin.is_some_and(|origin| self.store.is_own_file(&key, &origin));
+            if !is_own || !garbage::has_finalizers(&object) {
+                others.push(key);
+            } else if !garbage::is_deleted(&object) {
+                let propagation = Propagation::Background;
+                self.hold(&key, &object, options, propagation).await?;
+            }
+        }
+        Ok(others)
     }
 
     /// Removes files, and waits until the agent has read that.

@@ -7,8 +7,13 @@ use mirrorlet_apimachinery::resources::{NAMESPACES, PODS};
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::manifest::{Accepted, ParseContext, parse_manifest};
+use mirrorlet_core::manifest::{Accepted, ParseContext, is_qualified, parse_manifest};
 use serde_json::Value;
+
+/// The finalizers whose names have no domain.
+///
+/// Upstream: `pkg/apis/core/helper/helpers.go`.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 /// An object that may be stored.
 pub(super) struct Prepared {
@@ -72,11 +77,8 @@ pub(super) fn prepare(
     let twice = twice.filter(|problem| problem.code == Code::DuplicateName && !problem.is_error());
     let problems = problems.into_iter().chain(twice).collect::<Vec<_>>();
 
-    let errors: Vec<Cause> = problems
-        .iter()
-        .filter(|p| p.is_error())
-        .map(cause)
-        .collect();
+    let errors = problems.iter().filter(|p| p.is_error()).map(cause);
+    let errors: Vec<Cause> = errors.chain(mistaken_references(&object)).collect();
     if !errors.is_empty() {
         let resource = key.resource;
         return Err(Status::invalid(
@@ -98,6 +100,56 @@ pub(super) fn prepare(
         }
     }
     Ok(Prepared { object, warnings })
+}
+
+/// The mistakes in finalizers and references to owners.
+///
+/// Upstream: `apimachinery/pkg/api/validation/objectmeta.go`, `pkg/apis/core/validation/validation.go`
+/// (`validateKubeFinalizerName`).
+fn mistaken_references(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut add = |field: String, value: &Value, why: &str| {
+        causes.push(Cause {
+            reason: "FieldValueInvalid",
+            message: format!("Invalid value: {value}: {why}"),
+            field: format!("metadata.{field}"),
+        });
+    };
+    let list = |key: &str| object["metadata"][key].as_array().into_iter().flatten();
+    for (at, finalizer) in list("finalizers").enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        let is_qualified = name.contains('/') && is_qualified(name);
+        if !is_qualified && !STANDARD_FINALIZERS.contains(&name) {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            add(format!("finalizers[{at}]"), finalizer, why);
+        }
+    }
+    for reference in list("ownerReferences") {
+        for (key, why) in [
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ] {
+            let value = &reference[key];
+            if value.as_str().unwrap_or_default().is_empty() {
+                add(
+                    format!("ownerReferences.{key}"),
+                    &value.as_str().into(),
+                    why,
+                );
+            }
+        }
+    }
+    let controllers = list("ownerReferences").filter(|one| one["controller"] == true);
+    let controllers: Vec<_> = controllers.map(|one| &one["name"]).collect();
+    if let [first, second, ..] = controllers[..] {
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
+        );
+        add("ownerReferences".to_owned(), &Value::Null, &why);
+    }
+    causes
 }
 
 /// The error of a whole object in a text that is decoded strictly.
@@ -229,6 +281,45 @@ mod tests {
         let again = check(stored.object.clone(), None, FieldValidation::Strict).unwrap();
         assert_eq!(again.object, stored.object);
         assert!(again.warnings.is_empty(), "{:?}", again.warnings);
+    }
+
+    #[test]
+    fn finalizers_have_names_and_owners_are_whole() {
+        let causes = |metadata: Value| {
+            let causes = mistaken_references(&json!({"metadata": metadata}));
+            let fields = causes.into_iter().map(|cause| cause.field);
+            fields.collect::<Vec<_>>()
+        };
+        let owner = |controller: bool| json!({"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u", "controller": controller});
+        for (metadata, expected) in [
+            (
+                json!({"finalizers": ["orphan", "example.com/keep"]}),
+                vec![],
+            ),
+            // embedded 46
+            (
+                json!({"finalizers": ["orphan", "keep", "example.com/a b"]}),
+                vec!["metadata.finalizers[1]", "metadata.finalizers[2]"],
+            ),
+            (
+                json!({"ownerReferences": [owner(true), owner(false)]}),
+                vec![],
+            ),
+            (
+                json!({"ownerReferences": [owner(true), owner(true)]}),
+                vec!["metadata.ownerReferences"],
+            ),
+            // embedded 44
+            (
+                json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod"}]}),
+                vec![
+                    "metadata.ownerReferences.name",
+                    "metadata.ownerReferences.uid",
+                ],
+            ),
+        ] {
+            assert_eq!(causes(metadata.clone()), expected, "{metadata}");
+        }
     }
 
     #[test]

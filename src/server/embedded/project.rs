@@ -1,19 +1,22 @@
 //! The agent's state → the objects that the API shows. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{self, JOBS, NAMESPACES, NODES, PODS, Resource};
 use mirrorlet_core::api::report::{JobReport, WorkloadReport};
 use mirrorlet_core::api::{Timestamp, hex, keys};
-use mirrorlet_core::desired::{Origin, SourceObject, SourceWorkload};
+use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
 use mirrorlet_core::objects::{Object, ObjectKind};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::files;
+use super::held::Held;
 use super::jobs;
 use super::leases::NODE_LEASES;
 use super::namespaces::terminate;
@@ -46,6 +49,8 @@ pub(super) struct Context<'a> {
     pub(super) deletions: &'a BTreeMap<String, Deletion>,
     /// The namespaces that are being deleted, and since when.
     pub(super) ending: &'a BTreeMap<String, Timestamp>,
+    /// The objects that finalizers hold after their end, and the directory of their files.
+    pub(super) held: (&'a Held, &'a Path),
 }
 
 /// The objects by their keys, and the files that define them.
@@ -71,6 +76,7 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     let workloads: Vec<_> = shown.workloads.iter().filter_map(Known::of).collect();
     let owners = workloads.iter();
     let owners = owners.map(|known| (known.key.clone(), known.uid.clone()));
+    let owners = context.held.0.workloads().chain(owners);
     let owners: BTreeMap<_, _> = owners.collect();
     // A pod that is being stopped gives way to one of its name that is wanted.
     let (leaving, wanted): (Vec<_>, Vec<_>) = shown.pods.iter().partition(|pod| pod.terminating);
@@ -106,6 +112,12 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     }
     if let Some(node) = &shown.node {
         projection.add(&NODES, node_object(node, context), None);
+    }
+    let (held, directory) = context.held;
+    for (key, object) in held.objects(|key| projection.objects.get(key)) {
+        let path = files::path(directory, &key);
+        let origin = Origin::whole(PodSource::Embedded, path.to_string_lossy());
+        projection.add(key.resource, object, Some(&origin));
     }
     let mut names: BTreeSet<String> = BUILT_IN.map(str::to_owned).into();
     names.extend(context.namespaces.keys().cloned());

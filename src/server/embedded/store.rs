@@ -10,16 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
+use mirrorlet_apimachinery::garbage::{self, Member};
 use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::NodeCondition;
 use mirrorlet_core::clock::elapsed;
-use mirrorlet_core::desired::Origin;
+use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::events::Correlator;
 use mirrorlet_host::disk;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::files;
+use super::held::{self, Held};
 use super::leases::Leases;
 use super::pods::pod_uid;
 use super::project::{Context, Deletion, project, seconds, uid_of};
@@ -42,6 +45,7 @@ pub(super) const CLUSTER_DIRECTORY: &str = "_cluster";
 pub(super) struct Store {
     view: Arc<dyn AgentView>,
     directory: PathBuf,
+    held_directory: PathBuf,
     node: String,
     started_at: Timestamp,
     state: Mutex<State>,
@@ -56,9 +60,14 @@ struct State {
     /// The agent's counters at the time when the objects were made last.
     seen: Option<[u64; 3]>,
     origins: BTreeMap<Key, Origin>,
+    /// Whether all sources of manifests had delivered then.
+    complete: bool,
     deletions: BTreeMap<String, Deletion>,
     /// The namespaces that are being deleted, and since when.
     ending: BTreeMap<String, Timestamp>,
+    held: Held,
+    /// Whether the collection of garbage may have something to do, as far as was looked.
+    collectable: bool,
     conditions: Vec<NodeCondition>,
     events: Events,
     leases: Leases,
@@ -86,8 +95,13 @@ impl Store {
         let revision = last_revision(&directory)?;
         let reserved = revision.saturating_add(REVISIONS_RESERVED);
         keep_revision(&directory, reserved)?;
+        files::sync_all(&directory)?;
+        let held::Read { held, namespaces } = Held::read(&directory)?;
+        let held_directory = held::directory(&directory);
+        let has_objects = has_directories(&directory)?;
         Ok(Self {
             view,
+            held_directory,
             directory,
             node: node.to_owned(),
             started_at: Timestamp::now(),
@@ -96,8 +110,11 @@ impl Store {
                 reserved,
                 seen: None,
                 origins: BTreeMap::new(),
+                complete: false,
                 deletions: BTreeMap::new(),
-                ending: BTreeMap::new(),
+                ending: namespaces,
+                held,
+                collectable: has_objects,
                 conditions: Vec::new(),
                 events: Events {
                     correlator: Correlator::new(node),
@@ -153,6 +170,54 @@ impl Store {
         state.ending.entry(namespace.to_owned()).or_insert(at);
     }
 
+    /// The directory of the files of what finalizers hold after its end.
+    pub(super) fn held_directory(&self) -> &Path {
+        &self.held_directory
+    }
+
+    /// Looks at or changes what finalizers hold after its end.
+    pub(super) fn held<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
+        change(&mut self.state().held)
+    }
+
+    /// Whether the collection of garbage may have something to do, as far as was looked.
+    pub(super) fn is_collectable(&self) -> bool {
+        self.state().collectable
+    }
+
+    /// Looks at the newest objects as members of the collection of garbage; none as long as a source
+    /// of manifests hasn't delivered.
+    pub(super) fn members<T: Default>(&self, look: impl FnOnce(&[Member<'_>]) -> T) -> T {
+        let mut state = self.state();
+        self.renew(&mut state);
+        let State {
+            cache,
+            origins,
+            complete,
+            ..
+        } = &*state;
+        if !complete {
+            return T::default();
+        }
+        let members = cache.all().map(|(key, object)| {
+            let origin = origins.get(key);
+            let is_stored = origin.is_some_and(|origin| self.is_own_file(key, origin));
+            Member {
+                key,
+                object,
+                is_stored,
+            }
+        });
+        look(&members.collect::<Vec<_>>())
+    }
+
+    /// Whether a document is the file of an object itself: a pod of a workload has none.
+    pub(super) fn is_own_file(&self, key: &Key, origin: &Origin) -> bool {
+        let is_in = |directory: &Path| Path::new(&origin.location) == files::path(directory, key);
+        origin.source == PodSource::Embedded
+            && (is_in(&self.directory) || is_in(&self.held_directory))
+    }
+
     /// Looks at or changes the leases that clients made.
     pub(super) fn leases<T>(&self, change: impl FnOnce(&mut Leases) -> T) -> T {
         change(&mut self.state().leases)
@@ -190,13 +255,18 @@ impl Store {
             namespaces: &namespaces,
             deletions: &state.deletions,
             ending: &state.ending,
+            held: (&state.held, &self.held_directory),
         };
         let mut projection = project(&shown, &context);
-        let is_left = |name: &String| {
+        state.ending.retain(|name, _| {
             let key = Key::new(&NAMESPACES, "", name.as_str());
-            projection.objects.contains_key(&key)
-        };
-        state.ending.retain(|name, _| is_left(name));
+            // As long as a source hasn't delivered, what is in it may not be known.
+            let is_left = !shown.complete || projection.objects.contains_key(&key);
+            if !is_left && let Err(error) = files::remove(&self.held_directory, &key) {
+                tracing::warn!(namespace = name, %error, "the file of a namespace that is gone can't be removed");
+            }
+            is_left
+        });
         let now = Timestamp::now();
         state.events.take(&*self.view, &shown, now);
         let events = state.events.objects.iter();
@@ -209,6 +279,12 @@ impl Store {
         projection.objects.extend(leases);
         let leaving: BTreeSet<String> = shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect();
         state.deletions.retain(|uid, _| leaving.contains(uid));
+        state.held.remember(|key| projection.objects.get(key));
+        state.collectable = projection.objects.iter().any(|(key, object)| {
+            let origin = projection.origins.get(key);
+            garbage::concerns(object) && origin.is_some_and(|origin| self.is_own_file(key, origin))
+        });
+        state.complete = shown.complete;
         state.cache.replace(projection.objects);
         state.origins = projection.origins;
         let left = state.reserved.saturating_sub(state.cache.revision());
@@ -228,6 +304,13 @@ pub(super) struct Changes([watch::Receiver<u64>; 3]);
 impl Changes {
     fn counters(&self) -> [u64; 3] {
         [&self.0[0], &self.0[1], &self.0[2]].map(|counter| *counter.borrow())
+    }
+
+    /// Waits until something was written through the API. Cancel-safe.
+    pub(super) async fn written(&mut self) {
+        if self.0[2].changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Waits until something may have changed. Cancel-safe.
@@ -300,6 +383,12 @@ fn namespaces(directory: &Path) -> BTreeMap<String, Timestamp> {
         Some((name.to_owned(), Timestamp::try_from(modified).ok()?))
     });
     created.collect()
+}
+
+/// Whether objects are stored.
+fn has_directories(directory: &Path) -> io::Result<bool> {
+    let mut entries = std::fs::read_dir(directory)?;
+    Ok(entries.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
 }
 
 /// The revision after which a new agent begins. Blocks on the disk.

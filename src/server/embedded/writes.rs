@@ -2,17 +2,16 @@
 //! has taken it in.
 
 use std::io;
-use std::path::Path;
 
 use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::resources::{
-    DEPLOYMENTS, LEASES, NAMESPACES, PODS, STATEFUL_SETS, Target,
+    DEPLOYMENTS, LEASES, NAMESPACES, PODS, SCALES, STATEFUL_SETS, Target,
 };
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
-use mirrorlet_apimachinery::{apply, meta, patch};
+use mirrorlet_apimachinery::{apply, garbage, meta, patch};
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_host::{disk, random};
@@ -22,6 +21,16 @@ use super::prepare::{Prepared, prepare};
 use super::project::{BUILT_IN, seconds};
 use super::{Api, Asked, answer, body, debug, files, leases};
 use crate::server::view::ViewError;
+
+/// What a write of an object is about, but for the object.
+struct Next<'a> {
+    key: &'a Key,
+    /// The object as it is; none where it is created.
+    before: Option<&'a Value>,
+    /// The body as the client sent it, if that was a whole object in a text.
+    raw: Option<&'a [u8]>,
+    options: &'a WriteOptions,
+}
 
 /// A random UID, version 4 of RFC 9562.
 fn new_uid() -> String {
@@ -63,20 +72,11 @@ impl Api {
         Ok((*object).clone())
     }
 
-    /// Whether the file at `location` is an object's own: a pod of a workload has none.
-    pub(super) fn is_own_file(&self, key: &Key, location: &str) -> bool {
-        Path::new(location) == files::path(self.store.directory(), key)
-    }
-
     /// Checks that an object is one that the API stores.
     pub(super) fn check_stored(&self, key: &Key, object: &Value) -> Result<(), Status> {
         let forbidden = |why: &str| Err(Status::forbidden(key.resource, &key.name, why));
         match self.store.origin(key) {
-            Some(Origin {
-                source: PodSource::Embedded,
-                location,
-                ..
-            }) => {
+            Some(origin) if origin.source == PodSource::Embedded => {
                 let workload = object["metadata"]["annotations"][keys::WORKLOAD].as_str();
                 let workload = workload.and_then(|workload| workload.split_once('/'));
                 if let Some((kind, name)) = workload.filter(|_| key.resource == &PODS) {
@@ -86,7 +86,8 @@ impl Api {
                     ));
                 }
                 // A claim that a set makes, or what a person wrote into a file of another name.
-                if !self.is_own_file(key, &location) {
+                if !self.store.is_own_file(key, &origin) {
+                    let location = origin.location;
                     return forbidden(&format!("it is defined by {location}; change it there"));
                 }
                 Ok(())
@@ -103,7 +104,7 @@ impl Api {
     }
 
     /// Stores a document, and returns the object once the agent has taken it in.
-    async fn store(&self, key: &Key, object: &Value) -> Result<Value, Status> {
+    pub(super) async fn store(&self, key: &Key, object: &Value) -> Result<Value, Status> {
         if key.resource == &LEASES {
             self.store
                 .leases(|leases| leases.put(key, object.clone()))?;
@@ -128,7 +129,7 @@ impl Api {
         self.store.touch();
     }
 
-    fn prepared(
+    pub(super) fn prepared(
         &self,
         mut object: Value,
         key: &Key,
@@ -179,16 +180,16 @@ impl Api {
         let now = seconds(Timestamp::now());
         meta::begin(&mut object, resource, &new_uid(), &now);
         apply::note_update(&mut object, None, &manager(&options, asked), &now);
-        let raw = (!bytes.starts_with(b"k8s\0")).then_some(bytes);
-        let prepared = self.prepared(object, &key, None, raw, &options)?;
-        let created = if options.dry_run {
-            prepared.object
-        } else {
-            self.store(&key, &prepared.object).await?
+        let next = Next {
+            key: &key,
+            before: None,
+            raw: (!bytes.starts_with(b"k8s\0")).then_some(bytes),
+            options: &options,
         };
+        let (created, warnings) = self.succeed(object, &next).await?;
         let value = answer::one(resource, &created.into(), form);
         let answer = answer::json(201, &value, &asked.headers);
-        Ok(answer::with_warnings(answer, &prepared.warnings))
+        Ok(answer::with_warnings(answer, &warnings))
     }
 
     /// Answers `update` and `patch`, of the object itself or of its scale.
@@ -236,9 +237,10 @@ impl Api {
         if !hands_over {
             set_managed(&mut object, managed);
         }
+        let shown_as = if scales { &SCALES } else { resource };
         if object == before {
             let shown = if scales { scale(&before) } else { before };
-            let value = answer::one(resource, &shown.into(), form);
+            let value = answer::one(shown_as, &shown.into(), form);
             return Ok(answer::json(200, &value, &asked.headers));
         }
         self.check_stored(&key, &before)?;
@@ -246,16 +248,50 @@ impl Api {
         if !hands_over {
             apply::note_update(&mut object, Some(&before), &manager(&options, asked), &now);
         }
-        let prepared = self.prepared(object, &key, Some(&before), raw, &options)?;
-        let changed = if options.dry_run {
-            unchanged_version(prepared.object, &before)
-        } else {
-            self.store(&key, &prepared.object).await?
+        let next = Next {
+            key: &key,
+            before: Some(&before),
+            raw,
+            options: &options,
         };
+        let (changed, warnings) = self.succeed(object, &next).await?;
         let shown = if scales { scale(&changed) } else { changed };
-        let value = answer::one(resource, &shown.into(), form);
+        let value = answer::one(shown_as, &shown.into(), form);
         let answer = answer::json(200, &value, &asked.headers);
-        Ok(answer::with_warnings(answer, &prepared.warnings))
+        Ok(answer::with_warnings(answer, &warnings))
+    }
+
+    /// Stores the next version of an object, unless that is a dry run. Returns what is answered, and
+    /// warnings.
+    async fn succeed(
+        &self,
+        object: Value,
+        next: &Next<'_>,
+    ) -> Result<(Value, Vec<String>), Status> {
+        let &Next {
+            key,
+            before,
+            raw,
+            options,
+        } = next;
+        let deleted = before.filter(|before| garbage::is_deleted(before));
+        if let Some(before) = deleted {
+            garbage::check_finalizers(&object, before, key.resource)?;
+            let is_last = !garbage::has_finalizers(&object);
+            if is_last || self.store.held(|held| held.has(key)) {
+                if options.dry_run {
+                    return Ok((unchanged_version(object, before), Vec::new()));
+                }
+                return Ok((self.put_deleted(key, object).await?, Vec::new()));
+            }
+        }
+        let prepared = self.prepared(object, key, before, raw, options)?;
+        let stored = match before {
+            Some(before) if options.dry_run => unchanged_version(prepared.object, before),
+            None if options.dry_run => prepared.object,
+            _ => self.store(key, &prepared.object).await?,
+        };
+        Ok((stored, prepared.warnings))
     }
 
     /// Answers a server-side apply, which creates what isn't there.
@@ -298,19 +334,17 @@ impl Api {
             }
             self.check_stored(&key, before)?;
         }
-        let prepared = self.prepared(object, &key, before.as_ref(), Some(bytes), &options)?;
-        let stored = if options.dry_run {
-            match &before {
-                Some(before) => unchanged_version(prepared.object, before),
-                None => prepared.object,
-            }
-        } else {
-            self.store(&key, &prepared.object).await?
+        let next = Next {
+            key: &key,
+            before: before.as_ref(),
+            raw: Some(bytes),
+            options: &options,
         };
+        let (stored, warnings) = self.succeed(object, &next).await?;
         let code = if before.is_some() { 200 } else { 201 };
         let value = answer::one(resource, &stored.into(), form);
         let answer = answer::json(code, &value, &asked.headers);
-        Ok(answer::with_warnings(answer, &prepared.warnings))
+        Ok(answer::with_warnings(answer, &warnings))
     }
 
     /// Answers `get` of a scale.
@@ -320,9 +354,11 @@ impl Api {
         name: &str,
         asked: &Asked,
     ) -> Result<Response, Status> {
+        let form = answer::form(&asked.headers, Include::Metadata)?;
         let key = Key::new(target.resource, target.namespace.as_str(), name);
-        let object = self.find(&key)?;
-        Ok(answer::json(200, &scale(&object), &asked.headers))
+        let scale = scale(&self.find(&key)?);
+        let value = answer::one(&SCALES, &scale.into(), form);
+        Ok(answer::json(200, &value, &asked.headers))
     }
 }
 

@@ -52,6 +52,12 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         "daemonsets" => daemon_set(object, now),
         "jobs" => job(object, now),
         "cronjobs" => cron_job(object, now),
+        "scales" => vec![
+            name(),
+            json!(object["spec"]["replicas"].as_i64().unwrap_or(0)),
+            json!(object["status"]["replicas"].as_i64().unwrap_or(0)),
+            old(),
+        ],
         _ => vec![name(), old()],
     }
 }

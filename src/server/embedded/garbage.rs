@@ -1,0 +1,152 @@
+//! The collection of garbage: the API deletes what it stores once the owners are gone, and lets go of
+//! what waited for its dependents.
+//!
+//! Who asks nothing and stores nothing pays nothing: as long as no stored object has an owner or waits
+//! for a finalizer, only writes are looked at.
+
+use std::time::Duration;
+
+use mirrorlet_apimachinery::garbage::{self, Propagation, Step};
+use mirrorlet_apimachinery::meta;
+use mirrorlet_apimachinery::resources::{CRON_JOBS, PODS};
+use mirrorlet_apimachinery::status::Status;
+use mirrorlet_core::api::keys;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::Api;
+use super::held::makes_pods;
+
+/// Shortest time between two looks at all objects.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The same after an error.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(30);
+/// Most rounds of a collection: each removes something, so that more mean a mistake.
+const ROUNDS_MAX: usize = 1000;
+
+/// Collects until `cancel`.
+pub(super) async fn collect(api: Api, cancel: CancellationToken) {
+    let collecting = async {
+        let mut changes = api.store.changes();
+        loop {
+            if api.store.is_collectable() {
+                let pause = match api.collect_garbage().await {
+                    Ok(()) => PAUSE,
+                    Err(error) => {
+                        tracing::warn!(%error, "objects without an owner are not deleted yet; it is tried again");
+                        PAUSE_AFTER_ERROR
+                    }
+                };
+                tokio::time::sleep(pause).await;
+            }
+            if api.store.is_collectable() {
+                changes.changed().await;
+            } else {
+                changes.written().await;
+            }
+        }
+    };
+    cancel.run_until_cancelled(collecting).await;
+}
+
+/// Whether a workload made a pod.
+fn makes(owner: &Value, pod: &Value) -> bool {
+    if pod["kind"] != PODS.kind || meta::namespace(owner) != meta::namespace(pod) {
+        return false;
+    }
+    let annotations = &pod["metadata"]["annotations"];
+    let (kind, name) = (owner["kind"].as_str(), meta::name(owner));
+    let workload = annotations[keys::WORKLOAD].as_str().unwrap_or_default();
+    let is_it = workload
+        .split_once('/')
+        .is_some_and(|(of, named)| Some(of) == kind && named == name);
+    is_it || (kind == Some(CRON_JOBS.kind) && annotations[keys::CRON_JOB] == name)
+}
+
+impl Api {
+    /// Deletes what has lost its owners, and what comes of that.
+    async fn collect_garbage(&self) -> Result<(), Status> {
+        self.check_known().await?;
+        let _writing = self.writing.lock().await;
+        for _ in 0..ROUNDS_MAX {
+            let steps = self
+                .store
+                .members(|members| garbage::collect(members, makes));
+            if steps.is_empty() {
+                return Ok(());
+            }
+            let mut failed = None;
+            let mut has_succeeded = false;
+            for step in steps {
+                match self.take(step).await {
+                    Ok(()) => has_succeeded = true,
+                    // It went meanwhile.
+                    Err(status) if status.code == 404 => has_succeeded = true,
+                    Err(status) => failed = Some(status),
+                }
+            }
+            // One that can't be deleted keeps no other from it.
+            if let Some(status) = failed.filter(|_| !has_succeeded) {
+                return Err(status);
+            }
+        }
+        Err(Status::internal("the collection of garbage finds no end"))
+    }
+
+    async fn take(&self, step: Step) -> Result<(), Status> {
+        match step {
+            Step::Delete(key, propagation) => {
+                let (kind, namespace, name) = (key.resource.kind, &key.namespace, &key.name);
+                tracing::info!(kind, %namespace, %name, "object is deleted: its owners are gone, or are being deleted");
+                // Pods of a workload go with it.
+                let propagation = match propagation {
+                    Propagation::Orphan if makes_pods(key.resource) => Propagation::Background,
+                    other => other,
+                };
+                let options = json!({"propagationPolicy": propagation.as_str()});
+                self.remove(&key, &options).await.map(drop)
+            }
+            Step::Update(key, object) => self.put(&key, object).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_is_known_by_the_annotations_of_its_pods() {
+        let owner =
+            |kind: &str| json!({"kind": kind, "metadata": {"namespace": "a", "name": "web"}});
+        let pod = |namespace: &str, annotations: Value| json!({"kind": "Pod", "metadata": {"namespace": namespace, "annotations": annotations}});
+        for (owner, pod, expected) in [
+            (
+                owner("Deployment"),
+                pod("a", json!({keys::WORKLOAD: "Deployment/web"})),
+                true,
+            ),
+            (
+                owner("Deployment"),
+                pod("a", json!({keys::WORKLOAD: "StatefulSet/web"})),
+                false,
+            ),
+            (
+                owner("Deployment"),
+                pod("b", json!({keys::WORKLOAD: "Deployment/web"})),
+                false,
+            ),
+            (owner("Deployment"), pod("a", json!({})), false),
+            (
+                owner("CronJob"),
+                pod(
+                    "a",
+                    json!({keys::WORKLOAD: "Job/web-1", keys::CRON_JOB: "web"}),
+                ),
+                true,
+            ),
+        ] {
+            assert_eq!(makes(&owner, &pod), expected, "{owner} {pod}");
+        }
+    }
+}
