@@ -26,6 +26,8 @@ const PREFIX: &str = "hollow-";
 const STAGGER: Duration = Duration::from_millis(25);
 /// How often Leases are looked at.
 const LOOK: Duration = Duration::from_secs(20);
+/// Longest wait for all mirrors.
+const PATIENCE: Duration = Duration::from_mins(5);
 /// Each agent watches its manifest directory; a kernel allows few users that many by default.
 const INOTIFY_INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
 
@@ -84,7 +86,12 @@ pub async fn measure(settings: &Settings, cluster: &Cluster) -> anyhow::Result<V
     let pods: Api<Pod> = Api::all(client.clone());
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let running = ListParams::default().fields("status.phase=Running");
+    let waiting = tokio::time::Instant::now();
     while mirrors(&pods, &running).await? < settings.agents {
+        anyhow::ensure!(
+            waiting.elapsed() < PATIENCE,
+            "the agents don't all run after {PATIENCE:?}; BENCH_AGENTS sets how many there are"
+        );
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let began = Timestamp::now();

@@ -32,6 +32,7 @@ mod report;
 mod settings;
 mod streams;
 
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use settings::{binary, number};
@@ -56,6 +57,14 @@ pub struct Settings {
     pub stream_mb: u64,
 }
 
+/// The agents in memory on one API server: as many as the cores let start and renew their Leases in
+/// time. With more the API server alone is measured.
+fn agents_max() -> u64 {
+    const OF_A_CORE: u64 = 150;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (OF_A_CORE * u64::try_from(cores).unwrap_or(1)).min(1000)
+}
+
 impl Settings {
     fn from_env() -> anyhow::Result<Self> {
         Ok(Self {
@@ -64,8 +73,8 @@ impl Settings {
             pods: usize::try_from(number("BENCH_PODS", 50)?)?,
             burst: usize::try_from(number("BENCH_BURST", 100)?)?,
             idle_seconds: number("BENCH_IDLE", 60)?,
-            agents: usize::try_from(number("BENCH_AGENTS", 1000)?)?,
-            agents_seconds: number("BENCH_AGENTS_SECONDS", 600)?,
+            agents: usize::try_from(number("BENCH_AGENTS", agents_max())?)?,
+            agents_seconds: number("BENCH_AGENTS_SECONDS", 300)?,
             stream_mb: number("BENCH_STREAM_MB", 1000)?,
         })
     }

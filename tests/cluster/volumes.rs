@@ -424,8 +424,10 @@ async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
     let far = until("the pod", async || bed.api_pod("far").await.ok_or(())).await;
     // box 16
     told(&far, "excludes this Node").await;
-    bed.delete_pod("far", false).await;
-    bed.until_pod_gone("far").await;
+    for name in ["far", "db"] {
+        bed.delete_pod(name, false).await;
+        bed.until_pod_gone(name).await;
+    }
 
     // The claim of an ephemeral volume is made with its pod, and goes with it.
     let scratch = common::tempdir();

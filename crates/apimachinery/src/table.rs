@@ -11,7 +11,7 @@ use mirrorlet_core::api::Timestamp;
 use serde_json::{Value, json};
 
 use crate::meta;
-use crate::resources::Resource;
+use crate::resources::{Resource, SCALES};
 
 /// Which part of each object a row holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -218,6 +218,8 @@ pub fn table(
     now: Timestamp,
 ) -> Value {
     let columns = columns(resource);
+    // A scale has no names to complete.
+    let is_scale = resource == &SCALES;
     let definitions: Vec<_> = columns
         .iter()
         .map(|column| {
@@ -230,7 +232,7 @@ pub fn table(
             json!({
                 "name": name,
                 "type": kind,
-                "format": if name == "Name" { "name" } else { "" },
+                "format": if name == "Name" && !is_scale { "name" } else { "" },
                 "description": "",
                 "priority": i32::from(column.starts_with('~')),
             })
@@ -277,7 +279,7 @@ pub fn bookmark(object: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::{RESOURCES, SCALES};
+    use crate::resources::RESOURCES;
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {

@@ -296,7 +296,6 @@ mod tests {
                 json!({"finalizers": ["orphan", "example.com/keep"]}),
                 vec![],
             ),
-            // embedded 46
             (
                 json!({"finalizers": ["orphan", "keep", "example.com/a b"]}),
                 vec!["metadata.finalizers[1]", "metadata.finalizers[2]"],
@@ -309,7 +308,6 @@ mod tests {
                 json!({"ownerReferences": [owner(true), owner(true)]}),
                 vec!["metadata.ownerReferences"],
             ),
-            // embedded 44
             (
                 json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod"}]}),
                 vec![
@@ -318,8 +316,12 @@ mod tests {
                 ],
             ),
         ] {
+            // embedded 44
             assert_eq!(causes(metadata.clone()), expected, "{metadata}");
         }
+        let unnamed = causes(json!({"finalizers": ["keep"]}));
+        // embedded 46
+        assert_eq!(unnamed, ["metadata.finalizers[0]"]);
     }
 
     #[test]

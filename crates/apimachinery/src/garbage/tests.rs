@@ -109,7 +109,6 @@ fn what_has_lost_its_owners_goes() {
     let owner = || map("owner");
     // The objects, and the names of those that are left.
     for (objects, left) in [
-        // embedded 44
         (
             vec![owner(), owned("x", &[reference("owner", true)])],
             vec!["owner", "x"],
@@ -160,6 +159,7 @@ fn what_has_lost_its_owners_goes() {
     ] {
         let mut maps = Maps::of(objects.clone());
         maps.collect();
+        // embedded 44
         assert_eq!(maps.names(), left, "{objects:?}");
     }
     let mut maps = Maps::of([
@@ -183,7 +183,6 @@ fn dependents_go_after_before_or_not_at_all() {
             owned("y", &[reference("x", true)]),
         ])
     };
-    // embedded 45
     for (propagation, left) in [
         (Propagation::Background, vec![]),
         (Propagation::Foreground, vec![]),
@@ -192,6 +191,7 @@ fn dependents_go_after_before_or_not_at_all() {
         let mut maps = family();
         maps.delete("owner", propagation);
         maps.collect();
+        // embedded 45
         assert_eq!(maps.names(), left, "{propagation:?}");
     }
     // The owner waits for what blocks it, and for nothing else.
@@ -382,6 +382,7 @@ proptest! {
                 maps.0.values().any(|one| meta::uid(one) == uid_in(reference))
             };
             let lost_by_order = propagation == Propagation::Orphan;
+            // embedded 44
             prop_assert!(
                 owners(had).next().is_none() || owners(object).any(is_there) || lost_by_order || client_holds,
                 "{object}"
