@@ -28,6 +28,9 @@ const ROUNDS_MAX: usize = 1000;
 pub(super) async fn collect(api: Api, cancel: CancellationToken) {
     let collecting = async {
         let mut changes = api.store.changes();
+        if !api.store.has_objects() {
+            changes.written().await;
+        }
         loop {
             if api.store.is_collectable() {
                 let pause = match api.collect_garbage().await {

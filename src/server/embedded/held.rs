@@ -26,6 +26,7 @@ use super::files;
 const DIRECTORY: &str = ".held";
 /// Largest file that is read, in MiB: an object as a client sends it, and its status.
 const MIB_MAX: u64 = 8;
+const NO_DIRECTORY: [io::ErrorKind; 2] = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
 /// The exit code of a container whose own is not known.
 ///
 /// Upstream: `pkg/kubelet/kubelet_pods.go` (`convertStatusToAPIStatus`).
@@ -167,7 +168,8 @@ fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
         for directory in found {
             let entries = match fs::read_dir(&directory) {
                 Ok(entries) => entries,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // There is none, or a person put a file in its place.
+                Err(error) if NO_DIRECTORY.contains(&error.kind()) => continue,
                 Err(error) => return Err(error),
             };
             for entry in entries {
@@ -312,6 +314,7 @@ mod tests {
         // The agent was killed before it removed the file of the pod.
         files::write(root.path(), &keys[1], "kind: Pod\n").unwrap();
         fs::write(directory(root.path()).join("a/pods/odd.yaml"), "{").unwrap();
+        fs::write(directory(root.path()).join("odd"), "{").unwrap();
         let shop = Key::new(&NAMESPACES, "", "shop");
         let namespace = json!({"kind": "Namespace", "metadata": {"name": "shop", "deletionTimestamp": "2026-01-02T03:04:05Z"}});
         let text = files::text(&namespace).unwrap();

@@ -46,6 +46,7 @@ pub(super) struct Store {
     view: Arc<dyn AgentView>,
     directory: PathBuf,
     held_directory: PathBuf,
+    has_objects: bool,
     node: String,
     started_at: Timestamp,
     state: Mutex<State>,
@@ -66,7 +67,7 @@ struct State {
     /// The namespaces that are being deleted, and since when.
     ending: BTreeMap<String, Timestamp>,
     held: Held,
-    /// Whether the collection of garbage may have something to do, as far as was looked.
+    /// Whether the collection of garbage may have something to do.
     collectable: bool,
     conditions: Vec<NodeCondition>,
     events: Events,
@@ -102,6 +103,7 @@ impl Store {
         Ok(Self {
             view,
             held_directory,
+            has_objects,
             directory,
             node: node.to_owned(),
             started_at: Timestamp::now(),
@@ -114,7 +116,7 @@ impl Store {
                 deletions: BTreeMap::new(),
                 ending: namespaces,
                 held,
-                collectable: has_objects,
+                collectable: false,
                 conditions: Vec::new(),
                 events: Events {
                     correlator: Correlator::new(node),
@@ -180,9 +182,17 @@ impl Store {
         change(&mut self.state().held)
     }
 
-    /// Whether the collection of garbage may have something to do, as far as was looked.
+    /// Whether objects were stored when the agent started.
+    pub(super) fn has_objects(&self) -> bool {
+        self.has_objects
+    }
+
+    /// Whether the collection of garbage may have something to do with the newest objects, or these
+    /// are not all known yet.
     pub(super) fn is_collectable(&self) -> bool {
-        self.state().collectable
+        let mut state = self.state();
+        self.renew(&mut state);
+        state.collectable || !state.complete
     }
 
     /// Looks at the newest objects as members of the collection of garbage; none as long as a source
