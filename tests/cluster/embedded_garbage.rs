@@ -213,6 +213,13 @@ async fn what_is_owned_goes_with_its_owner() {
         assert!(alone.is_gone(what), "{what}");
     }
 
+    // One that never had its owner.
+    let none = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"}]);
+    let lost = config_map("lost", &json!({"ownerReferences": none}));
+    alone.kubectl_with(&STDIN, &lost);
+    // embedded 44
+    alone.until_gone("configmap/lost").await;
+
     // An owner that went while no agent was there.
     alone.kubectl_with(&STDIN, &config_map("c", &json!({})));
     let child = config_map("of-c", &owned("ConfigMap", "c"));
