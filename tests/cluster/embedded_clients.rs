@@ -10,24 +10,15 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event, watcher};
 
-use crate::common::cluster::programs;
+use crate::common::cluster::{client, programs};
 use crate::common::{Bed, IMAGE, eventually, free_port};
 use crate::embedded::Box;
 
 fn address() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
-}
-
-/// A client of kube-rs.
-pub(super) async fn client(alone: &Box) -> kube::Client {
-    let read = Kubeconfig::read_from(alone.kubeconfig()).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
-    kube::Client::try_from(config.unwrap()).unwrap()
 }
 
 /// Stops the agent, and starts another one that serves at the same address.
@@ -107,7 +98,7 @@ async fn an_informer_of_client_go_follows_over_a_restart() {
 async fn a_watcher_of_kube_rs_resumes_and_lists_anew_after_a_restart() {
     let address = address();
     let alone = Box::start_at(Bed::new(), address).await;
-    let api: Api<ConfigMap> = Api::namespaced(client(&alone).await, "default");
+    let api: Api<ConfigMap> = Api::namespaced(client(&alone.kubeconfig()).await, "default");
     let known = Arc::new(Mutex::new((0, BTreeMap::new())));
     let following = Arc::clone(&known);
     let task = tokio::spawn(async move {

@@ -13,9 +13,9 @@ use kube::runtime::finalizer::{self, Event, finalizer};
 use kube::runtime::watcher::Config;
 use serde_json::{Value, json};
 
+use crate::common::cluster::client;
 use crate::common::{Bed, IMAGE, eventually};
 use crate::embedded::{Box, STDIN, deployment};
-use crate::embedded_clients::client;
 
 const KEEP: &str = "example.com/keep";
 
@@ -236,7 +236,7 @@ async fn what_is_owned_goes_with_its_owner() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_of_kube_rs_cleans_up_before_an_object_goes() {
     let alone = Box::start_on(Bed::new()).await;
-    let client = client(&alone).await;
+    let client = client(&alone.kubeconfig()).await;
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     let (cleaned, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let of = maps.clone();

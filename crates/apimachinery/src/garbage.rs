@@ -17,7 +17,7 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object whose dependents lose their reference to it before it goes.
 const ORPHAN: &str = "orphan";
 
-/// What becomes of the dependents of an object that is deleted.
+/// The effect of a deletion on the dependents of its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     /// They are deleted after it.
@@ -109,7 +109,11 @@ pub fn has_finalizers(object: &Value) -> bool {
 /// Whether an object goes after its dependents.
 #[must_use]
 pub fn is_foreground(object: &Value) -> bool {
-    is_deleted(object) && finalizers(object).any(|finalizer| finalizer == FOREGROUND)
+    is_deleted(object) && has_finalizer(object, FOREGROUND)
+}
+
+fn has_finalizer(object: &Value, wanted: &str) -> bool {
+    finalizers(object).any(|finalizer| finalizer == wanted)
 }
 
 fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
@@ -329,10 +333,9 @@ impl<'a> Graph<'a> {
             let deletion = Step::Delete(key.clone(), Propagation::Foreground);
             return unblocked.into_iter().chain([deletion]).collect();
         }
-        let has_finalizer = |wanted: &str| finalizers(object).any(|one| one == wanted);
-        let propagation = if has_finalizer(ORPHAN) {
+        let propagation = if has_finalizer(object, ORPHAN) {
             Propagation::Orphan
-        } else if has_finalizer(FOREGROUND) {
+        } else if has_finalizer(object, FOREGROUND) {
             Propagation::Foreground
         } else {
             Propagation::Background
@@ -348,14 +351,13 @@ impl<'a> Graph<'a> {
         makes: &impl Fn(&Value, &Value) -> bool,
     ) -> Vec<Step> {
         let object = member.object;
-        let has_finalizer = |wanted: &str| finalizers(object).any(|one| one == wanted);
         let release = |finalizer: &str| {
             vec![Step::Update(
                 member.key.clone(),
                 without_finalizer(object, finalizer),
             )]
         };
-        if has_finalizer(FOREGROUND) {
+        if has_finalizer(object, FOREGROUND) {
             let blocks = |dependent: &&&Member<'_>| {
                 let of_it = |one: &&Value| uid_in(one) == meta::uid(object);
                 let mut references = owners(dependent.object).filter(of_it);
@@ -370,7 +372,7 @@ impl<'a> Graph<'a> {
                 release(FOREGROUND)
             };
         }
-        if has_finalizer(ORPHAN) {
+        if has_finalizer(object, ORPHAN) {
             let left = let_go(self.members, object).into_iter();
             let left = left.map(|(key, object)| Step::Update(key, object));
             return left.chain(release(ORPHAN)).collect();

@@ -1,6 +1,7 @@
 //! `delete`, `deletecollection` and evictions: a file goes, and what its containers still do is shown
 //! until they are gone.
 
+use std::path::Path;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -26,7 +27,7 @@ use crate::server::view::{Order, Verb};
 /// The time beyond its grace that an evicted pod may take to stop, in the answer to its eviction.
 const STOP_SLACK: Duration = Duration::from_secs(10);
 
-/// What the answer to a deletion holds.
+/// The body of the answer to a deletion.
 ///
 /// Upstream: `ReturnDeletedObject` of the resource's store.
 fn deletion_answer(key: &Key, object: &Value) -> Value {
@@ -209,12 +210,16 @@ impl Api {
 
     /// Removes the file of an object, and waits until the agent has read that.
     async fn remove_file(&self, key: &Key) -> Result<(), Status> {
-        let (directory, removed) = (self.store.directory().to_owned(), key.clone());
-        disk::blocking(move || files::remove(&directory, &removed))
-            .await
-            .map_err(|error| unstored(&error))?;
+        self.unlink(self.store.directory(), key).await?;
         self.taken_in().await;
         Ok(())
+    }
+
+    async fn unlink(&self, directory: &Path, key: &Key) -> Result<(), Status> {
+        let (directory, removed) = (directory.to_owned(), key.clone());
+        disk::blocking(move || files::remove(&directory, &removed))
+            .await
+            .map_err(|error| unstored(&error))
     }
 
     /// Marks an object as deleted, if finalizers hold it. Returns it as it is then; none where nothing
@@ -237,13 +242,7 @@ impl Api {
         if !garbage::has_finalizers(&marked) {
             return Ok(None);
         }
-        if held::ends_at_once(key, &marked) {
-            self.put_held(key, marked).await?;
-            self.remove_file(key).await?;
-            return self.find(key).map(Some);
-        }
-        let prepared = self.prepared(marked, key, Some(object), None, &WriteOptions::default())?;
-        self.store(key, &prepared.object).await.map(Some)
+        self.put(key, marked).await.map(Some)
     }
 
     /// Stores what a later deletion of an object says about its dependents.
@@ -261,60 +260,13 @@ impl Api {
         let mut marked = object.clone();
         garbage::mark(&mut marked, propagation, "", 0);
         if marked != object {
-            return self.put_deleted(key, marked).await;
+            return self.put(key, marked).await;
         }
         // An earlier deletion may have ended with an error.
         if self.store.held(|held| held.has(key)) {
             self.remove_file(key).await?;
         }
         Ok(object)
-    }
-
-    /// Stores the next version of an object that is being deleted: without finalizers it is removed.
-    /// Returns it.
-    pub(super) async fn put_deleted(&self, key: &Key, object: Value) -> Result<Value, Status> {
-        if !garbage::has_finalizers(&object) {
-            let directory = self.store.held_directory().to_owned();
-            let removed = key.clone();
-            disk::blocking(move || files::remove(&directory, &removed))
-                .await
-                .map_err(|error| unstored(&error))?;
-            self.store.held(|held| held.remove(key));
-            self.remove_file(key).await?;
-            return Ok(object);
-        }
-        if held::ends_at_once(key, &object) {
-            self.put_held(key, object).await?;
-            self.remove_file(key).await?;
-            return self.find(key);
-        }
-        // A workload whose pods were to go first, and aren't to any more: they stop already.
-        if self.store.held(|held| held.has(key)) {
-            self.put_held(key, object).await?;
-            return self.find(key);
-        }
-        let before = self.find(key)?;
-        let prepared = self.prepared(object, key, Some(&before), None, &WriteOptions::default())?;
-        self.store(key, &prepared.object).await
-    }
-
-    /// Stores an object that ends before its last finalizer is removed.
-    async fn put_held(&self, key: &Key, mut object: Value) -> Result<(), Status> {
-        meta::metadata(&mut object).remove("resourceVersion");
-        self.write_held(key, &object).await?;
-        self.store.held(|held| held.insert(key.clone(), object));
-        self.store.touch();
-        Ok(())
-    }
-
-    /// Writes the file of an object that is being deleted, for the next agent.
-    pub(super) async fn write_held(&self, key: &Key, object: &Value) -> Result<(), Status> {
-        let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
-        let directory = self.store.held_directory().to_owned();
-        let written = key.clone();
-        disk::blocking(move || files::write(&directory, &written, &text))
-            .await
-            .map_err(|error| unstored(&error))
     }
 
     /// Takes an owner from its dependents, which stay when it goes.
@@ -328,14 +280,29 @@ impl Api {
         Ok(())
     }
 
-    /// Stores the next version of an object, whose metadata alone have changed.
-    pub(super) async fn put(&self, key: &Key, object: Value) -> Result<(), Status> {
-        if garbage::is_deleted(&object) {
-            return self.put_deleted(key, object).await.map(drop);
+    /// Stores the next version of an object whose metadata alone have changed; one that is being
+    /// deleted is removed with its last finalizer. Returns it.
+    pub(super) async fn put(&self, key: &Key, mut object: Value) -> Result<Value, Status> {
+        let is_deleted = garbage::is_deleted(&object);
+        if is_deleted && !garbage::has_finalizers(&object) {
+            self.unlink(self.store.held_directory(), key).await?;
+            self.store.held(|held| held.remove(key));
+            self.remove_file(key).await?;
+            return Ok(object);
+        }
+        // What has ended once stays so, whatever a later deletion says.
+        let is_held = || self.store.held(|held| held.has(key));
+        if is_deleted && (held::ends_at_once(key, &object) || is_held()) {
+            meta::metadata(&mut object).remove("resourceVersion");
+            self.write_file(self.store.held_directory(), key, &object)
+                .await?;
+            self.store.held(|held| held.insert(key.clone(), object));
+            self.remove_file(key).await?;
+            return self.find(key);
         }
         let before = self.find(key)?;
         let prepared = self.prepared(object, key, Some(&before), None, &WriteOptions::default())?;
-        self.store(key, &prepared.object).await.map(drop)
+        self.store(key, &prepared.object).await
     }
 
     /// Whether a pod is one that a workload of the API replaces.
@@ -366,7 +333,7 @@ impl Api {
         let object = |this: &Self| this.find(key).unwrap_or_default();
         let is_evicted = |pod: &Value| {
             pod["metadata"]["ownerReferences"][0]["kind"].is_string()
-                && !pod["metadata"]["deletionTimestamp"].is_null()
+                && garbage::is_deleted(pod)
                 && self.store.view().node_edits().unschedulable
         };
         let grace = object(self)["metadata"]["deletionGracePeriodSeconds"].as_u64();

@@ -1,8 +1,8 @@
 //! The collection of garbage: the API deletes what it stores once the owners are gone, and lets go of
 //! what waited for its dependents.
 //!
-//! Who asks nothing and stores nothing pays nothing: as long as no stored object has an owner or waits
-//! for a finalizer, only writes are looked at.
+//! As long as no stored object has an owner or waits for a finalizer, the task waits for writes alone:
+//! an idle agent spends nothing on it.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ impl Api {
                 let options = json!({"propagationPolicy": propagation.as_str()});
                 self.remove(&key, &options).await.map(drop)
             }
-            Step::Update(key, object) => self.put(&key, object).await,
+            Step::Update(key, object) => self.put(&key, object).await.map(drop),
         }
     }
 }

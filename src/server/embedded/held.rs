@@ -6,15 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind::NotADirectory, ErrorKind::NotFound};
 use std::path::{Path, PathBuf};
 
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::garbage;
 use mirrorlet_apimachinery::meta;
-use mirrorlet_apimachinery::resources::{
-    CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, RESOURCES, Resource, STATEFUL_SETS,
-};
+use mirrorlet_apimachinery::resources::{NAMESPACES, PODS, RESOURCES, Resource};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::disk;
@@ -26,22 +24,19 @@ use super::files;
 const DIRECTORY: &str = ".held";
 /// Largest file that is read, in MiB: an object as a client sends it, and its status.
 const MIB_MAX: u64 = 8;
-const NO_DIRECTORY: [io::ErrorKind; 2] = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
 /// The exit code of a container whose own is not known.
 ///
 /// Upstream: `pkg/kubelet/kubelet_pods.go` (`convertStatusToAPIStatus`).
 const EXIT_CODE_UNKNOWN: i32 = 137;
 
+fn workload_kind(resource: &Resource) -> Option<WorkloadKind> {
+    let mut kinds = WorkloadKind::ALL.into_iter();
+    kinds.find(|kind| kind.as_str() == resource.kind)
+}
+
 /// Whether a resource's objects make pods.
 pub(super) fn makes_pods(resource: &Resource) -> bool {
-    [
-        &DEPLOYMENTS,
-        &STATEFUL_SETS,
-        &DAEMON_SETS,
-        &JOBS,
-        &CRON_JOBS,
-    ]
-    .contains(&resource)
+    workload_kind(resource).is_some()
 }
 
 /// Whether an object that is being deleted ends before its last finalizer is removed.
@@ -58,7 +53,7 @@ pub(super) fn directory(stored: &Path) -> PathBuf {
 #[derive(Debug, Default)]
 pub(super) struct Held(BTreeMap<Key, Value>);
 
-/// What the files say.
+/// The content of the files.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     /// The objects.
@@ -110,10 +105,8 @@ impl Held {
     /// The workloads among them, with their UIDs.
     pub(super) fn workloads(&self) -> impl Iterator<Item = (WorkloadKey, String)> {
         self.0.iter().filter_map(|(key, object)| {
-            let mut kinds = WorkloadKind::ALL.into_iter();
-            let kind = kinds.find(|kind| kind.as_str() == key.resource.kind)?;
             let known = WorkloadKey {
-                kind,
+                kind: workload_kind(key.resource)?,
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
             };
@@ -169,7 +162,7 @@ fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
             let entries = match fs::read_dir(&directory) {
                 Ok(entries) => entries,
                 // There is none, or a person put a file in its place.
-                Err(error) if NO_DIRECTORY.contains(&error.kind()) => continue,
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
                 Err(error) => return Err(error),
             };
             for entry in entries {

@@ -38,7 +38,7 @@ impl Api {
         }
         let namespace = target.namespace.as_str();
         let found = self.find(&Key::new(&NAMESPACES, "", namespace))?;
-        if found["metadata"]["deletionTimestamp"].is_null() {
+        if !garbage::is_deleted(&found) {
             return Ok(());
         }
         // Upstream: `plugin/namespace/lifecycle/admission.go`.
@@ -60,7 +60,7 @@ impl Api {
         let contents = self.contents(&key.name)?;
         self.store.note_end(&key.name, Timestamp::now());
         for (key, object) in &contents {
-            if key.resource == &PODS && object["metadata"]["deletionTimestamp"].is_null() {
+            if key.resource == &PODS && !garbage::is_deleted(object) {
                 self.store
                     .note_deletion(meta::uid(object), deletion(object, options));
             }
@@ -73,7 +73,8 @@ impl Api {
             && let Ok(terminating) = &terminating
         {
             // It may be long until the last finalizer is removed.
-            self.write_held(key, terminating).await?;
+            self.write_file(self.store.held_directory(), key, terminating)
+                .await?;
         }
         // What belongs to a workload has no file of its own, and goes with it.
         let (used, users): (Vec<_>, Vec<_>) = keys.into_iter().partition(is_used);
@@ -157,7 +158,7 @@ impl Api {
                 continue;
             };
             // The file of what is being deleted is gone already.
-            if !object["metadata"]["deletionTimestamp"].is_null() {
+            if garbage::is_deleted(object) {
                 continue;
             }
             if !files.contains(Path::new(&location)) {

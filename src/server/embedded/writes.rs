@@ -2,6 +2,7 @@
 //! has taken it in.
 
 use std::io;
+use std::path::Path;
 
 use axum::response::Response;
 use mirrorlet_apimachinery::cache::Key;
@@ -22,7 +23,7 @@ use super::project::{BUILT_IN, seconds};
 use super::{Api, Asked, answer, body, debug, files, leases};
 use crate::server::view::ViewError;
 
-/// What a write of an object is about, but for the object.
+/// The parameters of a write, except the object itself.
 struct Next<'a> {
     key: &'a Key,
     /// The object as it is; none where it is created.
@@ -111,16 +112,26 @@ impl Api {
             self.store.touch();
             return self.find(key);
         }
-        let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
-        let (directory, written) = (self.store.directory().to_owned(), key.clone());
-        disk::blocking(move || files::write(&directory, &written, &text))
-            .await
-            .map_err(|error| unstored(&error))?;
+        self.write_file(self.store.directory(), key, object).await?;
         self.taken_in().await;
         self.find(key).map_err(|_| {
             let message = "the object is stored, and was not taken in yet: see mirrorlet status";
             Status::internal(message)
         })
+    }
+
+    /// Writes the file of an object in that directory.
+    pub(super) async fn write_file(
+        &self,
+        directory: &Path,
+        key: &Key,
+        object: &Value,
+    ) -> Result<(), Status> {
+        let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
+        let (directory, written) = (directory.to_owned(), key.clone());
+        disk::blocking(move || files::write(&directory, &written, &text))
+            .await
+            .map_err(|error| unstored(&error))
     }
 
     /// Waits until the agent has read what was stored.
@@ -171,10 +182,10 @@ impl Api {
         let _writing = self.writing.lock().await;
         self.check_namespace(target, &key.name)?;
         if let Ok(known) = self.find(&key) {
-            return Err(if known["metadata"]["deletionTimestamp"].is_null() {
-                Status::already_exists(resource, &key.name)
-            } else {
+            return Err(if garbage::is_deleted(&known) {
                 Status::being_deleted(resource, &key.name)
+            } else {
+                Status::already_exists(resource, &key.name)
             });
         }
         let now = seconds(Timestamp::now());
@@ -282,7 +293,7 @@ impl Api {
                 if options.dry_run {
                     return Ok((unchanged_version(object, before), Vec::new()));
                 }
-                return Ok((self.put_deleted(key, object).await?, Vec::new()));
+                return Ok((self.put(key, object).await?, Vec::new()));
             }
         }
         let prepared = self.prepared(object, key, before, raw, options)?;

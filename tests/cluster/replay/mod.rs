@@ -17,12 +17,11 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use regex::{Captures, Regex};
 use serde_json::Value;
 
 use self::compare::{Allowed, Answer, differences};
-use crate::common::cluster::Options;
+use crate::common::cluster::{Options, client};
 use crate::embedded::Box;
 
 /// Longest wait for one answer.
@@ -150,10 +149,7 @@ async fn recorded_requests_are_answered_as_by_a_real_api_server() {
     let alone = Box::start().await;
     // Nothing runs on either side.
     alone.kubectl(&["cordon", "box"]);
-    let read = Kubeconfig::read_from(alone.kubeconfig()).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
-    let ours = Client::try_from(config.unwrap()).unwrap();
+    let ours = client(&alone.kubeconfig()).await;
     // Changes that only other components of a cluster would undo.
     let disabled = "ServiceAccount,DefaultTolerationSeconds,Priority";
     let cluster = Options::default()
