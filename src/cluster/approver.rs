@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::{ApiError, chain};
 use crate::certificate::wanted;
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::Node;
+use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::certificate::approval::{Approver, Decision, NodeSeen, Nodes, SigningRequest};
 use mirrorlet_host::random::spread;
@@ -105,7 +105,7 @@ type Requests = BTreeMap<String, Undecided>;
 pub struct ApproverTask {
     client: ClusterClient,
     requests: Api<CertificateSigningRequest>,
-    nodes: Api<Node>,
+    nodes: Api<Watched<Node>>,
     approver: Approver,
     /// Those whose Node isn't there yet.
     waiting: Requests,
@@ -269,7 +269,7 @@ impl ApproverTask {
         loop {
             let call = self.nodes.list(&params);
             let page = self.client.read(CALL_DEADLINE, call).await?;
-            for node in page.items {
+            for Watched(node) in page.items {
                 let seen = NodeSeen::of(&node);
                 nodes.insert(node.metadata.name.unwrap_or_default(), seen);
             }

@@ -11,12 +11,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
 use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::chain;
 use crate::certificate::{Leaf, Order, Purpose, Requested, from_pem, split_pem};
 use crate::config::ApiAccess;
-use mirrorlet_core::api::{NodeName, Timestamp};
+use mirrorlet_core::api::{self, NodeName, Timestamp};
 use mirrorlet_core::certificate::{Held, Verdict, judge, node_user};
 use mirrorlet_host::disk;
 
@@ -181,10 +182,12 @@ fn in_cluster() -> Result<Identity, ConnectError> {
 }
 
 fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
-    read_file(path)?;
     // Hashed before it is read: a file replaced in between is then seen as changed later.
     let mut fingerprint = fingerprint([path.to_owned()]);
-    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
+    let mut kubeconfig = kubeconfig_of(&read_file(path)?)?;
+    if let Some(directory) = path.parent() {
+        make_absolute(&mut kubeconfig, directory);
+    }
     fingerprint.extend(self::fingerprint(files_of(&kubeconfig)));
     if cluster_of(&kubeconfig).is_some_and(|cluster| cluster.proxy_url.is_some()) {
         return Err("its proxy-url is not supported".to_owned());
@@ -213,6 +216,50 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
         fingerprint,
         cluster,
     })
+}
+
+/// Reads a kubeconfig's text. An error has no part of it: it may hold secrets.
+fn kubeconfig_of(bytes: &[u8]) -> Result<Kubeconfig, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text in UTF-8")?;
+    let read: Result<Value, _> = serde_saphyr::from_str(text);
+    match read {
+        Ok(Value::Null) => Ok(Kubeconfig::default()),
+        Ok(value) => api::read(&value),
+        Err(error) => Err(match error.location() {
+            Some(at) => format!("line {} column {}: it is not YAML", at.line(), at.column()),
+            None => "it is not YAML".to_owned(),
+        }),
+    }
+}
+
+/// Makes the files that a kubeconfig names relative to its directory absolute, and its plug-ins
+/// that are named by more than a file name.
+///
+/// Upstream: `ResolveLocalPaths` of `k8s.io/client-go/tools/clientcmd/loader.go`.
+fn make_absolute(kubeconfig: &mut Kubeconfig, directory: &Path) {
+    let clusters = kubeconfig.clusters.iter_mut();
+    let clusters = clusters.filter_map(|named| named.cluster.as_mut());
+    let authorities = clusters.map(|cluster| &mut cluster.certificate_authority);
+    let users = kubeconfig.auth_infos.iter_mut();
+    let users = users.filter_map(|named| named.auth_info.as_mut());
+    let of_users = users.flat_map(|user| {
+        let command = user.exec.as_mut().map(|exec| &mut exec.command);
+        let is_path = |command: &&mut Option<String>| {
+            let command = command.as_deref().unwrap_or_default();
+            command.contains(std::path::MAIN_SEPARATOR)
+        };
+        let files = [
+            &mut user.client_certificate,
+            &mut user.client_key,
+            &mut user.token_file,
+        ];
+        files.into_iter().chain(command.filter(is_path))
+    });
+    for file in authorities.chain(of_users).flatten() {
+        if let Some(absolute) = directory.join(&*file).to_str() {
+            absolute.clone_into(file);
+        }
+    }
 }
 
 /// Reads the identity that one asks for its first certificate with. Blocks as [`read`] does.

@@ -62,6 +62,7 @@ pub struct Job {
     /// The rules for its pods together.
     pub rules: Rules,
     /// Its pod of index 0, as a static pod.
+    #[serde(deserialize_with = "crate::api::shared")]
     pub template: Arc<Pod>,
 }
 

@@ -20,6 +20,7 @@ pub mod certificate;
 pub mod clock;
 pub mod credentials;
 pub mod cron;
+mod decode;
 pub mod desired;
 pub mod downward;
 pub mod ending;

@@ -81,9 +81,26 @@ fn what_a_kubeconfig_holds_is_told_apart() {
         assert!(cause.to_lowercase().contains(words), "{user}: {cause}");
         assert!(!cause.contains("PRIVATE"), "{cause}");
     }
-    std::fs::write(&kubeconfig, "a: [").unwrap();
-    assert!(matches!(
-        identity::held(&kubeconfig, &ours),
-        Held::Unusable(_)
-    ));
+    // What a broken file holds is told to nobody.
+    for (text, expected) in [
+        ("a: [", "line 1 column 4: it is not YAML"),
+        (
+            "users:\n- name: u\n  user: {token: hunter2\n",
+            "line 3 column 9: it is not YAML",
+        ),
+        (
+            "users:\n- name: u\n  user: {token: [hunter2]}\n",
+            "users[0].user.token: expected a string, found a list",
+        ),
+        (
+            "users:\n- name: u\n  user: {exec: {command: hunter2, interactiveMode: hunter2}}\n",
+            "users[0].user.exec.interactiveMode: this value can't be used here",
+        ),
+    ] {
+        std::fs::write(&kubeconfig, text).unwrap();
+        let Held::Unusable(cause) = identity::held(&kubeconfig, &ours) else {
+            panic!("{text}")
+        };
+        assert_eq!(cause, expected, "{text}");
+    }
 }

@@ -12,7 +12,7 @@ use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::ids::InvalidFullName;
-use mirrorlet_core::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core};
+use mirrorlet_core::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, Watched, core};
 use mirrorlet_core::mirror::{self, NodeRef, mirror_copy};
 use mirrorlet_core::spec;
 
@@ -104,7 +104,7 @@ impl MirrorClient {
         }
     }
 
-    fn pods(&self, namespace: &str) -> Api<Pod> {
+    fn pods(&self, namespace: &str) -> Api<Watched<Pod>> {
         Api::namespaced(self.cluster.client(), namespace)
     }
 
@@ -126,7 +126,7 @@ impl MirrorClient {
     /// See [`CreateError`].
     pub async fn create_mirror_pod(&self, pod: &Pod) -> Result<Mirrored, CreateError> {
         let node = self.node_ref().ok_or(CreateError::NodeMissing)?;
-        let copy = mirror_copy(pod, &node);
+        let copy = Watched(mirror_copy(pod, &node));
         let full_name = FullName::of(pod);
         let api = self.pods(&full_name.namespace);
         let params = PostParams::default();
@@ -135,7 +135,7 @@ impl MirrorClient {
             .write(CREATE_DEADLINE, api.create(&params, &copy))
             .await;
         match created {
-            Ok(mirror) => Ok(Mirrored::Created(Arc::new(without_managed_fields(mirror)))),
+            Ok(Watched(mirror)) => Ok(Mirrored::Created(Arc::new(without_managed_fields(mirror)))),
             Err(ApiError::AlreadyExists(_)) => self.compare(&api, &full_name, pod).await,
             Err(error) => Err(error.into()),
         }
@@ -144,13 +144,13 @@ impl MirrorClient {
     /// Whether what has the name is the pod's mirror.
     async fn compare(
         &self,
-        api: &Api<Pod>,
+        api: &Api<Watched<Pod>>,
         full_name: &FullName,
         pod: &Pod,
     ) -> Result<Mirrored, CreateError> {
         let got = self.cluster.read(CALL_DEADLINE, api.get(&full_name.name));
         let there = match got.await {
-            Ok(there) => there,
+            Ok(Watched(there)) => there,
             // A node identity may only see pods of its own node.
             Err(ApiError::Forbidden(_)) => {
                 return Err(CreateError::NameTaken {
@@ -204,7 +204,7 @@ pub(in crate::cluster) async fn delete_now(
     name: &FullName,
     uid: Option<&str>,
 ) -> Result<bool, ApiError> {
-    let api: Api<Pod> = Api::namespaced(cluster.client(), &name.namespace);
+    let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &name.namespace);
     let mut params = DeleteParams {
         grace_period_seconds: Some(0),
         ..DeleteParams::default()

@@ -93,7 +93,7 @@ pub enum NodeStanding {
 /// The task that owns our Node.
 pub struct NodeTask {
     client: ClusterClient,
-    nodes: Api<Node>,
+    nodes: Api<Watched<Node>>,
     leases: Api<Lease>,
     name: String,
     inputs: NodeInputs,
@@ -360,7 +360,7 @@ impl NodeTask {
         let params = PatchParams::default();
         let call = self.nodes.patch_status(&self.name, &params, &patch);
         match self.client.heartbeat(NODE_DEADLINE, call).await {
-            Ok(written) => {
+            Ok(Watched(written)) => {
                 self.written = Some(now);
                 *node = written;
                 self.take(node);
@@ -383,7 +383,7 @@ impl NodeTask {
     async fn is_replaced(&self, uid: &str) -> bool {
         let call = self.nodes.get_opt(&self.name);
         match self.client.read(NODE_DEADLINE, call).await {
-            Ok(node) => node.and_then(|node| node.metadata.uid).as_deref() != Some(uid),
+            Ok(node) => node.and_then(|node| node.0.metadata.uid).as_deref() != Some(uid),
             Err(_) => false,
         }
     }

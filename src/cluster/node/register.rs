@@ -7,8 +7,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 
 use super::{NODE_DEADLINE, NodeStanding, NodeTask};
 use crate::cluster::error::ApiError;
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeStatus};
+use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata};
 use mirrorlet_host::random::spread;
@@ -59,11 +59,11 @@ impl NodeTask {
         let now = Timestamp::now();
         let status = self.compute(&NodeStatus::default(), now);
         let facts = self.inputs.facts.get();
-        let node = compute_node(&facts, status);
+        let node = Watched(compute_node(&facts, status));
         let params = PostParams::default();
         let call = self.nodes.create(&params, &node);
         let refusal = match self.client.heartbeat(NODE_DEADLINE, call).await {
-            Ok(node) => {
+            Ok(Watched(node)) => {
                 self.written = Some(now);
                 occurrences::node_registered(&self.telemetry, &self.name, true);
                 return Ok(node);
@@ -74,7 +74,7 @@ impl NodeTask {
         };
         let call = self.nodes.get(&self.name);
         let existing = match self.client.read(NODE_DEADLINE, call).await {
-            Ok(existing) => existing,
+            Ok(Watched(existing)) => existing,
             // Gone again, or never there: the first answer counts.
             Err(ApiError::NotFound(_)) => return Err(Failed::Api(refusal)),
             Err(error) => return Err(Failed::Api(error)),
@@ -90,7 +90,7 @@ impl NodeTask {
                 let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
                 let call = self.nodes.patch_status(&self.name, &params, &patch);
                 let written = self.client.heartbeat(NODE_DEADLINE, call).await;
-                written.map_err(Failed::Api)?
+                written.map_err(Failed::Api)?.0
             }
         };
         // The Node's status is what an earlier run wrote, so this run's first look compares with

@@ -12,6 +12,7 @@ use kube::core::Request;
 use super::{away, locked, object_error, patiently};
 use crate::cluster::ClusterClient;
 use crate::cluster::client::CALL_DEADLINE;
+use mirrorlet_core::api::Watched;
 use mirrorlet_core::api::core::{Node, PersistentVolumeClaim};
 use mirrorlet_core::objects::claims::{
     ClaimName, PersistentVolume, Storage, bound_storage, bound_volume,
@@ -62,9 +63,10 @@ async fn claim(
     client: &ClusterClient,
     key: &ObjectKey,
 ) -> Result<PersistentVolumeClaim, ObjectError> {
-    let api: Api<PersistentVolumeClaim> = Api::namespaced(client.client(), &key.namespace);
+    let api: Api<Watched<PersistentVolumeClaim>> = Api::namespaced(client.client(), &key.namespace);
     let got = client.read(CALL_DEADLINE, api.get(&key.name)).await;
-    got.map_err(|error| object_error(&error, key, key.kind.resource(), &key.name))
+    got.map(|Watched(claim)| claim)
+        .map_err(|error| object_error(&error, key, key.kind.resource(), &key.name))
 }
 
 async fn volume(client: &ClusterClient, name: &str) -> Result<PersistentVolume, ObjectError> {

@@ -12,7 +12,7 @@ use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::cluster::mirror::{delete_now, without_managed_fields};
 use crate::store::board::Board;
-use mirrorlet_core::api::{FullName, Pod, PodUid, core};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Watched, core};
 use mirrorlet_core::ending::remains;
 use mirrorlet_core::status::merge::Deed;
 
@@ -71,7 +71,7 @@ pub(super) async fn write(
 }
 
 async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
-    let api: Api<Pod> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
+    let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
     let call = async {
         // Many may wait for their turn: what happened meanwhile goes with this write.
         let view = board.get(&seen.uid);
@@ -84,7 +84,7 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         let body = Patch::Strategic(&patch);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
-        answer.map(|object| Some((patch, object, (newest.pod, newest.status))))
+        answer.map(|Watched(object)| Some((patch, object, (newest.pod, newest.status))))
     };
     match cluster.write(CALL_DEADLINE, call).await {
         Ok(None) => Outcome::Nothing,

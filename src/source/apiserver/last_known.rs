@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::listing::{LOCATION, marked};
 use crate::store::kept::{Claim, KeptDir, SUFFIX};
-use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, meta};
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Watched, core, meta};
 use mirrorlet_core::manager::is_mirror_pod;
 
 /// Name of the directory under the root.
@@ -32,7 +32,7 @@ const UID_BYTES_MAX: usize = 128;
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
-    pod: Pod,
+    pod: Watched<Pod>,
 }
 
 /// The pods as last known, in memory and on disk.
@@ -71,18 +71,24 @@ impl LastKnown {
     pub fn load(&mut self, node_name: &NodeName) -> Vec<Diagnostic> {
         let claim = |stored: &Stored| Claim {
             version: stored.version,
-            name: file_name(&PodUid::of(&stored.pod)).ok(),
+            name: file_name(&PodUid::of(&stored.pod.0)).ok(),
         };
-        self.kept.clone().read_all(claim, |Stored { pod, .. }, _| {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
-            if ours && !is_mirror_pod(&pod) {
-                self.pods.insert(uid, Arc::new(marked(pod)));
-            } else {
-                // Of a Node that we were once; nobody asks for it any more.
-                self.unsaved.insert(uid);
-            }
-        })
+        self.kept.clone().read_all(
+            claim,
+            |Stored {
+                 pod: Watched(pod), ..
+             },
+             _| {
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
+                if ours && !is_mirror_pod(&pod) {
+                    self.pods.insert(uid, Arc::new(marked(pod)));
+                } else {
+                    // Of a Node that we were once; nobody asks for it any more.
+                    self.unsaved.insert(uid);
+                }
+            },
+        )
     }
 
     /// Makes the disk hold these pods and no others. What fails is returned, and tried again next
@@ -122,7 +128,7 @@ impl LastKnown {
         };
         let stored = Stored {
             version: FORMAT_VERSION,
-            pod: essence(pod),
+            pod: Watched(essence(pod)),
         };
         self.kept.write(&name, &stored)
     }

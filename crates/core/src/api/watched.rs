@@ -1,16 +1,19 @@
-//! Objects as a watch delivers them.
+//! Objects as the API server and the disk have them.
+
+use std::sync::Arc;
 
 use k8s_openapi::{Metadata, Resource};
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
+use crate::decode::decode_whole;
 
-/// An object that is read in two steps: as any JSON, and that JSON's text as the object.
+/// An object that is read in two steps: as any JSON, and that as the object.
 ///
-/// A watch may name an object before it says what became of it, so that it is kept as any JSON for
-/// a moment, and serde makes a second reader of the whole type for such. This way a type has one
-/// reader for all of the API server's answers; the second ones were a thirtieth of the program.
+/// serde compiles a reader of the whole type for each form that it is read from: text, any JSON that
+/// a watch keeps for a moment because it names an object before it says what became of it, the
+/// JSON of a manifest. This way a type has one, that of manifests.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Watched<K>(pub K);
@@ -22,17 +25,29 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Watched<K> {
     }
 }
 
-/// Reads an object from a JSON value. It is written to text and read from that: serde would compile a
-/// second decoder of the type for values, as large as the one for text.
+/// Reads a field as [`Watched`] does; for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// The decoder's message, without the line and column: they are of the text that is written here,
-/// not of the user's file or request.
+/// As [`read`].
+pub fn shared<'de, K, D>(deserializer: D) -> Result<Arc<K>, D::Error>
+where
+    K: DeserializeOwned,
+    D: Deserializer<'de>,
+{
+    Watched::deserialize(deserializer).map(|Watched(object)| Arc::new(object))
+}
+
+/// Reads an object from a JSON value.
+///
+/// # Errors
+/// The field of the first value that has another type, and the two types; never the value.
 pub fn read<T: DeserializeOwned>(json: &serde_json::Value) -> Result<T, String> {
-    serde_json::from_str(&json.to_string()).map_err(|error| {
-        let said = error.to_string();
-        let words = said.rsplit_once(" at line ").map(|(words, _)| words);
-        words.unwrap_or(&said).to_owned()
+    decode_whole(json).map_err(|fault| {
+        if fault.path.0.is_empty() {
+            fault.message
+        } else {
+            format!("{}: {}", fault.path, fault.message)
+        }
     })
 }
 
@@ -81,11 +96,14 @@ mod tests {
     fn what_is_no_such_object_is_refused_by_its_words() {
         let text = r#"{"apiVersion":"v1","kind":"Pod","spec":{"containers":7}}"#;
         let error = serde_json::from_str::<Watched<Pod>>(text).unwrap_err();
-        assert!(error.to_string().contains("invalid type"), "{error}");
+        assert!(
+            error.to_string().starts_with("spec.containers: expected"),
+            "{error}"
+        );
         let value = serde_json::from_str(text).unwrap();
         assert_eq!(
             read::<Pod>(&value).unwrap_err(),
-            "invalid type: integer `7`, expected a sequence"
+            "spec.containers: expected a list, found a number"
         );
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
+use crate::decode;
 use crate::desired::{Places, PodSource};
 use crate::fields;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
@@ -18,8 +19,8 @@ use super::support::Verdict;
 use super::tree::Node;
 use super::workload::{build_workload, workload_key};
 use super::{
-    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, check, decode, defaults,
-    support, text, uid,
+    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, check, defaults, support,
+    text, uid,
 };
 use crate::path::{Path, Segment};
 

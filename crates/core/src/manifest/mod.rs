@@ -6,7 +6,6 @@
 
 mod build;
 mod check;
-mod decode;
 mod defaults;
 mod kind;
 mod problems;

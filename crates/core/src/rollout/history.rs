@@ -47,6 +47,7 @@ pub struct Revision {
     /// When its source wanted it first.
     pub wanted_at: Timestamp,
     /// The pod.
+    #[serde(deserialize_with = "crate::api::shared")]
     pub pod: Arc<Pod>,
     /// The data of the objects that are a part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

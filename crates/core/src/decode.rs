@@ -20,7 +20,7 @@ use crate::path::{Path, Segment};
 const FAULTS_MAX: usize = 50;
 
 /// The message for a value that its type refuses for a reason of its own.
-pub(super) const UNFIT: &str = "this value can't be used here";
+pub(crate) const UNFIT: &str = "this value can't be used here";
 
 /// Help for a number in quotes.
 const UNQUOTE: &str = "write the number without quotes: in quotes it is a string";
@@ -29,31 +29,31 @@ const BOOLEAN: &str = "true or false";
 
 /// A field its type doesn't know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct UnknownField {
-    pub(super) path: Path,
-    pub(super) known: &'static [&'static str],
+pub(crate) struct UnknownField {
+    pub(crate) path: Path,
+    pub(crate) known: &'static [&'static str],
 }
 
 /// A value that can't be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) path: Path,
-    pub(super) message: String,
+pub(crate) struct Fault {
+    pub(crate) path: Path,
+    pub(crate) message: String,
     /// How the value is mended, where that is clear.
-    pub(super) help: Option<&'static str>,
+    pub(crate) help: Option<&'static str>,
 }
 
 /// Outcome of [`decode`].
 #[derive(Debug)]
-pub(super) struct Decoded<T> {
+pub(crate) struct Decoded<T> {
     /// The object, without the values that couldn't be decoded; none when nothing can be.
-    pub(super) object: Option<T>,
-    pub(super) unknown: Vec<UnknownField>,
-    pub(super) faults: Vec<Fault>,
+    pub(crate) object: Option<T>,
+    pub(crate) unknown: Vec<UnknownField>,
+    pub(crate) faults: Vec<Fault>,
 }
 
 /// Decodes `value`. A value of a wrong type is noted and left out, so that the next one is found.
-pub(super) fn decode<T: DeserializeOwned>(value: &Value) -> Decoded<T> {
+pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Decoded<T> {
     let mut faults: Vec<Fault> = Vec::new();
     let mut pruned: Option<Value> = None;
     loop {
@@ -97,6 +97,23 @@ pub(super) fn decode<T: DeserializeOwned>(value: &Value) -> Decoded<T> {
     }
 }
 
+/// Decodes `value` as a whole.
+///
+/// # Errors
+/// The first value of a wrong type.
+pub(crate) fn decode_whole<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> {
+    let state = State::default();
+    let result = T::deserialize(Decoder {
+        value,
+        state: &state,
+    });
+    result.map_err(|error| Fault {
+        path: Path(state.failed_at.into_inner().unwrap_or_default()),
+        message: error.message,
+        help: error.help,
+    })
+}
+
 /// Takes away the innermost field on `path`; a list with a wrong item goes as a whole. Returns
 /// whether that changed anything.
 fn remove(value: &mut Value, path: &[Segment]) -> bool {
@@ -128,22 +145,43 @@ struct State {
 }
 
 impl State {
-    /// Decodes one part, remembering where the innermost failure was.
+    /// Decodes one part, remembering where the innermost failure was. It is compiled for each type
+    /// of a part, and what it calls once.
     fn enter<T>(
         &self,
         segment: Segment,
         part: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.path.borrow_mut().push(segment);
+        self.begin(segment);
         let result = part();
-        if result.is_err() {
+        self.end(result.is_err());
+        result
+    }
+
+    #[inline(never)]
+    fn begin(&self, segment: Segment) {
+        self.path.borrow_mut().push(segment);
+    }
+
+    #[inline(never)]
+    fn end(&self, failed: bool) {
+        if failed {
             let mut failed_at = self.failed_at.borrow_mut();
             if failed_at.is_none() {
                 *failed_at = Some(self.path.borrow().clone());
             }
         }
         self.path.borrow_mut().pop();
-        result
+    }
+
+    /// Notes a field unless it is one of those known.
+    #[inline(never)]
+    fn check_field(&self, key: &str, known: &'static [&'static str]) {
+        if !known.contains(&key) {
+            let path = Path(self.path.borrow().clone()).key(key);
+            let mut unknown = self.unknown.borrow_mut();
+            unknown.push(UnknownField { path, known });
+        }
     }
 }
 
@@ -318,9 +356,22 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         self.visit(visitor, Some(fields))
     }
 
+    /// Of enums there are only those whose variants hold nothing.
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self.value {
+            Value::String(text) => visitor.visit_enum(text.as_str().into_deserializer()),
+            _ => self.visit(visitor, None),
+        }
+    }
+
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map enum identifier ignored_any
+        unit_struct seq tuple tuple_struct map identifier ignored_any
     }
 }
 
@@ -365,12 +416,8 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         let Some((key, value)) = self.rest.next() else {
             return Ok(None);
         };
-        if let Some(known) = self.fields
-            && !known.contains(&key.as_str())
-        {
-            let path = Path(self.state.path.borrow().clone()).key(key);
-            let mut unknown = self.state.unknown.borrow_mut();
-            unknown.push(UnknownField { path, known });
+        if let Some(known) = self.fields {
+            self.state.check_field(key, known);
         }
         self.current = Some((key, value));
         seed.deserialize(key.as_str().into_deserializer()).map(Some)
@@ -388,7 +435,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 }
 
 /// The known field that `unknown` is probably meant to be.
-pub(super) fn closest(unknown: &str, known: &[&'static str]) -> Option<&'static str> {
+pub(crate) fn closest(unknown: &str, known: &[&'static str]) -> Option<&'static str> {
     let lower = unknown.to_lowercase();
     known
         .iter()
