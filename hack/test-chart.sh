@@ -37,6 +37,10 @@ refuses() {
 "$HELM" lint --quiet "$CHART"
 has '- --host-root=/host'
 lacks '- --host-root=/host' --set host.files=false
+lacks 'path: /sys/fs/cgroup'
+has 'path: /sys/fs/cgroup' --set host.cgroups=cgroupfs
+lacks 'path: /run/systemd/system' --set host.cgroups=cgroupfs
+has 'path: /run/systemd/system' --set host.cgroups=systemd
 has '- --manifests=/etc/mirrorlet/manifests'
 has '- --manifests=/drained' --set drain=true
 has 'emptyDir: {}' --set drain=true

@@ -14,7 +14,7 @@ use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
 use mirrorlet_core::clock::since;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::payload;
-use mirrorlet_core::resources::qos_class;
+use mirrorlet_core::resources::{cgroup_root, qos_class};
 use mirrorlet_core::spec;
 use mirrorlet_core::stats::{
     ContainerReading, Disk, Network, PodReading, Reading, Scope, SystemReading, Usage,
@@ -145,14 +145,17 @@ impl Looker {
         let mut running: HashSet<&str> = HashSet::new();
         let mut missing: HashSet<&str> = HashSet::new();
         for view in views {
-            let mut class = None;
+            let (mut class, pod) = (None, view.pod.as_deref());
+            let root = pod.map_or(&*options.cgroup_root, |pod| {
+                cgroup_root(&options.cgroup_root, pod)
+            });
             for id in running_ids(&view.observed) {
                 running.insert(id);
                 if self.places.contains_key(id) {
                     continue;
                 }
-                let class = *class.get_or_insert_with(|| view.pod.as_deref().map(qos_class));
-                let may_be = place::candidates(&options.cgroup_root, class, &view.uid, id);
+                let class = *class.get_or_insert_with(|| pod.map(qos_class));
+                let may_be = place::candidates(root, class, &view.uid, id);
                 match may_be.into_iter().find(|path| self.cgroups.exists(path)) {
                     Some(path) => self.found(id, &path),
                     None => {

@@ -363,6 +363,80 @@ async fn resources_and_security_reach_the_kernel() {
     agent.stop().await;
 }
 
+/// The memory limit of the pod's own cgroup, in bytes, if it has one.
+fn memory_limit_of_pod(uid: &str) -> Option<u64> {
+    let files = [
+        format!("memory/mirrorlet/pod{uid}/memory.limit_in_bytes"),
+        format!("mirrorlet/pod{uid}/memory.max"),
+    ];
+    let read = |file: &String| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok();
+    files.iter().find_map(read)?.trim().parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_resources_of_a_pod_hold_for_its_containers_together() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let report = run(
+        &bed,
+        &agent,
+        "whole",
+        r#"  resources: {limits: {cpu: 500m, memory: 64Mi}}
+  containers:
+  - name: first
+    image: mirrorlet.test/busybox:1
+    command: ["sleep", "1000000"]
+    env: [{name: LIMIT, valueFrom: {resourceFieldRef: {resource: limits.memory}}}]
+  - name: second
+    image: mirrorlet.test/busybox:1
+    command: ["sleep", "1000000"]
+    resources: {limits: {memory: 48Mi}}
+"#,
+    )
+    .await;
+    let limits = ["first", "second"].map(|name| {
+        let host = bed.inspect(&bed.running_id(name))["HostConfig"].clone();
+        let parent = format!("/mirrorlet/pod{}", report.uid);
+        assert_eq!(host["CgroupParent"], parent.as_str());
+        host["Memory"].as_u64()
+    });
+    assert_eq!(limits, [Some(64 << 20), Some(48 << 20)]);
+    assert_eq!(bed.exec("first", "echo $LIMIT"), (64 << 20).to_string());
+    // docker 68
+    assert_eq!(memory_limit_of_pod(report.uid.as_str()), Some(64 << 20));
+
+    // Each may hold 40 MiB, but not both.
+    let hold =
+        "(dd if=/dev/zero of=/dev/null bs=40M count=100000000; echo $? > /ended) >/dev/null 2>&1 &";
+    bed.exec("first", hold);
+    eventually("the first to hold it", || {
+        let resident = bed.exec("first", "grep VmRSS /proc/$(pidof dd)/status || true");
+        let kib = resident.split_whitespace().nth(1)?;
+        (kib.parse::<u64>().ok()? >= 40 << 10).then_some(())
+    })
+    .await;
+    assert_eq!(bed.exec("first", "ls /ended 2>/dev/null || true"), "");
+    bed.exec("second", hold);
+    let ended = |name: &str| bed.exec(name, "cat /ended 2>/dev/null || true");
+    let codes = eventually("one of both to be killed", || {
+        let codes = [ended("first"), ended("second")];
+        codes.iter().any(|code| !code.is_empty()).then_some(codes)
+    })
+    .await;
+    // docker 68
+    assert_eq!(codes.concat(), "137", "{codes:?}");
+
+    bed.remove("whole.yaml");
+    agent.until_gone("whole").await;
+    eventually("its cgroup to be gone", || {
+        memory_limit_of_pod(report.uid.as_str())
+            .is_none()
+            .then_some(())
+    })
+    .await;
+    agent.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_groups_leave_out_those_of_the_image() {
     let bed = Bed::new();

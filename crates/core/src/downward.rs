@@ -116,7 +116,8 @@ pub fn resource_value(
     let value = match side {
         _ if !known => return Err(unsupported()),
         "limits" => {
-            resources::limit(container, resource).unwrap_or_else(|| fallback(resource, allocatable))
+            let limit = resources::limit_within(pod, container, resource);
+            limit.unwrap_or_else(|| fallback(resource, allocatable))
         }
         "requests" => resources::request(container, resource).unwrap_or_default(),
         _ => return Err(unsupported()),

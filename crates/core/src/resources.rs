@@ -4,15 +4,35 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::core::Container;
+use crate::api::core::{Container, ResourceRequirements};
 use crate::api::quantity::Quantity;
 use crate::api::{Pod, PodUid};
+use crate::observed::Role;
 use crate::spec;
+
+type ApiQuantities = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
 
 /// Name of the CPU resource.
 pub const CPU: &str = "cpu";
 /// Name of the memory resource.
 pub const MEMORY: &str = "memory";
+
+/// The cgroup of pods with resources of their own, where no other is configured for all pods.
+pub const CGROUP_ROOT: &str = "mirrorlet";
+
+/// Period of CPU quotas in microseconds.
+pub const QUOTA_PERIOD: i64 = 100_000;
+
+/// What the kernel is told of the resources of a container, or of all containers of a pod together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CgroupLimits {
+    /// CPU shares.
+    pub cpu_shares: i64,
+    /// CPU quota in microseconds per [`QUOTA_PERIOD`]; none without a limit.
+    pub cpu_quota: Option<i64>,
+    /// Memory limit in bytes; none without a limit.
+    pub memory: Option<i64>,
+}
 
 /// A pod's class of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,42 +85,98 @@ pub fn pod_cgroup(root: &str, class: QosClass, uid: &PodUid) -> Option<Vec<Strin
     Some(parts)
 }
 
+/// The name of the systemd slice that stands for the cgroup at that path: dashes lead from one
+/// component to the next.
+#[must_use]
+pub fn slice_name(parts: &[String]) -> String {
+    let escaped: Vec<String> = parts.iter().map(|part| part.replace('-', "_")).collect();
+    format!("{}.slice", escaped.join("-"))
+}
+
+/// The cgroup that the pod's own is made in: the configured one. Where that is empty, a pod without
+/// resources of its own has no cgroup, and one with them has its in [`CGROUP_ROOT`].
+#[must_use]
+pub fn cgroup_root<'a>(configured: &'a str, pod: &Pod) -> &'a str {
+    if configured.trim_matches('/').is_empty() && of_pod(pod).is_some() {
+        CGROUP_ROOT
+    } else {
+        configured
+    }
+}
+
+/// The resources of the pod as a whole, `spec.resources`; none where these name neither CPU nor
+/// memory.
+///
+/// Upstream: `IsPodLevelResourcesSet` of `k8s.io/component-helpers/resource/helpers.go`.
+#[must_use]
+pub fn of_pod(pod: &Pod) -> Option<&ResourceRequirements> {
+    let resources = spec::spec(pod).resources.as_ref()?;
+    let lists = [resources.requests.as_ref(), resources.limits.as_ref()];
+    let mut names = lists.into_iter().flatten().flat_map(BTreeMap::keys);
+    names
+        .any(|name| [CPU, MEMORY].contains(&name.as_str()))
+        .then_some(resources)
+}
+
 /// A container's limit; none when absent, unreadable or not above 0.
 #[must_use]
 pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
-    let limits = container.resources.as_ref()?.limits.as_ref()?;
-    positive(limits, resource)
+    limit_in(container.resources.as_ref()?, resource)
+}
+
+/// The limit that a container can't exceed: its own, or its pod's where it has none.
+///
+/// Upstream: `getCPULimit` and `getMemoryLimit` of
+/// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
+#[must_use]
+pub fn limit_within(pod: &Pod, container: &Container, resource: &str) -> Option<Quantity> {
+    limit(container, resource).or_else(|| limit_in(of_pod(pod)?, resource))
 }
 
 /// A container's request; its limit where it requests nothing, none when there is neither.
 #[must_use]
 pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
-    let requests = container
-        .resources
-        .as_ref()
-        .and_then(|r| r.requests.as_ref());
+    request_in(container.resources.as_ref()?, resource)
+}
+
+/// The limit of a list of requests and limits; none when absent, unreadable or not above 0.
+#[must_use]
+pub fn limit_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
+    positive(resources.limits.as_ref()?, resource)
+}
+
+/// The request of a list of requests and limits; its limit where that requests nothing, none when
+/// there is neither.
+#[must_use]
+pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
+    let requests = resources.requests.as_ref();
     match requests.filter(|r| r.contains_key(resource)) {
         Some(requests) => positive(requests, resource),
-        None => limit(container, resource),
+        None => limit_in(resources, resource),
     }
 }
 
-fn positive(
-    list: &BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
-    resource: &str,
-) -> Option<Quantity> {
+fn positive(list: &ApiQuantities, resource: &str) -> Option<Quantity> {
     let quantity = Quantity::try_from(list.get(resource)?).ok()?;
     (!quantity.is_zero() && !quantity.is_negative()).then_some(quantity)
 }
 
-/// The pod's class of service.
+/// The pod's class of service: by its own resources where it has some, else by its containers'.
 #[must_use]
 pub fn qos_class(pod: &Pod) -> QosClass {
+    match of_pod(pod) {
+        Some(resources) => class_of([Some(resources)]),
+        None => class_of(spec::containers(pod).map(|(_, c)| c.resources.as_ref())),
+    }
+}
+
+fn class_of<'a>(all: impl IntoIterator<Item = Option<&'a ResourceRequirements>>) -> QosClass {
     let mut anything = false;
     let mut guaranteed = true;
-    for (_, container) in spec::containers(pod) {
+    for resources in all {
         for resource in [CPU, MEMORY] {
-            let (request, limit) = (request(container, resource), limit(container, resource));
+            let request = resources.and_then(|r| request_in(r, resource));
+            let limit = resources.and_then(|r| limit_in(r, resource));
             anything |= request.is_some() || limit.is_some();
             guaranteed &= limit.is_some() && request == limit;
         }
@@ -112,13 +188,39 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     }
 }
 
-/// The most memory the pod's containers may use together, in bytes: the sum over app containers
-/// and sidecars, or the largest init container where that is more. None when any app container
-/// or sidecar is unlimited.
+/// The amount of a resource that the pod's containers request together: the sum over regular
+/// containers and sidecars, or the most that they take while the pod initializes.
+///
+/// Upstream: `AggregateContainerRequests` of `k8s.io/component-helpers/resource/helpers.go`.
+#[must_use]
+pub fn container_requests(pod: &Pod, resource: &str) -> Quantity {
+    let mut apps = Quantity::default();
+    let mut sidecars = Quantity::default();
+    let mut initializing = Quantity::default();
+    for (role, container) in spec::containers(pod) {
+        let wanted = request(container, resource).unwrap_or_default();
+        match role {
+            Role::Init => initializing = initializing.max(sidecars.saturating_add(wanted)),
+            Role::Sidecar => {
+                sidecars = sidecars.saturating_add(wanted);
+                initializing = initializing.max(sidecars);
+            }
+            Role::App => apps = apps.saturating_add(wanted),
+            // It takes of what its pod has.
+            Role::Ephemeral => {}
+        }
+    }
+    apps.saturating_add(sidecars).max(initializing)
+}
+
+/// The most memory the pod's containers may use together, in bytes: the pod's own limit, else the
+/// sum over app containers and sidecars, or the largest init container where that is more. None
+/// when the pod and any app container or sidecar are unlimited.
 #[must_use]
 pub fn pod_memory_limit(pod: &Pod) -> Option<u64> {
-    use crate::observed::Role;
-
+    if let Some(own) = of_pod(pod).and_then(|resources| limit_in(resources, MEMORY)) {
+        return u64::try_from(own.ceil()).ok();
+    }
     let mut together = Quantity::default();
     let mut largest_init = Quantity::default();
     for (role, container) in spec::containers(pod) {
@@ -191,5 +293,68 @@ mod tests {
         }}))
         .unwrap();
         assert_eq!(pod_memory_limit(&with_init), Some(8 << 20));
+    }
+
+    #[test]
+    fn the_resources_of_a_pod_come_before_those_of_its_containers() {
+        let with = |own: Value, container: &Value| -> Pod {
+            serde_json::from_value(json!({"spec": {
+                "resources": own,
+                "containers": [{"name": "a", "resources": container}, {"name": "b"}],
+            }}))
+            .unwrap()
+        };
+        let full = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+        for (own, container, class, memory) in [
+            (full.clone(), json!({}), QosClass::Guaranteed, Some(64)),
+            (
+                json!({"limits": {"memory": "64Mi"}}),
+                full.clone(),
+                QosClass::Burstable,
+                Some(64),
+            ),
+            (
+                json!({"requests": {"cpu": "1"}}),
+                full.clone(),
+                QosClass::Burstable,
+                None,
+            ),
+            // These name neither CPU nor memory.
+            (json!({}), json!({}), QosClass::BestEffort, None),
+            (
+                json!({"limits": {"hugepages-2Mi": "4Mi"}}),
+                json!({}),
+                QosClass::BestEffort,
+                None,
+            ),
+        ] {
+            let pod = with(own.clone(), &container);
+            let memory = memory.map(|mib: u64| mib << 20);
+            assert_eq!(
+                (qos_class(&pod), pod_memory_limit(&pod)),
+                (class, memory),
+                "{own} {container}"
+            );
+        }
+        let pod = with(full.clone(), &json!({"limits": {"memory": "16Mi"}}));
+        let mib = |n: i64| Some(Quantity::of(n << 20));
+        let limits: Vec<_> = spec::containers(&pod)
+            .map(|(_, c)| limit_within(&pod, c, MEMORY))
+            .collect();
+        // docker 68
+        assert_eq!(limits, [mib(16), mib(64)]);
+        for (configured, own, expected) in [
+            ("", &full, "mirrorlet"),
+            ("/", &full, "mirrorlet"),
+            ("", &json!({}), ""),
+            ("pods", &full, "pods"),
+        ] {
+            let pod = with(own.clone(), &json!({}));
+            assert_eq!(
+                cgroup_root(configured, &pod),
+                expected,
+                "{configured} {own}"
+            );
+        }
     }
 }

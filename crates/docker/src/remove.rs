@@ -30,13 +30,9 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
-    /// more, so one that can't be removed, in a container that does not see them say, is told
-    /// and left.
+    /// Removes the cgroups that were made for a pod and left behind. They hold nothing any more,
+    /// so one that can't be removed, in a container that does not see them say, is told and left.
     pub(super) async fn remove_cgroups(&self, uid: &PodUid) {
-        if self.files.node.cgroup_root.is_empty() {
-            return;
-        }
         let (root, for_disk) = (self.files.node.cgroup_root.clone(), uid.clone());
         if let Err(error) = self
             .files

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use mirrorlet_apimachinery::meta;
 use mirrorlet_core::api::{self, Pod, keys};
+use mirrorlet_core::resources::qos_class;
 use mirrorlet_core::spec;
-use mirrorlet_core::status::qos_class;
 use mirrorlet_core::workload::revisions::template_hash;
 use mirrorlet_core::workload::standing::{revision_name, short_hash};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
@@ -177,7 +177,7 @@ fn unscheduled(pod: &mut Value) {
         spec.remove("nodeName");
     }
     let typed = api::read(pod);
-    let quality = typed.map_or(Value::Null, |pod| qos_class(&pod).into());
+    let quality = typed.map_or(Value::Null, |pod| qos_class(&pod).as_str().into());
     pod["status"] = json!({
         "phase": "Pending",
         "qosClass": quality,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::api::Pod;
 use crate::api::quantity::Quantity;
 use crate::observed::Role;
-use crate::resources::{CPU, MEMORY, request};
+use crate::resources::{CPU, MEMORY, container_requests};
 use crate::spec;
 
 use super::{AdmitInput, Failure};
@@ -107,36 +107,17 @@ pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
     }
 }
 
-/// The resources that a pod requests: the sum over regular containers and sidecars, or the most
-/// that it takes while it initializes, and its overhead. What the pod itself requests counts before
-/// that. Resources of which it requests nothing are not listed.
+/// The resources that a pod requests: what it requests itself, else what its containers do, and its
+/// overhead. Resources of which it requests nothing are not listed.
 #[must_use]
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);
     let mut requests = BTreeMap::new();
     for name in resource_names(pod) {
-        let (mut apps, mut sidecars, mut initializing) = (
-            Quantity::default(),
-            Quantity::default(),
-            Quantity::default(),
-        );
-        for (role, container) in spec::containers(pod) {
-            let wanted = request(container, &name).unwrap_or_default();
-            match role {
-                Role::Init => initializing = initializing.max(sidecars.saturating_add(wanted)),
-                Role::Sidecar => {
-                    sidecars = sidecars.saturating_add(wanted);
-                    initializing = initializing.max(sidecars);
-                }
-                Role::App => apps = apps.saturating_add(wanted),
-                // It takes of what its pod has.
-                Role::Ephemeral => {}
-            }
-        }
         let parsed =
             |list: Option<&BTreeMap<String, _>>| Quantity::try_from(list?.get(&name)?).ok();
         let of_pod = parsed(spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
-        let total = of_pod.unwrap_or_else(|| apps.saturating_add(sidecars).max(initializing));
+        let total = of_pod.unwrap_or_else(|| container_requests(pod, &name));
         let overhead = parsed(spec.overhead.as_ref()).unwrap_or_default();
         let total = total.saturating_add(overhead);
         if !total.is_zero() && !total.is_negative() {

@@ -1,14 +1,17 @@
 //! The API server's defaults, and the defaults of static pods.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
 use crate::api::core::{
     Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, HTTPGetAction, PodSecurityContext,
     PodSpec, PodStatus, Probe, Secret, Toleration, Volume,
 };
 use crate::api::meta::ObjectMeta;
+use crate::api::quantity::{Quantity, binary_text};
 use crate::api::{ByteString, NodeName, Pod, PodUid, keys};
 use crate::desired::PodSource;
-
 use crate::reference::Reference;
+use crate::resources::{self, CPU, MEMORY, container_requests};
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE_SECONDS: i64 = 30;
@@ -36,6 +39,49 @@ pub(super) fn apply_defaults(pod: &mut Pod) {
     for volume in spec.volumes.iter_mut().flatten() {
         default_volume(volume);
     }
+    default_pod_requests(pod);
+}
+
+/// A pod with resources of its own that doesn't request one of these itself requests what its
+/// containers do, or its limit where these request nothing.
+///
+/// Upstream: `defaultPodRequests` of `pkg/apis/core/v1/defaults.go`.
+fn default_pod_requests(pod: &mut Pod) {
+    if resources::of_pod(pod).is_none() {
+        return;
+    }
+    let of_containers = [CPU, MEMORY].map(|name| (name, container_requests(pod, name)));
+    let own = pod.spec.as_mut().and_then(|spec| spec.resources.as_mut());
+    let Some(own) = own else {
+        return;
+    };
+    for (name, requested) in of_containers {
+        let limit = own.limits.as_ref().and_then(|limits| limits.get(name));
+        let default = if requested.is_zero() {
+            limit.cloned()
+        } else {
+            Some(api_quantity(name, requested))
+        };
+        let requests = own.requests.as_ref();
+        if let Some(default) = default
+            && requests.is_none_or(|requests| !requests.contains_key(name))
+        {
+            let requests = own.requests.get_or_insert_default();
+            requests.insert(name.to_owned(), default);
+        }
+    }
+}
+
+/// An amount as the API writes it.
+fn api_quantity(resource: &str, amount: Quantity) -> ApiQuantity {
+    let milli = amount.milli_ceil();
+    ApiQuantity(if resource == MEMORY {
+        binary_text(u64::try_from(amount.ceil()).unwrap_or_default())
+    } else if milli % 1000 == 0 {
+        (milli / 1000).to_string()
+    } else {
+        format!("{milli}m")
+    })
 }
 
 fn all_containers(spec: &mut PodSpec) -> impl Iterator<Item = &mut Container> {
@@ -223,4 +269,44 @@ pub(super) fn make_static(pod: &mut Pod, uid: &PodUid, node_name: &NodeName, sou
         phase: Some("Pending".to_owned()),
         ..PodStatus::default()
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_a_pod_default_to_its_containers_or_its_limit() {
+        for (own, requests, expected) in [
+            (
+                json!({"limits": {"cpu": "2", "memory": "1Gi"}}),
+                json!({"cpu": "250m", "memory": "64Mi"}),
+                json!({"cpu": "500m", "memory": "128Mi"}),
+            ),
+            (
+                json!({"limits": {"cpu": "2", "memory": "1Gi"}}),
+                json!({"cpu": "500m"}),
+                json!({"cpu": "1", "memory": "1Gi"}),
+            ),
+            (
+                json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1500m"}}),
+                json!({"cpu": "250m"}),
+                json!({"cpu": "1500m"}),
+            ),
+            // These name neither CPU nor memory: there is nothing to default.
+            (json!({}), json!({"cpu": "250m"}), json!(null)),
+        ] {
+            let containers = ["a", "b"].map(
+                |name| json!({"name": name, "image": "web:1", "resources": {"requests": requests}}),
+            );
+            let spec = json!({"resources": own, "containers": containers});
+            let mut pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+            apply_defaults(&mut pod);
+            let own = serde_json::to_value(pod.spec.unwrap().resources).unwrap();
+            // docker 68
+            assert_eq!(own["requests"], expected, "{spec}");
+        }
+    }
 }

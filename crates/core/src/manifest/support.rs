@@ -125,10 +125,12 @@ const RULES: &[Rule] = &[
         Unsupported("overriding the host name is not supported; use hostname"),
     ),
     Rule(
-        "spec.resources",
+        "spec.resources.claims",
         NonEmpty,
-        Unsupported("resources of a whole pod are not supported yet; set them on its containers"),
+        ForbiddenAndUnsupported("resourceclaims"),
     ),
+    Rule("spec.resources.limits.hugepages-*", Written, HUGE_PAGES),
+    Rule("spec.resources.requests.hugepages-*", Written, HUGE_PAGES),
     Rule("spec.os.name", Begins("windows"), WINDOWS),
     Rule("spec.nodeSelector", NonEmpty, LABELS),
     Rule("spec.affinity", NonEmpty, LABELS),
@@ -179,11 +181,6 @@ const RULES: &[Rule] = &[
         "spec.C.volumeDevices",
         NonEmpty,
         Unsupported("block devices are not supported yet"),
-    ),
-    Rule(
-        "spec.C.volumeMounts[].recursiveReadOnly",
-        IsNot("Disabled"),
-        Unsupported("recursive read-only mounts are not supported yet"),
     ),
     Rule(
         "spec.C.volumeMounts[].bindMountOptions",

@@ -5,7 +5,7 @@
 //! gives pods cgroups, else the Engine's.
 
 use crate::api::PodUid;
-use crate::resources::{QosClass, pod_cgroup};
+use crate::resources::{QosClass, pod_cgroup, slice_name};
 
 /// Parents that Engines use when they are given none.
 const ENGINE_PARENTS: [&str; 2] = ["docker", "system.slice"];
@@ -31,25 +31,28 @@ pub fn pod_parents(root: &str, class: Option<QosClass>, uid: &PodUid) -> Vec<Str
     classes
         .into_iter()
         .filter_map(|class| pod_cgroup(root, class, uid))
-        .flat_map(|parts| [parts.join("/"), slices(&parts)])
+        .flat_map(|parts| directories(&parts))
         .collect()
+}
+
+/// Directories that the cgroup at that path has under either driver, below the root of a
+/// hierarchy: cgroupfs, systemd.
+#[must_use]
+pub fn directories(parts: &[String]) -> [String; 2] {
+    [parts.join("/"), slices(parts)]
 }
 
 /// The path that systemd makes of a slice: each one's name begins with its parent's.
 fn slices(parts: &[String]) -> String {
-    let mut name = String::new();
-    let mut path = Vec::new();
-    for part in parts {
-        if !name.is_empty() {
-            name.push('-');
-        }
-        name.push_str(&part.replace('-', "_"));
-        path.push(format!("{name}.slice"));
-    }
-    path.join("/")
+    let names: Vec<String> = (1..=parts.len())
+        .map(|depth| slice_name(&parts[..depth]))
+        .collect();
+    names.join("/")
 }
 
-fn names(parent: &str, id: &str) -> [String; 2] {
+/// Directories that a container's cgroup in that parent has under either driver.
+#[must_use]
+pub fn names(parent: &str, id: &str) -> [String; 2] {
     [
         format!("{parent}/{id}"),
         format!("{parent}/docker-{id}.scope"),

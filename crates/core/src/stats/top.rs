@@ -8,7 +8,7 @@ use crate::api::core::Container;
 use crate::api::quantity::Quantity;
 use crate::api::report::{ContainerUsage, PodUsage, TopReport, UsageReport};
 use crate::api::{Pod, PodUid};
-use crate::resources::{CPU, MEMORY, limit};
+use crate::resources::{CPU, MEMORY, limit, limit_in, of_pod};
 use crate::spec;
 
 /// The report of a reading; limits are those of the specs of `pods`.
@@ -40,7 +40,8 @@ fn pod_usage(reading: &PodReading, pod: Option<&Arc<Pod>>) -> PodUsage {
         .iter()
         .map(|container| container_usage(container, spec_of(&container.name)))
         .collect();
-    // A pod has a limit where each container that runs has one.
+    let own = |resource| limit_in(of_pod(pod?)?, resource);
+    // Else a pod has a limit where each container that runs has one.
     let sum = |of: fn(&UsageReport) -> Option<u64>| -> Option<u64> {
         let limits: Option<Vec<u64>> = containers.iter().map(|c| of(&c.usage)).collect();
         limits
@@ -52,8 +53,12 @@ fn pod_usage(reading: &PodReading, pod: Option<&Arc<Pod>>) -> PodUsage {
         namespace: reading.namespace.to_string(),
         name: reading.name.to_string(),
         usage: UsageReport {
-            cpu_limit_nanos: sum(|usage| usage.cpu_limit_nanos),
-            memory_limit_bytes: sum(|usage| usage.memory_limit_bytes),
+            cpu_limit_nanos: own(CPU)
+                .and_then(cpu_nanos)
+                .or_else(|| sum(|usage| usage.cpu_limit_nanos)),
+            memory_limit_bytes: own(MEMORY)
+                .and_then(bytes)
+                .or_else(|| sum(|usage| usage.memory_limit_bytes)),
             ..used(&reading.usage)
         },
         containers,
@@ -62,16 +67,23 @@ fn pod_usage(reading: &PodReading, pod: Option<&Arc<Pod>>) -> PodUsage {
 
 fn container_usage(reading: &ContainerReading, container: Option<&Container>) -> ContainerUsage {
     let limit = |resource| container.and_then(|container| limit(container, resource));
-    let number = |of: fn(Quantity) -> i64, quantity| u64::try_from(of(quantity)).ok();
-    let milli = limit(CPU).and_then(|cpu| number(Quantity::milli_ceil, cpu));
     ContainerUsage {
         name: reading.name.to_string(),
         usage: UsageReport {
-            cpu_limit_nanos: milli.map(|milli| milli.saturating_mul(1_000_000)),
-            memory_limit_bytes: limit(MEMORY).and_then(|bytes| number(Quantity::ceil, bytes)),
+            cpu_limit_nanos: limit(CPU).and_then(cpu_nanos),
+            memory_limit_bytes: limit(MEMORY).and_then(bytes),
             ..used(&reading.usage)
         },
     }
+}
+
+fn cpu_nanos(limit: Quantity) -> Option<u64> {
+    let milli = u64::try_from(limit.milli_ceil()).ok()?;
+    Some(milli.saturating_mul(1_000_000))
+}
+
+fn bytes(limit: Quantity) -> Option<u64> {
+    u64::try_from(limit.ceil()).ok()
 }
 
 fn used(usage: &Usage) -> UsageReport {

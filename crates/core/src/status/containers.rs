@@ -187,7 +187,8 @@ fn of_instance(
     }
 }
 
-/// The container's mounts. None of them is recursively read-only: that is refused.
+/// The container's mounts. Of those that are to be recursively read-only if possible, only the
+/// Engine knows whether they are.
 fn mounts(container: &core::Container) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.iter().flatten();
     let status = |mount: &core::VolumeMount| {
@@ -196,7 +197,11 @@ fn mounts(container: &core::Container) -> Option<Vec<VolumeMountStatus>> {
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only,
-            recursive_read_only: read_only.map(|_| "Disabled".to_owned()),
+            recursive_read_only: read_only.and_then(|_| {
+                let recursive = mount.recursive_read_only.as_deref();
+                let recursive = recursive.unwrap_or("Disabled");
+                (recursive != "IfPossible").then(|| recursive.to_owned())
+            }),
             ..VolumeMountStatus::default()
         }
     };

@@ -13,6 +13,7 @@ use crate::observed::PodStatus;
 use crate::plan::Waiting;
 use crate::plan::deadline::{Deadline, deadline_since};
 use crate::probe::ProbeResults;
+use crate::resources::qos_class;
 use crate::restart::should_restart;
 use crate::spec;
 
@@ -21,14 +22,12 @@ mod containers;
 pub mod merge;
 mod phase;
 mod printed;
-mod qos;
 #[cfg(test)]
 mod tests;
 mod user;
 
 pub use containers::CONTAINER_CREATING;
 pub use printed::{is_ready, printed_status};
-pub use qos::qos_class;
 
 /// `status.message` of a pod that outlived its `activeDeadlineSeconds`.
 const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
@@ -102,7 +101,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
         qos_class: Some(
             before
                 .and_then(|s| s.qos_class.clone())
-                .unwrap_or_else(|| qos_class(input.pod).to_owned()),
+                .unwrap_or_else(|| qos_class(input.pod).as_str().to_owned()),
         ),
         host_ip: input.host_ips.first().map(ToString::to_string),
         host_ips: non_empty(

@@ -24,6 +24,7 @@ use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::fields;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
+use mirrorlet_core::resources::of_pod;
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
@@ -215,6 +216,10 @@ impl Starter {
         self.networks.check_network(pod).await?;
         if is_beside(pod) {
             self.networks.host_ports.check(pod).await?;
+        }
+        if of_pod(pod).is_some() {
+            self.limit_cgroup(pod, facts.cgroup_driver).await?;
+            self.remains.remove_cgroups(&PodUid::of(pod)).await;
         }
         let gateway = self.gateway_of(pod).await?;
         let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);

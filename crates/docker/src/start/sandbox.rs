@@ -7,9 +7,12 @@ use super::super::engine::EngineError;
 use super::super::files::config_error;
 use super::super::index::Record;
 use super::super::kill::{SANDBOX_GRACE, reason_of};
-use super::super::translate::{Kind, SandboxInput, hosts_file, led_ports, sandbox_request};
+use super::super::translate::{
+    CgroupDriver, Kind, SandboxInput, hosts_file, led_ports, pod_cgroup_limits, sandbox_request,
+};
 use super::{Starter, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::resources::{CgroupLimits, of_pod};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
@@ -17,6 +20,10 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
 /// Reason of the note that a pod's host port is somebody else's.
 const HOST_PORT_CONFLICT: &str = "HostPortConflict";
+
+fn sandbox_error(message: String) -> SyncError {
+    SyncError::new(SyncErrorReason::CreatePodSandboxError, message)
+}
 
 impl Starter {
     pub(super) async fn create_sandbox(
@@ -36,6 +43,7 @@ impl Starter {
             .await
             .map_err(|error| runtime_error(&error))?;
         self.networks.check_network(pod).await?;
+        self.limit_cgroup(pod, facts.cgroup_driver).await?;
         let node = self.files.node_now().await;
         let gateway = self.gateway_of(pod).await?;
         let mut image_made_anew = false;
@@ -55,9 +63,7 @@ impl Starter {
                 node: &node,
                 engine: &facts,
             })
-            .map_err(|error| {
-                SyncError::new(SyncErrorReason::CreatePodSandboxError, error.to_string())
-            })?;
+            .map_err(|error| sandbox_error(error.to_string()))?;
             tell_notes(&self.telemetry, pod, &request.notes);
             match self.containers.create(request, &image, "").await {
                 Ok(id) => return Ok(id),
@@ -105,6 +111,11 @@ impl Starter {
         if let Err(error) = self.containers.start(id).await {
             return Err(self.failed_start(pod, id, &error).await);
         }
+        if let Err(error) = self.check_cgroup(pod, id).await {
+            let _ = self.containers.stop(id, SANDBOX_GRACE).await;
+            let _ = self.remains.remove(id).await;
+            return Err(error);
+        }
         let ips = match self.networks.set_up_network(pod, id).await {
             Ok(ips) => ips,
             Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
@@ -126,6 +137,55 @@ impl Starter {
             .await
             .map_err(config_error)?;
         Ok(ips)
+    }
+
+    /// Limits the cgroup of a pod with resources of its own, before anything runs in it.
+    ///
+    /// Upstream: `EnsureExists` of `pkg/kubelet/cm/pod_container_manager_linux.go`.
+    pub(super) async fn limit_cgroup(
+        &self,
+        pod: &Pod,
+        driver: CgroupDriver,
+    ) -> Result<(), SyncError> {
+        let cgroup = self.pod_cgroup(pod, driver)?;
+        let Some((parts, limits)) = cgroup else {
+            return Ok(());
+        };
+        let by_systemd = driver == CgroupDriver::Systemd;
+        self.files
+            .on_disk(move |volumes| volumes.limit_pod_cgroup(&parts, limits, by_systemd))
+            .await
+            .map_err(|error| {
+                let what = "spec.resources: the pod's cgroup can't be limited";
+                sandbox_error(format!("{what}: {error}"))
+            })
+    }
+
+    /// Fails where a pod has resources of its own and its sandbox is not limited by them: the
+    /// Engine or the kernel may do otherwise than told, or show us other cgroups than theirs.
+    async fn check_cgroup(&self, pod: &Pod, id: &str) -> Result<(), SyncError> {
+        if of_pod(pod).is_none() {
+            return Ok(());
+        }
+        let facts = self.facts.engine_facts().await;
+        let driver = facts.map_err(|error| runtime_error(&error))?.cgroup_driver;
+        let Some((parts, limits)) = self.pod_cgroup(pod, driver)? else {
+            return Ok(());
+        };
+        let id = id.to_owned();
+        self.files
+            .on_disk(move |volumes| volumes.check_pod_cgroup(&parts, limits, &id))
+            .await
+            .map_err(|error| sandbox_error(error.to_string()))
+    }
+
+    fn pod_cgroup(
+        &self,
+        pod: &Pod,
+        driver: CgroupDriver,
+    ) -> Result<Option<(Vec<String>, CgroupLimits)>, SyncError> {
+        pod_cgroup_limits(pod, &self.files.node.cgroup_root, driver)
+            .map_err(|error| sandbox_error(error.to_string()))
     }
 
     /// Tidies up after a sandbox that did not start, and says why it did not.

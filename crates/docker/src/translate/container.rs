@@ -14,6 +14,7 @@ use mirrorlet_core::env::{self, EnvContext, EnvError, EnvFiles, Environment};
 use mirrorlet_core::log_limits::log_limits;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
+use mirrorlet_core::resources::QUOTA_PERIOD;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 
@@ -185,7 +186,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
 fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
     let (pod, container) = (input.pod, input.container);
     let sandbox = format!("container:{}", input.sandbox_id);
-    let limits = resources::engine_resources(container);
+    let limits = resources::container_limits(pod, container);
     let score = resources::oom_score_adj(pod, container, input.role, input.node);
     let own = container.security_context.as_ref();
     let capabilities = own.and_then(|s| s.capabilities.as_ref());
@@ -204,7 +205,7 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             input.engine.cgroup_driver,
         ),
         cpu_shares: Some(limits.cpu_shares),
-        cpu_period: limits.cpu_quota.map(|_| resources::QUOTA_PERIOD),
+        cpu_period: limits.cpu_quota.map(|_| QUOTA_PERIOD),
         cpu_quota: limits.cpu_quota,
         memory: limits.memory,
         memory_swap: limits.memory,

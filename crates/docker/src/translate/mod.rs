@@ -32,6 +32,7 @@ pub use led_ports::LedPort;
 pub(crate) use led_ports::{led_ports, led_ports_of};
 pub(crate) use mounts::{check_image_volume, volume_request};
 pub use names::{ContainerName, container_name, sandbox_name};
+pub(crate) use resources::pod_cgroup_limits;
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
 
@@ -196,6 +197,11 @@ pub enum ConfigError {
         /// Mount path.
         path: String,
     },
+    /// The pod has resources of its own, and the Engine doesn't manage cgroups.
+    #[error(
+        "spec.resources: this Engine manages no cgroups, so the resources of a whole pod can't be limited; set them on its containers"
+    )]
+    NoPodCgroup,
     /// A volume is made of an image, which the Engine can't mount.
     #[error(
         "volume {volume:?} is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount; this one has API {}.{}",
@@ -204,6 +210,17 @@ pub enum ConfigError {
     NoImageVolumes {
         /// The volume.
         volume: String,
+        /// The API version agreed on.
+        api: (u32, u32),
+    },
+    /// A mount is to be recursively read-only, which the Engine doesn't know.
+    #[error(
+        "mount {path:?}: recursiveReadOnly: Enabled needs Docker Engine 25 or newer (API 1.44); this one has API {}.{}",
+        api.0, api.1
+    )]
+    NoRecursiveReadOnly {
+        /// Mount path.
+        path: String,
         /// The API version agreed on.
         api: (u32, u32),
     },

@@ -91,9 +91,16 @@ pub(super) fn binds(
                 problem: "the Engine accepts no path with a colon here; create the volume's directory on the host",
             });
         }
+        let options = bound.bind_options.unwrap_or_default();
+        if options.read_only_force_recursive == Some(true) {
+            return Err(ConfigError::Mount {
+                path: target,
+                problem: "recursiveReadOnly: Enabled needs a directory that is there before; create the volume's directory on the host",
+            });
+        }
         let mut bind = format!("{}:{target}", source.display());
         bind.push_str(if read_only { ":ro" } else { ":rw" });
-        if let Some(propagation) = bound.bind_options.and_then(|options| options.propagation) {
+        if let Some(propagation) = options.propagation {
             bind.push(',');
             bind.push_str(propagation.as_ref());
         }
@@ -267,18 +274,25 @@ fn volume_mount(
         }
         _ => None,
     };
-    if mount.recursive_read_only.as_deref() == Some("Enabled") {
-        return Err(fail(
-            "recursiveReadOnly: Enabled is not supported on Docker",
-        ));
+    let is_known = engine.api_version >= API_RECURSIVE_READ_ONLY;
+    let recursive = mount.recursive_read_only.as_deref();
+    let forced = recursive == Some("Enabled");
+    if forced && !is_known {
+        return Err(ConfigError::NoRecursiveReadOnly {
+            path: mount.mount_path.clone(),
+            api: engine.api_version,
+        });
     }
     let mut bound = bind(source, &absolute(&mount.mount_path));
     bound.read_only = Some(read_only);
-    let non_recursive = read_only && engine.api_version >= API_RECURSIVE_READ_ONLY;
-    if propagation.is_some() || non_recursive {
+    // Where the kernel can, the Engine makes mounts recursively read-only by itself.
+    let if_possible = recursive == Some("IfPossible");
+    let non_recursive = read_only && is_known && !forced && !if_possible;
+    if propagation.is_some() || non_recursive || forced {
         bound.bind_options = Some(MountBindOptions {
             propagation,
             read_only_non_recursive: non_recursive.then_some(true),
+            read_only_force_recursive: forced.then_some(true),
             ..MountBindOptions::default()
         });
     }

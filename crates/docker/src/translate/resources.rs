@@ -7,10 +7,13 @@ use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::quantity::Quantity;
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::observed::Role;
-use mirrorlet_core::resources::{CPU, MEMORY, QosClass, limit, pod_cgroup, qos_class, request};
+use mirrorlet_core::resources::{
+    CPU, CgroupLimits, MEMORY, QUOTA_PERIOD, QosClass, cgroup_root, container_requests, limit_in,
+    limit_within, of_pod, pod_cgroup, qos_class, request, request_in, slice_name,
+};
 use mirrorlet_core::spec;
 
-use super::{CgroupDriver, EngineFacts, NodeFacts};
+use super::{CgroupDriver, ConfigError, EngineFacts, NodeFacts};
 
 /// Least CPU shares the kernel takes.
 pub const SHARES_MIN: i64 = 2;
@@ -18,8 +21,6 @@ pub const SHARES_MIN: i64 = 2;
 pub const SHARES_MAX: i64 = 262_144;
 /// Shares of one CPU.
 const SHARES_PER_CPU: i64 = 1024;
-/// Period of CPU quotas in microseconds.
-pub const QUOTA_PERIOD: i64 = 100_000;
 /// Least CPU quota the kernel takes, in microseconds.
 const QUOTA_MIN: i64 = 1_000;
 /// Thousandths of a CPU in a CPU.
@@ -45,24 +46,43 @@ pub fn cpu_quota(milli: i64) -> i64 {
     (milli.saturating_mul(QUOTA_PERIOD) / MILLI).max(QUOTA_MIN)
 }
 
-/// A container's resources in the Engine's terms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EngineResources {
-    /// CPU shares.
-    pub cpu_shares: i64,
-    /// CPU quota in microseconds per [`QUOTA_PERIOD`]; none without a limit.
-    pub cpu_quota: Option<i64>,
-    /// Memory limit in bytes, which is also that of memory and swap together.
-    pub memory: Option<i64>,
+/// A container's limits for the Engine; the memory limit is also that of memory and swap together.
+/// The pod's own limits hold for a container that has none.
+///
+/// Upstream: `generateLinuxContainerResources` of
+/// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
+#[must_use]
+pub fn container_limits(pod: &Pod, container: &Container) -> CgroupLimits {
+    let limit = |resource| limit_within(pod, container, resource);
+    let requests_cpu = container
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.as_ref())
+        .is_some_and(|requests| requests.contains_key(CPU));
+    let cpu = request(container, CPU).or_else(|| limit(CPU).filter(|_| !requests_cpu));
+    cgroup_limits(cpu, limit(CPU), limit(MEMORY))
 }
 
-/// Computes the Engine's settings of a container's resources.
+/// The limits of all containers of a pod together, where the pod has resources of its own.
+///
+/// Upstream: `ResourceConfigForPod` of `pkg/kubelet/cm/helpers_linux.go`.
 #[must_use]
-pub fn engine_resources(container: &Container) -> EngineResources {
-    EngineResources {
-        cpu_shares: cpu_shares(request(container, CPU).map_or(0, Quantity::milli_ceil)),
-        cpu_quota: limit(container, CPU).map(|q| cpu_quota(q.milli_ceil())),
-        memory: limit(container, MEMORY).map(Quantity::ceil),
+pub fn pod_limits(pod: &Pod) -> Option<CgroupLimits> {
+    let own = of_pod(pod)?;
+    let cpu = request_in(own, CPU).unwrap_or_else(|| container_requests(pod, CPU));
+    let (cpu_limit, memory) = (limit_in(own, CPU), limit_in(own, MEMORY));
+    Some(cgroup_limits(Some(cpu), cpu_limit, memory))
+}
+
+fn cgroup_limits(
+    cpu: Option<Quantity>,
+    cpu_limit: Option<Quantity>,
+    memory: Option<Quantity>,
+) -> CgroupLimits {
+    CgroupLimits {
+        cpu_shares: cpu_shares(cpu.map_or(0, Quantity::milli_ceil)),
+        cpu_quota: cpu_limit.map(|q| cpu_quota(q.milli_ceil())),
+        memory: memory.map(Quantity::ceil),
     }
 }
 
@@ -76,7 +96,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFa
         QosClass::Guaranteed => OOM_GUARANTEED,
         QosClass::BestEffort => OOM_BEST_EFFORT,
         QosClass::Burstable => {
-            let own = score_of_request(container, node);
+            let own = score_of_request(pod, container, node);
             let score = match role {
                 Role::Sidecar => own.min(score_of_smallest_app(pod, node)),
                 Role::Init | Role::App | Role::Ephemeral => own,
@@ -86,8 +106,17 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFa
     }
 }
 
-fn score_of_request(container: &Container, node: &NodeFacts) -> i64 {
-    score(request(container, MEMORY).map_or(0, Quantity::ceil), node)
+/// A container's score by what it requests of memory, and by its share of what its pod requests
+/// beyond all its containers' requests.
+fn score_of_request(pod: &Pod, container: &Container, node: &NodeFacts) -> i64 {
+    let requested = request(container, MEMORY).map_or(0, Quantity::ceil);
+    let own = of_pod(pod).and_then(|own| request_in(own, MEMORY));
+    let rest = own.map_or(0, |own| {
+        let rest = own.ceil() - container_requests(pod, MEMORY).ceil();
+        let containers = spec::containers(pod).count();
+        rest.max(0) / i64::try_from(containers.max(1)).unwrap_or(i64::MAX)
+    });
+    score(requested.saturating_add(rest), node)
 }
 
 fn score_of_smallest_app(pod: &Pod, node: &NodeFacts) -> i64 {
@@ -115,19 +144,36 @@ pub fn allowed_oom_score(score: i64, engine: &EngineFacts) -> i64 {
     }
 }
 
+/// Where the cgroup of a pod is, component by component, and its limits: of a pod with resources of
+/// its own.
+///
+/// # Errors
+/// The Engine has no cgroups that could be limited.
+pub fn pod_cgroup_limits(
+    pod: &Pod,
+    root: &str,
+    driver: CgroupDriver,
+) -> Result<Option<(Vec<String>, CgroupLimits)>, ConfigError> {
+    let Some(limits) = pod_limits(pod) else {
+        return Ok(None);
+    };
+    if driver == CgroupDriver::None {
+        return Err(ConfigError::NoPodCgroup);
+    }
+    let parts = pod_cgroup(cgroup_root(root, pod), qos_class(pod), &PodUid::of(pod));
+    Ok(parts.map(|parts| (parts, limits)))
+}
+
 /// cgroup parent of a pod's containers; none leaves it to the Engine.
 ///
 /// With cgroupfs a path below the root, with systemd the name of one slice, whose dashes spell
 /// the same path.
 #[must_use]
 pub fn cgroup_parent(pod: &Pod, root: &str, driver: CgroupDriver) -> Option<String> {
-    let parts = pod_cgroup(root, qos_class(pod), &PodUid::of(pod))?;
+    let parts = pod_cgroup(cgroup_root(root, pod), qos_class(pod), &PodUid::of(pod))?;
     match driver {
         CgroupDriver::None => None,
         CgroupDriver::Cgroupfs => Some(format!("/{}", parts.join("/"))),
-        CgroupDriver::Systemd => {
-            let escaped: Vec<String> = parts.iter().map(|part| part.replace('-', "_")).collect();
-            Some(format!("{}.slice", escaped.join("-")))
-        }
+        CgroupDriver::Systemd => Some(slice_name(&parts)),
     }
 }

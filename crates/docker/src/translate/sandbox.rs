@@ -56,6 +56,8 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
     if pod_spec.host_users == Some(false) {
         return Err(ConfigError::UserNamespace);
     }
+    let driver = input.engine.cgroup_driver;
+    resources::pod_cgroup_limits(pod, &input.node.cgroup_root, driver)?;
     let host_network = spec::is_host_network(pod);
     let hostname = if host_network {
         None

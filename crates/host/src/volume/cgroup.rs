@@ -1,39 +1,271 @@
-//! The cgroups that pods leave behind.
+//! The cgroups of pods: limits for all containers of one together, and what is left behind.
 //!
-//! An Engine without systemd makes the parent cgroup of a pod's containers and never removes it.
-//! Removing a cgroup is `rmdir`, which the kernel refuses while anything runs in it.
+//! The Engine makes the cgroups of containers in the one that it is told, their pod's, and limits
+//! these alone. A pod with resources of its own has that cgroup limited before: by its files where
+//! the Engine's driver is cgroupfs, by a unit file of the slice where it is systemd, which would
+//! undo what others write. An Engine without systemd never removes a pod's cgroup. Removing one is
+//! `rmdir`, which the kernel refuses while anything runs in it.
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::resources::{QosClass, pod_cgroup};
+use mirrorlet_core::resources::{
+    CGROUP_ROOT, CgroupLimits, QUOTA_PERIOD, QosClass, pod_cgroup, slice_name,
+};
+use mirrorlet_core::stats::cgroup::{Controller, Version};
+use mirrorlet_core::stats::place;
 
 use super::{Result, VolumeError};
 
-/// The mount point of cgroups: the hierarchy of version 2, or one directory per hierarchy of
-/// version 1.
-pub(super) const HIERARCHIES: &str = "/sys/fs/cgroup";
+/// The file that only the hierarchy of version 2 has at its root.
+const V2_MARK: &str = "cgroup.controllers";
+/// The controllers that the cgroups below one get, of version 2.
+const SUBTREE: &str = "cgroup.subtree_control";
+/// Whether a cgroup of version 1 limits those below it: "1". Old kernels make others.
+const HIERARCHICAL: &str = "memory.use_hierarchy";
+/// The difference at most between a memory limit and the number of whole pages that the kernel
+/// makes of it, in bytes.
+const PAGE_MAX: i64 = 64 << 10;
+/// The files of CPU shares.
+const SHARES: [&str; 2] = ["cpu.shares", "cpu.weight"];
 
-/// Removes a pod's cgroups of whatever class, in every hierarchy.
-pub(super) fn remove(hierarchies: &Path, cgroup_root: &str, uid: &PodUid) -> Result<()> {
+/// The directories that cgroups are made in.
+#[derive(Debug, Clone)]
+pub(super) struct Cgroups {
+    /// The mount point: the hierarchy of version 2, or one directory per hierarchy of version 1.
+    hierarchies: PathBuf,
+    /// Where systemd reads units from until the next boot.
+    units: PathBuf,
+}
+
+/// A file of a cgroup, and what it is to say.
+type Setting = (Controller, &'static str, String);
+
+impl Cgroups {
+    /// Those of this machine.
+    pub(super) fn of_machine() -> Self {
+        Self::at(
+            Path::new("/sys/fs/cgroup"),
+            Path::new("/run/systemd/system"),
+        )
+    }
+
+    fn at(hierarchies: &Path, units: &Path) -> Self {
+        Self {
+            hierarchies: hierarchies.to_owned(),
+            units: units.to_owned(),
+        }
+    }
+
+    fn version(&self) -> Version {
+        if self.hierarchies.join(V2_MARK).exists() {
+            Version::V2
+        } else {
+            Version::V1
+        }
+    }
+
+    fn hierarchy(&self, controller: Controller) -> PathBuf {
+        match self.version() {
+            Version::V1 => self.hierarchies.join(controller.directory()),
+            Version::V2 => self.hierarchies.clone(),
+        }
+    }
+
+    /// Makes the cgroup at that path and limits it.
+    pub(super) fn limit(&self, parts: &[String], limits: CgroupLimits) -> Result<()> {
+        let version = self.version();
+        let settings = settings(version, limits);
+        for controller in controllers(&settings) {
+            let mut path = self.hierarchy(controller);
+            for part in parts {
+                if version == Version::V2 {
+                    write(&path.join(SUBTREE), "+cpu +memory")?;
+                }
+                path.push(part);
+                make(&path)?;
+                let hierarchical = path.join(HIERARCHICAL);
+                if version == Version::V1 && read(&hierarchical).is_some_and(|text| text == "0") {
+                    write(&hierarchical, "1")?;
+                }
+            }
+            for (_, file, value) in settings.iter().filter(|(of, ..)| *of == controller) {
+                write(&path.join(file), value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells systemd the limits of the slice of that path, which is made with the first cgroup in
+    /// it.
+    pub(super) fn limit_slice(&self, parts: &[String], limits: CgroupLimits) -> Result<()> {
+        let path = self.units.join(slice_name(parts));
+        let unit = slice_unit(limits);
+        // Without systemd here, a directory made for it would tell nobody.
+        let written = fs::read_dir(&self.units).and_then(|_| fs::write(&path, unit));
+        written.map_err(|e| VolumeError::io("write", &path, e))
+    }
+
+    /// Fails unless the cgroup of a container is in the one at that path, as we see it, and that
+    /// has these limits. CPU shares are none: systemd makes others of the weight that it is told.
+    pub(super) fn check(&self, parts: &[String], limits: CgroupLimits, id: &str) -> Result<()> {
+        let settings = settings(self.version(), limits);
+        for controller in controllers(&settings) {
+            let hierarchy = self.hierarchy(controller);
+            let has_child = |directory: &String| {
+                let mut names = place::names(directory, id).into_iter();
+                names.any(|name| hierarchy.join(name).is_dir())
+            };
+            let found = place::directories(parts).into_iter().find(has_child);
+            let Some(directory) = found else {
+                return Err(VolumeError::NotInCgroup {
+                    path: hierarchy.join(parts.join("/")),
+                });
+            };
+            let is_limit = |(of, file, _): &&Setting| *of == controller && !SHARES.contains(file);
+            for (_, file, value) in settings.iter().filter(is_limit) {
+                let path = hierarchy.join(&directory).join(file);
+                if !read(&path).is_some_and(|text| says(&text, value, controller)) {
+                    return Err(VolumeError::NotLimited { path });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a pod's cgroups of whatever class, in every hierarchy, and what systemd was told of
+    /// them: below the root of all pods, or of those with resources of their own where that is
+    /// empty.
+    pub(super) fn remove(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
+        let cgroup_root = match cgroup_root.trim_matches('/') {
+            "" => CGROUP_ROOT,
+            _ => cgroup_root,
+        };
+        for class in QosClass::ALL {
+            if let Some(parts) = pod_cgroup(cgroup_root, class, uid) {
+                remove(&self.hierarchies, &parts)?;
+                let unit = self.units.join(slice_name(&parts));
+                match fs::remove_file(&unit) {
+                    Err(e) if !is_missing(&e) => {
+                        return Err(VolumeError::io("remove", &unit, e));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files of a pod's cgroup that are written, in this order.
+///
+/// Upstream: `pkg/kubelet/cm/cgroup_manager_linux.go`, `v1` and `v2`.
+fn settings(version: Version, limits: CgroupLimits) -> Vec<Setting> {
+    use Controller::{Cpu, Memory};
+    let CgroupLimits {
+        cpu_shares,
+        cpu_quota,
+        memory,
+    } = limits;
+    let memory = memory.map(|bytes| bytes.to_string());
+    let (cpu, memory) = match version {
+        Version::V1 => (
+            [
+                Some((Cpu, "cpu.shares", cpu_shares.to_string())),
+                cpu_quota.map(|_| (Cpu, "cpu.cfs_period_us", QUOTA_PERIOD.to_string())),
+                cpu_quota.map(|quota| (Cpu, "cpu.cfs_quota_us", quota.to_string())),
+            ],
+            memory.map(|bytes| (Memory, "memory.limit_in_bytes", bytes)),
+        ),
+        Version::V2 => (
+            [
+                Some((Cpu, "cpu.weight", weight(cpu_shares).to_string())),
+                cpu_quota.map(|quota| (Cpu, "cpu.max", format!("{quota} {QUOTA_PERIOD}"))),
+                None,
+            ],
+            memory.map(|bytes| (Memory, "memory.max", bytes)),
+        ),
+    };
+    cpu.into_iter().flatten().chain(memory).collect()
+}
+
+/// The controllers that these files belong to.
+fn controllers(settings: &[Setting]) -> impl Iterator<Item = Controller> {
+    let has = |controller: &Controller| settings.iter().any(|(of, ..)| of == controller);
+    [Controller::Cpu, Controller::Memory]
+        .into_iter()
+        .filter(has)
+}
+
+/// The unit of a slice with these limits.
+fn slice_unit(limits: CgroupLimits) -> String {
+    let mut text = format!(
+        "# Written by mirrorlet, for the resources of a pod.\n[Slice]\nCPUWeight={}\n",
+        weight(limits.cpu_shares)
+    );
+    if let Some(quota) = limits.cpu_quota {
+        // Percent of one CPU, to two places.
+        let parts = quota.saturating_mul(10_000) / QUOTA_PERIOD;
+        text += &format!("CPUQuota={}.{:02}%\n", parts / 100, parts % 100);
+    }
+    if let Some(bytes) = limits.memory {
+        text += &format!("MemoryMax={bytes}\n");
+    }
+    text
+}
+
+/// The weight of version 2 that stands for CPU shares.
+///
+/// Upstream: `cpuSharesToCPUWeight` of `pkg/kubelet/cm/cgroup_v2_manager_linux.go`.
+fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
+/// Whether a file's text means the value that was written to it: numbers of bytes are rounded.
+fn says(text: &str, value: &str, controller: Controller) -> bool {
+    let numbers = text.parse::<i64>().ok().zip(value.parse::<i64>().ok());
+    let is_rounded = |(is, written)| (0..PAGE_MAX).contains(&(written - is));
+    text == value || controller == Controller::Memory && numbers.is_some_and(is_rounded)
+}
+
+fn make(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(VolumeError::io("make", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes to a file of the kernel, which makes none.
+fn write(path: &Path, value: &str) -> Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(path);
+    file.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
+        .map_err(|e| VolumeError::io("write", path, e))
+}
+
+/// The text of a file of the kernel: one value.
+fn read(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// Removes the cgroups at that path, in every hierarchy.
+fn remove(hierarchies: &Path, parts: &[String]) -> Result<()> {
     let mut roots = vec![hierarchies.to_owned()];
-    match std::fs::read_dir(hierarchies) {
+    match fs::read_dir(hierarchies) {
         Ok(entries) => roots.extend(entries.flatten().map(|entry| entry.path())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(VolumeError::io("read directory", hierarchies, e)),
     }
-    for class in QosClass::ALL {
-        let Some(parts) = pod_cgroup(cgroup_root, class, uid) else {
-            return Ok(());
-        };
-        for root in &roots {
-            remove_one(
-                &parts
-                    .iter()
-                    .fold(root.clone(), |path, part| path.join(part)),
-            )?;
-        }
+    for root in roots {
+        remove_one(&parts.iter().fold(root, |path, part| path.join(part)))?;
     }
     Ok(())
 }
@@ -55,35 +287,4 @@ fn remove_one(path: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn a_pods_cgroups_are_removed_in_every_hierarchy_unless_in_use() {
-        let dir = tempfile::tempdir().unwrap();
-        let uid = PodUid::from("u1");
-        let mine = [
-            "root/burstable/podu1",
-            "cpu/root/podu1",
-            "memory/root/podu1",
-        ];
-        let others = ["root/burstable/podu2", "cpu/root", "other/podu1"];
-        for path in mine.iter().chain(&others) {
-            fs::create_dir_all(dir.path().join(path)).unwrap();
-        }
-        fs::write(dir.path().join("file"), b"").unwrap();
-        for _ in 0..2 {
-            remove(dir.path(), "root", &uid).unwrap();
-        }
-        assert!(mine.iter().all(|path| !dir.path().join(path).exists()));
-        assert!(others.iter().all(|path| dir.path().join(path).exists()));
-
-        fs::create_dir_all(dir.path().join("cpu/root/podu1/container")).unwrap();
-        let error = remove(dir.path(), "root", &uid).unwrap_err();
-        assert!(matches!(error, VolumeError::Busy { .. }), "{error}");
-        remove(dir.path(), "", &uid).unwrap();
-        remove(&dir.path().join("missing"), "root", &uid).unwrap();
-    }
-}
+mod tests;

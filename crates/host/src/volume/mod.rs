@@ -17,6 +17,7 @@ use mirrorlet_core::env::EnvFiles;
 use mirrorlet_core::expand::Variables;
 use mirrorlet_core::objects::ObjectError;
 use mirrorlet_core::payload::{self, Kind, PayloadError, Payloads};
+use mirrorlet_core::resources::CgroupLimits;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::{PodPaths, VolumeMap};
 
@@ -35,6 +36,7 @@ mod tmpfs;
 mod trial;
 mod values;
 
+use cgroup::Cgroups;
 use tmpfs::Limits;
 
 pub use claim::ClaimVolume;
@@ -118,6 +120,21 @@ pub enum VolumeError {
         /// The system's words, or who mounted it.
         cause: String,
     },
+    /// The pod's sandbox is not in the cgroup that was limited for the pod.
+    #[error(
+        "spec.resources: the pod's sandbox is not in the cgroup {} that this agent sees, so no limit would hold; an agent in a container needs the host's /sys/fs/cgroup, writable",
+        .path.display()
+    )]
+    NotInCgroup {
+        /// The cgroup.
+        path: PathBuf,
+    },
+    /// A limit of the pod's cgroup is not in force.
+    #[error("spec.resources: {} does not have the pod's limit after it was set", .path.display())]
+    NotLimited {
+        /// The file of the cgroup.
+        path: PathBuf,
+    },
     /// A name that can't be part of a path.
     #[error("{0:?} is not a valid file name")]
     InvalidName(String),
@@ -137,6 +154,8 @@ impl VolumeError {
             | Self::Claim(_)
             | Self::Payload(_)
             | Self::Busy { .. }
+            | Self::NotInCgroup { .. }
+            | Self::NotLimited { .. }
             | Self::InvalidName(_) => None,
         }
     }
@@ -353,11 +372,34 @@ impl VolumeManager {
         remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())
     }
 
-    /// Removes the cgroups that the Engine made for a pod below `cgroup_root` and left behind.
-    /// Call it when the pod's containers are gone; while anything runs in one the call fails.
+    /// Limits the cgroup of a pod, before anything runs in it: its path, component by component.
+    /// `by_systemd` says that the Engine leaves cgroups to systemd.
+    pub fn limit_pod_cgroup(
+        &self,
+        parts: &[String],
+        limits: CgroupLimits,
+        by_systemd: bool,
+    ) -> Result<()> {
+        parts.iter().try_for_each(|part| checked_name(part))?;
+        let cgroups = Cgroups::of_machine();
+        if by_systemd {
+            cgroups.limit_slice(parts, limits)
+        } else {
+            cgroups.limit(parts, limits)
+        }
+    }
+
+    /// Fails unless the container `id` runs in the cgroup of its pod at that path, and that has
+    /// these limits.
+    pub fn check_pod_cgroup(&self, parts: &[String], limits: CgroupLimits, id: &str) -> Result<()> {
+        Cgroups::of_machine().check(parts, limits, id)
+    }
+
+    /// Removes the cgroups that were made for a pod below `cgroup_root` and left behind. Call it
+    /// when the pod's containers are gone; while anything runs in one the call fails.
     pub fn remove_pod_cgroups(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
         checked_name(uid.as_str())?;
-        cgroup::remove(Path::new(cgroup::HIERARCHIES), cgroup_root, uid)
+        Cgroups::of_machine().remove(cgroup_root, uid)
     }
 
     /// UIDs of all pods that have a directory.

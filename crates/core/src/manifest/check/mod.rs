@@ -56,7 +56,10 @@ pub(super) fn check_template(pod: &Pod, problems: &mut Problems<'_>) {
 
 fn check_described(pod: &Pod, problems: &mut Problems<'_>) {
     match &pod.spec {
-        Some(spec) => check_spec(spec, problems),
+        Some(spec) => {
+            check_spec(spec, problems);
+            resources::check_pod_resources(pod, spec, &Path::of("spec"), problems);
+        }
         None => problems.required(&Path::of("spec"), "a pod needs a spec"),
     }
     check_start_first(pod, problems);

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use crate::api::core::ResourceRequirements;
+use crate::api::core::{PodSpec, ResourceRequirements};
 use crate::api::quantity::Quantity;
-use crate::api::{Code, Severity};
+use crate::api::{Code, Pod, Severity};
 use crate::manifest::problems::Problems;
 use crate::path::Path;
+use crate::resources::{CPU, MEMORY, container_requests, limit, limit_in, request_in};
 
-/// The resources a container can ask for here.
-const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// What asks for resources, and those it can ask for here.
+type Asker = (&'static str, &'static [&'static str]);
+const CONTAINER: Asker = ("a container", &[CPU, MEMORY, "ephemeral-storage"]);
+const POD: Asker = ("a pod", &[CPU, MEMORY]);
 /// Prefix of resources that another table already speaks of.
 const HUGE_PAGES: &str = "hugepages-";
-/// The resource the Engine has a bound for.
-const MEMORY: &str = "memory";
 /// Least memory limit the Docker Engine accepts, in bytes.
 const ENGINE_MEMORY_MIN: i64 = 6 * 1024 * 1024;
 
@@ -24,10 +25,61 @@ pub(super) fn check_resources(
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
-    let limits = check_list(resources.limits.as_ref(), None, &at.key("limits"), problems);
+    check_asked(resources, CONTAINER, at, problems);
+}
+
+/// Checks the resources of the pod as a whole, by themselves and beside its containers'.
+///
+/// Upstream: `validatePodResources` of `pkg/apis/core/validation/validation.go`.
+pub(super) fn check_pod_resources(
+    pod: &Pod,
+    spec: &PodSpec,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let Some(own) = &spec.resources else {
+        return;
+    };
+    let at_own = at.key("resources");
+    check_asked(own, POD, &at_own, problems);
+    for name in [CPU, MEMORY] {
+        if request_in(own, name).is_some_and(|own| own < container_requests(pod, name)) {
+            problems.invalid(
+                &at_own.key("requests").key(name),
+                format!("the containers request more {name} than the pod"),
+            );
+        }
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let lists = [("initContainers", init), ("containers", &*spec.containers)];
+    for (key, list) in lists {
+        for (index, container) in list.iter().enumerate() {
+            for name in [CPU, MEMORY] {
+                let limits = limit(container, name).zip(limit_in(own, name));
+                if limits.is_some_and(|(of_container, of_pod)| of_container > of_pod) {
+                    let at = at.key(key).index(index).dotted("resources.limits");
+                    problems.invalid(
+                        &at.key(name),
+                        format!("the limit is larger than the pod's limit of {name}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn check_asked(
+    resources: &ResourceRequirements,
+    asker: Asker,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let limits = resources.limits.as_ref();
+    let limits = check_list(limits, None, asker, &at.key("limits"), problems);
     let requests = check_list(
         resources.requests.as_ref(),
         resources.limits.as_ref(),
+        asker,
         &at.key("requests"),
         problems,
     );
@@ -53,6 +105,7 @@ pub(super) fn check_resources(
 fn check_list<'a>(
     list: Option<&'a BTreeMap<String, ApiQuantity>>,
     checked: Option<&BTreeMap<String, ApiQuantity>>,
+    asker: Asker,
     at: &Path,
     problems: &mut Problems<'_>,
 ) -> BTreeMap<&'a str, Quantity> {
@@ -62,7 +115,7 @@ fn check_list<'a>(
             continue;
         }
         let path = at.key(name);
-        check_resource_name(name, &path, problems);
+        check_resource_name(name, asker, &path, problems);
         match Quantity::try_from(quantity) {
             Ok(value) if value.is_negative() => problems.invalid(&path, "must not be negative"),
             Ok(value) => {
@@ -77,8 +130,13 @@ fn check_list<'a>(
     good
 }
 
-fn check_resource_name(name: &str, path: &Path, problems: &mut Problems<'_>) {
-    if STANDARD.contains(&name) || name.starts_with(HUGE_PAGES) {
+fn check_resource_name(
+    name: &str,
+    (asker, resources): Asker,
+    path: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if resources.contains(&name) || name.starts_with(HUGE_PAGES) {
         return;
     }
     if name.contains('/') {
@@ -92,8 +150,8 @@ fn check_resource_name(name: &str, path: &Path, problems: &mut Problems<'_>) {
     } else {
         problems.invalid(path, "unknown resource");
         problems.help(format!(
-            "the resources of a container are {}",
-            STANDARD.join(", ")
+            "the resources of {asker} are {}",
+            resources.join(", ")
         ));
     }
 }

@@ -190,6 +190,7 @@ pub(super) fn check_mounts(
         }
         check_sub_path(mount, &path, problems);
         let propagation = mount.mount_propagation.as_deref();
+        check_recursion(mount, &path.key("recursiveReadOnly"), problems);
         let path = path.key("mountPropagation");
         one_of(
             propagation,
@@ -200,6 +201,27 @@ pub(super) fn check_mounts(
         if propagation == Some("Bidirectional") && !privileged {
             problems.invalid(&path, "Bidirectional requires a privileged container");
         }
+    }
+}
+
+/// Upstream: `validateMountRecursiveReadOnly` of `pkg/apis/core/validation/validation.go`.
+fn check_recursion(mount: &VolumeMount, at: &Path, problems: &mut Problems<'_>) {
+    let recursive = mount.recursive_read_only.as_deref();
+    one_of(
+        recursive,
+        &["Disabled", "IfPossible", "Enabled"],
+        at,
+        problems,
+    );
+    if !matches!(recursive, Some("IfPossible" | "Enabled")) {
+        return;
+    }
+    if mount.read_only != Some(true) {
+        problems.invalid(at, "requires readOnly: true");
+    }
+    let propagation = mount.mount_propagation.as_deref();
+    if propagation.is_some_and(|propagation| propagation != "None") {
+        problems.invalid(at, "can't be used together with mountPropagation");
     }
 }
 

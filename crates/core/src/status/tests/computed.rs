@@ -539,7 +539,7 @@ fn qos_classes() {
             Some(second) => spec.init_containers.as_mut().unwrap()[0].resources = Some(second),
             None => spec.init_containers = None,
         }
-        assert_eq!(qos_class(&pod), expect, "{what}");
+        assert_eq!(qos_class(&pod).as_str(), expect, "{what}");
     }
 }
 

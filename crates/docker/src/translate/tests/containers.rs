@@ -581,6 +581,24 @@ fn mounts_are_binds_with_their_options() {
             bound(true, json!({})),
         ),
         (
+            json!({"readOnly": true, "recursiveReadOnly": "Enabled"}),
+            false,
+            new,
+            bound(true, json!({"ReadOnlyForceRecursive": true})),
+        ),
+        (
+            json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}),
+            false,
+            new,
+            bound(true, json!({})),
+        ),
+        (
+            json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}),
+            false,
+            (1, 43),
+            bound(true, json!({})),
+        ),
+        (
             json!({"mountPropagation": "None"}),
             false,
             new,
@@ -618,10 +636,6 @@ fn mounts_are_binds_with_their_options() {
             "mount \"/d\": Bidirectional propagation needs a privileged container",
         ),
         (
-            json!({"readOnly": true, "recursiveReadOnly": "Enabled"}),
-            "mount \"/d\": recursiveReadOnly: Enabled is not supported on Docker",
-        ),
-        (
             json!({"name": "gone"}),
             "volume \"gone\" of mount \"/d\" not found in the pod",
         ),
@@ -632,6 +646,11 @@ fn mounts_are_binds_with_their_options() {
     ] {
         assert_eq!(mount(fields, false, new).unwrap_err().to_string(), expected);
     }
+    let forced = json!({"readOnly": true, "recursiveReadOnly": "Enabled"});
+    assert_eq!(
+        mount(forced, false, (1, 43)).unwrap_err().to_string(),
+        "mount \"/d\": recursiveReadOnly: Enabled needs Docker Engine 25 or newer (API 1.44); this one has API 1.43"
+    );
 }
 
 fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError> {
@@ -799,6 +818,83 @@ fn requests_print_without_what_may_be_secret() {
     );
 }
 
+#[test]
+fn resources_of_a_pod_are_shared_by_its_containers() {
+    use mirrorlet_core::resources::CgroupLimits;
+
+    let limits = |cpu_shares, cpu_quota, mib: Option<i64>| CgroupLimits {
+        cpu_shares,
+        cpu_quota,
+        memory: mib.map(|mib| mib << 20),
+    };
+    // 8 GiB of memory: 819 MiB requested are 100 thousandths.
+    for (own, first, of_pod, of_containers, scores) in [
+        (
+            json!({"limits": {"cpu": "2", "memory": "2Gi"}}),
+            json!({"limits": {"cpu": "500m", "memory": "1Gi"}}),
+            limits(2048, Some(200_000), Some(2048)),
+            [
+                limits(512, Some(50_000), Some(1024)),
+                limits(2048, Some(200_000), Some(2048)),
+            ],
+            // Guaranteed, as a whole.
+            [-997, -997],
+        ),
+        (
+            json!({"requests": {"cpu": "1", "memory": "1638Mi"}, "limits": {"memory": "2Gi"}}),
+            json!({"requests": {"cpu": "0", "memory": "0"}}),
+            limits(1024, None, Some(2048)),
+            [limits(2, None, Some(2048)), limits(2, None, Some(2048))],
+            [901, 901],
+        ),
+        (
+            json!({"limits": {"memory": "4Gi"}}),
+            json!({"requests": {"cpu": "250m", "memory": "819Mi"}}),
+            limits(256, None, Some(4096)),
+            [limits(256, None, Some(4096)), limits(2, None, Some(4096))],
+            [701, 800],
+        ),
+    ] {
+        let spec = json!({
+            "resources": own,
+            "containers": [{"name": "a", "resources": first}, {"name": "b"}],
+        });
+        let pod = pod(&spec);
+        let containers = &spec::spec(&pod).containers;
+        assert_eq!(resources::pod_limits(&pod), Some(of_pod), "{own}");
+        for (index, container) in containers.iter().enumerate() {
+            let told = resources::container_limits(&pod, container);
+            // docker 68
+            assert_eq!(told, of_containers[index], "{own} {index}");
+            let score = resources::oom_score_adj(&pod, container, Role::App, &node());
+            assert_eq!(score, scores[index], "{own} {index}");
+        }
+        let engine = |cgroup_driver| EngineFacts {
+            cgroup_driver,
+            ..engine()
+        };
+        let parent = |driver| {
+            let cgroup = resources::pod_cgroup_limits(&pod, "", driver);
+            cgroup.map(|cgroup| cgroup.unwrap().0.join("/"))
+        };
+        let class = if scores[0] < 0 { "" } else { "burstable/" };
+        for driver in [CgroupDriver::Cgroupfs, CgroupDriver::Systemd] {
+            let expected = format!("mirrorlet/{class}podu1");
+            assert_eq!(parent(driver).unwrap(), expected, "{driver:?}");
+        }
+        let refused = sandbox_on(&pod, &engine(CgroupDriver::None)).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("spec.resources: "),
+            "{refused}"
+        );
+    }
+    let plain = one(
+        &json!({"resources": {"limits": {"memory": "1Gi"}}}),
+        &json!({}),
+    );
+    assert_eq!(resources::pod_limits(&plain), None);
+}
+
 proptest! {
     #[test]
     fn scores_and_shares_stay_in_their_range(
@@ -815,7 +911,7 @@ proptest! {
         let container = &spec::spec(&pod).containers[0];
         let score = resources::oom_score_adj(&pod, container, Role::App, &node);
         prop_assert!(score == -997 || (3..=999).contains(&score), "{}", score);
-        let told = resources::engine_resources(container);
+        let told = resources::container_limits(&pod, container);
         prop_assert!((2..=262_144).contains(&told.cpu_shares));
         prop_assert!(told.cpu_quota.is_none_or(|quota| quota >= 1000));
         prop_assert!(told.memory.is_none_or(|bytes| bytes > 0));

@@ -70,6 +70,10 @@ fn one(container: &Value, more: &Value) -> Pod {
 }
 
 fn sandbox_of(pod: &Pod) -> Result<Request, ConfigError> {
+    sandbox_on(pod, &engine())
+}
+
+fn sandbox_on(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError> {
     sandbox_request(&SandboxInput {
         network_mode: "default",
         gateway: None,
@@ -78,7 +82,7 @@ fn sandbox_of(pod: &Pod) -> Result<Request, ConfigError> {
         attempt: 0,
         image: "pause:1",
         node: &node(),
-        engine: &engine(),
+        engine,
     })
 }
 
