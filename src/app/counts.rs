@@ -11,6 +11,7 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
 use mirrorlet_core::desired::{SourceSet, SourceState};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
@@ -144,7 +145,7 @@ fn by_kind<'a>(sets: impl Iterator<Item = &'a Arc<SourceSet>>) -> BTreeMap<Workl
     let workloads = sets.flat_map(|set| &set.workloads);
     let keys: BTreeSet<WorkloadKey> = workloads
         .filter_map(|one| WorkloadKey::of_owner(&one.namespace, &one.owner))
-        .collect();
+        .collect_set();
     let mut counts = BTreeMap::new();
     for key in keys {
         *counts.entry(key.kind).or_default() += 1;

@@ -22,6 +22,7 @@ use mirrorlet_core::merge::{
     Merged, PodOperation, SourceName, diff, keep_local_annotations, merge_sources, with_seen,
 };
 use mirrorlet_core::observed::Pods;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::objects::ManifestObjects;
 
@@ -140,7 +141,7 @@ impl MergeTask {
             .sources
             .iter()
             .map(|source| (source.name.clone(), (*source.state.get()).clone()))
-            .collect();
+            .collect_map();
         let before = self.outputs.merged.get();
         let listed = self.listed.borrow().clone();
         let mut merged = merge_sources(&states, &self.incumbents(&before), &before.objects);
@@ -238,7 +239,7 @@ impl MergeTask {
     /// Logs the conflicts that are new and those that are gone (sources log what is wrong with
     /// their own), and counts all problems there are.
     fn tell_problems(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
-        let mut problems: BTreeSet<&Diagnostic> = merged.conflicts.iter().collect();
+        let mut problems: BTreeSet<&Diagnostic> = merged.conflicts.iter().collect_set();
         for (name, state) in states {
             if let Some(set) = state.set() {
                 problems.extend(&set.problems);
@@ -256,7 +257,7 @@ impl MergeTask {
                 );
             }
         }
-        let conflicts: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
+        let conflicts: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect_set();
         for conflict in conflicts.difference(&self.conflicts) {
             occurrences::manifest_problem(conflict);
         }

@@ -22,6 +22,7 @@ use crate::server::node::certificate::{Names, Origin};
 use crate::server::node::{NodeApi, NodeApiParts, bind};
 use mirrorlet_core::access::User;
 use mirrorlet_core::node::NodeFacts;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 
@@ -131,7 +132,7 @@ fn by_signal(config: &Config, key: Key) -> BTreeMap<String, String> {
     let pairs = shown.iter().filter_map(|pair| pair.split_once(['<', '=']));
     pairs
         .map(|(signal, value)| (signal.to_owned(), value.to_owned()))
-        .collect()
+        .collect_map()
 }
 
 /// Starts the node API on that port.

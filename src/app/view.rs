@@ -49,6 +49,7 @@ use mirrorlet_core::merge::{Merged, merge_sources};
 use mirrorlet_core::node::{NodeEdits, NodeFacts};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::stats::top::top;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Journal;
@@ -175,7 +176,9 @@ impl View {
                 pod.message.clone_from(&waiting.message);
             }
         }
-        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+        pods.small_sort_by(|a, b| {
+            (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
+        });
         pods
     }
 
@@ -210,7 +213,7 @@ impl AgentView for View {
         let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
         // Problems of files without a running pod, and duplicates; those of held pods are shown
         // with their pod.
-        let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
+        let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect_set();
         problems.extend(
             sources
                 .iter()
@@ -429,7 +432,7 @@ impl AgentView for View {
         let mut newest = merge_sources(&states, &before.incumbents(), &before.objects);
         newest.bind_claims(&before.bindings);
         // A set: the pods of a workload have the same problems.
-        let mut problems: BTreeSet<Diagnostic> = newest.conflicts.iter().cloned().collect();
+        let mut problems: BTreeSet<Diagnostic> = newest.conflicts.iter().cloned().collect_set();
         problems.extend(
             states
                 .values()

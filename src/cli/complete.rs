@@ -15,6 +15,7 @@ use crate::config::args::{Cli, SettingArgs};
 use crate::config::table::{Key, Setting};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::select::find_pod;
+use mirrorlet_core::small::SmallCollect;
 
 /// Set by the script in the shell when it asks for candidates.
 const VARIABLE: &str = "_MIRRORLET_COMPLETE";
@@ -125,7 +126,7 @@ fn workload_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
                 },
             )
         })
-        .collect()
+        .collect_map()
 }
 
 fn containers(begun: &OsStr) -> Vec<CompletionCandidate> {
@@ -227,7 +228,7 @@ fn container_names(pods: &[PodReport], words: &[OsString], begun: &str) -> BTree
     }
     let containers = meant.iter().flat_map(|pod| &pod.containers);
     let all = containers.map(|container| container.name.clone());
-    all.filter(|name| name.starts_with(begun)).collect()
+    all.filter(|name| name.starts_with(begun)).collect_set()
 }
 
 #[cfg(test)]

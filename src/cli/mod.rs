@@ -23,6 +23,7 @@ use crate::config::kinds::default_node_name;
 use crate::config::resolve::resolve_root;
 use crate::config::{Ambient, Resolved, resolve};
 use mirrorlet_core::certificate::approval::Approver;
+use mirrorlet_core::small::SmallCollect;
 
 mod channels;
 pub mod cleanup;
@@ -221,7 +222,7 @@ fn dispatch(command: Cmd) -> Outcome {
 pub fn ambient() -> Result<Ambient, Failure> {
     let env: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+        .collect_map();
     Ok(Ambient {
         env,
         // Absent only where /proc is; the node name then says localhost.

@@ -17,6 +17,7 @@ use mirrorlet_core::api::report::{
     RunAction,
 };
 use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
+use mirrorlet_core::small::SmallSort;
 
 #[cfg(test)]
 mod tests;
@@ -96,7 +97,7 @@ fn request(paths: &[PathBuf], content: bool) -> anyhow::Result<PlanRequest> {
             .collect::<std::io::Result<_>>()
             .with_context(failed)?;
         inside.retain(|path| name(path).is_some_and(is_manifest_name));
-        inside.sort();
+        inside.small_sort();
         for path in inside {
             request.files.push(file(&path)?);
         }

@@ -13,6 +13,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{CronJobReport, PodReport, StatusReport};
 use mirrorlet_core::labels::LabelSelector;
 use mirrorlet_core::select::find_pods;
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::standing;
 
 pub mod render;
@@ -133,9 +134,9 @@ fn selected(
     // They come by namespace and name, and stay so where they are equal otherwise.
     match args.sort_by {
         StatusOrder::Name => {}
-        StatusOrder::Age => report.pods.sort_by_key(|pod| Reverse(pod.started_at)),
-        StatusOrder::Restarts => report.pods.sort_by_key(|pod| Reverse(pod.restarts)),
-        StatusOrder::Status => report.pods.sort_by(|a, b| a.status.cmp(&b.status)),
+        StatusOrder::Age => report.pods.small_sort_by_key(|pod| Reverse(pod.started_at)),
+        StatusOrder::Restarts => report.pods.small_sort_by_key(|pod| Reverse(pod.restarts)),
+        StatusOrder::Status => report.pods.small_sort_by(|a, b| a.status.cmp(&b.status)),
     }
     Ok(report)
 }

@@ -11,6 +11,7 @@ use super::table::{self, Cell};
 use super::{Failure, Outcome, client, print, print_document, print_one, status};
 use crate::config::args::{DocumentOutput, TopArgs, TopOrder};
 use mirrorlet_core::api::report::{PodReport, PodUsage, StatusReport, TopReport, UsageReport};
+use mirrorlet_core::small::SmallSort;
 
 const BOLD: Style = Style::new().bold();
 
@@ -63,10 +64,12 @@ fn select(report: &mut TopReport, args: &TopArgs, known: &StatusReport) -> Resul
 fn sort(report: &mut TopReport, order: TopOrder) {
     match order {
         TopOrder::Name => {}
-        TopOrder::Cpu => report.pods.sort_by_key(|pod| Reverse(pod.usage.cpu_nanos)),
+        TopOrder::Cpu => report
+            .pods
+            .small_sort_by_key(|pod| Reverse(pod.usage.cpu_nanos)),
         TopOrder::Memory => report
             .pods
-            .sort_by_key(|pod| Reverse(pod.usage.memory_bytes)),
+            .small_sort_by_key(|pod| Reverse(pod.usage.memory_bytes)),
     }
 }
 

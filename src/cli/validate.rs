@@ -23,6 +23,7 @@ use mirrorlet_core::names::port_problems;
 use mirrorlet_core::objects::{Object, ObjectKey, unmet};
 use mirrorlet_host::disk;
 
+use mirrorlet_core::small::SmallSort;
 use report::{FileReport, Report, Summary};
 
 mod report;
@@ -148,7 +149,7 @@ impl Run {
                 return;
             }
         };
-        paths.sort();
+        paths.small_sort();
         for path in paths {
             if is_manifest(&path) {
                 if let Some(found) = self.read_file(&path, node_name) {

@@ -35,6 +35,7 @@ mod tell;
 use handle::{Answer, Order, Request};
 pub use handle::{JobHandle, JobStates, OrderError};
 use kept::LedgerStore;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use problems::{same_name, unreadable, unwritten};
 
 /// Names of the directories under the root.
@@ -147,7 +148,7 @@ impl Jobs {
         self.report_crons(&documents, now, &mut reports);
         reports.known = self.known(&documents.jobs);
         self.published.publish(reports);
-        merged.conflicts.sort();
+        merged.conflicts.small_sort();
     }
 
     /// Decides what becomes of Jobs, and has the disk say so. Returns why that failed, for each that
@@ -235,8 +236,10 @@ impl Jobs {
                 });
         let runs = self.cron_store.all().flat_map(|ledger| &ledger.runs);
         let runs = runs.map(|run| run.job.name.clone());
-        let offered: BTreeSet<JobName> =
-            offered.chain(runs).chain(wanted.keys().cloned()).collect();
+        let offered: BTreeSet<JobName> = offered
+            .chain(runs)
+            .chain(wanted.keys().cloned())
+            .collect_set();
         let names = self.store.names().filter(|name| !offered.contains(*name));
         names.cloned().collect()
     }
@@ -253,7 +256,7 @@ impl Jobs {
             };
             Some((name.clone(), known))
         });
-        known.collect()
+        known.collect_map()
     }
 
     /// Adds the pods that the ledgers on disk stand for.
@@ -267,7 +270,7 @@ impl Jobs {
         let of_manifests = merged.pods.values().filter(|pod| !pod.is_api());
         let mut taken: BTreeMap<FullName, Origin> = of_manifests
             .map(|pod| (pod.full_name(), pod.origin.clone()))
-            .collect();
+            .collect_map();
         self.watched = false;
         for (name, Wanted { job, pod }) in wanted {
             if let Some(why) = failed.get(name) {

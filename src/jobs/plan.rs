@@ -9,6 +9,7 @@ use mirrorlet_core::cron::{self, Runs};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::job::{self, JobName};
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::WorkloadKind;
 
 /// The documents of Jobs and CronJobs by kind and name, with the pods that stand for them.
@@ -34,7 +35,7 @@ impl JobStates {
                 ..row(runs, pod, RunAction::Remove)
             }));
         }
-        planned.sort_by(|a, b| {
+        planned.small_sort_by(|a, b| {
             let [a, b] = [a, b].map(|run| (&run.kind, &run.namespace, &run.name));
             a.cmp(&b)
         });

@@ -9,6 +9,7 @@ use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::group::{Member, number, turns};
 use mirrorlet_core::rollout::{History, Turn, Updates};
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::WorkloadKey;
 
@@ -75,7 +76,7 @@ impl Rollouts {
         let mut members: Vec<Member> = histories
             .map(|(name, history)| self.member(name.clone(), history.clone()))
             .collect();
-        members.sort_by_key(|member| member.number);
+        members.small_sort_by_key(|member| member.number);
         members
     }
 

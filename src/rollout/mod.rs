@@ -47,6 +47,7 @@ mod versions;
 pub use handle::{CommandError, Histories, RolloutHandle, Whom};
 use handle::{Obeyed, Request};
 use kept::HistoryStore;
+use mirrorlet_core::small::SmallCollect;
 use prepare::Preparations;
 use turns::Queues;
 
@@ -201,7 +202,7 @@ impl Rollouts {
             .values()
             .filter(is_static)
             .map(|pod| (pod.full_name(), pod.clone()))
-            .collect();
+            .collect_map();
         if merged.delivered.manifests {
             self.forget_missing(&wanted, now);
         }
@@ -240,7 +241,7 @@ impl Rollouts {
             .histories
             .values()
             .flat_map(History::needed_images)
-            .collect();
+            .collect_set();
         self.options.needed_images.send_if_modified(|known| {
             let changed = *known != needed;
             *known = needed;

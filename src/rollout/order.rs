@@ -10,6 +10,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::rollout::Updates;
 use mirrorlet_core::rollout::group::{self, Member, number};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::stateful::{self, StatefulSet};
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::WorkloadKey;
@@ -108,11 +109,11 @@ fn turns(
     let names: BTreeMap<FullName, i32> = pods
         .filter(|pod| WorkloadKey::of(&pod.pod).as_ref() == Some(key))
         .filter_map(|pod| Some((pod.full_name(), set.ordinal(manifest_name(&pod.pod))?)))
-        .collect();
+        .collect_map();
     let actions = planned
         .iter()
         .filter_map(|pod| Some((*names.get(&name(pod))?, pod)));
-    let pods: BTreeMap<i32, &PlannedPod> = actions.collect();
+    let pods: BTreeMap<i32, &PlannedPod> = actions.collect_map();
     let there = pods
         .iter()
         .filter(|(_, pod)| pod.action != PlanAction::Create);

@@ -17,6 +17,7 @@ use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Phase, Preparation, Revision, Turn, Updates, Version,
     beside_pod, changed_fields, compared_fields, decide,
 };
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
 use mirrorlet_runtime::PodCheck;
 
@@ -64,7 +65,7 @@ impl RolloutHandle {
                 ..row(pod, PlanAction::Remove)
             }));
         }
-        planned.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        planned.small_sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         planned
     }
 }

@@ -19,6 +19,7 @@ use mirrorlet_core::api::report::SourceReport;
 use mirrorlet_core::api::{Code, Diagnostic, Timestamp};
 use mirrorlet_core::desired::{SourceSet, SourceState};
 use mirrorlet_core::merge::SourceName;
+use mirrorlet_core::small::SmallCollect;
 
 /// How a source fares.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -59,7 +60,7 @@ impl SourceWriter {
             .set()
             .into_iter()
             .flat_map(|s| problems_of(s))
-            .collect();
+            .collect_set();
         // A failing URL is logged by its source, less and less loudly.
         let news = problems_of(&set).filter(|problem| problem.code != Code::FetchFailed);
         for problem in news.collect::<BTreeSet<_>>().difference(&known) {

@@ -15,6 +15,7 @@ use mirrorlet_core::clock::since;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::payload;
 use mirrorlet_core::resources::{cgroup_root, qos_class};
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
 use mirrorlet_core::stats::{
     ContainerReading, Disk, Network, PodReading, Reading, Scope, SystemReading, Usage,
@@ -132,7 +133,9 @@ impl Looker {
             .iter()
             .filter_map(|view| self.pod(view, asked))
             .collect();
-        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+        pods.small_sort_by(|a, b| {
+            (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
+        });
         if asked.scope > Scope::CpuAndMemory {
             self.measure(&mut pods, views, asked);
         }
@@ -209,7 +212,7 @@ impl Looker {
             (None, Some(container)) => container.cgroup.trim_start_matches('/').to_owned(),
             (None, None) => return None,
         };
-        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        containers.small_sort_by(|a, b| a.name.cmp(&b.name));
         let own = child.rsplit_once('/').map(|(parent, _)| parent);
         let own = own.filter(|parent| place::is_of_pod(parent, &view.uid));
         let own = own.and_then(|parent| Some((parent, self.usage(&parent.into(), asked)?)));

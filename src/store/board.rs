@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::observed::PodStatus;
+use mirrorlet_core::small::SmallCollect;
 
 /// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,7 +111,7 @@ impl Board {
         let ordered: BTreeMap<_, _> = views
             .values()
             .map(|v| ((v.full_name.clone(), v.uid.clone()), v.clone()))
-            .collect();
+            .collect_map();
         ordered.into_values().collect()
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use mirrorlet_core::api::{ContainerId, PodUid};
 use mirrorlet_core::probe::{ProbeKind, ProbeResult, ProbeResults};
+use mirrorlet_core::small::SmallCollect;
 
 type Entries = HashMap<PodUid, watch::Sender<Arc<ProbeResults>>>;
 
@@ -116,7 +117,7 @@ impl ProbeReader {
         let entries = self.0.read();
         let all = entries.iter();
         all.map(|(uid, entry)| (uid.clone(), Arc::clone(&entry.borrow())))
-            .collect()
+            .collect_map()
     }
 
     /// A receiver that changes with what the probes of a pod say.

@@ -15,13 +15,14 @@ use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::{admitted_pod, is_beside};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
     /// Starts the pods that are new, those that run already first.
     pub(super) fn start_new(&mut self, wanted: &Wanted, cancel: &CancellationToken) {
         let new = |uid: &&PodUid| !self.workers.contains_key(*uid);
-        let uids: BTreeSet<PodUid> = wanted.pods.keys().filter(new).cloned().collect();
+        let uids: BTreeSet<PodUid> = wanted.pods.keys().filter(new).cloned().collect_set();
         if uids.is_empty() {
             return;
         }

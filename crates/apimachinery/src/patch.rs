@@ -7,6 +7,7 @@ use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
 use crate::status::Status;
+use mirrorlet_core::small::SmallSort;
 
 /// Most operations of a JSON patch.
 const OPERATIONS_MAX: usize = 10_000;
@@ -295,7 +296,7 @@ fn set_order(list: &str, known: &mut [Value], order: &[Value]) {
         ranks.push((before, index));
     }
     let mut ordered: Vec<_> = ranks.into_iter().zip(known.iter().cloned()).collect();
-    ordered.sort_by_key(|(rank, _)| *rank);
+    ordered.small_sort_by_key(|(rank, _)| *rank);
     for (place, (_, item)) in known.iter_mut().zip(ordered) {
         *place = item;
     }

@@ -42,6 +42,7 @@ pub use keys::{Fate, KEYS, Key};
 
 use load::Loader;
 use manifests::Document;
+use mirrorlet_core::small::SmallSort;
 use project::Project;
 
 /// The result of [`import`].
@@ -100,7 +101,7 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
     let mut problems = loader.problems;
     let files = files(&documents);
     problems.extend(files.iter().flat_map(refused));
-    problems.sort_by(|one, other| {
+    problems.small_sort_by(|one, other| {
         let place = |problem: &Diagnostic| problem.position.map(|at| (at.line, at.column));
         (&one.file, place(one), &one.message).cmp(&(&other.file, place(other), &other.message))
     });

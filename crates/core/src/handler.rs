@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::api::core::{Container, HTTPGetAction, LifecycleHandler, Probe};
 use crate::expand::{Budget, ExpandError, expand_words};
 use crate::node::KUBERNETES_VERSION;
+use crate::small::SmallCollect;
 
 /// Largest port number.
 const PORT_MAX: i64 = 65535;
@@ -309,7 +310,7 @@ fn literals(container: &Container) -> BTreeMap<&str, &str> {
         let value = variable.value.as_deref().unwrap_or_default();
         (variable.name.as_str(), value)
     })
-    .collect()
+    .collect_map()
 }
 
 /// `host:port`, an IPv6 address in brackets.

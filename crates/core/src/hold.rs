@@ -15,6 +15,7 @@ use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, PodUid};
 use crate::desired::{Origin, PodSource, SourceObject, SourcePod, SourceWorkload};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
+use crate::small::SmallSort;
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any
 /// editor or copy of a manifest takes between two writes, short enough not to puzzle an author who
@@ -321,9 +322,11 @@ fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDec
             }
         }
     }
-    decision.pods.sort_by(|a, b| a.origin.cmp(&b.origin));
-    decision.objects.sort_by(|a, b| a.origin.cmp(&b.origin));
-    good.sort_by_key(|g| g.number);
+    decision.pods.small_sort_by(|a, b| a.origin.cmp(&b.origin));
+    decision
+        .objects
+        .small_sort_by(|a, b| a.origin.cmp(&b.origin));
+    good.small_sort_by_key(|g| g.number);
     decision.last_good = std::str::from_utf8(present.raw).ok().map(|raw| LastGood {
         raw: raw.into(),
         may_hold_secret: present.parsed.may_hold_secret(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::api::{FullName, MirrorPodUid, Pod, PodUid, ResolvedPodUid, keys};
 use crate::desired::PodSource;
+use crate::small::SmallCollect;
 
 /// Whether a pod is a mirror pod: it carries the mirror annotation, whatever its value.
 ///
@@ -94,7 +95,7 @@ impl PodTable {
     /// Removals first: a removal takes the full name's entry with it.
     fn replace(&mut self, known: &[Arc<Pod>], pods: Vec<Arc<Pod>>) {
         let key = |pod: &Arc<Pod>| (PodUid::of(pod), FullName::of(pod));
-        let kept: BTreeSet<_> = pods.iter().map(key).collect();
+        let kept: BTreeSet<_> = pods.iter().map(key).collect_set();
         for gone in known.iter().filter(|pod| !kept.contains(&key(pod))) {
             self.remove_pod(gone);
         }

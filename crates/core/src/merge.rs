@@ -11,6 +11,7 @@ use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, Sour
 use crate::names::port_problems;
 use crate::objects::claims::{Bindings, ClaimName};
 use crate::objects::{KnownObjects, Object, ObjectKey, ObjectKind, references, unmet};
+use crate::small::{SmallCollect, SmallSort};
 use crate::stateful::StatefulSet;
 use crate::workload::WorkloadKey;
 
@@ -97,7 +98,7 @@ impl Merged {
         let pods = self.pods.values().filter(|pod| !pod.is_api());
         let keys = pods.flat_map(|pod| references(&pod.pod).objects);
         let claims = keys.filter(|key| key.kind == ObjectKind::Claim);
-        let wanted: BTreeSet<ClaimName> = claims.map(|key| ClaimName::of(&key)).collect();
+        let wanted: BTreeSet<ClaimName> = claims.map(|key| ClaimName::of(&key)).collect_set();
         let known = self.known_objects();
         self.bindings = known.claims().bind(&wanted);
     }
@@ -108,7 +109,7 @@ impl Merged {
         let of_manifests = self.pods.values().filter(|pod| !pod.is_api());
         of_manifests
             .map(|pod| (pod.full_name(), pod.manifest_uid()))
-            .collect()
+            .collect_map()
     }
 }
 
@@ -134,7 +135,7 @@ pub fn merge_sources(
     let mut candidates: Vec<_> = sets
         .flat_map(|set| set.pods.iter().map(Candidate::of))
         .collect();
-    candidates.sort_by(|a, b| a.rank(incumbents).cmp(&b.rank(incumbents)));
+    candidates.small_sort_by(|a, b| a.rank(incumbents).cmp(&b.rank(incumbents)));
 
     let mut owners: BTreeMap<FullName, &Origin> = BTreeMap::new();
     let mut workloads: BTreeMap<WorkloadKey, &Origin> = BTreeMap::new();
@@ -189,7 +190,7 @@ pub fn merge_sources(
     if merged.delivered.manifests {
         find_unmet(&mut merged);
     }
-    merged.conflicts.sort();
+    merged.conflicts.small_sort();
     merged
 }
 
@@ -211,7 +212,7 @@ fn merge_objects(
             .get(key)
             .is_none_or(|known| known.origin.location != origin.location)
     };
-    offered.sort_by_key(|(key, object)| (is_newcomer(key, &object.origin), &object.origin));
+    offered.small_sort_by_key(|(key, object)| (is_newcomer(key, &object.origin), &object.origin));
     for (key, object) in offered {
         match merged.objects.entry(key) {
             Entry::Vacant(place) => {

@@ -15,6 +15,7 @@ use crate::api::core::Service;
 use crate::api::{Code, Diagnostic, FullName, Pod, Severity};
 use crate::ending::is_api_pod;
 use crate::path::Path;
+use crate::small::{SmallCollect, SmallSort};
 use crate::spec;
 
 /// Most bytes of a line: musl reads hosts files in pieces of 511 bytes, and forgets what follows.
@@ -82,7 +83,7 @@ impl Names {
         cluster_domain: &str,
     ) -> Self {
         let mut pods: Vec<&NamedPod> = pods.iter().collect();
-        pods.sort_by_key(|named| FullName::of(&named.pod));
+        pods.small_sort_by_key(|named| FullName::of(&named.pod));
         let mut names = Self::default();
         for service in services {
             names.add_service(service, &pods, cluster_domain);
@@ -90,7 +91,7 @@ impl Names {
         for named in &pods {
             names.add_pod(named, cluster_domain);
         }
-        names.claims.sort();
+        names.claims.small_sort();
         names
     }
 
@@ -102,7 +103,7 @@ impl Names {
             .lines()
             .filter_map(|line| line.split('#').next())
             .flat_map(|line| line.split_whitespace().skip(1))
-            .collect();
+            .collect_set();
         let mut held: BTreeMap<&str, usize> = BTreeMap::new();
         let mut of_target: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for claim in &self.claims {

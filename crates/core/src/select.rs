@@ -2,6 +2,7 @@
 
 use crate::api::report::PodReport;
 use crate::api::{FullName, Pod};
+use crate::small::SmallSort;
 use crate::spec::all_container_names;
 use crate::workload::WorkloadKind;
 
@@ -172,7 +173,7 @@ fn near_names(pods: &[PodReport], text: &str) -> Vec<String> {
             (contained || far <= allowed).then(|| (far, shown(pod)))
         })
         .collect();
-    near.sort();
+    near.small_sort();
     near.truncate(NEAR_MAX);
     near.into_iter().map(|(_, name)| name).collect()
 }

@@ -23,6 +23,7 @@ use crate::rollout::{
     Cause, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy, Settings,
     UpdatePolicy, Updates, beside_refused,
 };
+use crate::small::SmallCollect;
 use crate::stateful::StatefulSet;
 
 mod stateful;
@@ -492,7 +493,7 @@ fn annotations(
         .filter_map(|(key, seconds)| Some((key, seconds?.to_string())));
     std::iter::once((ROLLOUT, order.to_owned()))
         .chain(seconds)
-        .collect()
+        .collect_map()
 }
 
 pub mod revisions;

@@ -12,6 +12,7 @@ use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::gc::{
     Cause, ContainerGcPolicy, GcInput, PodLife, Removal, compute_container_gc,
 };
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{Result, RuntimeError};
@@ -36,7 +37,7 @@ impl Remains {
         let lives: BTreeMap<PodUid, PodLife> = statuses
             .iter()
             .map(|pod| (pod.uid.clone(), pods.life(&pod.uid)))
-            .collect();
+            .collect_map();
         let removals = compute_container_gc(&GcInput {
             policy,
             pods: &statuses,

@@ -20,6 +20,7 @@ use super::translate::Kind;
 use mirrorlet_core::api::{ContainerId, FullName, Pod};
 use mirrorlet_core::observed::{Container, Role, RunningPod};
 use mirrorlet_core::plan::Reason;
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
@@ -265,7 +266,7 @@ fn in_stop_order<'a>(pod: Option<&Arc<Pod>>, sidecars: &[&'a Container]) -> Vec<
         pod.and_then(|pod| spec::containers(pod).position(|(_, c)| c.name == *container.name))
     };
     let mut ordered: Vec<&Container> = sidecars.to_vec();
-    ordered.sort_by_key(|container| {
+    ordered.small_sort_by_key(|container| {
         // Without a spec, the one created last is stopped first.
         (
             position(container).map_or(i64::MIN, |p| -i64::try_from(p).unwrap_or(0)),

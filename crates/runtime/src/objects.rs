@@ -18,6 +18,7 @@ use mirrorlet_core::objects::{
     Config, KnownObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, References,
     ServiceFacts, Token, TokenKey, is_static,
 };
+use mirrorlet_core::small::SmallCollect;
 
 /// Reads API objects. Known objects are answered from memory; every call ends within
 /// a bound of the implementation's, with [`ObjectError::Away`] when nobody has answered.
@@ -157,7 +158,7 @@ impl ManifestObjects {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *known, Arc::clone(&objects))
         };
-        let changed: BTreeSet<ObjectKey> = before.differing(&objects).collect();
+        let changed: BTreeSet<ObjectKey> = before.differing(&objects).collect_set();
         let completed = before.complete != objects.complete;
         if completed || !changed.is_empty() {
             self.holders.tell(|references| {

@@ -8,6 +8,7 @@ use mirrorlet_core::api::report::{
 };
 use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
 use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_only};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, Subject};
 
@@ -132,7 +133,7 @@ fn by_name<'a>(
 
 /// Full name of a pod that is not there any more, by name, `namespace/name` or UID.
 fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
-    let names: BTreeSet<FullName> = journal.names().into_iter().collect();
+    let names: BTreeSet<FullName> = journal.names().into_iter().collect_set();
     let by_uid = |full: &&FullName| {
         let is_it =
             |uid: &str| uid == text || (text.len() >= UID_PREFIX_MIN && uid.starts_with(text));

@@ -8,6 +8,7 @@ use crate::server::view::ViewError;
 use mirrorlet_core::api::report::{ImageReport, ImagesReport};
 use mirrorlet_core::api::{FullName, Pod};
 use mirrorlet_core::reference::Reference;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
 use mirrorlet_docker::ListedImage;
 
@@ -49,7 +50,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
         }
     }
     let mut images: Vec<_> = listed.into_iter().map(|image| one(image, &users)).collect();
-    images.sort_by(|a, b| {
+    images.small_sort_by(|a, b| {
         (a.names.is_empty(), &a.names, &a.id).cmp(&(b.names.is_empty(), &b.names, &b.id))
     });
     ImagesReport { images }
@@ -59,7 +60,10 @@ fn one(image: ListedImage, users: &BTreeMap<String, BTreeSet<String>>) -> ImageR
     let names = image.tags.iter().filter_map(|tag| full(tag));
     let by_name = names.chain(image.digests.iter().cloned());
     let keys = by_name.chain(image.image_ids());
-    let pods: BTreeSet<&String> = keys.filter_map(|key| users.get(&key)).flatten().collect();
+    let pods: BTreeSet<&String> = keys
+        .filter_map(|key| users.get(&key))
+        .flatten()
+        .collect_set();
     ImageReport {
         pods: pods.into_iter().cloned().collect(),
         names: if image.tags.is_empty() {

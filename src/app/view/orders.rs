@@ -14,6 +14,7 @@ use mirrorlet_core::job::JobName;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 
 impl View {
@@ -43,7 +44,7 @@ impl View {
             .iter()
             .filter_map(|name| view.observed.find_container_status_by_name(name))
             .map(|newest| newest.id.clone())
-            .collect();
+            .collect_set();
         let answer = OrderAnswer {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),

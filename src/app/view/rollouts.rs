@@ -16,6 +16,7 @@ use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::rollout::group::{FAILED_ELSEWHERE, Key, number};
 use mirrorlet_core::rollout::{Cause, History, Outcome, Refused, Revision, changed_fields};
 use mirrorlet_core::select::find_pod;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 /// Full name of the static pod that `text` names.
@@ -68,7 +69,7 @@ pub(super) fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<Wh
         .values()
         .filter(|pod| !pod.is_api() && pod.runs.is_none());
     let keys = of_manifests.filter_map(|pod| WorkloadKey::of(&pod.pod));
-    let keys: BTreeSet<WorkloadKey> = keys.filter(|key| key.owner() == owner).collect();
+    let keys: BTreeSet<WorkloadKey> = keys.filter(|key| key.owner() == owner).collect_set();
     let mut keys = keys.into_iter();
     match (keys.next(), keys.next()) {
         (Some(key), None) => Ok(Whom::Workload(key)),
@@ -108,7 +109,7 @@ pub(super) fn with_request(
         let state = (*source.state.get()).clone();
         (source.name.clone(), planned(&source.name, state))
     });
-    states.collect()
+    states.collect_map()
 }
 
 /// The revisions of a pod.
@@ -121,7 +122,7 @@ pub(super) fn history(
         help: None,
     })?;
     let mut known: Vec<&Revision> = history.revisions.iter().collect();
-    known.sort_by_key(|revision| revision.number);
+    known.small_sort_by_key(|revision| revision.number);
     let before = std::iter::once(None).chain(known.iter().copied().map(Some));
     let revisions = known.iter().zip(before);
     Ok(HistoryReport {
@@ -145,7 +146,7 @@ pub(super) fn workload_history(
         newest.is_some_and(|newest| WorkloadKey::of(&newest.pod).as_ref() == Some(key))
     };
     let mut members: Vec<&History> = histories.values().filter(is_its).collect();
-    members.sort_by_key(|member| {
+    members.small_sort_by_key(|member| {
         let newest = member.revisions.last();
         newest.map(|newest| number(manifest_name(&newest.pod)))
     });

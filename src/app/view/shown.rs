@@ -18,6 +18,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
 use mirrorlet_core::rollout::{Revision, problem_lines};
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_core::workload::revisions::{revisions, template_hash};
 use mirrorlet_core::workload::standing::{Member, report};
@@ -224,6 +225,6 @@ fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
             Some((ordinal, format!("pod {} {}", name.name, waiting.message)))
         })
         .collect();
-    waits.sort();
+    waits.small_sort();
     waits.into_iter().map(|(_, words)| words).collect()
 }

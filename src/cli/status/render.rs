@@ -12,6 +12,7 @@ use mirrorlet_core::api::report::{
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
+use mirrorlet_core::small::SmallCollect;
 
 mod pods;
 mod workloads;
@@ -240,7 +241,7 @@ fn problems(out: &mut String, report: &StatusReport) {
         .iter()
         .chain(of_sources)
         .chain(of_pods)
-        .collect();
+        .collect_set();
     if all.is_empty() {
         return;
     }

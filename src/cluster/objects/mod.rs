@@ -36,6 +36,7 @@ use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
 };
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_runtime::objects::{Holders, Objects};
 
 /// Longest wait for the first answer about an object. A list of one object takes milliseconds;
@@ -129,7 +130,7 @@ impl ClusterObjects {
     /// The objects that are watched now.
     #[must_use]
     pub fn watched(&self) -> BTreeSet<ObjectKey> {
-        locked(&self.shared.watched).keys().cloned().collect()
+        locked(&self.shared.watched).keys().cloned().collect_set()
     }
 
     async fn object(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
@@ -343,7 +344,7 @@ impl ObjectsTask {
         let mut wanted: BTreeSet<Subject> = locked(&self.shared.watched)
             .iter()
             .map(|(key, watched)| Subject::Object(key.clone(), watched.number))
-            .collect();
+            .collect_set();
         if self.shared.holders.held().services {
             wanted.insert(Subject::Services);
         }

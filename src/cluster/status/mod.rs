@@ -31,6 +31,7 @@ use entry::{Entry, Seen};
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState};
 use mirrorlet_core::manager::{PodTable, is_mirror_pod_of, is_static_pod};
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use write::{Done, Outcome, write};
 
@@ -126,7 +127,7 @@ impl StatusTask {
             .filter(|(uid, _)| !self.writes.is_busy(uid))
             .filter_map(|(uid, entry)| Some((entry.due()?, uid, entry)))
             .collect();
-        due.sort_by_key(|(at, _, _)| *at);
+        due.small_sort_by_key(|(at, _, _)| *at);
         for (at, uid, entry) in due {
             if at > now {
                 return Some(at);

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use super::deletes::deletion;
 use super::writes::unstored;
 use super::{Api, files};
+use mirrorlet_core::small::SmallCollect;
 
 /// Whether objects of a kind are removed after those that use them.
 fn is_used(key: &Key) -> bool {
@@ -152,7 +153,7 @@ impl Api {
         let files: BTreeSet<_> = contents
             .iter()
             .map(|(key, _)| files::path(directory, key))
-            .collect();
+            .collect_set();
         for (key, object) in &contents {
             let Some(Origin { location, .. }) = self.store.origin(key) else {
                 continue;

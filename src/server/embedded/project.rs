@@ -24,6 +24,7 @@ use super::pods::pod_object;
 use super::revisions;
 use super::workloads;
 use crate::server::view::Shown;
+use mirrorlet_core::small::SmallCollect;
 
 /// Namespaces that every cluster has, whatever is in them.
 pub(super) const BUILT_IN: [&str; 3] = [keys::DEFAULT_NAMESPACE, NODE_LEASES, "kube-system"];
@@ -77,7 +78,7 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     let owners = workloads.iter();
     let owners = owners.map(|known| (known.key.clone(), known.uid.clone()));
     let owners = context.held.0.workloads().chain(owners);
-    let owners: BTreeMap<_, _> = owners.collect();
+    let owners: BTreeMap<_, _> = owners.collect_map();
     // A pod that is being stopped gives way to one of its name that is wanted.
     let (leaving, wanted): (Vec<_>, Vec<_>) = shown.pods.iter().partition(|pod| pod.terminating);
     for pod in leaving.into_iter().chain(wanted) {

@@ -27,6 +27,7 @@ use super::leases::Leases;
 use super::pods::pod_uid;
 use super::project::{Context, Deletion, project, seconds, uid_of};
 use crate::server::view::{AgentView, Shown};
+use mirrorlet_core::small::SmallCollect;
 
 /// The file with the revision that the next agent begins after.
 const REVISION_FILE: &str = ".revision";
@@ -287,7 +288,8 @@ impl Store {
             }));
         let leases = state.leases.all(&self.node, self.started_at);
         projection.objects.extend(leases);
-        let leaving: BTreeSet<String> = shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect();
+        let leaving: BTreeSet<String> =
+            shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect_set();
         state.deletions.retain(|uid, _| leaving.contains(uid));
         state.held.remember(|key| projection.objects.get(key));
         state.collectable = projection.objects.iter().any(|(key, object)| {
@@ -392,7 +394,7 @@ fn namespaces(directory: &Path) -> BTreeMap<String, Timestamp> {
         let modified = entry.metadata().ok()?.modified().ok()?;
         Some((name.to_owned(), Timestamp::try_from(modified).ok()?))
     });
-    created.collect()
+    created.collect_map()
 }
 
 /// Whether objects are stored.

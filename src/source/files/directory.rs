@@ -19,6 +19,7 @@ use mirrorlet_core::hold::{FileDecision, Present, decide_file};
 use mirrorlet_core::manifest::{
     Document, ParseContext, Parsed, parse_manifest, secret_open_to_others,
 };
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::disk;
 
 /// After the directory was away, how long files that are missing from it stay held: whoever
@@ -259,7 +260,7 @@ impl Directory {
     fn missing(&self, seen: &[PathBuf]) -> Vec<PathBuf> {
         let stored = self.last_good.locations().map(PathBuf::from);
         let mut missing: Vec<_> = self.files.keys().cloned().chain(stored).collect();
-        missing.sort();
+        missing.small_sort();
         missing.dedup();
         missing.retain(|path| !seen.contains(path));
         missing

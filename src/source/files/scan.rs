@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::OFlags;
 
 use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
+use mirrorlet_core::small::SmallSort;
 
 /// How old a file's last change must be before its identity stands for its content: a second write
 /// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice
@@ -68,7 +69,7 @@ pub(super) fn list(dir: &Path) -> io::Result<Listing> {
     for entry in fs::read_dir(dir)? {
         names.push(entry?.file_name());
     }
-    names.sort();
+    names.small_sort();
     let mut listing = Listing::default();
     for name in names {
         let path = dir.join(&name);
@@ -111,7 +112,7 @@ fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
             found.push(entry.path());
         }
     }
-    found.sort();
+    found.small_sort();
     Ok(found)
 }
 

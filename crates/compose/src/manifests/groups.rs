@@ -6,6 +6,7 @@ use crate::project::{Project, Service};
 use crate::tree::Node;
 
 use super::replicas;
+use mirrorlet_core::small::SmallSort;
 
 /// Keys of a service that concern its whole pod: with one of them it can't be an init container.
 const OF_A_POD: [&str; 11] = [
@@ -56,7 +57,7 @@ impl Groups {
                 .count()
         };
         let mut sorted = inits.clone();
-        sorted.sort_by_key(waits);
+        sorted.small_sort_by_key(waits);
         groups.inits = sorted;
         groups
     }

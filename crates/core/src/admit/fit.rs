@@ -13,6 +13,7 @@ use crate::resources::{CPU, MEMORY, container_requests};
 use crate::spec;
 
 use super::{AdmitInput, Failure};
+use crate::small::SmallCollect;
 
 /// Name of the resource that counts pods.
 pub(super) const PODS: &str = "pods";
@@ -138,7 +139,7 @@ fn resource_names(pod: &Pod) -> BTreeSet<String> {
         .flatten()
         .flat_map(BTreeMap::keys)
         .cloned()
-        .collect()
+        .collect_set()
 }
 
 /// The first host port of the pod that belongs to another, and the other.

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use super::{NODES_GROUP, node_user};
 use crate::api::core::Node;
 use crate::api::keys::NODE_LABEL;
+use crate::small::SmallCollect;
 
 /// The signer of certificates that a node calls the API server with.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -303,7 +304,7 @@ fn subject<'a>(request: &'a SigningRequest, node: &str) -> Result<&'a Wanted, De
 
 /// Whether the usages are those of a node's certificate. `key encipherment` is what RSA keys need.
 fn are_usages(usages: &[String], purpose: &str) -> bool {
-    let mut rest: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
+    let mut rest: BTreeSet<&str> = usages.iter().map(String::as_str).collect_set();
     rest.remove("key encipherment");
     rest == BTreeSet::from(["digital signature", purpose])
 }

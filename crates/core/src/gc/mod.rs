@@ -21,6 +21,7 @@ use crate::api::keys::SANDBOX_NAME;
 use crate::api::{ContainerId, FullName, PodUid, Timestamp};
 use crate::clock::since;
 use crate::observed::{ContainerState, ContainerStatus, PodStatus};
+use crate::small::{SmallCollect, SmallSort};
 
 #[cfg(test)]
 mod tests;
@@ -295,7 +296,7 @@ fn enforce_total(
                 .map(|seen| (unit.pod, seen))
         })
         .collect();
-    rest.sort_by_key(|(_, seen)| (seen.created_at, seen.id.clone()));
+    rest.small_sort_by_key(|(_, seen)| (seen.created_at, seen.id.clone()));
     removals.extend(
         rest.into_iter()
             .take(over)
@@ -331,7 +332,7 @@ fn removal(pod: &PodStatus, seen: &ContainerStatus, cause: Cause) -> Removal {
 /// Sandboxes that go with or after those containers. No limit and no age counts for them: they
 /// have nothing to report.
 fn sandboxes(input: &GcInput<'_>, containers: &[Removal]) -> Vec<Removal> {
-    let going: BTreeSet<&ContainerId> = containers.iter().map(|removal| &removal.id).collect();
+    let going: BTreeSet<&ContainerId> = containers.iter().map(|removal| &removal.id).collect_set();
     let mut removals = Vec::new();
     for pod in input.pods {
         let is_empty = pod.containers.iter().all(|seen| going.contains(&seen.id));

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::api::Timestamp;
 use crate::clock::elapsed;
+use crate::small::SmallSort;
 
 /// When images are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +173,7 @@ impl ImageLedger {
                 })
             })
             .collect();
-        order.sort_by(|a, b| {
+        order.small_sort_by(|a, b| {
             let key = |image: &Evictable| (image.known.last_used, image.known.first_detected);
             key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
         });

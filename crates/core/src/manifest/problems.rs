@@ -5,6 +5,7 @@ use crate::api::{Code, Diagnostic, Severity};
 
 use super::tree::Node;
 use crate::path::Path;
+use crate::small::SmallSort;
 
 /// The problems of one document.
 pub(super) struct Problems<'a> {
@@ -113,7 +114,7 @@ impl<'a> Problems<'a> {
     /// All of them, in the order of the text.
     pub(super) fn into_sorted(self) -> Vec<Diagnostic> {
         let mut all: Vec<Diagnostic> = self.found.into_iter().map(|(_, d)| d).collect();
-        all.sort_by_key(|diagnostic| diagnostic.position.map(|place| place.offset));
+        all.small_sort_by_key(|diagnostic| diagnostic.position.map(|place| place.offset));
         all
     }
 

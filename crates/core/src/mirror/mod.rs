@@ -25,6 +25,7 @@ pub use standing::{AtWork, Standing, standings};
 
 use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core, keys, meta};
 use crate::manager::{PodTable, is_mirror_pod, is_mirror_pod_of};
+use crate::small::SmallCollect;
 use crate::spec;
 
 /// The inputs of the decision about mirrors.
@@ -148,11 +149,11 @@ pub fn is_ours(pod: &Pod, node_name: &NodeName) -> bool {
 #[must_use]
 pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
     let orphans = input.pods.get_orphaned_mirror_pod_names();
-    let names: BTreeSet<&FullName> = input.standings.keys().chain(&orphans).collect();
+    let names: BTreeSet<&FullName> = input.standings.keys().chain(&orphans).collect_set();
     let verdicts = names.into_iter();
     verdicts
         .filter_map(|name| Some((name.clone(), verdict(input, name)?)))
-        .collect()
+        .collect_map()
 }
 
 /// Returns the action for one full name; none when a mirror must be left alone for now.

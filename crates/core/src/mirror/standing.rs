@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::api::{FullName, Pod};
 use crate::manager::{PodTable, is_static_pod};
+use crate::small::SmallCollect;
 
 /// A pod that has a worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +51,7 @@ pub fn standings(
     let statics = wanted.get_static_pod_to_mirror_pod_map().into_iter();
     let mut standings: BTreeMap<FullName, Standing> = statics
         .map(|(pod, _)| (FullName::of(&pod), Standing::Successor(pod)))
-        .collect();
+        .collect_map();
     for AtWork {
         full_name,
         pod,

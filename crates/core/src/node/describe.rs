@@ -14,6 +14,7 @@ use crate::api::core::{
 };
 use crate::api::meta::ObjectMeta;
 use crate::api::{Timestamp, keys};
+use crate::small::{SmallCollect, SmallSort};
 
 /// Most images listed: upstream's `nodeStatusMaxImages`. They are the largest part of a Node.
 const IMAGES_MAX: usize = 50;
@@ -149,7 +150,7 @@ fn quantities(amounts: &Amounts, pods: usize) -> BTreeMap<String, ApiQuantity> {
     ]
     .into_iter()
     .map(|(resource, text)| (resource.to_owned(), ApiQuantity(text)))
-    .collect()
+    .collect_map()
 }
 
 /// `InternalIP`s, then the machine's name, as upstream orders them.
@@ -192,7 +193,7 @@ fn images(facts: &NodeFacts) -> Vec<ContainerImage> {
         .iter()
         .filter(|image| !image.names.is_empty())
         .collect();
-    images.sort_by_key(|image| (Reverse(image.size_bytes), &image.names));
+    images.small_sort_by_key(|image| (Reverse(image.size_bytes), &image.names));
     images
         .into_iter()
         .take(IMAGES_MAX)

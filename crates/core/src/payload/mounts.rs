@@ -1,6 +1,7 @@
 //! Mount points inside volumes: a volume that is mounted read-only must hold them beforehand.
 
 use crate::api::Pod;
+use crate::small::SmallSort;
 use crate::spec;
 
 /// Paths inside the volume at which containers mount something else, without those below another
@@ -15,7 +16,7 @@ pub fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<String> {
         let mut all: Vec<Vec<&str>> = mounts().map(|mount| parts(&mount.mount_path)).collect();
         // A path that climbs could lead out of the volume.
         all.retain(|path| !path.contains(&".."));
-        all.sort();
+        all.small_sort();
         for own in mounts().filter(|mount| mount.name == volume) {
             // The mount shows only a part of the volume.
             if [&own.sub_path, &own.sub_path_expr]
@@ -39,7 +40,7 @@ pub fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<String> {
             found.extend(below.iter().map(|inside| inside.join("/")));
         }
     }
-    found.sort();
+    found.small_sort();
     found.dedup();
     found
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::api::{Pod, keys};
 use crate::objects::Config;
+use crate::small::SmallCollect;
 
 /// A pod, with the data of the objects that are a part of its version.
 pub type Version<'a> = (&'a Pod, Option<&'a Config>);
@@ -57,7 +58,7 @@ fn author_fields((pod, config): Version<'_>) -> Value {
     let annotations = pod.metadata.annotations.iter().flatten();
     let annotations: BTreeMap<_, _> = annotations
         .filter(|(key, _)| !key.starts_with(CONFIG_PREFIX) && !OF_WORKLOAD.contains(&key.as_str()))
-        .collect();
+        .collect_map();
     let mut metadata = serde_json::Map::new();
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), json(&annotations));
@@ -82,7 +83,7 @@ fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Op
     }
     match (old, new) {
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
-            let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect_set();
             for key in keys {
                 let path = match (path, key.contains(['.', '/'])) {
                     (path, true) => format!("{path}[{key}]"),
@@ -97,7 +98,7 @@ fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Op
             match (old, new) {
                 (Some(old), Some(new)) => {
                     let known = paths.len();
-                    let names: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+                    let names: BTreeSet<_> = old.keys().chain(new.keys()).collect_set();
                     for name in names {
                         let path = format!("{path}[{name}]");
                         let (old, new) = (old.get(name), new.get(name));

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Cause, History, Outcome, Revision, RolloutStrategy, Settings};
 use crate::api::{FullName, Pod, PodUid, keys};
 use crate::objects::Config;
+use crate::small::SmallSort;
 
 mod command;
 mod steps;
@@ -275,7 +276,7 @@ fn rolling(members: &[Member], (surge, unavailable): (u32, u32)) -> Vec<Turn> {
     let mut under_way: Vec<&Member> = members.iter().filter(|m| m.is_under_way()).collect();
     let mut missing: Vec<&Member> = members.iter().filter(|m| !m.is_available()).collect();
     let mut order: Vec<usize> = (0..members.len()).collect();
-    order.sort_by_key(|at| (members[*at].is_available(), members[*at].number));
+    order.small_sort_by_key(|at| (members[*at].is_available(), members[*at].number));
     let mut turns = vec![Turn::Now; members.len()];
     for at in order {
         let member = &members[at];
@@ -308,7 +309,7 @@ fn rolling(members: &[Member], (surge, unavailable): (u32, u32)) -> Vec<Turn> {
 /// From the highest number to the lowest, as long as not too many are unavailable.
 fn ordered(members: &[Member], partition: i32, limit: u32) -> Vec<Turn> {
     let mut order: Vec<usize> = (0..members.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(members[*at].number));
+    order.small_sort_by_key(|at| std::cmp::Reverse(members[*at].number));
     let mut missing: Vec<&Member> = Vec::new();
     let mut turns = vec![Turn::Now; members.len()];
     for at in order {

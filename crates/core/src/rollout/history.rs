@@ -13,6 +13,7 @@ use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
 use crate::clock::since;
 use crate::desired::{Origin, SourcePod};
 use crate::objects::Config;
+use crate::small::SmallCollect;
 use crate::spec;
 
 /// Most revisions of a pod that are kept.
@@ -172,7 +173,7 @@ impl History {
         let healthy = target.as_ref().and_then(|uid| self.last_healthy(uid));
         let current = self.current.as_ref().map(|(uid, _)| uid.clone());
         let needed = [current, self.newest.clone(), target, healthy];
-        needed.into_iter().flatten().collect()
+        needed.into_iter().flatten().collect_set()
     }
 
     /// The images of the revisions that may still be started.
@@ -184,7 +185,7 @@ impl History {
             .filter_map(|uid| self.get(uid))
             .flat_map(|revision| spec::image_names(&revision.pod))
             .map(ToOwned::to_owned)
-            .collect()
+            .collect_set()
     }
 
     /// Takes in what the source wants now. An edit is a new attempt, also of what failed before,

@@ -6,6 +6,7 @@ use super::{Cause, Decision, Outcome, Phase, Updates, beside_pod, progress_deadl
 use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, keys};
 use crate::desired::SourcePod;
+use crate::small::SmallSort;
 
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;
@@ -178,7 +179,7 @@ pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<Strin
         Some(format!("{namespace}/{name}: {word}: {reason}: {message}"))
     };
     let mut lines: Vec<String> = pods.filter_map(line).collect();
-    lines.sort();
+    lines.small_sort();
     lines
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Member, StatefulSet, turns};
 use crate::api::Timestamp;
+use crate::small::SmallCollect;
 
 /// The order in which pods start and stop: the ordinals of each step. A step begins once the pods of
 /// those before are Ready, or have stopped.
@@ -22,7 +23,7 @@ pub fn steps(set: &StatefulSet, there: &BTreeSet<i32>) -> Steps {
     // Ready for longer than anybody waits.
     let (ready, now) = (Member::Started(Some(Timestamp::MIN)), Timestamp::MAX);
     let mut members: BTreeMap<i32, Member> =
-        there.iter().map(|ordinal| (*ordinal, ready)).collect();
+        there.iter().map(|ordinal| (*ordinal, ready)).collect_map();
     let mut found = Steps::default();
     loop {
         let runs = turns(set, &members, now).runs;

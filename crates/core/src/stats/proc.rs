@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cgroup::{Cpu, Memory, TICK_NANOS};
 use crate::api::Timestamp;
+use crate::small::SmallCollect;
 
 /// Interfaces that are no network of a pod or node: loopback, and what the Engine and CNI make
 /// for pods.
@@ -106,7 +107,7 @@ pub fn meminfo(text: &str) -> BTreeMap<&str, u64> {
             let kilobytes: u64 = kilobytes.trim().parse().ok()?;
             Some((key, kilobytes.saturating_mul(1024)))
         })
-        .collect()
+        .collect_map()
 }
 
 /// Memory of the machine, of a `/proc/meminfo` and a `/proc/vmstat`.
@@ -155,7 +156,7 @@ pub fn devices(partitions: &str) -> BTreeMap<(u32, u32), String> {
             let device = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
             Some((device, words.nth(1)?.to_owned()))
         })
-        .collect()
+        .collect_map()
 }
 
 /// The upper directory of an overlay file system at `/`, of a process's

@@ -12,6 +12,7 @@ use crate::spec;
 
 use super::user::user;
 use super::{StatusInput, runs_again, time};
+use crate::small::SmallSort;
 
 /// The prefix of image ids, which no name has.
 const IMAGE_ID: &str = "sha256:";
@@ -37,7 +38,7 @@ pub(super) fn init_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatu
 pub(super) fn app_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
     let previous = input.before().and_then(|s| s.container_statuses.as_deref());
     let mut statuses = statuses(input, previous, |role| role == Role::App);
-    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses.small_sort_by(|a, b| a.name.cmp(&b.name));
     statuses
 }
 
@@ -55,7 +56,7 @@ pub(super) fn ephemeral_statuses(input: &StatusInput<'_>) -> Vec<core::Container
             status
         })
         .collect();
-    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses.small_sort_by(|a, b| a.name.cmp(&b.name));
     statuses
 }
 

@@ -13,6 +13,7 @@ use crate::desired::SourceWorkload;
 use crate::names::manifest_name;
 use crate::rollout::group::number;
 use crate::rollout::{History, Revision, is_rollout_annotation};
+use crate::small::SmallSort;
 
 /// A version of a workload.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +53,7 @@ pub fn revisions<'a>(
         of_it.min_by_key(|(history, pod)| (history.newest.is_none(), number(manifest_name(pod))));
     let mut known: Vec<&Revision> =
         first.map_or(vec![], |(first, _)| first.revisions.iter().collect());
-    known.sort_by_key(|revision| revision.number);
+    known.small_sort_by_key(|revision| revision.number);
     let mut all: Vec<(WorkloadRevision, Vec<&str>, &Pod)> = Vec::new();
     for revision in known {
         let (Some(template), hash) = (&revision.template, template_hash(&revision.pod)) else {

@@ -17,6 +17,7 @@ use crate::api::meta::ObjectMeta;
 use crate::api::{Pod, keys};
 use crate::path::Path;
 use crate::rollout::group::{UpdatePolicy, Updates};
+use crate::small::SmallCollect;
 use crate::stateful::StatefulSet;
 
 /// Word for pods that start and stop one after the other.
@@ -134,7 +135,7 @@ pub(crate) fn take_identity(
 ) {
     let name = format!("{set}-{ordinal}");
     let service = spec.service_name.as_deref().filter(|name| !name.is_empty());
-    let of_claims: BTreeMap<&str, String> = volumes(spec, set, ordinal).collect();
+    let of_claims: BTreeMap<&str, String> = volumes(spec, set, ordinal).collect_map();
     let own = pod.metadata.labels.get_or_insert_default();
     for (key, value) in labels(name.clone(), ordinal) {
         own.insert(key.to_owned(), value);
@@ -192,7 +193,7 @@ pub(crate) fn given(spec: &StatefulSetSpec, pod: &Pod, at: &Path) -> impl Iterat
     let claims = spec.volume_claim_templates.iter().flatten();
     let claims: BTreeSet<&str> = claims
         .map(|template| template.metadata.name.as_deref().unwrap_or_default())
-        .collect();
+        .collect_set();
     let volumes = pod
         .spec
         .iter()

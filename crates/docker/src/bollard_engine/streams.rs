@@ -31,6 +31,7 @@ use crate::engine::{
 use crate::logs::FrameDecoder;
 use crate::operation::Operation;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_runtime::{LogChunk, LogOptions, LogSource};
 
 /// Largest error text read from an answer, in bytes.
@@ -238,7 +239,7 @@ fn registry_auth(auth: &RegistryAuth) -> String {
         ("serveraddress", &auth.server),
     ];
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
-    let given: BTreeMap<_, _> = given.copied().collect();
+    let given: BTreeMap<_, _> = given.copied().collect_map();
     URL_SAFE.encode(json!(given).to_string())
 }
 

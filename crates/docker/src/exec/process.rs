@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use mirrorlet_core::small::SmallCollect;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How often the processes are looked through: what is killed may have started others meanwhile.
@@ -77,7 +78,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, Proc> {
             let stat = fs::read(proc.join(format!("{pid}/stat"))).ok()?;
             Some((pid, Proc::parse(&String::from_utf8_lossy(&stat))?))
         })
-        .collect()
+        .collect_map()
 }
 
 /// Whether a process is in the control group of a container: its path holds the container's id

@@ -22,6 +22,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::credentials::{PullSecrets, RegistryAuth, SecretUse, credential_hash};
 use mirrorlet_core::image_access::{Access, Known, PulledRecord, Verdict, Verification, verdict};
 use mirrorlet_core::reference::Reference;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 /// Most pulls without a known end that are remembered; those of all pods of a full node fit in.
@@ -218,7 +219,7 @@ impl ImageAccess {
 
     /// Forgets the images that are gone, unless they came after `listed_at`.
     pub(super) async fn prune(&self, listed: &[ImageSummary], listed_at: Timestamp) {
-        let there: BTreeSet<&str> = listed.iter().map(|image| image.id.as_str()).collect();
+        let there: BTreeSet<&str> = listed.iter().map(|image| image.id.as_str()).collect_set();
         let ((), written) = self
             .change(|remembered| {
                 let stays = |id: &String, record: &mut PulledRecord| {

@@ -29,6 +29,7 @@ use mirrorlet_core::api::report::ImageGcReport;
 use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageLedger, SeenImage};
 use mirrorlet_core::reference::Reference;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};
 use mirrorlet_host::volume::HostFiles;
 
@@ -299,7 +300,7 @@ impl ImageGc {
             .iter()
             .map(|image| image.parent_id.as_str())
             .filter(|parent| !parent.is_empty())
-            .collect();
+            .collect_set();
         let needed: BTreeSet<String> = self.options.needed.borrow().clone();
         let parse = |name: &String| Reference::parse(name).ok();
         let needed_names: Vec<Reference> = needed.iter().filter_map(parse).collect();

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::noted::NotedFile;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::reference::Reference;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 /// An image that was pulled.
@@ -60,7 +61,7 @@ impl PulledImages {
         listed: &[ImageSummary],
         listed_at: Timestamp,
     ) -> BTreeMap<String, Timestamp> {
-        let there: BTreeSet<&str> = listed.iter().map(|image| image.id.as_str()).collect();
+        let there: BTreeSet<&str> = listed.iter().map(|image| image.id.as_str()).collect_set();
         let mut ours = BTreeMap::new();
         self.change(|images| {
             images.retain(|id, pulled| there.contains(id.as_str()) || pulled.at >= listed_at);
@@ -95,7 +96,7 @@ fn has_only(image: &ImageSummary, names: &BTreeSet<String>) -> bool {
     let repositories: BTreeSet<String> = names
         .iter()
         .filter_map(|name| Some(parsed(name)?.repository()))
-        .collect();
+        .collect_set();
     let tags = named(&image.repo_tags);
     let digests = named(&image.repo_digests);
     tags.map(parsed)

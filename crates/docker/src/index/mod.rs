@@ -24,6 +24,7 @@ use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::{
     ByHand, ContainerState, ContainerStatus, Hand, PodStatus, RunningPod, SandboxStatus,
 };
+use mirrorlet_core::small::SmallSort;
 pub(crate) use record::Record;
 use record::{
     advance_by_list, from_summary, listed_state, merge_inspect, needs_address, needs_ending,
@@ -359,7 +360,7 @@ impl Index {
                 pod
             })
             .collect();
-        pods.sort_by(|a, b| {
+        pods.small_sort_by(|a, b| {
             b.created_at
                 .cmp(&a.created_at)
                 .then_with(|| a.uid.cmp(&b.uid))
@@ -378,7 +379,7 @@ fn attempt(ours: &OurContainer) -> u32 {
 
 /// Builds the seeds' `PodStatus` of one pod from its records, newest instances first.
 pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
-    records.sort_by(|a, b| {
+    records.small_sort_by(|a, b| {
         (attempt(&b.ours), b.created_at, &b.id).cmp(&(attempt(&a.ours), a.created_at, &a.id))
     });
     let mut status = PodStatus::empty(uid.clone());

@@ -17,6 +17,7 @@ use super::super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::observed::{ByHand, ContainerState, Hand};
+use mirrorlet_core::small::SmallSort;
 
 /// Longest time between the end of a container and its next start by the same `docker restart`, on
 /// a slow Engine; only the words for it depend on this.
@@ -348,7 +349,7 @@ fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
         .filter_map(|ip| ip.as_deref())
         .filter_map(|ip| ip.parse().ok())
         .collect();
-    ips.sort();
+    ips.small_sort();
     ips.dedup();
     ips
 }

@@ -20,6 +20,7 @@ use super::super::translate::{Kind, LedPort, led_ports};
 use super::holds::Holds;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, Detour, Forward};
 use mirrorlet_runtime::{ServingPods, SyncError, SyncErrorReason};
@@ -309,7 +310,7 @@ fn forwards(
         let serving = pods.serving.get(&sandbox.full_name);
         !pods.beside.contains(&sandbox.uid) && !serving.is_some_and(|pod| is_published(pod))
     });
-    sandboxes.sort_by(|a, b| {
+    sandboxes.small_sort_by(|a, b| {
         (&a.full_name, a.created_at, &a.uid).cmp(&(&b.full_name, b.created_at, &b.uid))
     });
     let mut chosen: BTreeMap<&FullName, &LedSandbox> = BTreeMap::new();
@@ -324,7 +325,7 @@ fn forwards(
     chosen
         .into_values()
         .flat_map(|sandbox| sandbox.forwards.clone())
-        .collect()
+        .collect_set()
 }
 
 #[cfg(test)]

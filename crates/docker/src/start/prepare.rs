@@ -26,6 +26,7 @@ use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::resources::of_pod;
 use mirrorlet_core::rollout::is_beside;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_runtime::{PodCheck, SyncError, SyncErrorReason};
@@ -322,7 +323,7 @@ fn ports_to_bind(pod: &Pod, replaces: Option<&Pod>) -> BTreeSet<HostPort> {
     ports(pod)
         .into_iter()
         .filter(|port| !is_held(port))
-        .collect()
+        .collect_set()
 }
 
 /// The first of the host's ports that is taken, as far as this process sees the host's network.

@@ -21,6 +21,7 @@ use super::{
     ConfigError, EngineFacts, NodeFacts, Request, compute_dns, compute_hostname, labels, names,
     resources, security,
 };
+use mirrorlet_core::small::SmallCollect;
 
 /// Size of `/dev/shm`, the same whatever the daemon's default is.
 pub const SHM_SIZE: i64 = 64 << 20;
@@ -226,6 +227,6 @@ fn ports_beside(pod: &Pod, gateway: Option<Ipv4Addr>) -> (Option<Vec<String>>, O
     if bindings.is_empty() {
         return (None, None);
     }
-    let exposed: BTreeSet<String> = bindings.keys().cloned().collect();
+    let exposed: BTreeSet<String> = bindings.keys().cloned().collect_set();
     (Some(exposed.into_iter().collect()), Some(bindings))
 }

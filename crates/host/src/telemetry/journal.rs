@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use super::refs::RefManager;
 use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
 use mirrorlet_core::events::{EventType, Happening, node_ref, pod_ref};
+use mirrorlet_core::small::SmallSort;
 
 /// Most entries kept of one full name.
 const STORY_MAX: usize = 200;
@@ -253,7 +254,7 @@ impl Journal {
             .flat_map(|story| story.entries.iter().rev().take_while(new))
             .cloned()
             .collect();
-        entries.sort_by_key(|entry| entry.number);
+        entries.small_sort_by_key(|entry| entry.number);
         entries
     }
 

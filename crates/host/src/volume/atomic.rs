@@ -25,6 +25,7 @@ use mirrorlet_core::payload::Payload;
 
 use super::{Result, VolumeError, files, set_mode};
 use crate::random;
+use mirrorlet_core::small::SmallSort;
 
 /// The link to the files in force.
 const DATA: &str = "..data";
@@ -314,7 +315,7 @@ fn entries(dir: &Path) -> Result<Vec<(PathBuf, std::ffi::OsString)>> {
         let entry = entry.map_err(fail)?;
         found.push((entry.path(), entry.file_name()));
     }
-    found.sort();
+    found.small_sort();
     Ok(found)
 }
 

@@ -6,6 +6,7 @@
 //! undo what others write. An Engine without systemd never removes a pod's cgroup. Removing one is
 //! `rmdir`, which the kernel refuses while anything runs in it.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -208,10 +209,10 @@ fn slice_unit(limits: CgroupLimits) -> String {
     if let Some(quota) = limits.cpu_quota {
         // Percent of one CPU, to two places.
         let parts = quota.saturating_mul(10_000) / QUOTA_PERIOD;
-        text += &format!("CPUQuota={}.{:02}%\n", parts / 100, parts % 100);
+        let _ = writeln!(text, "CPUQuota={}.{:02}%", parts / 100, parts % 100);
     }
     if let Some(bytes) = limits.memory {
-        text += &format!("MemoryMax={bytes}\n");
+        let _ = writeln!(text, "MemoryMax={bytes}");
     }
     text
 }

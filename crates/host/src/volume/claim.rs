@@ -23,6 +23,7 @@ use super::{
     Result, VolumeError, VolumeManager, checked_name, empty_dir, files, host_path, make_dir,
     set_up_failed,
 };
+use mirrorlet_core::small::SmallCollect;
 
 /// Mode of a volume for a pod without an fsGroup: its users are unknown, as an emptyDir's.
 const MODE: u32 = 0o777;
@@ -207,7 +208,7 @@ fn noted(paths: &PodPaths) -> BTreeMap<String, ClaimNote> {
             let name = entry.file_name().into_string().ok()?;
             Some((name, read(&entry.path())?))
         })
-        .collect()
+        .collect_map()
 }
 
 fn read(path: &Path) -> Option<ClaimNote> {

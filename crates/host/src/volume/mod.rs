@@ -37,6 +37,7 @@ mod trial;
 mod values;
 
 use cgroup::Cgroups;
+use mirrorlet_core::small::SmallSort;
 use tmpfs::Limits;
 
 pub use claim::ClaimVolume;
@@ -418,7 +419,7 @@ impl VolumeManager {
                 uids.push(PodUid::from(name));
             }
         }
-        uids.sort();
+        uids.small_sort();
         Ok(uids)
     }
 

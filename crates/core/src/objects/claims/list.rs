@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Bound, ClaimName, Claims, EngineVolume, Place};
 use crate::api::report::{VolumeReport, VolumeState};
+use crate::small::SmallSort;
 
 impl Claims<'_> {
     /// A report of each volume that a claim is bound to, and of each that was `created` for a claim
@@ -59,7 +60,7 @@ impl Claims<'_> {
             ..report(claim, &volume.name)
         });
         let mut volumes: Vec<VolumeReport> = bound.chain(unbound).collect();
-        volumes.sort_by(|a, b| {
+        volumes.small_sort_by(|a, b| {
             let key = |v: &VolumeReport| (v.namespace.clone(), v.claim.clone(), v.name.clone());
             key(a).cmp(&key(b))
         });

@@ -3,6 +3,7 @@
 use super::{Key, Member, is_failed};
 use crate::api::FullName;
 use crate::rollout::{Command, Outcome, Refused};
+use crate::small::SmallSort;
 
 /// Has all pods of a workload obey a command. Returns the number of the revision concerned, of the
 /// pod with the lowest number that obeyed.
@@ -10,7 +11,7 @@ use crate::rollout::{Command, Outcome, Refused};
 /// # Errors
 /// It would change none of them.
 pub fn obey_all(members: &mut [Member], command: &Command) -> Result<u64, Refused> {
-    members.sort_by_key(|member| member.number);
+    members.small_sort_by_key(|member| member.number);
     let command_of = match command {
         Command::Undo { to_revision } => undo_of(members, *to_revision)?,
         other => {

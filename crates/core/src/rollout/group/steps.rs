@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Member, Turn, Updates, turns};
 use crate::api::{FullName, Timestamp};
 use crate::rollout::{Cause, Outcome, Revision};
+use crate::small::SmallSort;
 
 /// The order of an update.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -56,7 +57,7 @@ pub fn steps(
                 .for_each(Member::settle);
             continue;
         }
-        step.sort_by_key(|member| member.number);
+        step.small_sort_by_key(|member| member.number);
         found
             .steps
             .push(step.iter().map(|member| member.name.clone()).collect());
