@@ -366,8 +366,8 @@ async fn resources_and_security_reach_the_kernel() {
 /// The memory limit of the pod's own cgroup, in bytes, if it has one.
 fn memory_limit_of_pod(uid: &str) -> Option<u64> {
     let files = [
-        format!("memory/mirrorlet/pod{uid}/memory.limit_in_bytes"),
-        format!("mirrorlet/pod{uid}/memory.max"),
+        format!("memory/mirrorlet/burstable/pod{uid}/memory.limit_in_bytes"),
+        format!("mirrorlet/burstable/pod{uid}/memory.max"),
     ];
     let read = |file: &String| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok();
     files.iter().find_map(read)?.trim().parse().ok()
@@ -394,9 +394,10 @@ async fn the_resources_of_a_pod_hold_for_its_containers_together() {
 "#,
     )
     .await;
+    // It requests what its containers do, which is less than its limit.
     let limits = ["first", "second"].map(|name| {
         let host = bed.inspect(&bed.running_id(name))["HostConfig"].clone();
-        let parent = format!("/mirrorlet/pod{}", report.uid);
+        let parent = format!("/mirrorlet/burstable/pod{}", report.uid);
         assert_eq!(host["CgroupParent"], parent.as_str());
         host["Memory"].as_u64()
     });
