@@ -33,14 +33,19 @@ impl<T> SmallSort for [T] {
     type Item = T;
 
     fn small_sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) {
-        let order = order(self.len(), &|a, b| compare(&self[a], &self[b]));
-        for at in 0..order.len() {
-            let mut from = order[at];
-            // The item of an earlier place was swapped to where that place's came from.
-            while from < at {
-                from = order[from];
+        let mut order = order(self.len(), &|a, b| compare(&self[a], &self[b]));
+        for start in 0..order.len() {
+            // The item of each place goes on to the place that its own comes from, until one has the
+            // first again.
+            let mut at = start;
+            loop {
+                let from = std::mem::replace(&mut order[at], at);
+                if from == start {
+                    break;
+                }
+                self.swap(at, from);
+                at = from;
             }
-            self.swap(at, from);
         }
     }
 }

@@ -11,6 +11,7 @@ mod answer;
 mod body;
 mod debug;
 mod deletes;
+mod events;
 mod files;
 mod garbage;
 mod held;
@@ -126,10 +127,11 @@ struct Api {
     streams: Shared,
 }
 
-/// Limits how many watch.
+/// What all that watch share; limits how many they are.
 #[derive(Clone)]
 struct Watches {
     places: Arc<Semaphore>,
+    lines: events::Lines,
     cancel: CancellationToken,
 }
 
@@ -196,6 +198,7 @@ impl EmbeddedApi {
                 writing: Arc::default(),
                 watches: Watches {
                     places: Arc::new(Semaphore::new(WATCHES_MAX)),
+                    lines: events::Lines::default(),
                     cancel: cancel.clone(),
                 },
                 streams: Shared::new(parts.view, parts.stats, parts.metrics, cancel.clone()),

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::answer::{self, Form};
+use super::events::{self, Lines};
 use super::store::{Changes, Store};
 use super::{Asked, Watches, leases};
 
@@ -100,6 +101,7 @@ struct Watching {
     form: Form,
     /// Changes up to this revision were sent, or are waiting.
     revision: u64,
+    lines: Lines,
     waiting: VecDeque<Bytes>,
     until: Instant,
     bookmarks: bool,
@@ -149,6 +151,7 @@ fn watch(
         selector,
         form,
         revision,
+        lines: watches.lines.clone(),
         waiting: VecDeque::new(),
         until: now + lasts.min(WATCH_MAX),
         bookmarks: options.bookmarks,
@@ -243,7 +246,10 @@ impl Watching {
 
     fn send(&mut self, kind: ChangeKind, object: &Arc<Value>) {
         let value = match self.form {
-            Form::Whole => (**object).clone(),
+            Form::Whole => {
+                self.waiting.extend(self.lines.of(kind, object));
+                return;
+            }
             Form::Partial => meta::partial(object),
             Form::Table(include) => {
                 let columns = !std::mem::replace(&mut self.has_columns, true);
@@ -275,10 +281,6 @@ impl Watching {
     }
 
     fn push(&mut self, kind: &str, object: &Value) {
-        let event = json!({"type": kind, "object": object});
-        if let Ok(mut line) = serde_json::to_vec(&event) {
-            line.push(b'\n');
-            self.waiting.push_back(line.into());
-        }
+        self.waiting.extend(events::line(kind, object));
     }
 }
