@@ -23,7 +23,7 @@ pub const CGROUP_ROOT: &str = "mirrorlet";
 /// Period of CPU quotas in microseconds.
 pub const QUOTA_PERIOD: i64 = 100_000;
 
-/// What the kernel is told of the resources of a container, or of all containers of a pod together.
+/// The limits and shares of a cgroup: that of a container, or of all containers of a pod together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CgroupLimits {
     /// CPU shares.

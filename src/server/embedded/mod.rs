@@ -127,7 +127,7 @@ struct Api {
     streams: Shared,
 }
 
-/// What all that watch share; limits how many they are.
+/// The state that all watches share; it limits their number.
 #[derive(Clone)]
 struct Watches {
     places: Arc<Semaphore>,

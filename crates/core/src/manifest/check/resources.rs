@@ -11,7 +11,7 @@ use crate::manifest::problems::Problems;
 use crate::path::Path;
 use crate::resources::{CPU, MEMORY, container_requests, limit, limit_in, request_in};
 
-/// What asks for resources, and those it can ask for here.
+/// A kind of object that requests resources, and the names of those that it may request.
 type Asker = (&'static str, &'static [&'static str]);
 const CONTAINER: Asker = ("a container", &[CPU, MEMORY, "ephemeral-storage"]);
 const POD: Asker = ("a pod", &[CPU, MEMORY]);
