@@ -17,6 +17,7 @@ use super::super::translate::{
     sandbox_request,
 };
 use super::images::of_image;
+use super::sandbox::sandbox_error;
 use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp};
@@ -209,7 +210,7 @@ impl Starter {
         };
         let in_use = self.networks.port_in_use(at.port(), protocol).await;
         let field = || fields::host_port(pod, i32::from(at.port()), protocol);
-        Err(SyncError::new(SyncErrorReason::CreatePodSandboxError, in_use).of_field(field))
+        Err(sandbox_error(in_use).of_field(field))
     }
 
     /// Fails where the pod's sandbox could not be created.
@@ -223,7 +224,6 @@ impl Starter {
             self.remains.remove_cgroups(&PodUid::of(pod)).await;
         }
         let gateway = self.gateway_of(pod).await?;
-        let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);
         let request = sandbox_request(&SandboxInput {
             owner: &self.containers.owner,
             pod,
@@ -236,7 +236,7 @@ impl Starter {
         });
         request
             .map(|_| ())
-            .map_err(|error| refused(error.to_string()))
+            .map_err(|error| sandbox_error(error.to_string()))
     }
 
     /// Fails where a container of the pod could not be created from that image.

@@ -21,7 +21,7 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 /// Reason of the note that a pod's host port is somebody else's.
 const HOST_PORT_CONFLICT: &str = "HostPortConflict";
 
-fn sandbox_error(message: String) -> SyncError {
+pub(super) fn sandbox_error(message: String) -> SyncError {
     SyncError::new(SyncErrorReason::CreatePodSandboxError, message)
 }
 
