@@ -187,6 +187,16 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// Thousandths of a unit as the API writes them: whole units where they are some.
+#[must_use]
+pub fn milli_text(milli: u64) -> String {
+    if milli.is_multiple_of(1000) {
+        (milli / 1000).to_string()
+    } else {
+        format!("{milli}m")
+    }
+}
+
 /// A number with the largest binary suffix that leaves a whole number.
 #[must_use]
 pub fn binary_text(units: u64) -> String {

@@ -7,7 +7,7 @@ use crate::api::core::{
     PodSpec, PodStatus, Probe, Secret, Toleration, Volume,
 };
 use crate::api::meta::ObjectMeta;
-use crate::api::quantity::{Quantity, binary_text};
+use crate::api::quantity::{Quantity, binary_text, milli_text};
 use crate::api::{ByteString, NodeName, Pod, PodUid, keys};
 use crate::desired::PodSource;
 use crate::reference::Reference;
@@ -74,13 +74,11 @@ fn default_pod_requests(pod: &mut Pod) {
 
 /// An amount as the API writes it.
 fn api_quantity(resource: &str, amount: Quantity) -> ApiQuantity {
-    let milli = amount.milli_ceil();
+    let number = |number| u64::try_from(number).unwrap_or_default();
     ApiQuantity(if resource == MEMORY {
-        binary_text(u64::try_from(amount.ceil()).unwrap_or_default())
-    } else if milli % 1000 == 0 {
-        (milli / 1000).to_string()
+        binary_text(number(amount.ceil()))
     } else {
-        format!("{milli}m")
+        milli_text(number(amount.milli_ceil()))
     })
 }
 

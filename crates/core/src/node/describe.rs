@@ -13,6 +13,7 @@ use crate::api::core::{
     NodeFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use crate::api::meta::ObjectMeta;
+use crate::api::quantity::milli_text;
 use crate::api::{Timestamp, keys};
 use crate::small::{SmallCollect, SmallSort};
 
@@ -134,16 +135,12 @@ fn daemon_endpoints(port: u16) -> NodeDaemonEndpoints {
 }
 
 fn quantities(amounts: &Amounts, pods: usize) -> BTreeMap<String, ApiQuantity> {
-    let cpu = match amounts.cpu_milli {
-        milli if milli % 1000 == 0 => (milli / 1000).to_string(),
-        milli => format!("{milli}m"),
-    };
     let bytes = |bytes: u64| match bytes {
         bytes if bytes > 0 && bytes % 1024 == 0 => format!("{}Ki", bytes / 1024),
         bytes => bytes.to_string(),
     };
     [
-        ("cpu", cpu),
+        ("cpu", milli_text(amounts.cpu_milli)),
         ("memory", bytes(amounts.memory_bytes)),
         ("ephemeral-storage", bytes(amounts.ephemeral_storage_bytes)),
         ("pods", pods.to_string()),
