@@ -156,11 +156,10 @@ impl FileSource {
                 // Cancel safety: a wake-up or a request not taken here stays stored.
                 tokio::select! {
                     () = changes.come() => {
-                        changes.settle(self.settle).await;
+                        self.settle(&changes, &mut refreshes).await;
                         break;
                     }
                     () = refreshes.requested() => {
-                        // The API renames whole files in, and waits for this look to answer.
                         if self.source != PodSource::Embedded {
                             changes.settle(self.settle).await;
                         }
@@ -173,6 +172,16 @@ impl FileSource {
                     () = sleep_until(next) => break,
                 }
             }
+        }
+    }
+
+    /// Waits until the directory is quiet. A write of the embedded API ends the wait: the API renames
+    /// whole files in, and its client waits for the look.
+    async fn settle(&self, changes: &Changes, refreshes: &mut Refreshes) {
+        // Cancel safety: what settling has taken note of is looked at now.
+        tokio::select! {
+            () = changes.settle(self.settle) => {}
+            () = refreshes.requested(), if self.source == PodSource::Embedded => {}
         }
     }
 

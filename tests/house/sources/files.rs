@@ -7,8 +7,8 @@ use std::time::Duration;
 use mirrorlet::source::files::FileSource;
 use mirrorlet::source::{SourceReader, source};
 use mirrorlet::store::refresh::{RefreshHandle, refreshes};
-use mirrorlet_core::desired::SourceState;
-use mirrorlet_host::disk::NEXT_DOOR;
+use mirrorlet_core::desired::{PodSource, SourceState};
+use mirrorlet_host::disk::{self, NEXT_DOOR};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,19 @@ struct Bench {
     task: JoinHandle<()>,
 }
 
+/// The source of the manifest directory below a path.
+fn files(path: &Path) -> FileSource {
+    FileSource {
+        source: PodSource::File,
+        directory: path.join("manifests"),
+        root: path.join("root"),
+        node_name: "node".into(),
+        settle: Duration::from_millis(25),
+        // Never within a test: whatever is noticed is noticed by inotify.
+        rescan_period: Duration::from_hours(1),
+    }
+}
+
 impl Bench {
     /// Starts on a directory prepared by `prepare`; `manifests` exists then.
     fn start(prepare: impl FnOnce(&Path)) -> Self {
@@ -35,15 +48,11 @@ impl Bench {
     }
 
     fn start_in(temp: TempDir) -> Self {
-        let files = FileSource {
-            source: mirrorlet_core::desired::PodSource::File,
-            directory: temp.path().join("manifests"),
-            root: temp.path().join("root"),
-            node_name: "node".into(),
-            settle: Duration::from_millis(25),
-            // Never within a test: whatever is noticed is noticed by inotify.
-            rescan_period: Duration::from_hours(1),
-        };
+        let files = files(temp.path());
+        Self::start_source(temp, files)
+    }
+
+    fn start_source(temp: TempDir, files: FileSource) -> Self {
         let (writer, reader) = source(files.name());
         let (refresh, refreshes) = refreshes();
         let cancel = CancellationToken::new();
@@ -131,6 +140,34 @@ async fn after_a_refresh_a_file_that_was_saved_is_read() {
         let pods = &state.set().unwrap().pods;
         let containers = &pods[0].pod.spec.as_ref().unwrap().containers;
         assert_eq!(containers[0].image.as_deref(), Some(image));
+    }
+}
+
+#[tokio::test]
+async fn a_write_of_the_embedded_api_does_not_wait_until_the_directory_is_quiet() {
+    let temp = tempfile::tempdir().unwrap();
+    let stored = temp.path().join("manifests/default/pods");
+    fs::create_dir_all(&stored).unwrap();
+    let source = FileSource {
+        source: PodSource::Embedded,
+        // Whoever waits for that waits in vain.
+        settle: Duration::from_hours(1),
+        ..files(temp.path())
+    };
+    let bench = Bench::start_source(temp, source);
+    for image in ["a:1", "a:2", "a:3"] {
+        // A person edits a file, and the source waits for the end of that.
+        fs::write(stored.join("db.yaml"), pod("db", image)).unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        disk::replace(&stored.join("web.yaml"), pod("web", image).as_bytes()).unwrap();
+        let taken_in = tokio::time::timeout(PATIENCE, bench.refresh.refresh());
+        taken_in.await.unwrap();
+        let state = bench.reader.state.get();
+        let pods = state.set().unwrap().pods.iter();
+        let images: Vec<_> = pods
+            .map(|pod| pod.pod.spec.as_ref().unwrap().containers[0].image.clone())
+            .collect();
+        assert_eq!(images, [Some(image.to_owned()), Some(image.to_owned())]);
     }
 }
 
