@@ -3,19 +3,23 @@
 //!
 //! Upstream: `client-go/tools/record/events_cache.go` (`EventCorrelator`), with its constants.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::recent::Recent;
-use super::{Happening, make_event};
+use super::recent::{Fingerprint, Recent};
+use super::{Happening, event_name, make_event};
 use crate::api::meta::Time;
 use crate::api::{Timestamp, core};
 use crate::clock::elapsed;
 
 /// Keys remembered of each kind; upstream's `maxLruCacheEntries`.
 const REMEMBERED: usize = 4096;
+/// How long a written event is remembered after its last repeat. By then the API server has deleted
+/// it, so the next one is new; upstream, which remembers it, writes it again, too.
+///
+/// Upstream: `--event-ttl` of kube-apiserver.
+const WRITTEN_FOR: Duration = Duration::from_hours(1);
 /// Distinct messages of one reason from which on they are combined.
 const SIMILAR_MAX: usize = 10;
 /// How long similar ones count together.
@@ -62,14 +66,16 @@ impl Write {
 #[derive(Debug, Clone)]
 struct Written {
     count: i32,
-    first: Option<Time>,
-    name: Option<String>,
+    first: Timestamp,
+    last: Timestamp,
+    /// The time in its name.
+    stamp: i128,
 }
 
 /// Messages of one reason.
 #[derive(Debug, Clone)]
 struct Similar {
-    messages: BTreeSet<String>,
+    messages: Vec<Fingerprint>,
     last: Timestamp,
 }
 
@@ -106,7 +112,7 @@ impl Correlator {
         if let Some(message) = combined {
             event.message = Some(message);
         }
-        let write = self.observe(key, event);
+        let write = self.observe(key, event, happening.at, now);
         // After the count, as upstream: what is not written now is counted in the next one.
         self.admit(happening, now).then_some(write)
     }
@@ -117,47 +123,65 @@ impl Correlator {
         happening: &Happening,
         event: &core::Event,
         now: Timestamp,
-    ) -> (String, Option<String>) {
-        let message = event.message.clone().unwrap_or_default();
+    ) -> (Fingerprint, Option<String>) {
+        let message = event.message.as_deref().unwrap_or_default();
         let group = key(happening, &[&happening.reason]);
-        let known = self.similar.take(&group);
+        let is_over = |similar: &Similar| elapsed(similar.last, now) > SIMILAR_WITHIN;
+        let known = self.similar.take(group);
         let mut similar = known
-            .filter(|similar| elapsed(similar.last, now) <= SIMILAR_WITHIN)
+            .filter(|similar| !is_over(similar))
             .unwrap_or_else(|| Similar {
-                messages: BTreeSet::new(),
+                messages: Vec::new(),
                 last: now,
             });
         similar.last = now;
-        similar.messages.insert(message.clone());
+        let words = Fingerprint::of([message]);
+        if !similar.messages.contains(&words) {
+            similar.messages.push(words);
+        }
         let many = similar.messages.len() >= SIMILAR_MAX;
         if many {
-            similar.messages.pop_first();
+            similar.messages.swap_remove(0);
         }
-        self.similar.put(group.clone(), similar);
+        self.similar.put(group, similar, is_over);
         if many {
             let combined = format!("(combined from similar events): {message}");
             return (group, Some(combined));
         }
         let path = happening.involved.field_path.as_deref().unwrap_or_default();
-        let whole = key(happening, &[&happening.reason, path, &message]);
+        let whole = key(happening, &[&happening.reason, path, message]);
         (whole, None)
     }
 
     /// Counts the event.
-    fn observe(&mut self, key: String, mut event: core::Event) -> Write {
-        let known = self.written.take(&key);
+    fn observe(
+        &mut self,
+        key: Fingerprint,
+        mut event: core::Event,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Write {
+        let is_over = |written: &Written| elapsed(written.last, now) > WRITTEN_FOR;
+        let known = self.written.take(key).filter(|written| !is_over(written));
         let update = known.is_some();
-        if let Some(known) = known {
-            event.metadata.name = known.name;
-            event.first_timestamp = known.first;
-            event.count = Some(known.count.saturating_add(1));
-        }
-        let written = Written {
-            count: event.count.unwrap_or(1),
-            first: event.first_timestamp.clone(),
-            name: event.metadata.name.clone(),
+        let written = match known {
+            Some(known) => Written {
+                count: known.count.saturating_add(1),
+                last: now,
+                ..known
+            },
+            None => Written {
+                count: 1,
+                first: at,
+                last: now,
+                stamp: self.stamp,
+            },
         };
-        self.written.put(key, written);
+        let object = event.involved_object.name.as_deref().unwrap_or_default();
+        event.metadata.name = Some(event_name(object, written.stamp));
+        event.first_timestamp = Some(Time(written.first));
+        event.count = Some(written.count);
+        self.written.put(key, written, is_over);
         Write { event, update }
     }
 
@@ -168,18 +192,19 @@ impl Correlator {
         // Never later than when an empty bucket would be full, should the clock have been set back.
         let full = self
             .full_at
-            .take(&bucket)
+            .take(bucket)
             .map_or(now, |at| at.clamp(now, empty));
         let after = full.saturating_add(SPAM_REFILL).unwrap_or(full);
         let admitted = after <= empty;
-        self.full_at
-            .put(bucket, if admitted { after } else { full });
+        let full = if admitted { after } else { full };
+        // One that is full again is as one that nothing was taken from.
+        self.full_at.put(bucket, full, |at| *at <= now);
         admitted
     }
 }
 
 /// A key of the object, the event's type and more.
-fn key(happening: &Happening, more: &[&str]) -> String {
+fn key(happening: &Happening, more: &[&str]) -> Fingerprint {
     let involved = &happening.involved;
     let parts = [
         &involved.kind,
@@ -191,9 +216,5 @@ fn key(happening: &Happening, more: &[&str]) -> String {
         .into_iter()
         .map(|part| part.as_deref().unwrap_or_default());
     let parts = parts.chain([happening.event_type.as_str()]);
-    // No name holds a NUL.
-    parts
-        .chain(more.iter().copied())
-        .collect::<Vec<_>>()
-        .join("\0")
+    Fingerprint::of(parts.chain(more.iter().copied()))
 }

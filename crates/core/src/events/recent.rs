@@ -2,13 +2,33 @@
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest as _, Sha256};
+
+/// A key as it is kept: half of its SHA-256. Keys hold whole messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fingerprint([u8; 16]);
+
+impl Fingerprint {
+    /// That of a key in parts.
+    pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        let mut half = [0; 16];
+        half.copy_from_slice(&hash.finalize()[..16]);
+        Self(half)
+    }
+}
+
 /// Values by key; of more than `max` the one that was put longest ago goes.
 #[derive(Debug, Clone)]
 pub(super) struct Recent<V> {
     max: usize,
     tick: u64,
-    values: BTreeMap<String, (u64, V)>,
-    by_age: BTreeMap<u64, String>,
+    values: BTreeMap<Fingerprint, (u64, V)>,
+    by_age: BTreeMap<u64, Fingerprint>,
 }
 
 impl<V> Recent<V> {
@@ -21,22 +41,25 @@ impl<V> Recent<V> {
         }
     }
 
-    pub(super) fn take(&mut self, key: &str) -> Option<V> {
-        let (tick, value) = self.values.remove(key)?;
+    pub(super) fn take(&mut self, key: Fingerprint) -> Option<V> {
+        let (tick, value) = self.values.remove(&key)?;
         self.by_age.remove(&tick);
         Some(value)
     }
 
-    pub(super) fn put(&mut self, key: String, value: V) {
+    /// Keeps a value, and forgets those put longest ago that are over.
+    pub(super) fn put(&mut self, key: Fingerprint, value: V, is_over: impl Fn(&V) -> bool) {
         self.tick += 1;
-        self.by_age.insert(self.tick, key.clone());
+        self.by_age.insert(self.tick, key);
         if let Some((old, _)) = self.values.insert(key, (self.tick, value)) {
             self.by_age.remove(&old);
         }
-        if self.values.len() > self.max
-            && let Some((_, oldest)) = self.by_age.pop_first()
-        {
-            self.values.remove(&oldest);
+        while let Some(oldest) = self.by_age.first_entry() {
+            let known = self.values.get(oldest.get());
+            if self.values.len() <= self.max && known.is_some_and(|(_, value)| !is_over(value)) {
+                break;
+            }
+            self.values.remove(&oldest.remove());
         }
     }
 }
@@ -45,16 +68,42 @@ impl<V> Recent<V> {
 mod tests {
     use super::*;
 
+    fn key(text: &str) -> Fingerprint {
+        Fingerprint::of([text])
+    }
+
     #[test]
     fn the_one_not_used_for_longest_goes() {
         let mut recent = Recent::new(2);
-        recent.put("a".to_owned(), 1);
-        recent.put("b".to_owned(), 2);
-        recent.put("a".to_owned(), 3);
-        recent.put("c".to_owned(), 4);
+        let never = |_: &i32| false;
+        recent.put(key("a"), 1, never);
+        recent.put(key("b"), 2, never);
+        recent.put(key("a"), 3, never);
+        recent.put(key("c"), 4, never);
         assert_eq!(recent.values.len(), recent.by_age.len());
-        assert_eq!(recent.take("b"), None);
-        assert_eq!((recent.take("a"), recent.take("c")), (Some(3), Some(4)));
+        assert_eq!(recent.take(key("b")), None);
+        assert_eq!(
+            (recent.take(key("a")), recent.take(key("c"))),
+            (Some(3), Some(4))
+        );
         assert!(recent.by_age.is_empty());
+    }
+
+    #[test]
+    fn what_is_over_goes_with_the_next_one() {
+        let mut recent = Recent::new(9);
+        for (name, value) in [("a", 1), ("b", 2), ("c", 3)] {
+            recent.put(key(name), value, |_| false);
+        }
+        recent.put(key("d"), 4, |value| *value < 3);
+        let left = ["a", "b", "c", "d"].map(|name| recent.take(key(name)));
+        assert_eq!(left, [None, None, Some(3), Some(4)]);
+        assert!(recent.by_age.is_empty());
+    }
+
+    #[test]
+    fn parts_are_told_apart() {
+        assert_ne!(Fingerprint::of(["ab", "c"]), Fingerprint::of(["a", "bc"]));
+        assert_ne!(Fingerprint::of(["ab"]), Fingerprint::of(["ab", ""]));
     }
 }

@@ -104,6 +104,26 @@ fn a_repeat_counts_up_and_only_patches() {
 }
 
 #[test]
+fn a_repeat_after_an_hour_is_a_new_event() {
+    let mut correlator = Correlator::new("n");
+    let mut tell = |second| {
+        let happening = pod_happening(None, "R", "x", second);
+        correlator.correlate(&happening, at(second)).unwrap()
+    };
+    let first = tell(0);
+    let again = tell(3600);
+    assert_eq!((again.update, again.event.count), (true, Some(2)));
+    assert_eq!(again.name(), first.name());
+    // An hour after the last one, not after the first.
+    let third = tell(7200);
+    assert_eq!((third.update, third.event.count), (true, Some(3)));
+    assert_eq!(third.event.first_timestamp, first.event.first_timestamp);
+    let new = tell(10_801);
+    assert_eq!((new.update, new.event.count), (false, Some(1)));
+    assert_ne!(new.name(), first.name());
+}
+
+#[test]
 fn names_differ_though_the_time_is_the_same() {
     let mut correlator = Correlator::new("n");
     let mut names: Vec<String> = ["a", "b", "c"]
