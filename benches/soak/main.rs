@@ -1,10 +1,12 @@
-//! Hours of churn on one agent: whatever it holds at rest must not grow.
+//! Hours of churn on two agents: whatever they hold at rest must not grow.
 //!
 //! Starts etcd and kube-apiserver of its own and the program as a child process on the real Engine,
 //! then edits, removes and crashes pods, runs commands in them, follows their logs, forwards their
-//! ports, and stops and starts the API server. At rest after the first minute and at rest in the end it
-//! reads resident memory, descriptors and threads of the agent, and the Engine's goroutines,
-//! descriptors and event listeners. Ends with 1 if anything has grown by more than its limit.
+//! ports, and stops and starts the API server. A second agent runs without a cluster: clients of its
+//! embedded API change objects and watch them. At rest after the first minute and at rest in the end it
+//! reads resident memory, descriptors and threads of the agents, and the Engine's goroutines,
+//! descriptors and event listeners. Ends with 1 if anything has grown by more than its limit, or if a
+//! client had to list its objects again.
 //!
 //! `make soak` runs it for an hour; `SOAK_SECONDS` is another time.
 #![allow(unreachable_pub, reason = "a program's own modules")]
@@ -17,6 +19,7 @@
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod churn;
+mod clients;
 #[path = "../../tests/common/mod.rs"]
 mod common;
 #[path = "../cluster/node.rs"]
@@ -36,6 +39,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use churn::Churn;
+use clients::Clients;
+use common::Bed;
 use common::cluster::Options;
 use node::Agent;
 use settings::{binary, number};
@@ -75,6 +80,7 @@ struct Figure {
     growth_max: f64,
 }
 
+/// Those of an agent, and then those of the Engine.
 const FIGURES: [Figure; 7] = [
     Figure {
         name: "agent: resident memory [MiB]",
@@ -113,13 +119,57 @@ const FIGURES: [Figure; 7] = [
         growth_max: 0.0,
     },
 ];
+/// The number of figures of an agent.
+const OF_AGENT: usize = 4;
+
+/// What is held by the agent of the cluster and the Engine, and by the agent without a cluster.
+struct Both {
+    node: Held,
+    alone: Held,
+}
+
+impl Both {
+    fn look(agent: &Agent, clients: &Clients) -> anyhow::Result<Self> {
+        Ok(Self {
+            node: Held::look(agent.pid(), &agent.bed)?,
+            alone: Held::look(clients.pid(), &clients.bed)?,
+        })
+    }
+
+    /// Reads it a few times, at rest.
+    async fn at_rest(agent: &Agent, clients: &Clients) -> anyhow::Result<Self> {
+        tokio::time::sleep(REST).await;
+        let mut least = Self::look(agent, clients)?;
+        for _ in 1..LOOKS {
+            tokio::time::sleep(BETWEEN).await;
+            let now = Self::look(agent, clients)?;
+            least = Self {
+                node: least.node.least(&now.node),
+                alone: least.alone.least(&now.alone),
+            };
+        }
+        Ok(least)
+    }
+}
+
+impl fmt::Display for Both {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for figure in &FIGURES {
+            write!(f, "{} {:.1}; ", figure.name, (figure.of)(&self.node))?;
+        }
+        write!(f, "without a cluster: ")?;
+        for figure in &FIGURES[..OF_AGENT] {
+            write!(f, "{} {:.1}; ", figure.name, (figure.of)(&self.alone))?;
+        }
+        Ok(())
+    }
+}
 
 impl Held {
     /// Reads all of it once.
-    fn look(agent: &Agent) -> anyhow::Result<Self> {
-        let pid = agent.pid();
+    fn look(pid: i32, bed: &Bed) -> anyhow::Result<Self> {
         let format = "{{.NGoroutines}} {{.NFd}} {{.NEventsListener}}";
-        let info = agent.bed.docker(&["info", "--format", format]);
+        let info = bed.docker(&["info", "--format", format]);
         let numbers: Result<Vec<f64>, _> = info.split_whitespace().map(str::parse).collect();
         let [goroutines, descriptors, listeners] = numbers?[..] else {
             anyhow::bail!("the Engine says {info:?}");
@@ -136,33 +186,16 @@ impl Held {
         })
     }
 
-    /// Reads it a few times, at rest.
-    async fn at_rest(agent: &Agent) -> anyhow::Result<Self> {
-        tokio::time::sleep(REST).await;
-        let mut least = Self::look(agent)?;
-        for _ in 1..LOOKS {
-            tokio::time::sleep(BETWEEN).await;
-            let now = Self::look(agent)?;
-            least = Self {
-                rss_mib: least.rss_mib.min(now.rss_mib),
-                anonymous_mib: least.anonymous_mib.min(now.anonymous_mib),
-                descriptors: least.descriptors.min(now.descriptors),
-                threads: least.threads.min(now.threads),
-                engine_goroutines: least.engine_goroutines.min(now.engine_goroutines),
-                engine_descriptors: least.engine_descriptors.min(now.engine_descriptors),
-                engine_listeners: least.engine_listeners.min(now.engine_listeners),
-            };
+    fn least(&self, other: &Self) -> Self {
+        Self {
+            rss_mib: self.rss_mib.min(other.rss_mib),
+            anonymous_mib: self.anonymous_mib.min(other.anonymous_mib),
+            descriptors: self.descriptors.min(other.descriptors),
+            threads: self.threads.min(other.threads),
+            engine_goroutines: self.engine_goroutines.min(other.engine_goroutines),
+            engine_descriptors: self.engine_descriptors.min(other.engine_descriptors),
+            engine_listeners: self.engine_listeners.min(other.engine_listeners),
         }
-        Ok(least)
-    }
-}
-
-impl fmt::Display for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for figure in &FIGURES {
-            write!(f, "{} {:.1}; ", figure.name, (figure.of)(self))?;
-        }
-        Ok(())
     }
 }
 
@@ -188,36 +221,55 @@ fn main() -> anyhow::Result<ExitCode> {
 async fn soak(settings: &Settings, whole: Duration) -> anyhow::Result<ExitCode> {
     let cluster = Options::default().without_scheduler().start().await;
     let (agent, _) = Agent::serving(settings, &cluster, "soak").await?;
+    let mut clients = Clients::begin(&settings.binary).await?;
     let began = Instant::now();
     let mut churn = Churn::begin(&agent, &cluster).await?;
-    churn.until(began + FIRST.min(whole)).await?;
-    churn.rest().await?;
-    let first = Held::at_rest(&agent).await?;
-    println!("after the first minute, {}: {first}", churn.done());
+    let end = began + FIRST.min(whole);
+    tokio::try_join!(churn.until(end), clients.until(end))?;
+    tokio::try_join!(churn.rest(), clients.rest())?;
+    let first = Both::at_rest(&agent, &clients).await?;
+    println!(
+        "after the first minute, {}; {}: {first}",
+        churn.done(),
+        clients.done()
+    );
     let mut next = FIRST;
     while began.elapsed() < whole {
         next += FIRST;
-        churn.until(began + next.min(whole)).await?;
-        println!(
-            "{:>5} s: {}",
-            began.elapsed().as_secs(),
-            Held::look(&agent)?
-        );
+        let end = began + next.min(whole);
+        tokio::try_join!(churn.until(end), clients.until(end))?;
+        clients.check()?;
+        let both = Both::look(&agent, &clients)?;
+        println!("{:>5} s: {both}", began.elapsed().as_secs());
     }
-    churn.rest().await?;
-    let last = Held::at_rest(&agent).await?;
-    println!("after {} s: {}", began.elapsed().as_secs(), churn.done());
-    Ok(compare(&first, &last))
+    tokio::try_join!(churn.rest(), clients.rest())?;
+    let last = Both::at_rest(&agent, &clients).await?;
+    let seconds = began.elapsed().as_secs();
+    println!("after {seconds} s: {}; {}", churn.done(), clients.done());
+    clients.check()?;
+    println!("no client of the embedded API has listed its objects again");
+    let node_grew = grew("a Node of a cluster", &FIGURES, &first.node, &last.node);
+    let of_agent = &FIGURES[..OF_AGENT];
+    let alone_grew = grew("without a cluster", of_agent, &first.alone, &last.alone);
+    Ok(if node_grew || alone_grew {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
-/// Prints both, and whether nothing has grown.
-fn compare(first: &Held, last: &Held) -> ExitCode {
+/// Prints both. Returns whether something has grown by more than its limit.
+fn grew(agent: &str, figures: &[Figure], first: &Held, last: &Held) -> bool {
     println!(
         "\n{:<32} {:>10} {:>10} {:>8} {:>6}",
-        "at rest", "1st minute", "end", "growth", "limit"
+        format!("{agent}, at rest"),
+        "1st minute",
+        "end",
+        "growth",
+        "limit"
     );
     let mut has_grown = false;
-    for figure in &FIGURES {
+    for figure in figures {
         let (before, after) = ((figure.of)(first), (figure.of)(last));
         let growth = after - before;
         let verdict = if growth > figure.growth_max {
@@ -231,9 +283,5 @@ fn compare(first: &Held, last: &Held) -> ExitCode {
             figure.name, figure.growth_max
         );
     }
-    if has_grown {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    has_grown
 }

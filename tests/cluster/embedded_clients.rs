@@ -1,10 +1,9 @@
 //! Other clients than kubectl of the embedded API: kube-rs, client-go, Helm.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt as _;
@@ -14,6 +13,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event, watcher};
 
 use crate::common::cluster::{client, programs};
+use crate::common::said::Said;
 use crate::common::{Bed, IMAGE, eventually, free_port};
 use crate::embedded::Box;
 
@@ -26,44 +26,6 @@ async fn restarted(alone: Box, address: SocketAddr) -> Box {
     let Box { bed, agent } = alone;
     agent.stop().await;
     Box::start_at(bed, address).await
-}
-
-/// Lines that a child prints.
-struct Said {
-    child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Said {
-    fn start(command: &mut Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let read = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                read.lock().unwrap().push(line);
-            }
-        });
-        Self { child, lines }
-    }
-
-    fn count(&self, begin: &str) -> usize {
-        let lines = self.lines.lock().unwrap();
-        lines.iter().filter(|line| line.starts_with(begin)).count()
-    }
-
-    async fn until(&self, begin: &str) {
-        eventually(begin, || (self.count(begin) > 0).then_some(())).await;
-    }
-}
-
-impl Drop for Said {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,7 +51,7 @@ async fn an_informer_of_client_go_follows_over_a_restart() {
     let lists = informer.count("request list 200") + informer.count("request watchlist 200");
     // embedded 36
     assert_eq!((lists, informer.count("delete ")), (2, 2));
-    drop(informer.child.stdin.take());
+    informer.close();
     informer.until("knows two ").await;
     assert_eq!(informer.count("knows "), 1);
 }

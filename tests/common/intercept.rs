@@ -44,7 +44,12 @@ impl Call {
                 | Operation::RemoveContainer
                 | Operation::CreateExec
                 | Operation::StartExec
+                | Operation::Upload
+                | Operation::PullImage
                 | Operation::LoadImage
+                | Operation::RemoveImage
+                | Operation::CreateVolume
+                | Operation::RemoveVolume
         )
     }
 }

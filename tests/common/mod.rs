@@ -28,6 +28,7 @@ pub mod node;
 pub mod proxy;
 pub mod reaper;
 pub mod registry;
+pub mod said;
 pub mod terminal;
 pub mod writes;
 

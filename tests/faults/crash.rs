@@ -3,8 +3,8 @@
 //! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
-//! call is never made. *After*: it is made, and its answer is lost. *During*: it reaches the Engine
-//! while the next agent is already at work.
+//! call is never made. *After*: it is made, and its answer is lost, which is no point of its own for a
+//! call that only reads. *During*: it reaches the Engine while the next agent is already at work.
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -607,10 +607,10 @@ async fn the_agent_may_be_killed_at_every_call() {
                 points.extend(dry.changes.iter().map(after));
             }
             _ => {
-                for number in 1..=dry.calls {
-                    points.push((scenario, number, When::Before));
-                    points.push((scenario, number, When::After));
-                }
+                let before = (1..=dry.calls).map(|number| (scenario, number, When::Before));
+                points.extend(before);
+                let after = dry.changes.iter();
+                points.extend(after.map(|&number| (scenario, number, When::After)));
             }
         }
         for (i, number) in dry.changes.into_iter().enumerate() {
