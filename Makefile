@@ -175,7 +175,7 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 
 # An hour, unless SOAK_SECONDS says another time.
 .PHONY: soak
-soak: binary ## churn on one agent for an hour (SOAK_SECONDS=…): memory, descriptors and threads must not grow
+soak: binary ## churn on two agents for an hour (SOAK_SECONDS=…): memory, descriptors and threads must not grow
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh

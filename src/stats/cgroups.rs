@@ -3,13 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mirrorlet_core::stats::cgroup::{Controller, Files, Version};
 use mirrorlet_core::stats::place;
-
-/// The file that only version 2 has at its root.
-const V2_MARK: &str = "cgroup.controllers";
+use mirrorlet_host::cgroups::Hierarchies;
 
 /// Longest text of a file, in bytes: a list of some hundred thousand processes. What is behind
 /// that is not read.
@@ -24,41 +22,26 @@ const SEARCH_DEPTH_MAX: usize = 16;
 
 /// All cgroups.
 #[derive(Debug, Clone)]
-pub(super) struct Cgroups {
-    root: PathBuf,
-    pub(super) version: Version,
-}
+pub(super) struct Cgroups(Hierarchies);
 
 impl Cgroups {
     pub(super) fn new(root: &Path) -> Self {
-        let version = if root.join(V2_MARK).exists() {
-            Version::V2
-        } else {
-            Version::V1
-        };
-        Self {
-            root: root.to_owned(),
-            version,
-        }
+        Self(Hierarchies::at(root))
     }
 
-    /// The directory of a controller's hierarchy.
-    fn hierarchy(&self, controller: Controller) -> PathBuf {
-        match self.version {
-            Version::V1 => self.root.join(controller.directory()),
-            Version::V2 => self.root.clone(),
-        }
+    pub(super) fn version(&self) -> Version {
+        self.0.version()
     }
 
     /// Whether there is a cgroup at that path.
     pub(super) fn exists(&self, path: &str) -> bool {
-        self.hierarchy(Controller::Memory).join(path).is_dir()
+        self.0.of(Controller::Memory).join(path).is_dir()
     }
 
     /// The files of the cgroup at that path, read into that buffer.
     pub(super) fn open<'a>(&self, path: &str, buffer: &'a mut Buffer) -> Directory<'a> {
         buffer.paths = Controller::ALL.map(|controller| {
-            let mut path = self.hierarchy(controller).join(path).into_os_string();
+            let mut path = self.0.of(controller).join(path).into_os_string();
             path.push("/");
             path.into_string().unwrap_or_default()
         });
@@ -68,7 +51,7 @@ impl Cgroups {
     /// Paths of the cgroups of these containers, wherever they are: what an Engine does that was
     /// given a parent of its own, or runs without root.
     pub(super) fn search(&self, wanted: &HashSet<&str>) -> HashMap<String, String> {
-        let root = self.hierarchy(Controller::Memory);
+        let root = self.0.of(Controller::Memory);
         let mut found = HashMap::new();
         let mut left = SEARCH_DIRECTORIES_MAX;
         let mut open = vec![(root.clone(), 0)];

@@ -404,7 +404,7 @@ impl Looker {
         let text = self
             .buffer
             .read(asked.options.kernel.proc.join("self/cgroup"))?;
-        let path = match self.cgroups.version {
+        let path = match self.cgroups.version() {
             cgroup::Version::V2 => proc::cgroup_of(text, None)?,
             cgroup::Version::V1 => {
                 let memory = proc::cgroup_of(text, Some("memory"))?;

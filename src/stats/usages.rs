@@ -94,7 +94,7 @@ impl Usages {
             kept.look = self.look;
             return Some(kept.usage.clone());
         }
-        let version = cgroups.version;
+        let version = cgroups.version();
         let mut files = cgroups.open(path, buffer);
         let detailed = asked.scope == Scope::Detailed;
         let mut usage = Usage {

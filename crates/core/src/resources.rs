@@ -97,10 +97,19 @@ pub fn slice_name(parts: &[String]) -> String {
 /// resources of its own has no cgroup, and one with them has its in [`CGROUP_ROOT`].
 #[must_use]
 pub fn cgroup_root<'a>(configured: &'a str, pod: &Pod) -> &'a str {
-    if configured.trim_matches('/').is_empty() && of_pod(pod).is_some() {
-        CGROUP_ROOT
-    } else {
-        configured
+    match of_pod(pod) {
+        Some(_) => limited_root(configured),
+        None => configured,
+    }
+}
+
+/// The cgroup in which those of pods with resources of their own are: the configured one, or
+/// [`CGROUP_ROOT`].
+#[must_use]
+pub fn limited_root(configured: &str) -> &str {
+    match configured.trim_matches('/') {
+        "" => CGROUP_ROOT,
+        _ => configured,
     }
 }
 

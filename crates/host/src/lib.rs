@@ -1,9 +1,10 @@
 //! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
-//! mount ([`volume`]), requests to servers of pods ([`probe`]), random numbers ([`random`]), and
+//! mount ([`volume`]), where cgroups are ([`cgroups`]), requests to servers of pods ([`probe`]), random numbers ([`random`]), and
 //! its reports about itself ([`telemetry`]).
 
 use std::path::Path;
 
+pub mod cgroups;
 pub mod disk;
 pub mod nat;
 pub mod probe;

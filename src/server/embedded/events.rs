@@ -1,16 +1,51 @@
-//! The lines of a watch.
+//! The places of watches, and the lines of their events.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use mirrorlet_apimachinery::cache::ChangeKind;
+use mirrorlet_apimachinery::status::Status;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
+/// Most watches at a time. kubectl has one, a controller one for each kind.
+const WATCHES_MAX: usize = 512;
 /// Most lines that are kept, and the longest of them, in bytes: together a megabyte at most.
 const LINES_MAX: usize = 16;
 const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The state that all watches share; it limits their number.
+#[derive(Clone)]
+pub(super) struct Watches {
+    places: Arc<Semaphore>,
+    pub(super) lines: Lines,
+    pub(super) cancel: CancellationToken,
+}
+
+/// A place of a watch.
+pub(super) struct Place(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+
+impl Watches {
+    /// Watches that end with `cancel`.
+    pub(super) fn new(cancel: CancellationToken) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(WATCHES_MAX)),
+            lines: Lines::default(),
+            cancel,
+        }
+    }
+
+    /// Takes a place.
+    pub(super) fn begin(&self) -> Result<Place, Status> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.map(Place).map_err(|_| {
+            Status::too_many_requests(&format!("there are {WATCHES_MAX} watches already"), 5)
+        })
+    }
+}
 
 /// An event of a watch. Its type comes first, as upstream: clients read the object as what it is.
 #[derive(Serialize)]

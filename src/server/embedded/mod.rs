@@ -54,17 +54,15 @@ use mirrorlet_host::telemetry::Metrics;
 use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
+use self::events::Watches;
 use self::store::Store;
 use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
 use super::node::{Shared, listen, tls};
 use super::stats::NodeStats;
 use super::view::AgentView;
-
-/// Most watches at a time. kubectl has one, a controller one for each kind.
-const WATCHES_MAX: usize = 512;
 
 /// The parts of the embedded API.
 pub struct EmbeddedParts {
@@ -127,26 +125,6 @@ struct Api {
     streams: Shared,
 }
 
-/// The state that all watches share; it limits their number.
-#[derive(Clone)]
-struct Watches {
-    places: Arc<Semaphore>,
-    lines: events::Lines,
-    cancel: CancellationToken,
-}
-
-/// A place of a watch.
-struct Place(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
-
-impl Watches {
-    fn begin(&self) -> Result<Place, Status> {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        place.map(Place).map_err(|_| {
-            Status::too_many_requests(&format!("there are {WATCHES_MAX} watches already"), 5)
-        })
-    }
-}
-
 /// A request, but for its body.
 struct Asked {
     method: String,
@@ -196,11 +174,7 @@ impl EmbeddedApi {
                 node: parts.node,
                 known: Arc::default(),
                 writing: Arc::default(),
-                watches: Watches {
-                    places: Arc::new(Semaphore::new(WATCHES_MAX)),
-                    lines: events::Lines::default(),
-                    cancel: cancel.clone(),
-                },
+                watches: Watches::new(cancel.clone()),
                 streams: Shared::new(parts.view, parts.stats, parts.metrics, cancel.clone()),
             },
         })

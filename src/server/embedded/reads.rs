@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::answer::{self, Form};
-use super::events::{self, Lines};
+use super::events::{self, Lines, Place, Watches};
 use super::store::{Changes, Store};
-use super::{Asked, Watches, leases};
+use super::{Asked, leases};
 
 /// The length of a watch that asks for none.
 ///
@@ -109,7 +109,7 @@ struct Watching {
     /// Whether a table has named its columns.
     has_columns: bool,
     is_over: bool,
-    _place: super::Place,
+    _place: Place,
 }
 
 fn watch(

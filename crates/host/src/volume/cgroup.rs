@@ -13,15 +13,14 @@ use std::path::{Path, PathBuf};
 
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::resources::{
-    CGROUP_ROOT, CgroupLimits, QUOTA_PERIOD, QosClass, pod_cgroup, slice_name,
+    CgroupLimits, QUOTA_PERIOD, QosClass, limited_root, pod_cgroup, slice_name,
 };
 use mirrorlet_core::stats::cgroup::{Controller, Version};
 use mirrorlet_core::stats::place;
 
 use super::{Result, VolumeError};
+use crate::cgroups::Hierarchies;
 
-/// The file that only the hierarchy of version 2 has at its root.
-const V2_MARK: &str = "cgroup.controllers";
 /// The controllers that the cgroups below one get, of version 2.
 const SUBTREE: &str = "cgroup.subtree_control";
 /// Whether a cgroup of version 1 limits those below it: "1". Old kernels make others.
@@ -35,8 +34,7 @@ const SHARES: [&str; 2] = ["cpu.shares", "cpu.weight"];
 /// The directories that cgroups are made in.
 #[derive(Debug, Clone)]
 pub(super) struct Cgroups {
-    /// The mount point: the hierarchy of version 2, or one directory per hierarchy of version 1.
-    hierarchies: PathBuf,
+    hierarchies: Hierarchies,
     /// Where systemd reads units from until the next boot.
     units: PathBuf,
 }
@@ -55,32 +53,17 @@ impl Cgroups {
 
     fn at(hierarchies: &Path, units: &Path) -> Self {
         Self {
-            hierarchies: hierarchies.to_owned(),
+            hierarchies: Hierarchies::at(hierarchies),
             units: units.to_owned(),
-        }
-    }
-
-    fn version(&self) -> Version {
-        if self.hierarchies.join(V2_MARK).exists() {
-            Version::V2
-        } else {
-            Version::V1
-        }
-    }
-
-    fn hierarchy(&self, controller: Controller) -> PathBuf {
-        match self.version() {
-            Version::V1 => self.hierarchies.join(controller.directory()),
-            Version::V2 => self.hierarchies.clone(),
         }
     }
 
     /// Makes the cgroup at that path and limits it.
     pub(super) fn limit(&self, parts: &[String], limits: CgroupLimits) -> Result<()> {
-        let version = self.version();
+        let version = self.hierarchies.version();
         let settings = settings(version, limits);
         for controller in controllers(&settings) {
-            let mut path = self.hierarchy(controller);
+            let mut path = self.hierarchies.of(controller);
             for part in parts {
                 if version == Version::V2 {
                     write(&path.join(SUBTREE), "+cpu +memory")?;
@@ -112,9 +95,9 @@ impl Cgroups {
     /// Fails unless the cgroup of a container is in the one at that path, as we see it, and that
     /// has these limits. CPU shares are none: systemd makes others of the weight that it is told.
     pub(super) fn check(&self, parts: &[String], limits: CgroupLimits, id: &str) -> Result<()> {
-        let settings = settings(self.version(), limits);
+        let settings = settings(self.hierarchies.version(), limits);
         for controller in controllers(&settings) {
-            let hierarchy = self.hierarchy(controller);
+            let hierarchy = self.hierarchies.of(controller);
             let has_child = |directory: &String| {
                 let mut names = place::names(directory, id).into_iter();
                 names.any(|name| hierarchy.join(name).is_dir())
@@ -140,13 +123,10 @@ impl Cgroups {
     /// them: below the root of all pods, or of those with resources of their own where that is
     /// empty.
     pub(super) fn remove(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
-        let cgroup_root = match cgroup_root.trim_matches('/') {
-            "" => CGROUP_ROOT,
-            _ => cgroup_root,
-        };
+        let cgroup_root = limited_root(cgroup_root);
         for class in QosClass::ALL {
             if let Some(parts) = pod_cgroup(cgroup_root, class, uid) {
-                remove(&self.hierarchies, &parts)?;
+                remove(self.hierarchies.root(), &parts)?;
                 let unit = self.units.join(slice_name(&parts));
                 match fs::remove_file(&unit) {
                     Err(e) if !is_missing(&e) => {

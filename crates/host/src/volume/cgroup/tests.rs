@@ -11,8 +11,8 @@ const ID: &str = "0123456789abcdef";
 /// the kernel would make.
 fn made(version: Version) -> (tempfile::TempDir, Cgroups, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
-    let cgroups = Cgroups::at(&dir.path().join("cgroup"), &dir.path().join("units"));
-    let (hierarchies, parts) = (&cgroups.hierarchies, vec!["root".into(), "podu1".into()]);
+    let (hierarchies, units) = (dir.path().join("cgroup"), dir.path().join("units"));
+    let parts = vec!["root".into(), "podu1".into()];
     let files: &[(&str, &[&str])] = match version {
         Version::V1 => &[
             (
@@ -34,11 +34,11 @@ fn made(version: Version) -> (tempfile::TempDir, Cgroups, Vec<String>) {
             fs::write(directory.join(name), "").unwrap();
         }
     }
-    (dir, cgroups, parts)
+    (dir, Cgroups::at(&hierarchies, &units), parts)
 }
 
 fn text(cgroups: &Cgroups, file: &str) -> String {
-    fs::read_to_string(cgroups.hierarchies.join(file)).unwrap()
+    fs::read_to_string(cgroups.hierarchies.root().join(file)).unwrap()
 }
 
 #[test]
@@ -89,11 +89,11 @@ fn limits_that_hold_nothing_are_an_error() {
         // docker 68
         assert!(matches!(error, VolumeError::NotInCgroup { .. }), "{error}");
         for directory in children {
-            fs::create_dir(cgroups.hierarchies.join(directory).join(ID)).unwrap();
+            fs::create_dir(cgroups.hierarchies.root().join(directory).join(ID)).unwrap();
         }
         cgroups.check(&parts, LIMITS, ID).unwrap();
         // The kernel counts whole pages.
-        let file = cgroups.hierarchies.join(file);
+        let file = cgroups.hierarchies.root().join(file);
         let odd = CgroupLimits {
             memory: Some((64 << 20) + 100),
             ..LIMITS
@@ -126,7 +126,10 @@ fn systemd_is_told_by_a_unit_of_the_slice() {
     );
     cgroups.limit(&parts, LIMITS).unwrap();
     // Where systemd puts the slice and the container.
-    let slice = cgroups.hierarchies.join("root.slice/root-podu1.slice");
+    let slice = cgroups
+        .hierarchies
+        .root()
+        .join("root.slice/root-podu1.slice");
     fs::create_dir_all(slice.join(format!("docker-{ID}.scope"))).unwrap();
     let error = cgroups.check(&parts, LIMITS, ID).unwrap_err();
     assert!(matches!(error, VolumeError::NotLimited { .. }), "{error}");
@@ -139,7 +142,7 @@ fn systemd_is_told_by_a_unit_of_the_slice() {
     }
     cgroups.check(&parts, LIMITS, ID).unwrap();
 
-    fs::remove_dir_all(&cgroups.hierarchies).unwrap();
+    fs::remove_dir_all(cgroups.hierarchies.root()).unwrap();
     cgroups.remove("root", &PodUid::from("u1")).unwrap();
     assert!(!unit.exists());
 }

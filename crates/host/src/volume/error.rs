@@ -1,0 +1,132 @@
+//! Why a volume can't be had.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mirrorlet_core::objects::ObjectError;
+use mirrorlet_core::payload::PayloadError;
+
+/// Why something can't be had on disk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// An operation on a file failed.
+    #[error("failed to {attempt} {}: {cause}", .path.display())]
+    Io {
+        /// The attempted operation.
+        attempt: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's words.
+        cause: String,
+    },
+    /// A hostPath is not of the type asked for.
+    #[error("hostPath type check failed: {} is not a {wanted}", .path.display())]
+    HostPathType {
+        /// The path.
+        path: PathBuf,
+        /// The expected type.
+        wanted: &'static str,
+    },
+    /// A volume can't be had as it is written.
+    #[error("volume {volume:?}: {problem}")]
+    Volume {
+        /// Name of the volume.
+        volume: String,
+        /// The problem.
+        problem: String,
+    },
+    /// A sub-path can't be had. Holds no host path.
+    #[error(
+        "failed to prepare subPath for volumeMount {volume:?} of container {container:?}: {problem}"
+    )]
+    SubPath {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the container.
+        container: String,
+        /// The problem.
+        problem: String,
+    },
+    /// The claim of a volume has no storage.
+    #[error(transparent)]
+    Claim(#[from] ObjectError),
+    /// The content of a volume is unavailable.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// A volume can't be set up.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {cause}")]
+    SetUp {
+        /// Name of the volume.
+        volume: String,
+        /// Why.
+        cause: Box<VolumeError>,
+    },
+    /// The agent may not mount file systems.
+    #[error(
+        "volume {volume:?} requires a mount, which the agent is not allowed to make: run it as root with CAP_SYS_ADMIN ({cause})"
+    )]
+    MountNotPermitted {
+        /// Name of the volume.
+        volume: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// Something is still mounted below a pod's directory, so it stays.
+    #[error("{} is still mounted or in use: {cause}", .path.display())]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+        /// The system's words, or who mounted it.
+        cause: String,
+    },
+    /// The pod's sandbox is not in the cgroup that was limited for the pod.
+    #[error(
+        "spec.resources: the pod's sandbox is not in the cgroup {} that this agent sees, so no limit would hold; an agent in a container needs the host's /sys/fs/cgroup, writable",
+        .path.display()
+    )]
+    NotInCgroup {
+        /// The cgroup.
+        path: PathBuf,
+    },
+    /// A limit of the pod's cgroup is not in force.
+    #[error("spec.resources: {} does not have the pod's limit after it was set", .path.display())]
+    NotLimited {
+        /// The file of the cgroup.
+        path: PathBuf,
+    },
+    /// A name that can't be part of a path.
+    #[error("{0:?} is not a valid file name")]
+    InvalidName(String),
+}
+
+impl VolumeError {
+    /// Name of the volume that it is about, where it is about one.
+    #[must_use]
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Volume { volume, .. }
+            | Self::SubPath { volume, .. }
+            | Self::SetUp { volume, .. }
+            | Self::MountNotPermitted { volume, .. } => Some(volume),
+            Self::Io { .. }
+            | Self::HostPathType { .. }
+            | Self::Claim(_)
+            | Self::Payload(_)
+            | Self::Busy { .. }
+            | Self::NotInCgroup { .. }
+            | Self::NotLimited { .. }
+            | Self::InvalidName(_) => None,
+        }
+    }
+
+    pub(super) fn io(attempt: &'static str, path: &Path, cause: impl Into<io::Error>) -> Self {
+        Self::Io {
+            attempt,
+            path: path.to_owned(),
+            cause: cause.into().to_string(),
+        }
+    }
+}
+
+/// Result of a volume operation.
+pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
