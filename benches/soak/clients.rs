@@ -43,10 +43,10 @@ const POD_EVERY: usize = 300;
 /// Longest wait for a pod, a deletion or the clients.
 const PATIENCE: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(50);
-/// What the controller holds objects by.
+/// The finalizer of the controller.
 const KEEP: &str = "mirrorlet.test/keep";
 
-/// What clients had to do that they shouldn't.
+/// The lists and the errors of the clients.
 #[derive(Debug, Default)]
 struct Tally {
     lists: AtomicUsize,

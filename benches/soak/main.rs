@@ -122,7 +122,7 @@ const FIGURES: [Figure; 7] = [
 /// The number of figures of an agent.
 const OF_AGENT: usize = 4;
 
-/// What is held by the agent of the cluster and the Engine, and by the agent without a cluster.
+/// The resources that both agents and the Engine hold; the figures of the Engine are in `node`.
 struct Both {
     node: Held,
     alone: Held,

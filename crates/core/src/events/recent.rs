@@ -47,7 +47,7 @@ impl<V> Recent<V> {
         Some(value)
     }
 
-    /// Keeps a value, and forgets those put longest ago that are over.
+    /// Keeps a value, and forgets the oldest ones that are over.
     pub(super) fn put(&mut self, key: Fingerprint, value: V, is_over: impl Fn(&V) -> bool) {
         self.tick += 1;
         self.by_age.insert(self.tick, key);
