@@ -127,6 +127,8 @@ pub struct Cache {
     changes: VecDeque<Change>,
     /// Changes up to this revision are no longer known.
     forgotten: u64,
+    /// The resource whose objects are put and removed one by one.
+    apart: Option<&'static Resource>,
 }
 
 impl Cache {
@@ -138,6 +140,17 @@ impl Cache {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
             forgotten: revision,
+            apart: None,
+        }
+    }
+
+    /// The same, with the objects of that resource put and removed one by one: there are many, and
+    /// few change at a time.
+    #[must_use]
+    pub fn with_apart(self, resource: &'static Resource) -> Self {
+        Self {
+            apart: Some(resource),
+            ..self
         }
     }
 
@@ -147,18 +160,23 @@ impl Cache {
         self.revision
     }
 
-    /// Makes these all objects there are. Their `resourceVersion` is set here; an object that is as
-    /// before keeps the one that it had. Returns whether there was a change.
+    /// Makes these all objects there are, but for those that are put one by one. Their
+    /// `resourceVersion` is set here; an object that is as before keeps the one that it had. Returns
+    /// whether there was a change.
     pub fn replace(&mut self, wanted: BTreeMap<Key, Value>) -> bool {
         let first = self.revision;
+        let is_apart = |key: &Key| {
+            self.apart
+                .is_some_and(|apart| std::ptr::eq(apart, key.resource))
+        };
         let gone: Vec<_> = self
             .objects
             .keys()
-            .filter(|key| !wanted.contains_key(key))
+            .filter(|key| !wanted.contains_key(key) && !is_apart(key))
             .cloned()
             .collect();
         for key in gone {
-            self.remove(key);
+            self.remove(&key);
         }
         for (key, object) in wanted {
             self.put(key, object);
@@ -166,7 +184,8 @@ impl Cache {
         self.revision != first
     }
 
-    fn put(&mut self, key: Key, mut object: Value) {
+    /// Puts an object, with its `resourceVersion`, unless it is as before.
+    pub fn put(&mut self, key: Key, mut object: Value) {
         let before = self.objects.get(&key).cloned();
         if let Some(before) = &before {
             meta::set_revision(&mut object, meta::revision(before).unwrap_or(0));
@@ -175,7 +194,7 @@ impl Cache {
             }
             if meta::uid(before) != meta::uid(&object) {
                 // Another object of the same name.
-                self.remove(key.clone());
+                self.remove(&key);
                 return self.note(ChangeKind::Added, key, object, None);
             }
             return self.note(ChangeKind::Modified, key, object, Some(Arc::clone(before)));
@@ -183,10 +202,11 @@ impl Cache {
         self.note(ChangeKind::Added, key, object, None);
     }
 
-    fn remove(&mut self, key: Key) {
-        if let Some(before) = self.objects.remove(&key) {
+    /// Removes an object, if it is there.
+    pub fn remove(&mut self, key: &Key) {
+        if let Some(before) = self.objects.remove(key) {
             let last = (*before).clone();
-            self.note(ChangeKind::Deleted, key, last, Some(before));
+            self.note(ChangeKind::Deleted, key.clone(), last, Some(before));
         }
     }
 
@@ -329,6 +349,25 @@ mod tests {
         );
         let kept = cache.get(&Key::new(&PODS, "a", "web")).unwrap();
         assert_eq!(kept["metadata"]["resourceVersion"], "106");
+    }
+
+    #[test]
+    fn objects_that_are_put_one_by_one_stay() {
+        let mut cache = Cache::new(0).with_apart(&CONFIG_MAPS);
+        let map = Key::new(&CONFIG_MAPS, "a", "map");
+        let object = |data: &str| json!({"metadata": {"name": "map", "uid": "9"}, "data": data});
+        cache.put(map.clone(), object("x"));
+        cache.replace([pod("web", "1", "Running")].into());
+        cache.put(map.clone(), object("x"));
+        cache.replace(BTreeMap::new());
+        assert_eq!(
+            told(&cache, 0),
+            ["1 ADDED map", "2 ADDED web", "3 DELETED web"]
+        );
+        cache.put(map.clone(), object("y"));
+        cache.remove(&map);
+        cache.remove(&map);
+        assert_eq!(told(&cache, 3), ["4 MODIFIED map", "5 DELETED map"]);
     }
 
     #[test]

@@ -18,7 +18,6 @@ use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::events::Correlator;
 use mirrorlet_host::disk;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use super::files;
@@ -75,13 +74,13 @@ struct State {
     leases: Leases,
 }
 
-/// The events of the journal as objects.
+/// The events of the journal as objects, which the cache has.
 struct Events {
     correlator: Correlator,
     /// The number of the next entry of the journal.
     next: u64,
-    /// By namespace and name.
-    objects: BTreeMap<(String, String), (Timestamp, Value)>,
+    /// When each happened last.
+    times: BTreeMap<Key, Timestamp>,
 }
 
 impl Store {
@@ -109,7 +108,7 @@ impl Store {
             node: node.to_owned(),
             started_at: Timestamp::now(),
             state: Mutex::new(State {
-                cache: Cache::new(revision),
+                cache: Cache::new(revision).with_apart(&EVENTS),
                 reserved,
                 seen: None,
                 origins: BTreeMap::new(),
@@ -122,7 +121,7 @@ impl Store {
                 events: Events {
                     correlator: Correlator::new(node),
                     next: 0,
-                    objects: BTreeMap::new(),
+                    times: BTreeMap::new(),
                 },
                 leases: Leases::default(),
             }),
@@ -278,14 +277,6 @@ impl Store {
             }
             is_left
         });
-        let now = Timestamp::now();
-        state.events.take(&*self.view, &shown, now);
-        let events = state.events.objects.iter();
-        projection
-            .objects
-            .extend(events.map(|((namespace, name), (_, event))| {
-                (Key::new(&EVENTS, namespace, name), event.clone())
-            }));
         let leases = state.leases.all(&self.node, self.started_at);
         projection.objects.extend(leases);
         let leaving: BTreeSet<String> =
@@ -298,6 +289,9 @@ impl Store {
         });
         state.complete = shown.complete;
         state.cache.replace(projection.objects);
+        state
+            .events
+            .take(&*self.view, &shown, Timestamp::now(), &mut state.cache);
         state.origins = projection.origins;
         let left = state.reserved.saturating_sub(state.cache.revision());
         if left < REVISIONS_RESERVED / 2 {
@@ -342,7 +336,7 @@ impl Changes {
 
 impl Events {
     /// Takes in what was added to the journal, and drops what is old.
-    fn take(&mut self, view: &dyn AgentView, shown: &Shown, now: Timestamp) {
+    fn take(&mut self, view: &dyn AgentView, shown: &Shown, now: Timestamp, cache: &mut Cache) {
         let (happenings, next) = view.happenings(self.next);
         self.next = next;
         for mut happening in happenings {
@@ -356,28 +350,35 @@ impl Events {
             }
             let at = happening.at;
             if let Some(write) = self.correlator.correlate(&happening, at) {
-                let key = (write.namespace().to_owned(), write.name().to_owned());
-                let created = self
-                    .objects
-                    .get(&key)
-                    .map(|(_, event)| event["metadata"]["creationTimestamp"].clone());
+                let (namespace, name) = (write.namespace(), write.name());
+                let key = Key::new(&EVENTS, namespace, name);
+                let known = cache.get(&key);
+                let created = known.map(|event| event["metadata"]["creationTimestamp"].clone());
                 let mut event = serde_json::to_value(&write.event).unwrap_or_default();
                 event["apiVersion"] = "v1".into();
                 event["kind"] = "Event".into();
-                event["metadata"]["uid"] = uid_of(&format!("Event {}/{}", key.0, key.1)).into();
+                event["metadata"]["uid"] = uid_of(&format!("Event {namespace}/{name}")).into();
                 event["metadata"]["creationTimestamp"] =
                     created.unwrap_or_else(|| seconds(at).into());
-                self.objects.insert(key, (at, event));
+                cache.put(key.clone(), event);
+                self.times.insert(key, at);
             }
         }
-        self.objects
-            .retain(|_, (at, _)| elapsed(*at, now) < EVENT_AGE_MAX);
-        while self.objects.len() > EVENTS_MAX {
-            let oldest = self.objects.iter().min_by_key(|(_, (at, _))| *at);
+        let mut forget = |key: &Key| cache.remove(key);
+        self.times.retain(|key, at| {
+            let is_new = elapsed(*at, now) < EVENT_AGE_MAX;
+            if !is_new {
+                forget(key);
+            }
+            is_new
+        });
+        while self.times.len() > EVENTS_MAX {
+            let oldest = self.times.iter().min_by_key(|(_, at)| **at);
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
                 break;
             };
-            self.objects.remove(&oldest);
+            self.times.remove(&oldest);
+            forget(&oldest);
         }
     }
 }
