@@ -15,7 +15,11 @@ const PAUSES: [u64; 7] = [0, 0, 10, 300, 3_000, 20_000, 90_000];
 /// How long a call hangs.
 const HANGS: Duration = Duration::from_mins(2);
 /// Jumps of the clock, in seconds.
-const JUMPS: [i64; 4] = [-3600, -60, 60, 3600];
+const JUMPS: [i64; 4] = [SET_BACK, -60, 60, 3600];
+/// More than any wait.
+const SET_BACK: i64 = -3600;
+/// Time in which a container that exited for the first time has been started again.
+const RESTARTED: Duration = Duration::from_secs(1);
 /// The calls that may fail; `step` is one step of a plan.
 const CALLS: [&str; 9] = [
     "sync_pod",
@@ -47,6 +51,7 @@ enum Turn {
     Back,
     Restart,
     Jump,
+    ExitAndSetBack,
     Disk,
     StopAgent,
     KillAgent,
@@ -54,7 +59,7 @@ enum Turn {
 }
 
 /// How often each happens.
-const TURNS: [(Turn, u64); 21] = [
+const TURNS: [(Turn, u64); 22] = [
     (Turn::Write(Temper::Good), 5),
     (Turn::Write(Temper::Crashes), 2),
     (Turn::Write(Temper::NeverReady), 1),
@@ -72,6 +77,7 @@ const TURNS: [(Turn, u64); 21] = [
     (Turn::Back, 1),
     (Turn::Restart, 1),
     (Turn::Jump, 1),
+    (Turn::ExitAndSetBack, 1),
     (Turn::Disk, 1),
     (Turn::StopAgent, 1),
     (Turn::KillAgent, 2),
@@ -93,7 +99,8 @@ impl Turn {
             | Self::FailStart
             | Self::Away
             | Self::Restart
-            | Self::Jump => weather != Weather::Fair,
+            | Self::Jump
+            | Self::ExitAndSetBack => weather != Weather::Fair,
             Self::Events
             | Self::Calls
             | Self::Back
@@ -143,7 +150,11 @@ impl World {
                 self.fake.set_err(None);
             }
             Turn::Restart => self.restart_runtime().await,
-            Turn::Jump => self.jump(),
+            Turn::Jump => {
+                let seconds = self.dice.one_of(&JUMPS);
+                self.jump(seconds);
+            }
+            Turn::ExitAndSetBack => self.exit_and_set_back(name).await,
             Turn::Disk => self.fill_disk(),
             Turn::StopAgent => {
                 self.note("the agent is stopped and started");
@@ -227,7 +238,12 @@ impl World {
     }
 
     fn exit(&mut self, name: u64) {
-        let container = format!("c{}", self.dice.roll(3));
+        let container = self.dice.roll(3);
+        self.exit_of(name, container);
+    }
+
+    fn exit_of(&mut self, name: u64, container: u64) {
+        let container = format!("c{container}");
         let code = i32::try_from(self.dice.roll(2)).unwrap();
         let uid = self.running(name);
         self.note(&format!(
@@ -325,12 +341,22 @@ impl World {
         self.fake.set_err(None);
     }
 
-    fn jump(&mut self) {
-        let seconds = self.dice.one_of(&JUMPS);
+    fn jump(&mut self, seconds: i64) {
         if self.jumps {
             self.note(&format!("the clock jumps by {seconds} s"));
             self.fake.jump_clock(seconds);
         }
+    }
+
+    /// A container exits, and again once it was restarted; the clock is set back in the back-off
+    /// that follows.
+    async fn exit_and_set_back(&mut self, name: u64) {
+        let container = self.dice.roll(3);
+        self.exit_of(name, container);
+        tokio::time::sleep(RESTARTED).await;
+        self.exit_of(name, container);
+        tokio::time::sleep(RESTARTED).await;
+        self.jump(SET_BACK);
     }
 
     fn fill_disk(&mut self) {
