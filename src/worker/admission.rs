@@ -119,7 +119,10 @@ impl PodWorkers {
                 } else if !is_api_pod(pod) {
                     self.locks.with(|locks| locks.join(&full_name, &uid));
                 }
-                active.push(admitted_pod(pod));
+                // One that has ended is looked after, and needs no room.
+                if !has_ended(pod) {
+                    active.push(admitted_pod(pod));
+                }
                 Command::Run(Arc::clone(pod))
             }
             Verdict::Refused(failure) => {

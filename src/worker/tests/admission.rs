@@ -94,6 +94,33 @@ async fn what_runs_already_goes_before_newcomers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_are_over_take_no_room_from_those_that_start_with_them() {
+    let fake = FakeRuntime::new();
+    let over = (0..10).map(|n| {
+        let uid = format!("cccc0000-0000-4000-8000-00000000000{n}");
+        let patch =
+            json!({"metadata": {"name": format!("over-{n}")}, "status": {"phase": "Succeeded"}});
+        api(&uid, patch)
+    });
+    let over: Vec<_> = over.collect();
+    // The containers of one are still there, for its logs.
+    left_behind(&fake, &over[0]);
+    fake.exit_container(&PodUid::of(&over[0]), "app", 0);
+    let created = json!({"metadata": {"creationTimestamp": "2021-01-01T00:00:00Z"}});
+    let (new, running) = (api(A, created.clone()), api(B, created));
+    left_behind(&fake, &running);
+    let clock = fake.clone();
+    let mut bed = Bed::with(fake, Clock::new(move || clock.now()));
+    // It takes ten pods.
+    bed.node_is(node(&[], "2"));
+    let all: Vec<_> = over.iter().chain([&new, &running]).collect();
+    bed.want(&all);
+    bed.until_runs(A).await;
+    // pods 61
+    assert!(runs(&bed.fake, B), "what runs was stopped");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_manifests_pod_that_was_refused_starts_when_there_is_room() {
     let bed = Bed::start();
     let (first, second) = (with_port(&pod("a")), with_port(&pod("b")));
