@@ -16,11 +16,9 @@ use crate::store::claims::{ClaimHandle, ClaimStore, Releases, releases};
 use crate::store::pods::PodWriter;
 use crate::store::refresh::{RefreshHandle, Refreshes, refreshes};
 use crate::worker::Wanted;
-use mirrorlet_core::api::{Diagnostic, FullName, PodUid, Timestamp};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourceState;
-use mirrorlet_core::merge::{
-    Merged, PodOperation, SourceName, diff, keep_local_annotations, merge_sources, with_seen,
-};
+use mirrorlet_core::merge::{Merged, PodOperation, SourceName, diff, merge_sources};
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -60,6 +58,9 @@ pub struct MergeTask {
     claims: ClaimStore,
     releases: Releases,
     refreshes: Refreshes,
+    /// The pods of the last merge as their sources had them: where one is the same, so is what was
+    /// made of it.
+    given: BTreeMap<PodUid, Arc<Pod>>,
     /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
     /// one name is the incumbent can't be told.
     settled: bool,
@@ -92,6 +93,7 @@ impl MergeTask {
             claims,
             releases,
             refreshes,
+            given: BTreeMap::new(),
             settled: false,
         };
         let handles = MergeHandles {
@@ -160,14 +162,7 @@ impl MergeTask {
             self.rollouts.keep_switches().await;
         }
         let now = Timestamp::now();
-        for (uid, pod) in merged.pods.iter_mut().chain(&mut merged.beside) {
-            // A pod keeps the time it was first seen by this process.
-            let known = before.pods.get(uid).or_else(|| before.beside.get(uid));
-            *pod = match known {
-                Some(known) => keep_local_annotations(pod, &known.pod),
-                None => with_seen(pod, now),
-            };
-        }
+        self.given = merged.carry_over(&before, &self.given, now);
         self.tell_operations(&before, &merged);
         let all = merged.pods.iter().chain(&merged.beside);
         let wanted = Wanted {

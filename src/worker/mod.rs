@@ -62,12 +62,26 @@ use tidy::Tidy;
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// The wanted pods, as the workers see them.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Pods that shall run.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// The sources that have delivered. Pods that no source wants may be stopped only then.
     pub delivered: Delivered,
+}
+
+impl PartialEq for Wanted {
+    fn eq(&self, other: &Self) -> bool {
+        let mut pairs = self.pods.iter().zip(&other.pods);
+        self.delivered == other.delivered
+            && self.pods.len() == other.pods.len()
+            && pairs.all(|((uid, pod), (of, known))| uid == of && is_same(pod, known))
+    }
+}
+
+/// Whether two pods are equal. Most are one and the same, and are not compared field by field.
+fn is_same(pod: &Arc<Pod>, other: &Arc<Pod>) -> bool {
+    Arc::ptr_eq(pod, other) || pod == other
 }
 
 /// State that all workers share.
@@ -289,7 +303,7 @@ impl PodWorkers {
         for (uid, pod) in &wanted.pods {
             if let Some(Handle { commands, .. }) = self.workers.get(uid) {
                 commands.send_if_modified(|command| match command {
-                    Command::Run(known) | Command::Fail(known, _) if known == pod => false,
+                    Command::Run(known) | Command::Fail(known, _) if is_same(known, pod) => false,
                     Command::Run(known) | Command::Fail(known, _) => {
                         *known = Arc::clone(pod);
                         true

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::api::keys;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
 use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, SourceState};
+use crate::ending::{Ending, ending};
 use crate::names::port_problems;
 use crate::objects::claims::{Bindings, ClaimName};
 use crate::objects::{KnownObjects, Object, ObjectKey, ObjectKind, references, unmet};
@@ -75,6 +76,38 @@ pub struct Waiting {
 }
 
 impl Merged {
+    /// Gives each pod what was noted on it by the merge before, or now for the first time. `given` are
+    /// the pods of that merge as their sources had them: where one is the same, so is what was made
+    /// of it. Returns those of this one.
+    ///
+    /// Pods of the API server that are over are left as they are: they pile up, nobody asks when one was
+    /// first seen, and so there is one copy of each.
+    pub fn carry_over(
+        &mut self,
+        before: &Self,
+        given: &BTreeMap<PodUid, Arc<Pod>>,
+        now: Timestamp,
+    ) -> BTreeMap<PodUid, Arc<Pod>> {
+        let mut taken = BTreeMap::new();
+        for (uid, pod) in self.pods.iter_mut().chain(&mut self.beside) {
+            taken.insert(uid.clone(), Arc::clone(&pod.pod));
+            if ending(&pod.pod) == Some(Ending::Over) {
+                continue;
+            }
+            let known = before.pods.get(uid).or_else(|| before.beside.get(uid));
+            let is_same = |given: &Arc<Pod>| Arc::ptr_eq(given, &pod.pod);
+            match known {
+                Some(known) if given.get(uid).is_some_and(is_same) => {
+                    pod.pod = Arc::clone(&known.pod);
+                }
+                Some(known) => *pod = keep_local_annotations(pod, &known.pod),
+                // A pod keeps the time it was first seen by this process.
+                None => *pod = with_seen(pod, now),
+            }
+        }
+        taken
+    }
+
     /// The objects, for pods of manifests.
     #[must_use]
     pub fn known_objects(&self) -> KnownObjects {
@@ -409,6 +442,9 @@ pub fn diff(
             operations.push(PodOperation::Add(pod.clone()));
             continue;
         };
+        if Arc::ptr_eq(&present.pod, &pod.pod) {
+            continue;
+        }
         if semantically_differ(&present.pod, &pod.pod) {
             let pod = keep_local_annotations(pod, &present.pod);
             if pod.pod.metadata.deletion_timestamp.is_some() {
@@ -448,8 +484,7 @@ fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
 }
 
 /// The new pod with the local annotations of the present one.
-#[must_use]
-pub fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
+fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
     let local = |pod: &Pod| -> BTreeSet<(String, String)> {
         let all = pod.metadata.annotations.iter().flatten();
         all.filter(|(key, _)| LOCAL_ANNOTATIONS.contains(&key.as_str()))
@@ -468,8 +503,7 @@ pub fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
 }
 
 /// Notes on a pod when it was first seen, as upstream does for each added pod.
-#[must_use]
-pub fn with_seen(pod: &SourcePod, now: Timestamp) -> SourcePod {
+fn with_seen(pod: &SourcePod, now: Timestamp) -> SourcePod {
     let mut result = pod.clone();
     let annotations = &mut Arc::make_mut(&mut result.pod).metadata.annotations;
     let annotations = annotations.get_or_insert_default();

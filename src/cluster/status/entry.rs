@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{SETTLE, SETTLE_STEP, newest, occurrences, seen_of};
@@ -39,6 +40,14 @@ pub(super) struct Seen {
     pub finished: bool,
 }
 
+/// Stands for a patch: many pods are over, and the patch that made them so is larger than what else is
+/// kept of each.
+type Digest = [u8; 32];
+
+fn digest(patch: &Value) -> Digest {
+    Sha256::digest(patch.to_string()).into()
+}
+
 impl Seen {
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.api, &other.api)
@@ -71,12 +80,12 @@ pub(super) struct Entry {
     failures: u32,
     /// The newest copy of the object.
     newest: Option<Arc<Pod>>,
-    /// The object as the answer to our last write had it.
-    answer: Option<Arc<Pod>>,
-    /// The last written status, and its time.
-    sent: Option<(Value, Instant)>,
-    /// The pod and the status of the last write. The pod is only compared: a refused one is as large
-    /// as its author likes, and what is kept of it is small.
+    /// The version of the object in the answer to our last write.
+    answered: Option<String>,
+    /// The digest of the last written patch, and its time.
+    sent: Option<(Digest, Instant)>,
+    /// The pod and the status of the last write, until either changes. The pod is only compared: a
+    /// refused one is as large as its author likes, and what is kept of it is small.
     written_for: Option<(Weak<Pod>, Arc<core::PodStatus>)>,
     /// How often that was written again, for nothing.
     repeats: u32,
@@ -103,6 +112,11 @@ impl Entry {
         if self.deleted || self.seen.as_ref().is_some_and(|known| known.is(&seen)) {
             return;
         }
+        let same = |(pod, status): &mut (Weak<Pod>, Arc<core::PodStatus>)| {
+            let pod_is = std::ptr::eq(pod.as_ptr(), Arc::as_ptr(&seen.pod));
+            pod_is && Arc::ptr_eq(status, &seen.status)
+        };
+        self.written_for.take_if(|written| !same(written));
         let deed = seen.deed();
         let illegal = match &deed {
             Deed::Illegal(why) => Some(why.clone()),
@@ -117,20 +131,15 @@ impl Entry {
             Deed::Nothing | Deed::Illegal(_) => None,
             Deed::Patch(patch) => {
                 let version = &seen.api.metadata.resource_version;
-                let answers = |answer: &Arc<Pod>| answer.metadata.resource_version == *version;
-                let same = |(pod, status): &(Weak<Pod>, Arc<core::PodStatus>)| {
-                    let pod_is = std::ptr::eq(pod.as_ptr(), Arc::as_ptr(&seen.pod));
-                    pod_is && Arc::ptr_eq(status, &seen.status)
-                };
-                let is_rest = self.answer.as_ref().is_some_and(answers)
-                    && self.written_for.as_ref().is_some_and(same);
-                if is_rest {
+                let is_answer = self.answered.is_some() && self.answered == *version;
+                let digest = digest(&patch);
+                if is_answer && self.written_for.is_some() {
                     // The API server took our write, and not this part of it.
                     self.repeats = self.repeats.max(REPEATS_OF_REST);
-                    self.sent = Some((patch.clone(), now));
+                    self.sent = Some((digest, now));
                 }
                 if let Some((sent, at)) = &self.sent
-                    && *sent == patch
+                    && *sent == digest
                 {
                     let pause = REPEAT.after(self.repeats.saturating_add(1));
                     self.not_before = self.not_before.max(Some(*at + pause));
@@ -179,21 +188,22 @@ impl Entry {
     /// `patch` made the object what it is now, for that pod and its status.
     pub(super) fn written(
         &mut self,
-        patch: Value,
+        patch: &Value,
         object: Arc<Pod>,
         (pod, status): (Arc<Pod>, Arc<core::PodStatus>),
     ) {
         self.written_for = Some((Arc::downgrade(&pod), status));
         self.done();
-        let again = self.sent.as_ref().is_some_and(|(sent, _)| *sent == patch);
+        let digest = digest(patch);
+        let again = self.sent.is_some_and(|(sent, _)| sent == digest);
         self.repeats = if again {
             self.repeats.saturating_add(1)
         } else {
             0
         };
-        self.sent = Some((patch, Instant::now()));
-        self.newest = Some(Arc::clone(&object));
-        self.answer = Some(object);
+        self.sent = Some((digest, Instant::now()));
+        self.answered = object.metadata.resource_version.clone();
+        self.newest = Some(object);
     }
 
     pub(super) fn deleted(&mut self) {

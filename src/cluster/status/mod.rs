@@ -165,7 +165,7 @@ impl StatusTask {
                 let status = object.status.as_ref();
                 let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
                 occurrences::status_written(&self.telemetry, &full_name, &uid, phase, &changed);
-                entry.written(patch, object, of);
+                entry.written(&patch, object, of);
             }
             Outcome::ObjectDeleted { by_us } => {
                 if by_us {

@@ -431,7 +431,7 @@ fn a_pod_is_not_kept_for_its_last_write() {
     let held = Arc::downgrade(&pod);
     let mut entry = super::entry::Entry::default();
     let of = (pod, Arc::new(core::PodStatus::default()));
-    entry.written(json!({}), Arc::new(Pod::default()), of);
+    entry.written(&json!({}), Arc::new(Pod::default()), of);
     // tenants M5
     assert!(held.upgrade().is_none());
 }

@@ -286,6 +286,50 @@ fn local_annotations_survive_an_update() {
     assert_eq!(annotations["a"], "b");
 }
 
+#[test]
+fn a_pod_that_did_not_change_is_carried_over_and_one_that_is_over_is_not_copied() {
+    let api = |uid: &str| {
+        let pod = pod(PodSource::Api, "api server", 0, &format!("p{uid}"), uid);
+        changed(&pod, |pod| annotate(pod, keys::CONFIG_SOURCE, "api"))
+    };
+    let over = changed(&api("2"), |pod| {
+        pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+    });
+    let merged = |pods: &[SourcePod]| Merged {
+        pods: set(pods),
+        ..Merged::default()
+    };
+    let at = |merged: &Merged, uid: &str| Arc::clone(&merged.pods[&PodUid::from(uid)].pod);
+    let now: Timestamp = "2026-01-02T03:04:05.6Z".parse().unwrap();
+    let (one, three) = (api("1"), api("3"));
+    let mut first = merged(&[one.clone(), over.clone(), three.clone()]);
+    let given = first.carry_over(&Merged::default(), &BTreeMap::new(), now);
+    assert!(
+        at(&first, "1")
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()
+            .contains_key(keys::CONFIG_SEEN)
+    );
+    assert!(Arc::ptr_eq(&at(&first, "2"), &over.pod));
+
+    let edited = changed(&three, |pod| annotate(pod, "a", "b"));
+    let mut second = merged(&[one, over.clone(), edited]);
+    let given = second.carry_over(&first, &given, Timestamp::UNIX_EPOCH);
+    // tenants M5
+    assert!(Arc::ptr_eq(&at(&second, "1"), &at(&first, "1")));
+    assert!(Arc::ptr_eq(&at(&second, "2"), &over.pod));
+    let (before, after) = (at(&first, "3"), at(&second, "3"));
+    let annotation = |pod: &Pod, key: &str| pod.metadata.annotations.clone()?.remove(key);
+    assert_eq!(annotation(&after, "a").as_deref(), Some("b"));
+    assert_eq!(
+        annotation(&after, keys::CONFIG_SEEN),
+        annotation(&before, keys::CONFIG_SEEN)
+    );
+    assert_eq!(given.len(), 3);
+}
+
 fn any_pod() -> impl Strategy<Value = SourcePod> {
     (
         select(vec!["/m/a", "/m/b", "/m/c"]),
