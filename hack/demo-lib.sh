@@ -49,6 +49,7 @@ log="$root/agent.log"
 agent=""
 owner=""
 agent_arguments=()
+metrics_address=none
 clean_up_more() { :; }
 
 # Keeps the root in memory, from before anything is in it: the cluster's etcd, too, which writes through
@@ -97,8 +98,9 @@ trap 'exit 143' TERM
 
 # The agent evicts nothing and its Node never has DiskPressure, however full the machine's disk is.
 start_agent() {
-    setsid "$MIRRORLET" run --manifests "$manifests" --root "$root" --node-name "$NODE" \
-        --eviction-hard none --metrics-address none "${agent_arguments[@]}" >>"$log" 2>&1 </dev/null 8>&- &
+    agent_command=("$MIRRORLET" run --manifests "$manifests" --root "$root" --node-name "$NODE"
+        --eviction-hard none --metrics-address "$metrics_address" "${agent_arguments[@]}")
+    setsid "${agent_command[@]}" >>"$log" 2>&1 </dev/null 8>&- &
     agent=$!
     wait_for "$START_SECONDS" "the agent to answer" answers_or_ended
     agent_alive || die "the agent ended at once"

@@ -5,6 +5,8 @@
 HOST_NODE="${HOST_NODE:-host1}"
 # More lines of the kubelet's configuration.
 HOST_SETTINGS=()
+# What kubelet_up ran it with.
+HOST_COMMAND=()
 # An image that only waits, for the sandboxes of the kubelet's pods.
 HOST_SANDBOX_IMAGE=mirrorlet.test/user-root:1
 # The pods' network of that Node: a bridge of this machine. The block is set aside for benchmarks
@@ -80,8 +82,9 @@ evictionHard: {memory.available: 1Mi}
 imageGCHighThresholdPercent: 100
 YAML
     [ "${#HOST_SETTINGS[@]}" = 0 ] || printf '%s\n' "${HOST_SETTINGS[@]}" >>"$CLUSTER_DIR/kubelet.yaml"
-    cluster_program "$KUBE_BIN/kubelet" --config "$CLUSTER_DIR/kubelet.yaml" --hostname-override "$HOST_NODE" \
-        --root-dir "$CLUSTER_DIR/kubelet" --kubeconfig "$(cluster_node_kubeconfig "$HOST_NODE")"
+    HOST_COMMAND=("$KUBE_BIN/kubelet" --config "$CLUSTER_DIR/kubelet.yaml" --hostname-override "$HOST_NODE"
+        --root-dir "$CLUSTER_DIR/kubelet" --kubeconfig "$(cluster_node_kubeconfig "$HOST_NODE")")
+    cluster_program "${HOST_COMMAND[@]}"
     wait_for 60 "the kubelet to register its Node" host_registered
 }
 

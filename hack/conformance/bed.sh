@@ -32,6 +32,7 @@ bed_up_kubelet() {
     bed_cluster
     HOST_SETTINGS+=("staticPodPath: $manifests" "clusterDomain: cluster.local")
     kubelet_up
+    bed_unit "$CLUSTER_DIR/kubelet.pid" "$CLUSTER_DIR/kubelet.log" "$CLUSTER_DIR/kubelet.yaml" "${HOST_COMMAND[@]}"
     host_images "$@"
     bed_ready
 }
@@ -42,11 +43,13 @@ bed_agent() {
     bridge="$(docker network inspect bridge --format '{{index .Options "com.docker.network.bridge.name"}}')"
     node_ip="$(ip -4 -o addr show "$bridge" | awk '{ sub("/.*", "", $4); print $4; exit }')"
     [ -n "$node_ip" ] || die "the Engine's bridge ${bridge:-of no name} has no address"
-    agent_arguments+=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none
+    agent_arguments+=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none --image-gc off
         --node-ip "$node_ip" --client-ca-file "$CLUSTER_DIR/pki/ca.crt")
     # shellcheck disable=SC2206 # words
     agent_arguments+=(${AGENT_ARGUMENTS:-})
     start_agent
+    echo "$agent" >"$root/agent.pid"
+    bed_unit "$root/agent.pid" "$log" "" "${agent_command[@]}"
 }
 bed_ready() {
     local pressure
@@ -57,6 +60,29 @@ bed_ready() {
         [ "$(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].status}")" = False ] \
             || die "the Node has $pressure: $(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].message}")"
     done
+}
+
+# bed_unit PID LOG CONFIG COMMAND…: lets the suite stop and restart the judged program, by sudo and
+# systemctl that stand first in PATH. CONFIG is the program's, empty if it takes none of the suite's.
+bed_unit() {
+    export JUDGED="$root/judged"
+    mkdir -p "$JUDGED/bin"
+    ln -s "$1" "$JUDGED/pid"
+    ln -s "$2" "$JUDGED/log"
+    [ -z "$3" ] || ln -s "$3" "$JUDGED/config"
+    ln -s "$OUT/kubelet-config" "$JUDGED/written"
+    rm -f "$OUT/kubelet-config"
+    shift 3
+    printf '%q ' "$@" >"$JUDGED/command"
+    printf '#!/bin/sh\nexec "$@"\n' >"$JUDGED/bin/sudo"
+    chmod 755 "$JUDGED/bin/sudo"
+    ln -s "$REPO/hack/conformance/systemctl" "$JUDGED/bin/systemctl"
+    export PATH="$JUDGED/bin:$PATH"
+}
+# The agent is another process after a restart.
+agent_alive() {
+    [ ! -s "$root/agent.pid" ] || agent="$(cat "$root/agent.pid")"
+    [ -n "$agent" ] && kill -0 "$agent" 2>/dev/null
 }
 
 registry=""

@@ -9,16 +9,20 @@
 # JUDGED=kubelet judges a kubelet on Debian's containerd instead, the same way: what the agent's score
 # is compared with.
 #
-# FOCUS, SKIP: regular expressions. SERIAL=1 runs those that want the machine for themselves, too.
+# FOCUS, SKIP: regular expressions. SERIAL=1 runs those that want the machine for themselves, too,
+# SERIAL=only these alone; systemctl, with which the suite restarts a kubelet, is a stand-in for them.
 # PROCS: specs at a time (4). OUT: where reports and logs go. MIRRORLET: the binary to judge, instead
 # of building one.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-FOCUS="${FOCUS:-\[NodeConformance\]}"
-SKIP="${SKIP:-}"
 SERIAL="${SERIAL:-0}"
+focus='\[NodeConformance\]'
+alone='(\[Serial\]|\[Disruptive\])'
+[ "$SERIAL" != only ] || focus="$alone.*$focus|$focus.*$alone"
+FOCUS="${FOCUS:-$focus}"
+SKIP="${SKIP:-}"
 PROCS="${PROCS:-4}"
 # Longest time that the specs may take altogether.
 TIMEOUT="${TIMEOUT:-2h}"
@@ -31,7 +35,7 @@ esac
 here="$REPO/hack/conformance"
 
 need python3 python3
-[ "$SERIAL" = 1 ] || SKIP="${SKIP:+$SKIP|}\[Serial\]|\[Disruptive\]"
+[ "$SERIAL" != 0 ] || SKIP="${SKIP:+$SKIP|}$alone"
 
 "$REPO/hack/kube-build.sh" agnhost ginkgo e2e_node.test
 [ "$JUDGED" = mirrorlet ] || "$REPO/hack/kube-build.sh" kubelet
@@ -45,12 +49,18 @@ made=()
 for directory in "${LOGS[@]}"; do
     [ -e "$directory" ] || made+=("$directory")
 done
-agent_arguments=(--pod-logs-dir "${LOGS[0]}")
+# A spec writes the node's registry credentials where a kubelet has them.
+CREDENTIALS=/var/lib/kubelet
+[ -e "$CREDENTIALS" ] || made+=("$CREDENTIALS")
+agent_arguments=(--pod-logs-dir "${LOGS[0]}" --docker-config "$CREDENTIALS")
+# The suite asks for a kubelet's health there.
+metrics_address=127.0.0.1:10248
 clean_up_more() {
     bed_down
     # Links to files of containers that are gone.
     [ "${#made[@]}" = 0 ] || rm -rf "${made[@]}"
 }
+mkdir -p "$CREDENTIALS"
 # The suite makes pods at once in namespaces that are new, and knows the API server by a bearer token.
 token="$(openssl rand -hex 16)"
 printf '%s,admin,admin,system:masters\n' "$token" >"$root/tokens.csv"

@@ -202,7 +202,7 @@ impl Entry {
             0
         };
         self.sent = Some((digest, Instant::now()));
-        self.answered = object.metadata.resource_version.clone();
+        self.answered.clone_from(&object.metadata.resource_version);
         self.newest = Some(object);
     }
 
