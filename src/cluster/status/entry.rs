@@ -40,8 +40,8 @@ pub(super) struct Seen {
     pub finished: bool,
 }
 
-/// Stands for a patch: many pods are over, and the patch that made them so is larger than what else is
-/// kept of each.
+/// The digest of a patch, which is kept in its place: many pods are over, and the patch that made one so
+/// is larger than what else is kept of it.
 type Digest = [u8; 32];
 
 fn digest(patch: &Value) -> Digest {
