@@ -8,7 +8,6 @@
 //! that stands for all of them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use k8s_openapi::api::apps::v1::{
     DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy, StatefulSetSpec,
@@ -16,18 +15,19 @@ use k8s_openapi::api::apps::v1::{
 use k8s_openapi::api::batch::v1::{CronJobSpec, JobSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::api::Pod;
 use crate::api::core::PodTemplateSpec;
 use crate::api::meta::LabelSelector;
-use crate::api::{Pod, keys};
 use crate::rollout::{
     Cause, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy, Settings,
     UpdatePolicy, Updates, beside_refused,
 };
 use crate::small::SmallCollect;
-use crate::stateful::StatefulSet;
 
+mod key;
 mod stateful;
 
+pub use key::{WorkloadKey, WorkloadKind};
 pub(crate) use stateful::{
     DELETE, ON_DELETE, ORDERED_READY, PARALLEL, RETAIN, claim_name, first_ordinal, given,
     stateful_set, take_identity,
@@ -49,162 +49,6 @@ const ROLLING_DEFAULT: &str = "25%";
 pub(crate) const ROLLING_UPDATE: &str = "RollingUpdate";
 /// Word for an update that stops the old pods first.
 pub(crate) const RECREATE: &str = "Recreate";
-
-/// Kind of a workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WorkloadKind {
-    /// A number of equal pods.
-    Deployment,
-    /// Pods that each have a name, a place in a row, and storage of their own.
-    StatefulSet,
-    /// One pod on each node.
-    DaemonSet,
-    /// Pods that end.
-    Job,
-    /// A Job again and again, by a schedule.
-    CronJob,
-}
-
-impl WorkloadKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [
-        Self::Deployment,
-        Self::StatefulSet,
-        Self::DaemonSet,
-        Self::Job,
-        Self::CronJob,
-    ];
-
-    /// Its name in a document.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Deployment => "Deployment",
-            Self::StatefulSet => "StatefulSet",
-            Self::DaemonSet => "DaemonSet",
-            Self::Job => "Job",
-            Self::CronJob => "CronJob",
-        }
-    }
-
-    /// The API version of its documents.
-    #[must_use]
-    pub fn api_version(self) -> &'static str {
-        match self {
-            Self::Deployment | Self::StatefulSet | Self::DaemonSet => "apps/v1",
-            Self::Job | Self::CronJob => "batch/v1",
-        }
-    }
-
-    /// Whether its pods are to run on, rather than to come to an end.
-    #[must_use]
-    pub fn stays(self) -> bool {
-        match self {
-            Self::Deployment | Self::StatefulSet | Self::DaemonSet => true,
-            Self::Job | Self::CronJob => false,
-        }
-    }
-
-    /// Where its template of pods is in a document, with dots.
-    #[must_use]
-    pub fn template_path(self) -> &'static str {
-        match self {
-            Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job => "spec.template",
-            Self::CronJob => "spec.jobTemplate.spec.template",
-        }
-    }
-
-    /// The words before a name that mean it, as kubectl takes them, in lower case.
-    fn words(self) -> [&'static str; 3] {
-        match self {
-            Self::Deployment => ["deployment", "deployments", "deploy"],
-            Self::StatefulSet => ["statefulset", "statefulsets", "sts"],
-            Self::DaemonSet => ["daemonset", "daemonsets", "ds"],
-            Self::Job => ["job", "jobs", "job.batch"],
-            Self::CronJob => ["cronjob", "cronjobs", "cj"],
-        }
-    }
-
-    /// Returns the value of [`keys::WORKLOAD`] that a text means: `deploy/web` is `Deployment/web`.
-    #[must_use]
-    pub fn owner(text: &str) -> Option<String> {
-        let (word, name) = text.split_once('/')?;
-        let word = word.to_ascii_lowercase();
-        let mut kinds = Self::ALL.into_iter();
-        let kind = kinds.find(|kind| kind.words().contains(&word.as_str()))?;
-        Some(format!("{kind}/{name}"))
-    }
-}
-
-impl fmt::Display for WorkloadKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Identifies a workload among all documents. Displays as `Deployment default/web`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkloadKey {
-    /// Its kind.
-    pub kind: WorkloadKind,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl WorkloadKey {
-    /// Returns the workload that a pod of a manifest belongs to; none of a pod with a document of
-    /// its own.
-    #[must_use]
-    pub fn of(pod: &Pod) -> Option<Self> {
-        let owner = pod.metadata.annotations.as_ref()?.get(keys::WORKLOAD)?;
-        let namespace = pod.metadata.namespace.as_deref();
-        Self::of_owner(namespace.unwrap_or(keys::DEFAULT_NAMESPACE), owner)
-    }
-
-    /// Returns the key of a `StatefulSet`.
-    #[must_use]
-    pub fn of_set(set: &StatefulSet) -> Self {
-        Self {
-            kind: WorkloadKind::StatefulSet,
-            namespace: set.namespace.clone(),
-            name: set.name.clone(),
-        }
-    }
-
-    /// Returns the workload that an [`owner`](Self::owner) in a namespace means.
-    #[must_use]
-    pub fn of_owner(namespace: &str, owner: &str) -> Option<Self> {
-        let (kind, name) = owner.split_once('/')?;
-        let kind = WorkloadKind::ALL.into_iter().find(|k| k.as_str() == kind)?;
-        Some(Self {
-            kind,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
-    }
-
-    /// Reads a key as it is displayed.
-    #[must_use]
-    pub fn read(text: &str) -> Option<Self> {
-        let (kind, path) = text.split_once(' ')?;
-        let (namespace, name) = path.split_once('/')?;
-        Self::of_owner(namespace, &format!("{kind}/{name}"))
-    }
-
-    /// The value of [`keys::WORKLOAD`] on its pods: `Deployment/web`.
-    #[must_use]
-    pub fn owner(&self) -> String {
-        format!("{}/{}", self.kind, self.name)
-    }
-}
-
-impl fmt::Display for WorkloadKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
-    }
-}
 
 /// The pods that a workload wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

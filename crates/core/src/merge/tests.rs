@@ -3,6 +3,7 @@ use proptest::sample::select;
 
 use super::*;
 use crate::api::core::PodStatus;
+use crate::api::keys;
 use crate::api::meta::Time;
 use crate::desired::SourceSet;
 use crate::objects::{Object, ObjectKind};

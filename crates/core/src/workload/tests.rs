@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{NodeName, PodUid};
+use crate::api::{NodeName, PodUid, keys};
 use crate::desired::PodSource;
 use crate::manifest::{Accepted, Document, ParseContext, parse_manifest};
 

@@ -1,0 +1,188 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::resources::{CONFIG_MAPS, PODS};
+
+fn pod(name: &str, uid: &str, phase: &str) -> (Key, Value) {
+    let metadata = json!({"name": name, "namespace": "a", "uid": uid});
+    let object = json!({"metadata": metadata, "status": {"phase": phase}});
+    (Key::new(&PODS, "a", name), object)
+}
+
+fn told(cache: &Cache, since: u64) -> Vec<String> {
+    let words = |c: &Change| format!("{} {} {}", c.revision, c.kind.as_str(), c.key.name);
+    cache.since(since).unwrap().map(words).collect()
+}
+
+#[test]
+fn only_what_changed_gets_a_revision() {
+    let mut cache = Cache::new(100);
+    cache.replace([pod("web", "1", "Pending"), pod("db", "2", "Running")].into());
+    assert_eq!(told(&cache, 100), ["101 ADDED db", "102 ADDED web"]);
+    // embedded 2
+    assert!(!cache.replace([pod("web", "1", "Pending"), pod("db", "2", "Running")].into()));
+    cache.replace([pod("web", "1", "Running"), pod("db", "2", "Running")].into());
+    assert_eq!(told(&cache, 102), ["103 MODIFIED web"]);
+    // Another pod of the same name, and one that is gone.
+    cache.replace([pod("web", "3", "Running")].into());
+    assert_eq!(
+        told(&cache, 103),
+        ["104 DELETED db", "105 DELETED web", "106 ADDED web"]
+    );
+    let kept = cache.get(&Key::new(&PODS, "a", "web")).unwrap();
+    assert_eq!(kept["metadata"]["resourceVersion"], "106");
+}
+
+#[test]
+fn objects_that_are_put_one_by_one_stay() {
+    let mut cache = Cache::new(0).with_apart(&CONFIG_MAPS);
+    let map = Key::new(&CONFIG_MAPS, "a", "map");
+    let object = |data: &str| json!({"metadata": {"name": "map", "uid": "9"}, "data": data});
+    cache.put(map.clone(), object("x"));
+    cache.replace([pod("web", "1", "Running")].into());
+    cache.put(map.clone(), object("x"));
+    cache.replace(BTreeMap::new());
+    assert_eq!(
+        told(&cache, 0),
+        ["1 ADDED map", "2 ADDED web", "3 DELETED web"]
+    );
+    cache.put(map.clone(), object("y"));
+    cache.remove(&map);
+    cache.remove(&map);
+    assert_eq!(told(&cache, 3), ["4 MODIFIED map", "5 DELETED map"]);
+}
+
+#[test]
+fn a_watch_from_a_forgotten_revision_expires() {
+    let mut cache = Cache::new(0);
+    for turn in 0..=CHANGES_MAX {
+        cache.replace([pod("web", "1", &turn.to_string())].into());
+    }
+    // embedded 17
+    assert_eq!(cache.since(0).err().unwrap().code, 410);
+    assert_eq!(cache.since(1).unwrap().count(), CHANGES_MAX);
+    // An agent that starts anew knows no change of before.
+    assert_eq!(Cache::new(5000).since(4999).err().unwrap().code, 410);
+}
+
+#[test]
+fn selections_are_entered_and_left() {
+    let mut cache = Cache::new(0);
+    let running = Selector::parse("", "status.phase=Running", &PODS).unwrap();
+    for phase in ["Pending", "Running", "Running ", "Failed"] {
+        cache.replace([pod("web", "1", phase.trim())].into());
+    }
+    let seen: Vec<_> = cache
+        .since(0)
+        .unwrap()
+        .filter_map(|change| change.seen_by(&running))
+        .map(|(kind, object)| {
+            let revision = object["metadata"]["resourceVersion"].as_str();
+            format!("{} {}", kind.as_str(), revision.unwrap())
+        })
+        .collect();
+    // embedded 18
+    assert_eq!(seen, ["ADDED 2", "DELETED 3"]);
+}
+
+#[test]
+fn lists_are_of_one_resource_and_namespace() {
+    let mut cache = Cache::new(0);
+    let map = (
+        Key::new(&CONFIG_MAPS, "a", "web"),
+        json!({"metadata": {"name": "web"}}),
+    );
+    let other = (
+        Key::new(&PODS, "b", "web"),
+        json!({"metadata": {"name": "web"}}),
+    );
+    cache.replace(
+        [
+            pod("web", "1", "Running"),
+            pod("db", "2", "Running"),
+            map,
+            other,
+        ]
+        .into(),
+    );
+    let all = Selector::default();
+    assert_eq!(cache.list(&PODS, "a", &all).len(), 2);
+    assert_eq!(cache.list(&PODS, "", &all).len(), 3);
+    assert_eq!(cache.list(&PODS, "c", &all).len(), 0);
+}
+
+#[test]
+fn a_list_of_an_older_revision_is_what_it_was() {
+    let mut cache = Cache::new(100);
+    let all = Selector::default();
+    let steps = [
+        vec![("web", "1", "Pending")],
+        vec![("web", "1", "Running"), ("db", "2", "Running")],
+        vec![("web", "3", "Running")],
+        vec![],
+    ];
+    let mut seen = vec![(100, Vec::new())];
+    for step in steps {
+        cache.replace(step.iter().map(|(n, u, p)| pod(n, u, p)).collect());
+        seen.push((cache.revision(), cache.list(&PODS, "a", &all)));
+    }
+    for (revision, objects) in seen {
+        // embedded 28
+        assert_eq!(cache.list_at(revision, &PODS, "a", &all).unwrap(), objects);
+        assert!(
+            cache
+                .list_at(revision, &PODS, "b", &all)
+                .unwrap()
+                .is_empty()
+        );
+    }
+    let code = |revision| cache.list_at(revision, &PODS, "", &all).unwrap_err().code;
+    assert_eq!((code(99), code(1000)), (410, 504));
+}
+
+proptest! {
+    /// Whoever lists, and applies all changes since, has what a list gives.
+    #[test]
+    fn changes_lead_from_one_list_to_the_next(
+        steps in prop::collection::vec(prop::collection::btree_map(0..6_u8, (0..3_u8, 0..3_u8), 0..6), 1..40),
+        from in 0..40_usize,
+    ) {
+        let mut cache = Cache::new(7);
+        let all = Selector::default();
+        let (mut mirror, mut revision) = (BTreeMap::new(), 7);
+        for (turn, step) in steps.iter().enumerate() {
+            let objects = step.iter().map(|(name, (uid, phase))| {
+                pod(&name.to_string(), &uid.to_string(), &phase.to_string())
+            });
+            cache.replace(objects.collect());
+            if turn == from {
+                mirror = cache.list(&PODS, "", &all).into_iter()
+                    .map(|object| (meta::name(&object).to_owned(), object)).collect();
+                revision = cache.revision();
+            }
+        }
+        if from < steps.len() {
+            for change in cache.since(revision).unwrap() {
+                prop_assert!(change.revision > revision);
+                revision = change.revision;
+                match change.kind {
+                    ChangeKind::Deleted => {
+                        prop_assert!(mirror.remove(&change.key.name).is_some());
+                    }
+                    ChangeKind::Added => {
+                        let known = mirror.insert(change.key.name.clone(), Arc::clone(&change.object));
+                        prop_assert!(known.is_none());
+                    }
+                    ChangeKind::Modified => {
+                        let known = mirror.insert(change.key.name.clone(), Arc::clone(&change.object));
+                        prop_assert!(known.is_some());
+                    }
+                }
+            }
+            let listed: Vec<_> = cache.list(&PODS, "", &all);
+            // embedded 17
+            prop_assert_eq!(mirror.into_values().collect::<Vec<_>>(), listed);
+        }
+    }
+}
