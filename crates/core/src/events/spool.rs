@@ -8,6 +8,10 @@ use super::Write;
 /// bytes. An event that repeats while it waits takes no more room.
 pub const SPOOL_MAX: usize = 1_000;
 
+/// Most events for which there is room when none waits: that of a burst, a kilobyte for each event, is
+/// given back.
+const ROOM_KEPT: usize = 16;
+
 /// Events in the order they are to be written.
 #[derive(Debug, Clone, Default)]
 pub struct Spool {
@@ -54,7 +58,11 @@ impl Spool {
 
     /// The next to write.
     pub fn pop(&mut self) -> Option<Write> {
-        self.writes.pop_front()
+        let next = self.writes.pop_front();
+        if self.writes.is_empty() {
+            self.writes.shrink_to(ROOM_KEPT);
+        }
+        next
     }
 
     /// How many wait.
@@ -67,5 +75,25 @@ impl Spool {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_of_a_burst_is_given_back() {
+        let mut spool = Spool::default();
+        for number in 0..SPOOL_MAX {
+            let mut event = crate::api::core::Event::default();
+            event.metadata.name = Some(number.to_string());
+            spool.push(Write {
+                event,
+                update: false,
+            });
+        }
+        while spool.pop().is_some() {}
+        assert!(spool.writes.capacity() <= ROOM_KEPT);
     }
 }
