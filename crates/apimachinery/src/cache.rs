@@ -15,8 +15,11 @@ use crate::selector::Selector;
 use crate::status::Status;
 
 /// Most changes that are kept for watches that resume. At one change a second it is a quarter of an
-/// hour; most share their objects with the cache.
+/// hour.
 const CHANGES_MAX: usize = 1000;
+/// The newest of them, which watches that are up to date take from memory as they are. Older ones are
+/// held as JSON.
+const CHANGES_FRESH: usize = 100;
 
 /// Identifies an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +87,31 @@ impl ChangeKind {
     }
 }
 
+/// An object as it is held.
+#[derive(Debug, Clone)]
+enum Held {
+    /// As lists and watches want it.
+    Value(Arc<Value>),
+    /// As JSON, which takes a fifth of the room.
+    Text(Box<str>),
+}
+
+impl Held {
+    fn object(&self) -> Arc<Value> {
+        match self {
+            Self::Value(object) => Arc::clone(object),
+            // It was a value before.
+            Self::Text(text) => Arc::new(serde_json::from_str(text).unwrap_or_default()),
+        }
+    }
+
+    fn pack(&mut self) {
+        if let Self::Value(object) = self {
+            *self = Self::Text(object.to_string().into());
+        }
+    }
+}
+
 /// A change of an object.
 #[derive(Debug, Clone)]
 pub struct Change {
@@ -93,25 +121,43 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The object concerned.
     pub key: Key,
-    /// The object since, or its last state with the revision of its end.
-    pub object: Arc<Value>,
-    /// The object before.
-    pub before: Option<Arc<Value>>,
+    object: Held,
+    before: Option<Held>,
 }
 
 impl Change {
+    /// The object since, or its last state with the revision of its end.
+    #[must_use]
+    pub fn object(&self) -> Arc<Value> {
+        self.object.object()
+    }
+
+    /// The object before.
+    #[must_use]
+    pub fn before(&self) -> Option<Arc<Value>> {
+        self.before.as_ref().map(Held::object)
+    }
+
+    fn pack(&mut self) {
+        self.object.pack();
+        if let Some(before) = &mut self.before {
+            before.pack();
+        }
+    }
+
     /// The change as a watch of that selection sees it: an object that enters the selection is added, one
     /// that leaves it is deleted.
     #[must_use]
     pub fn seen_by(&self, selector: &Selector) -> Option<(ChangeKind, Arc<Value>)> {
-        let now = self.kind != ChangeKind::Deleted && selector.matches(&self.object);
-        let before = self.before.as_ref().filter(|b| selector.matches(b));
+        let object = self.object();
+        let now = self.kind != ChangeKind::Deleted && selector.matches(&object);
+        let before = self.before().filter(|before| selector.matches(before));
         match (before, now) {
             (None, false) => None,
-            (None, true) => Some((ChangeKind::Added, Arc::clone(&self.object))),
-            (Some(_), true) => Some((ChangeKind::Modified, Arc::clone(&self.object))),
+            (None, true) => Some((ChangeKind::Added, object)),
+            (Some(_), true) => Some((ChangeKind::Modified, object)),
             (Some(before), false) => {
-                let mut last = (**before).clone();
+                let mut last = (*before).clone();
                 meta::set_revision(&mut last, self.revision);
                 Some((ChangeKind::Deleted, Arc::new(last)))
             }
@@ -123,7 +169,7 @@ impl Change {
 #[derive(Debug)]
 pub struct Cache {
     revision: u64,
-    objects: BTreeMap<Key, Arc<Value>>,
+    objects: BTreeMap<Key, Held>,
     changes: VecDeque<Change>,
     /// Changes up to this revision are no longer known.
     forgotten: u64,
@@ -144,8 +190,8 @@ impl Cache {
         }
     }
 
-    /// The same, with the objects of that resource put and removed one by one: there are many, and
-    /// few change at a time.
+    /// The same, with the objects of that resource put and removed one by one: there are many, few
+    /// change at a time, and few are asked for, so that they are held as JSON.
     #[must_use]
     pub fn with_apart(self, resource: &'static Resource) -> Self {
         Self {
@@ -165,14 +211,10 @@ impl Cache {
     /// whether there was a change.
     pub fn replace(&mut self, wanted: BTreeMap<Key, Value>) -> bool {
         let first = self.revision;
-        let is_apart = |key: &Key| {
-            self.apart
-                .is_some_and(|apart| std::ptr::eq(apart, key.resource))
-        };
         let gone: Vec<_> = self
             .objects
             .keys()
-            .filter(|key| !wanted.contains_key(key) && !is_apart(key))
+            .filter(|key| !wanted.contains_key(key) && !self.is_apart(key))
             .cloned()
             .collect();
         for key in gone {
@@ -184,20 +226,24 @@ impl Cache {
         self.revision != first
     }
 
+    fn is_apart(&self, key: &Key) -> bool {
+        self.apart
+            .is_some_and(|apart| std::ptr::eq(apart, key.resource))
+    }
+
     /// Puts an object, with its `resourceVersion`, unless it is as before.
     pub fn put(&mut self, key: Key, mut object: Value) {
-        let before = self.objects.get(&key).cloned();
-        if let Some(before) = &before {
-            meta::set_revision(&mut object, meta::revision(before).unwrap_or(0));
-            if **before == object {
+        if let Some(before) = self.get(&key) {
+            meta::set_revision(&mut object, meta::revision(&before).unwrap_or(0));
+            if *before == object {
                 return;
             }
-            if meta::uid(before) != meta::uid(&object) {
+            if meta::uid(&before) != meta::uid(&object) {
                 // Another object of the same name.
                 self.remove(&key);
                 return self.note(ChangeKind::Added, key, object, None);
             }
-            return self.note(ChangeKind::Modified, key, object, Some(Arc::clone(before)));
+            return self.note(ChangeKind::Modified, key, object, Some(before));
         }
         self.note(ChangeKind::Added, key, object, None);
     }
@@ -205,6 +251,7 @@ impl Cache {
     /// Removes an object, if it is there.
     pub fn remove(&mut self, key: &Key) {
         if let Some(before) = self.objects.remove(key) {
+            let before = before.object();
             let last = (*before).clone();
             self.note(ChangeKind::Deleted, key.clone(), last, Some(before));
         }
@@ -215,15 +262,23 @@ impl Cache {
         meta::set_revision(&mut object, self.revision);
         let object = Arc::new(object);
         if kind != ChangeKind::Deleted {
-            self.objects.insert(key.clone(), Arc::clone(&object));
+            let mut held = Held::Value(Arc::clone(&object));
+            if self.is_apart(&key) {
+                held.pack();
+            }
+            self.objects.insert(key.clone(), held);
         }
         self.changes.push_back(Change {
             revision: self.revision,
             kind,
             key,
-            object,
-            before,
+            object: Held::Value(object),
+            before: before.map(Held::Value),
         });
+        let old = self.changes.len().checked_sub(CHANGES_FRESH + 1);
+        if let Some(change) = old.and_then(|old| self.changes.get_mut(old)) {
+            change.pack();
+        }
         while self.changes.len() > CHANGES_MAX {
             if let Some(forgotten) = self.changes.pop_front() {
                 self.forgotten = forgotten.revision;
@@ -231,15 +286,18 @@ impl Cache {
         }
     }
 
-    /// All objects, by their keys.
+    /// All objects but those that are put one by one, by their keys.
     pub fn all(&self) -> impl Iterator<Item = (&Key, &Value)> {
-        self.objects.iter().map(|(key, object)| (key, &**object))
+        self.objects.iter().filter_map(|(key, held)| match held {
+            Held::Value(object) => Some((key, &**object)),
+            Held::Text(_) => None,
+        })
     }
 
     /// The object of that key.
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
-        self.objects.get(key)
+    pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
+        self.objects.get(key).map(Held::object)
     }
 
     /// The objects of a resource that a selector means, in one namespace or in all (empty), by
@@ -256,8 +314,8 @@ impl Cache {
             .range(from..)
             .take_while(|(key, _)| key.resource == resource)
             .filter(|(key, _)| namespace.is_empty() || key.namespace == namespace)
-            .filter(|(_, object)| selector.matches(object))
-            .map(|(_, object)| Arc::clone(object))
+            .map(|(_, held)| held.object())
+            .filter(|object| selector.matches(object))
             .collect()
     }
 
@@ -291,8 +349,8 @@ impl Cache {
                 continue;
             }
             let place = (key.namespace.clone(), key.name.clone());
-            match &change.before {
-                Some(before) => drop(objects.insert(place, Arc::clone(before))),
+            match change.before() {
+                Some(before) => drop(objects.insert(place, before)),
                 None => drop(objects.remove(&place)),
             }
         }

@@ -44,7 +44,7 @@ pub(super) fn get(
 ) -> Result<Response, Status> {
     let form = answer::form(&asked.headers, include(asked))?;
     let key = Key::new(target.resource, target.namespace.as_str(), name);
-    let found = store.read(|cache| cache.get(&key).cloned());
+    let found = store.read(|cache| cache.get(&key));
     let object = found.ok_or_else(|| Status::not_found(target.resource, name))?;
     let object = leases::renewed(object, &key, store.node());
     let value = answer::one(target.resource, &object, form);

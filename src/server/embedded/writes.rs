@@ -68,7 +68,7 @@ pub(super) fn of_view(error: &ViewError) -> Status {
 
 impl Api {
     pub(super) fn find(&self, key: &Key) -> Result<Value, Status> {
-        let found = self.store.read(|cache| cache.get(key).cloned());
+        let found = self.store.read(|cache| cache.get(key));
         let object = found.ok_or_else(|| Status::not_found(key.resource, &key.name))?;
         Ok((*object).clone())
     }

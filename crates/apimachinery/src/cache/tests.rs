@@ -48,7 +48,14 @@ fn objects_that_are_put_one_by_one_stay() {
         ["1 ADDED map", "2 ADDED web", "3 DELETED web"]
     );
     cache.put(map.clone(), object("y"));
+    let kept = cache.get(&map).unwrap();
+    assert_eq!(
+        (&kept["data"], meta::revision(&kept)),
+        (&json!("y"), Some(4))
+    );
+    assert_eq!(cache.list(&CONFIG_MAPS, "a", &Selector::default()), [kept]);
     cache.remove(&map);
+    assert_eq!(cache.get(&map), None);
     cache.remove(&map);
     assert_eq!(told(&cache, 3), ["4 MODIFIED map", "5 DELETED map"]);
 }
@@ -64,6 +71,23 @@ fn a_watch_from_a_forgotten_revision_expires() {
     assert_eq!(cache.since(1).unwrap().count(), CHANGES_MAX);
     // An agent that starts anew knows no change of before.
     assert_eq!(Cache::new(5000).since(4999).err().unwrap().code, 410);
+}
+
+#[test]
+fn changes_that_are_held_as_json_are_what_they_were() {
+    let mut cache = Cache::new(0);
+    for turn in 0..CHANGES_MAX {
+        cache.replace([pod("web", "1", &turn.to_string())].into());
+    }
+    for (number, change) in cache.since(1).unwrap().enumerate() {
+        let phase = |object: &Value| object["status"]["phase"].as_str().map(str::to_owned);
+        assert_eq!(phase(&change.object()), Some((number + 1).to_string()));
+        assert_eq!(
+            change.before().as_deref().and_then(phase),
+            Some(number.to_string())
+        );
+        assert_eq!(meta::revision(&change.object()), Some(change.revision));
+    }
 }
 
 #[test]
@@ -141,21 +165,42 @@ fn a_list_of_an_older_revision_is_what_it_was() {
     assert_eq!((code(99), code(1000)), (410, 504));
 }
 
+/// Makes these all pods, as sets are replaced or one by one.
+fn show(cache: &mut Cache, pods: BTreeMap<Key, Value>, one_by_one: bool) {
+    if !one_by_one {
+        cache.replace(pods);
+        return;
+    }
+    for known in cache.list(&PODS, "", &Selector::default()) {
+        let key = Key::new(&PODS, meta::namespace(&known), meta::name(&known));
+        if !pods.contains_key(&key) {
+            cache.remove(&key);
+        }
+    }
+    for (key, pod) in pods {
+        cache.put(key, pod);
+    }
+}
+
 proptest! {
     /// Whoever lists, and applies all changes since, has what a list gives.
     #[test]
     fn changes_lead_from_one_list_to_the_next(
         steps in prop::collection::vec(prop::collection::btree_map(0..6_u8, (0..3_u8, 0..3_u8), 0..6), 1..40),
         from in 0..40_usize,
+        one_by_one in any::<bool>(),
     ) {
         let mut cache = Cache::new(7);
+        if one_by_one {
+            cache = cache.with_apart(&PODS);
+        }
         let all = Selector::default();
         let (mut mirror, mut revision) = (BTreeMap::new(), 7);
         for (turn, step) in steps.iter().enumerate() {
             let objects = step.iter().map(|(name, (uid, phase))| {
                 pod(&name.to_string(), &uid.to_string(), &phase.to_string())
             });
-            cache.replace(objects.collect());
+            show(&mut cache, objects.collect(), one_by_one);
             if turn == from {
                 mirror = cache.list(&PODS, "", &all).into_iter()
                     .map(|object| (meta::name(&object).to_owned(), object)).collect();
@@ -171,11 +216,11 @@ proptest! {
                         prop_assert!(mirror.remove(&change.key.name).is_some());
                     }
                     ChangeKind::Added => {
-                        let known = mirror.insert(change.key.name.clone(), Arc::clone(&change.object));
+                        let known = mirror.insert(change.key.name.clone(), change.object());
                         prop_assert!(known.is_none());
                     }
                     ChangeKind::Modified => {
-                        let known = mirror.insert(change.key.name.clone(), Arc::clone(&change.object));
+                        let known = mirror.insert(change.key.name.clone(), change.object());
                         prop_assert!(known.is_some());
                     }
                 }
