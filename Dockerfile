@@ -7,5 +7,7 @@ LABEL org.opencontainers.image.title="mirrorlet" \
       org.opencontainers.image.description="Turns a Docker Engine into a Kubernetes node for static pods" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY mirrorlet /mirrorlet
+# As in manifests/mirrorlet.service.
+ENV MALLOC_ARENA_MAX=2
 ENTRYPOINT ["/mirrorlet"]
 CMD ["run"]

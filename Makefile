@@ -165,6 +165,9 @@ run: ## the agent on a copy of examples/, left running
 	hack/images.sh
 	hack/demo.sh --leave-running
 
+# As the unit and the image start the agent.
+bench soak: export MALLOC_ARENA_MAX := 2
+
 bench: binary ## figures beside a floor measured in the same run, as a table and JSON
 	hack/docker-up.sh
 	hack/images.sh
