@@ -12,6 +12,8 @@ CLUSTER_NUMBER="${CLUSTER_NUMBER:-255}"
 CLUSTER_ADDRESS="198.18.$CLUSTER_NUMBER.1"
 # etcd's: no container reaches it.
 CLUSTER_ETCD="127.18.$CLUSTER_NUMBER.1"
+# Its etcd; empty is Debian's.
+CLUSTER_ETCD_PROGRAM=""
 # More arguments of its API server.
 CLUSTER_API_ARGUMENTS=()
 CLUSTER_START_SECONDS=120
@@ -169,7 +171,7 @@ cluster_up() {
     cluster_pki
     ip -o -4 addr show dev lo | grep -q -F " $CLUSTER_ADDRESS/32 " \
         || ip addr add "$CLUSTER_ADDRESS/32" dev lo label lo:dev
-    cluster_program "$(command -v etcd)" --data-dir="$CLUSTER_DIR/etcd" \
+    cluster_program "${CLUSTER_ETCD_PROGRAM:-$(command -v etcd)}" --data-dir="$CLUSTER_DIR/etcd" \
         --listen-client-urls="http://$CLUSTER_ETCD:2379" --advertise-client-urls="http://$CLUSTER_ETCD:2379" \
         --listen-peer-urls="http://$CLUSTER_ETCD:2380" --initial-advertise-peer-urls="http://$CLUSTER_ETCD:2380" \
         --initial-cluster="default=http://$CLUSTER_ETCD:2380"
