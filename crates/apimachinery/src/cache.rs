@@ -17,7 +17,7 @@ use crate::status::Status;
 /// Most changes that are kept for watches that resume. At one change a second it is a quarter of an
 /// hour.
 const CHANGES_MAX: usize = 1000;
-/// The newest of them, which watches that are up to date take from memory as they are. Older ones are
+/// How many of the newest are held as values, which watches that are up to date share. Older ones are
 /// held as JSON.
 const CHANGES_FRESH: usize = 100;
 
@@ -100,7 +100,7 @@ impl Held {
     fn object(&self) -> Arc<Value> {
         match self {
             Self::Value(object) => Arc::clone(object),
-            // It was a value before.
+            // Made from a value, so it can be read.
             Self::Text(text) => Arc::new(serde_json::from_str(text).unwrap_or_default()),
         }
     }
@@ -149,14 +149,15 @@ impl Change {
     /// that leaves it is deleted.
     #[must_use]
     pub fn seen_by(&self, selector: &Selector) -> Option<(ChangeKind, Arc<Value>)> {
-        let object = self.object();
-        let now = self.kind != ChangeKind::Deleted && selector.matches(&object);
+        let is_there = self.kind != ChangeKind::Deleted;
+        let now = is_there.then(|| self.object());
+        let now = now.filter(|now| selector.matches(now));
         let before = self.before().filter(|before| selector.matches(before));
         match (before, now) {
-            (None, false) => None,
-            (None, true) => Some((ChangeKind::Added, object)),
-            (Some(_), true) => Some((ChangeKind::Modified, object)),
-            (Some(before), false) => {
+            (None, None) => None,
+            (None, Some(now)) => Some((ChangeKind::Added, now)),
+            (Some(_), Some(now)) => Some((ChangeKind::Modified, now)),
+            (Some(before), None) => {
                 let mut last = (*before).clone();
                 meta::set_revision(&mut last, self.revision);
                 Some((ChangeKind::Deleted, Arc::new(last)))

@@ -1,4 +1,4 @@
-//! What changed between two desired sets, pod by pod.
+//! The operations that turn one desired set into the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which workload a pod belongs to: its kind, and its name.
+//! The kinds of workloads, and the key of one.
 
 use std::fmt;
 
