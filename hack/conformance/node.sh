@@ -64,8 +64,8 @@ mkdir -p "$CREDENTIALS"
 # The suite makes pods at once in namespaces that are new, and knows the API server by a bearer token.
 token="$(openssl rand -hex 16)"
 printf '%s,admin,admin,system:masters\n' "$token" >"$root/tokens.csv"
-# Debian's etcd can't say how far a watch has come. A watch of pods that begins where none has changed
-# lately, as one spec's, ends without a word after three seconds then.
+# Debian's etcd can't say how far a watch has come. The API server then ends a watch that begins when no
+# pod has changed for a while, after three seconds and without an error; one spec hangs over that.
 CLUSTER_ETCD_PROGRAM="$KUBE_BIN/etcd"
 CLUSTER_API_ARGUMENTS=(--disable-admission-plugins=ServiceAccount --token-auth-file="$root/tokens.csv")
 endpoint=unix:///none
