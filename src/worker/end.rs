@@ -58,7 +58,7 @@ impl Worker {
                 self.publish(&entry.status);
                 return Ok(());
             }
-            self.publish(&entry.status);
+            self.publish_entry(&entry);
             if let Some(error) = &entry.error {
                 self.error = error.to_string().into();
             } else {
@@ -82,7 +82,7 @@ impl Worker {
                 };
                 self.error = error.into();
             }
-            self.publish(&entry.status);
+            self.publish_entry(&entry);
             pause_for(backoff.pause(), cancel).await?;
             self.newer_than = Instant::now();
             self.context.looks.look(&self.uid).await;
@@ -262,7 +262,7 @@ impl Worker {
             }
             Err(error) => {
                 self.error = error.to_string().into();
-                self.publish(&self.context.cache.get(&self.uid).status);
+                self.publish_entry(&self.context.cache.get(&self.uid));
                 occurrences::remove_failed(
                     &self.context.telemetry,
                     &self.full_name,

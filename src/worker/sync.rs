@@ -58,7 +58,7 @@ impl Worker {
             let mut look_again = if let Some(why) = self.unsupported(&pod) {
                 self.hold_unsupported(&pod, &entry.status, &why);
                 None
-            } else if let Some(error) = entry.error {
+            } else if let Some(error) = &entry.error {
                 // A pod whose state is unknown is left alone. The observer lists again by itself.
                 let words = error.to_string();
                 if !error.is_unavailable() && *self.error != *words {
@@ -66,7 +66,7 @@ impl Worker {
                     occurrences::status_unknown(telemetry, &self.full_name, &self.uid, &words);
                 }
                 self.error = words.into();
-                self.publish(&entry.status);
+                self.publish_entry(&entry);
                 None
             } else {
                 match self.round(&pod, &entry.status, cancel).await {

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::end::{Rested, STOP_RETRY};
 use super::state::{Failed, State, Volumes};
 use super::{Command, Context, PodView, SharedLocks};
+use crate::store::cache::Entry;
 use mirrorlet_core::admit::{FailureCause, failed_status};
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
@@ -263,7 +264,7 @@ impl Worker {
             if known.is_none_or(|status| status.reason.as_deref() != Some(&*failure.reason)) {
                 self.status = Some(Arc::new(failed_status(pod, None, failure, *at)));
             }
-        } else if let Some(pod) = &self.pod {
+        } else if let Some(pod) = self.pod.as_ref().filter(|_| !self.was_gone(observed)) {
             let mut status = compute_pod_status(&StatusInput {
                 pod,
                 observed,
@@ -271,10 +272,7 @@ impl Worker {
                 waiting: &self.failures,
                 probes: &self.context.probes.get(&self.uid),
                 host_ips: &self.context.node_ips,
-                terminating: matches!(
-                    self.state,
-                    State::Terminating { .. } | State::Terminated { .. }
-                ),
+                terminating: self.is_ending(),
                 is_static: !self.is_api,
                 now: self.context.clock.now(),
             });
@@ -287,6 +285,30 @@ impl Worker {
         }
         self.observed = Arc::new(observed.clone());
         self.tell();
+    }
+
+    /// As [`publish`](Self::publish), of what the cache has. Where no look has succeeded, nothing is
+    /// known of the pod, and what was told of it stands.
+    pub(super) fn publish_entry(&mut self, entry: &Entry) {
+        if entry.error.is_some() && entry.status.is_empty() {
+            self.tell();
+        } else {
+            self.publish(&entry.status);
+        }
+    }
+
+    /// Whether the pod is being stopped, or was.
+    fn is_ending(&self) -> bool {
+        matches!(
+            self.state,
+            State::Terminating { .. } | State::Terminated { .. }
+        )
+    }
+
+    /// Whether a static pod that is to be stopped was gone before this agent saw anything of it: an
+    /// agent before this one stopped it. What that one told of it stands.
+    fn was_gone(&self, observed: &PodStatus) -> bool {
+        !self.is_api && self.status.is_none() && observed.is_empty() && self.is_ending()
     }
 
     /// Tells the board where the pod is, by what is known already.

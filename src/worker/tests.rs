@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::store::board::board;
-use bed::{Bed, SWEEP, left_behind, named, pod, runs};
+use bed::{Bed, SWEEP, left_behind, named, phase_of, pod, runs};
 use mirrorlet_core::observed::{ContainerHash, ContainerState, ContainerStatus, PodStatus, Role};
 use mirrorlet_runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
@@ -556,6 +556,28 @@ async fn pods_outlive_the_agent() {
     while bed.parts.join_next().await.is_some() {}
     assert!(runs(&bed.fake, "a"));
     bed.fake.assert_call_counts("kill_pod", 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_told_of_a_pod_before_a_look_at_it_has_succeeded() {
+    let (fake, pod) = (FakeRuntime::new(), pod("a"));
+    left_behind(&fake, &pod);
+    let refused = || RuntimeError::Refused {
+        status: 500,
+        message: "no".to_owned(),
+    };
+    fake.refuse_next("get_pod_status", 5, refused());
+    let bed = Bed::on(fake);
+    bed.want(&[&pod]);
+    bed.until_view("a", |view| view.is_some_and(|view| !view.error.is_empty()))
+        .await;
+    let view = bed.board.get(&"a".into()).unwrap();
+    assert_eq!(view.status, None, "it is not known whether it runs");
+    bed.until_view("a", |view| {
+        view.is_some_and(|view| phase_of(view) == Some("Running"))
+    })
+    .await;
+    bed.fake.assert_started_pods(&[]);
 }
 
 #[tokio::test(start_paused = true)]
