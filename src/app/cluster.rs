@@ -7,59 +7,40 @@
 //!        │        └──► all objects ──► mirrors, statuses ◄── Board, merged
 //!        └──► objects that pods refer to
 //! ```
+//!
+//! [`ClusterTasks`] has the tasks themselves, over any client; here are the client, and what is read
+//! of this machine.
 
-use std::collections::BTreeMap;
+mod tasks;
+
 use std::sync::Arc;
 
-use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use self::tasks::{ClusterLinks, ClusterTasks, Feeds, Over};
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn};
 use crate::certificate;
-use crate::cluster::lease::LeaseTask;
-use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
-use crate::cluster::{
-    ApiReach, ClusterClient, ClusterObjects, EventTask, IdentityStanding, MirrorInputs, MirrorTask,
-    NodeIdentity, StatusInputs, StatusTask,
-};
+use crate::cluster::{ClusterClient, IdentityStanding, NodeIdentity};
 use crate::config::{ApiAccess, Config};
 use crate::observe::Reach;
-use crate::source::apiserver::{ApiOptions, ApiSource};
-use crate::source::{SourceReader, source};
-use crate::store::board::Board;
 use crate::store::cell::{Reader, Writer, cell};
-use crate::store::pods::{ApiPodsWriter, PodManager};
+use crate::store::pods::ApiPodsWriter;
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::report::EngineReport;
-use mirrorlet_core::api::{FullName, Timestamp};
 use mirrorlet_core::eviction::Pressures;
-use mirrorlet_core::merge::Merged;
-use mirrorlet_core::mirror::{MirrorState, problem_lines};
-use mirrorlet_core::node::{NodeFacts, PodProblems, Readings};
-use mirrorlet_core::observed::Pods;
-use mirrorlet_core::rollout;
+use mirrorlet_core::node::NodeFacts;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Telemetry;
 
 /// The cluster side's state, for the other components.
 pub(super) struct Cluster {
-    /// The client that all share.
-    pub(super) client: ClusterClient,
     /// How we stand with the identity that it calls as.
     pub(super) identity: Reader<IdentityStanding>,
-    /// The pods of the API server, as a source.
-    pub(super) pods: SourceReader,
-    /// Our Node, as the API server has it.
-    pub(super) node: Reader<Option<Arc<Node>>>,
-    /// How we stand with it.
-    pub(super) standing: Reader<NodeStanding>,
-    /// The objects that pods refer to.
-    pub(super) objects: Arc<ClusterObjects>,
-    /// When its Lease was renewed last.
-    pub(super) lease: Reader<Option<Timestamp>>,
+    /// Its tasks.
+    pub(super) tasks: ClusterTasks,
     feeds: Feeds,
 }
 
@@ -71,23 +52,10 @@ pub(super) struct Links {
     pub(super) engine: watch::Receiver<EngineReport>,
     /// Knows the Engine's images.
     pub(super) images: Arc<ImagePuller>,
-    /// The desired pods.
-    pub(super) merged: Reader<Merged>,
-    /// The workers' views of their pods.
-    pub(super) board: Board,
-    /// The pods of the runtime's most recent list.
-    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
-    /// The wanted pods and the mirrors.
-    pub(super) manager: PodManager,
     /// The pressures that the node is under.
     pub(super) pressures: Reader<Pressures>,
-}
-
-/// The ends that the Node is fed through.
-struct Feeds {
-    facts: Writer<NodeFacts>,
-    readings: Writer<Readings>,
-    problems: Writer<PodProblems>,
+    /// What the tasks look at.
+    pub(super) tasks: ClusterLinks,
 }
 
 impl Cluster {
@@ -104,76 +72,38 @@ impl Cluster {
         let Some((client, identity)) = open(config, telemetry, parts, cancel)? else {
             return Ok(None);
         };
-
-        let (facts, facts_reader) = cell(facts);
-        let (readings, readings_reader) = cell(Readings::default());
-        let (problems, problems_reader) = cell(PodProblems::default());
-        let inputs = NodeInputs {
-            facts: facts_reader,
-            readings: readings_reader,
-            problems: problems_reader,
-        };
-        let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
-        spawn(parts, "node", task.run(cancel.clone()));
-        let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
-        let renewed = lease.renewed();
-        spawn(parts, "lease", lease.run(cancel.clone()));
-
-        let (source_writer, pods) = source(ApiSource::name());
-        let api = ApiSource::new(ApiOptions {
-            client: client.client(),
-            node_name: config.node_name.clone(),
-            root: config.root.clone(),
-            registered: registered(node.clone()).boxed(),
-            back: Box::new({
-                let reach = client.reach();
-                move || back(reach.clone()).boxed()
-            }),
-        });
-        let running = api.run(source_writer, api_pods, cancel.clone());
-        spawn(parts, "API source", running);
-
-        let (objects, watching) = ClusterObjects::new(client.clone(), node.clone());
-        spawn(parts, "objects of pods", watching.run(cancel.clone()));
-        let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
-        spawn(parts, "events", events.run(cancel.clone()));
-
-        Ok(Some(Self {
+        let over = Over {
             client,
+            facts,
+            root: config.root.clone(),
+        };
+        let (tasks, feeds) = ClusterTasks::start(over, api_pods, telemetry, parts, cancel);
+        Ok(Some(Self {
             identity,
-            pods,
-            node,
-            standing,
-            objects: Arc::new(objects),
-            lease: renewed,
-            feeds: Feeds {
-                facts,
-                readings,
-                problems,
-            },
+            tasks,
+            feeds,
         }))
     }
 
     /// Starts what needs the other parts, and returns the readers for the status report.
     pub(super) fn link(
         self,
-        config: &Config,
         links: Links,
         telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
     ) -> ClusterView {
-        let Feeds {
-            facts,
-            readings,
-            problems,
-        } = self.feeds;
         let (images_writer, images_reader) = cell(Vec::new());
         let listing = images::keep(links.images, images_writer, cancel.clone());
         spawn(parts, "images", listing);
+        let Self {
+            identity,
+            tasks,
+            feeds,
+        } = self;
         let keeping = readings::keep(
-            facts,
-            readings,
+            feeds.facts,
+            feeds.readings,
             links.reach,
             links.engine,
             images_reader.clone(),
@@ -181,35 +111,14 @@ impl Cluster {
             cancel.clone(),
         );
         spawn(parts, "node readings", keeping);
-
-        let merged = links.merged.clone();
-        let inputs = MirrorInputs {
-            node_name: config.node_name.clone(),
-            node: self.node.clone(),
-            merged: links.merged,
-            manager: links.manager.clone(),
-            board: links.board.clone(),
-            listed: links.listed,
-        };
-        let (task, mirrors) = MirrorTask::new(self.client.clone(), inputs, telemetry.clone());
-        spawn(parts, "mirrors", task.run(cancel.clone()));
-        let telling = tell_problems(mirrors.clone(), merged, problems, cancel.clone());
-        spawn(parts, "problems of pods", telling);
-
-        let inputs = StatusInputs {
-            board: links.board,
-            manager: links.manager,
-        };
-        let task = StatusTask::new(self.client.clone(), inputs, telemetry.clone());
-        spawn(parts, "statuses", task.run(cancel.clone()));
         ClusterView {
-            server: self.client.server().to_owned(),
-            reach: self.client.reach(),
-            identity: self.identity,
-            node: self.node,
-            standing: self.standing,
-            lease: self.lease,
-            mirrors,
+            server: tasks.client.server().to_owned(),
+            reach: tasks.client.reach(),
+            identity,
+            node: tasks.node.clone(),
+            standing: tasks.standing.clone(),
+            lease: tasks.lease.clone(),
+            mirrors: tasks.link(links.tasks, telemetry, parts, cancel),
             images: images_reader,
         }
     }
@@ -250,22 +159,6 @@ fn open(
     Ok(Some((client, identity)))
 }
 
-/// Done once our Node is registered.
-async fn registered(mut node: Reader<Option<Arc<Node>>>) {
-    if node.wait_for(Option::is_some).await.is_err() {
-        // The agent ends.
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Done when the API server, being away now, answers again; never, while it isn't away.
-async fn back(mut reach: Reader<ApiReach>) {
-    let away = matches!(*reach.get(), ApiReach::Down { .. });
-    if !away || reach.wait_for(ApiReach::is_up).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
 /// Keeps what admission knows of our Node and what it is short of. While the Node is gone, its last
 /// word stands; `known` where there never was one.
 pub(super) async fn keep_admit_node(
@@ -287,29 +180,6 @@ pub(super) async fn keep_admit_node(
             () = cancel.cancelled() => return,
             changed = node.changed(), if is_kept => is_kept = changed.is_ok(),
             changed = pressures.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
-/// Keeps the Node's conditions about its static pods current.
-async fn tell_problems(
-    mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
-    mut merged: Reader<Merged>,
-    mut problems: Writer<PodProblems>,
-    cancel: CancellationToken,
-) {
-    loop {
-        problems.publish(PodProblems {
-            mirrors: problem_lines(&mirrors.get()),
-            rollouts: rollout::problem_lines(merged.get().pods.values()),
-        });
-        let changed = tokio::select! {
-            () = cancel.cancelled() => return,
-            changed = mirrors.changed() => changed.is_ok(),
-            changed = merged.changed() => changed.is_ok(),
-        };
-        if !changed {
-            return;
         }
     }
 }

@@ -12,7 +12,7 @@
 
 pub mod approve;
 pub mod cleanup;
-mod cluster;
+pub mod cluster;
 mod core;
 mod counts;
 pub mod desired;
@@ -59,7 +59,7 @@ use crate::store::looks::{LookRequests, look_requests};
 use crate::store::pods::{ApiPodsWriter, PodManager, pod_manager};
 use crate::store::refresh::{RefreshHandle, refreshes};
 use crate::worker::Clock;
-use cluster::{Cluster, Links};
+use cluster::{Cluster, ClusterLinks, Links};
 use docker::{Docker, DockerInputs};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
@@ -79,7 +79,7 @@ use view::View;
 const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// A part of the agent that runs until the agent stops.
-type Parts = JoinSet<&'static str>;
+pub type Parts = JoinSet<&'static str>;
 
 /// Runs the agent until it is stopped.
 ///
@@ -144,8 +144,8 @@ impl Agent {
             &config, &owner, &machine, api, &telemetry, &mut parts, cancel,
         )
         .await?;
-        let client = cluster.as_ref().map(|cluster| cluster.client.clone());
-        sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
+        let client = cluster.as_ref().map(|cluster| cluster.tasks.client.clone());
+        sources.extend(cluster.as_ref().map(|cluster| cluster.tasks.pods.clone()));
         let objects = pod_objects(cluster.as_ref());
         let inputs = DockerInputs {
             engine: Arc::clone(&engine),
@@ -262,7 +262,7 @@ fn owner_of(config: &Config) -> anyhow::Result<String> {
 /// The objects that pods refer to; none of an API server without one.
 fn pod_objects(cluster: Option<&Cluster>) -> PodObjects {
     PodObjects::new(match cluster {
-        Some(cluster) => Arc::clone(&cluster.objects) as _,
+        Some(cluster) => Arc::clone(&cluster.tasks.objects) as _,
         None => Arc::new(NoObjects::default()),
     })
 }
@@ -281,7 +281,7 @@ fn admit_node(
     };
     let known = known.on_host(app_armor_is_enabled());
     let (writer, reader) = cell(known.clone());
-    let node = cluster.map(|cluster| cluster.node.clone());
+    let node = cluster.map(|cluster| cluster.tasks.node.clone());
     let keeping = cluster::keep_admit_node(known, node, pressures, writer, cancel.clone());
     spawn(parts, "admission facts", keeping);
     reader
@@ -417,13 +417,15 @@ impl Wired {
                 reach: core.reach.clone(),
                 engine: engine_reader.clone(),
                 images: Arc::clone(&docker.images),
-                merged: core.merged.clone(),
-                board: core.board.clone(),
-                listed: core.listed,
-                manager: self.manager.clone(),
                 pressures: self.eviction.pressures.reader(),
+                tasks: ClusterLinks {
+                    merged: core.merged.clone(),
+                    board: core.board.clone(),
+                    listed: core.listed,
+                    manager: self.manager.clone(),
+                },
             };
-            cluster.link(config, links, &self.telemetry, parts, cancel)
+            cluster.link(links, &self.telemetry, parts, cancel)
         });
         if let Some(cluster) = cluster.clone() {
             let telling = tell_cluster_news(cluster, version, cancel.clone());

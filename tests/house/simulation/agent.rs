@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mirrorlet::app::Parts;
+use mirrorlet::app::cluster::ClusterLinks;
 use mirrorlet::app::desired::{MergeOutputs, MergeTask};
 use mirrorlet::jobs::{JobOptions, Jobs};
 use mirrorlet::observe::Observer;
@@ -24,10 +26,12 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::Runtime;
+use mirrorlet_testing::FakeApi;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use super::cluster::{Cluster, Mirrors};
 
 /// Time between two sweeps, and in lives without sweeps.
 const SWEEP: Duration = Duration::from_mins(5);
@@ -45,17 +49,27 @@ pub(super) struct Ways {
     pub(super) sweeps: bool,
 }
 
+fn spawn(parts: &mut Parts, part: impl Future<Output = ()> + Send + 'static) {
+    parts.spawn(async move {
+        part.await;
+        "a part"
+    });
+}
+
 /// A running agent.
 pub(super) struct Agent {
     cancel: CancellationToken,
-    parts: JoinSet<()>,
+    parts: Parts,
     pub(super) cache: CacheReader,
     pub(super) board: Board,
+    /// None without an API server.
+    pub(super) mirrors: Option<Mirrors>,
 }
 
 impl Agent {
     pub(super) fn start(
         fake: &FakeRuntime,
+        api: Option<&FakeApi>,
         source: &SourceReader,
         root: &Path,
         Ways { restore, sweeps }: Ways,
@@ -71,7 +85,14 @@ impl Agent {
             if sweeps { SWEEP } else { NO_SWEEP },
             telemetry.clone(),
         );
-        let (merged, _) = cell(Merged::default());
+        let cancel = CancellationToken::new();
+        let mut parts = Parts::new();
+        let (pods, api_pods, manager) = pod_manager();
+        let cluster =
+            api.map(|api| Cluster::start(api, root, api_pods, &telemetry, &mut parts, &cancel));
+        let mut sources = vec![source.clone()];
+        sources.extend(cluster.as_ref().map(Cluster::pods));
+        let (merged, merged_reader) = cell(Merged::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let (board_writer, board) = board();
         let (probe_writer, probes) = probe_results();
@@ -102,10 +123,10 @@ impl Agent {
             },
         );
         let (merge, _) = MergeTask::new(
-            vec![source.clone()],
+            sources,
             listed.clone(),
             MergeOutputs {
-                pods: pod_manager().0,
+                pods,
                 merged,
                 wanted,
                 objects: Arc::default(),
@@ -122,7 +143,7 @@ impl Agent {
             looks,
             probes,
             board: board_writer,
-            telemetry,
+            telemetry: telemetry.clone(),
             node_ips: Vec::new(),
             backoff_max: BACKOFF_MAX,
             gc: ContainerGcPolicy::default(),
@@ -141,18 +162,27 @@ impl Agent {
             Arc::new(move || clock.now()),
             Some(root.join(KEPT_FILE)),
         );
-        let workers = PodWorkers::new(context, wanted_reader, listed);
-        let cancel = CancellationToken::new();
-        let mut parts = JoinSet::new();
-        parts.spawn(observer.run(cancel.clone()));
-        parts.spawn(merge.run(cancel.clone()));
-        parts.spawn(workers.run(cancel.clone()));
-        parts.spawn(probing.run(cancel.clone()));
+        let workers = PodWorkers::new(context, wanted_reader, listed.clone());
+        let mirrors = cluster.map(|cluster| {
+            let links = ClusterLinks {
+                merged: merged_reader,
+                board: board.clone(),
+                listed,
+                manager,
+            };
+            cluster.link(links, &telemetry, &mut parts, &cancel)
+        });
+        let token = || cancel.clone();
+        spawn(&mut parts, observer.run(token()));
+        spawn(&mut parts, merge.run(token()));
+        spawn(&mut parts, workers.run(token()));
+        spawn(&mut parts, probing.run(token()));
         Self {
             cancel,
             parts,
             cache: reader,
             board,
+            mirrors,
         }
     }
 

@@ -6,6 +6,7 @@ use mirrorlet_core::api::PodUid;
 use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet_testing::fake_runtime::{CallFault, EventFate};
 
+use super::api_faults::ApiTurn;
 use super::invariants::{has_sandbox, runs};
 use super::versions::Temper;
 use super::world::{NAMES, Weather, World};
@@ -56,10 +57,11 @@ enum Turn {
     StopAgent,
     KillAgent,
     WriteAndKill,
+    Api(ApiTurn),
 }
 
 /// How often each happens.
-const TURNS: [(Turn, u64); 22] = [
+const TURNS: [(Turn, u64); 29] = [
     (Turn::Write(Temper::Good), 5),
     (Turn::Write(Temper::Crashes), 2),
     (Turn::Write(Temper::NeverReady), 1),
@@ -82,6 +84,13 @@ const TURNS: [(Turn, u64); 22] = [
     (Turn::StopAgent, 1),
     (Turn::KillAgent, 2),
     (Turn::WriteAndKill, 1),
+    (Turn::Api(ApiTurn::Away), 1),
+    (Turn::Api(ApiTurn::Back), 2),
+    (Turn::Api(ApiTurn::Calls), 3),
+    (Turn::Api(ApiTurn::Watches), 2),
+    (Turn::Api(ApiTurn::DeleteMirror), 2),
+    (Turn::Api(ApiTurn::TakeName), 1),
+    (Turn::Api(ApiTurn::DeleteNode), 1),
 ];
 
 impl Turn {
@@ -106,7 +115,8 @@ impl Turn {
             | Self::Back
             | Self::Disk
             | Self::StopAgent
-            | Self::KillAgent => true,
+            | Self::KillAgent
+            | Self::Api(_) => true,
         }
     }
 }
@@ -162,6 +172,7 @@ impl World {
                 self.start_agent();
             }
             Turn::KillAgent => self.kill_and_start().await,
+            Turn::Api(turn) => self.api_turn(turn, name),
             Turn::WriteAndKill => {
                 self.edit(name, Temper::Good);
                 self.kill_and_start().await;

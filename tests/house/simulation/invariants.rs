@@ -6,6 +6,7 @@ use std::time::Duration;
 use mirrorlet_core::api::{ContainerId, PodUid};
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 
+use super::mirrors::WRITES;
 use super::panics;
 use super::versions::{Temper, Version};
 use super::world::World;
@@ -16,6 +17,7 @@ const PEACE: Duration = Duration::from_mins(30);
 const REST: Duration = Duration::from_mins(10);
 /// Most tasks at rest: those of the agent's parts, and for each pod its worker and a prober.
 const TASKS_MAX: usize = 8;
+const TASKS_OF_CLUSTER_MAX: usize = 10;
 const TASKS_OF_POD_MAX: usize = 3;
 /// Calls that change something.
 const CHANGING: [&str; 4] = ["sync_pod", "kill_pod", "delete_pod", "prepare_pod"];
@@ -36,6 +38,13 @@ impl World {
         if let Some(agent) = &mut self.agent {
             assert!(!agent.has_ended_part(), "a part of the agent has ended");
         }
+        if let Some(api) = &self.api {
+            let violations = api.violations();
+            assert!(
+                violations.is_empty(),
+                "statuses broke promises: {violations:?}"
+            );
+        }
     }
 
     /// Peace: all faults end, and everything has the time it takes.
@@ -44,6 +53,7 @@ impl World {
         self.check_now();
         self.known.can_be_prepared();
         self.fake.end_faults();
+        self.end_api_faults();
         self.set_disk_full(false);
         for version in &self.ever {
             self.fake.set_preparation_fault(&version.uid(), None);
@@ -51,6 +61,7 @@ impl World {
         tokio::time::sleep(PEACE).await;
         self.check_now();
         let running = self.check_running();
+        self.check_mirrors(&running);
         self.check_rest(&running).await;
         let running = running.into_iter().map(|version| {
             let ids = self.fake.pod(&version.uid());
@@ -123,7 +134,12 @@ impl World {
         let tasks = tokio::runtime::Handle::current()
             .metrics()
             .num_alive_tasks();
-        let tasks_max = TASKS_MAX + TASKS_OF_POD_MAX * running.len();
+        let cluster = if self.api.is_some() {
+            TASKS_OF_CLUSTER_MAX
+        } else {
+            0
+        };
+        let tasks_max = TASKS_MAX + cluster + TASKS_OF_POD_MAX * running.len();
         assert!(tasks <= tasks_max, "{tasks} tasks are left");
         let serving = self.fake.serving();
         for version in running {
@@ -152,9 +168,13 @@ impl World {
             return;
         }
         let calls = || CHANGING.map(|call| self.fake.call_count(call));
-        let before = calls();
+        let before = (calls(), self.writes_of_pods());
         tokio::time::sleep(REST).await;
-        assert_eq!(calls(), before, "calls of {CHANGING:?} at rest");
+        let after = (calls(), self.writes_of_pods());
+        assert_eq!(
+            after, before,
+            "calls of {CHANGING:?} and {WRITES:?} at rest"
+        );
     }
 }
 

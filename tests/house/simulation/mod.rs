@@ -1,21 +1,25 @@
 //! A node's life, thrown by dice: the real merge task, workers, observer and cache over the
-//! runtime in memory, on paused time.
+//! runtime in memory, and in every second life the real Node, mirrors, statuses and source of pods
+//! over the API server in memory, on paused time.
 //!
 //! Every seed is one life: manifests come, change and go, good ones and bad ones; containers exit,
 //! sandboxes die, events are lost, doubled and late, calls fail before or after their effect, or hang,
 //! the runtime restarts, the clock jumps, the disk is full, the agent is killed at any await. All along
 //! nothing runs twice, and nothing is restarted to which nothing has happened. Whenever peace returns,
-//! the right versions run, nothing else is left, and the agent is idle.
+//! the right versions run, nothing else is left, the API server shows just that, and the agent is idle.
 //!
 //! Lives are played on all cores. `SIMULATION_SEEDS=10000` plays more of them, `SIMULATION_SEED=7`
 //! plays that one, twenty times or until it fails, and prints its story.
 
 mod agent;
+mod api_faults;
+mod cluster;
 mod dice;
 mod disk;
 mod faults;
 mod invariants;
 mod known;
+mod mirrors;
 mod panics;
 mod story;
 mod versions;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid, keys};
 use mirrorlet_runtime::CommandOutput;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
+use super::cluster::NODE;
 use super::dice::Dice;
 
+/// The namespace of all pods.
+pub(super) const NAMESPACE: &str = "ns";
 /// The container that crashes, and that is probed.
 pub(super) const FIRST: &str = "c0";
 /// Times after which a bad version crashes: at once, and before it can be taken for healthy.
@@ -62,14 +65,23 @@ impl Version {
                 container
             })
             .collect();
+        let uid = format!("pod-{name}-v{number}");
         let pod = serde_json::json!({
             "metadata": {
                 "name": format!("pod-{name}"),
-                "namespace": "ns",
-                "uid": format!("pod-{name}-v{number}"),
-                "annotations": {"mirrorlet.dev/rollout": strategy(starts_first)},
+                "namespace": NAMESPACE,
+                "uid": uid,
+                "annotations": {
+                    "mirrorlet.dev/rollout": strategy(starts_first),
+                    keys::CONFIG_SOURCE: "file",
+                    keys::CONFIG_HASH: uid,
+                },
             },
-            "spec": {"containers": containers, "terminationGracePeriodSeconds": 20},
+            "spec": {
+                "nodeName": NODE,
+                "containers": containers,
+                "terminationGracePeriodSeconds": 20,
+            },
         });
         let version = Self {
             name,

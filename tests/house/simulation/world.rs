@@ -9,6 +9,7 @@ use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet_core::merge::SourceName;
+use mirrorlet_testing::FakeApi;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 use super::agent::{Agent, Ways};
@@ -16,13 +17,15 @@ use super::dice::Dice;
 use super::disk;
 use super::known::Known;
 use super::story::Story;
-use super::versions::{Temper, Version};
+use super::versions::{NAMESPACE, Temper, Version};
 
 /// Full names in play: few, so that versions of one name meet.
 pub(super) const NAMES: u64 = 4;
 /// Time of every call of the runtime, and of every step of a plan.
 const LATENCY: Duration = Duration::from_millis(1);
 const STEP_TAKES: Duration = Duration::from_millis(2);
+/// Namespaces of the API server: that of the pods, and those that every cluster has.
+const NAMESPACES: [&str; 4] = [NAMESPACE, "default", "kube-system", "kube-node-lease"];
 
 /// The events that may happen between two quiet periods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub(super) struct World {
     pub(super) fills: bool,
     pub(super) ways: Ways,
     pub(super) fake: FakeRuntime,
+    /// The API server, in half of the lives.
+    pub(super) api: Option<FakeApi>,
     pub(super) agent: Option<Agent>,
     pub(super) known: Known,
     /// Every version there ever was, and those that the manifests have, by name.
@@ -82,7 +87,9 @@ impl World {
             restore: seed % 2 == 1,
             sweeps: dice.roll(3) > 0,
         };
-        let agent = Agent::start(&fake, &source, &root, ways);
+        let clock = fake.clone();
+        let api = (seed / 2 % 2 == 1).then(|| FakeApi::new(&NAMESPACES, move || clock.now()));
+        let agent = Agent::start(&fake, api.as_ref(), &source, &root, ways);
         Self {
             jumps: dice.roll(4) == 0,
             fills: dice.roll(4) == 0,
@@ -90,6 +97,7 @@ impl World {
             weather: Weather::Storm,
             ways,
             fake,
+            api,
             agent: Some(agent),
             known: Known::default(),
             ever: Vec::new(),
@@ -179,7 +187,8 @@ impl World {
     /// Starts an agent where the last one was. Strictly one after the other: the root's lock sees to
     /// that in life.
     pub(super) fn start_agent(&mut self) {
-        let agent = Agent::start(&self.fake, &self.source, &self.root, self.ways);
+        let api = self.api.as_ref();
+        let agent = Agent::start(&self.fake, api, &self.source, &self.root, self.ways);
         self.agent = Some(agent);
     }
 

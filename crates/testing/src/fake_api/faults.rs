@@ -1,0 +1,125 @@
+//! Faults of the network, of single calls and of watches.
+
+use std::time::Duration;
+
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{FakeApi, State};
+
+/// Changes after which a watch that is behind finds its place in the history lost.
+const FORGETS_AFTER: usize = 1001;
+
+/// Whether clients reach the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// They do.
+    Up,
+    /// Connections are refused, and those there were are reset.
+    Refused,
+    /// Nothing comes through, either way. What was under way then comes to nothing when the server
+    /// is back.
+    Silent,
+}
+
+/// The way a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiFault {
+    /// It is answered with that code, and not carried out.
+    Refused(u16),
+    /// It is carried out, and the connection is reset before the answer.
+    AnswerLost,
+    /// It is carried out and answered after that time, though its caller may be gone by then.
+    Late(Duration),
+}
+
+/// The next calls of a name that fail.
+pub(super) struct Rule {
+    call: String,
+    left: usize,
+    fault: ApiFault,
+}
+
+impl FakeApi {
+    /// Whether clients reach the server from now on.
+    pub fn set_reach(&self, reach: Reach) {
+        self.change(|state| state.reach = reach);
+    }
+
+    /// The next `count` calls of that name fail; see [`call_count`](Self::call_count) for names.
+    pub fn fail_next_calls(&self, call: &str, count: usize, fault: ApiFault) {
+        let rule = Rule {
+            call: call.to_owned(),
+            left: count,
+            fault,
+        };
+        self.change(|state| state.faults.push(rule));
+    }
+
+    /// Watches end where they are.
+    pub fn break_watches(&self) {
+        self.change(|state| state.watches_broken += 1);
+    }
+
+    /// Watches deliver that late from now on.
+    pub fn set_lag(&self, lag: Duration) {
+        self.change(|state| state.lag = lag);
+    }
+
+    /// So much has changed that no watch can go on from where it was: clients have to list.
+    pub fn forget_history(&self) {
+        self.change(|state| {
+            let key = Key::new(&CONFIG_MAPS, "default", "busy");
+            for number in 0..FORGETS_AFTER {
+                let object = json!({
+                    "apiVersion": "v1", "kind": "ConfigMap",
+                    "metadata": {"name": "busy", "namespace": "default"},
+                    "data": {"number": number.to_string()},
+                });
+                state.cache.put(key.clone(), object);
+            }
+            state.watches_broken += 1;
+        });
+    }
+
+    /// Calls work again, and watches deliver at once.
+    pub fn end_faults(&self) {
+        self.change(|state| {
+            state.reach = Reach::Up;
+            state.faults.clear();
+            state.lag = Duration::ZERO;
+        });
+    }
+}
+
+impl State {
+    /// Takes the fault of a call, if one is due.
+    pub(super) fn take_fault(&mut self, call: &str) -> Option<ApiFault> {
+        let mut rules = self.faults.iter_mut();
+        let rule = rules.find(|rule| rule.left > 0 && rule.call == call)?;
+        rule.left -= 1;
+        Some(rule.fault)
+    }
+
+    /// Notes when watches deliver the changes after a revision: late, and in their order.
+    pub(super) fn note_lag(&mut self, before: u64) {
+        let now = Instant::now();
+        self.late.retain(|(_, at)| *at > now);
+        let at = self.late.last().map_or(now, |(_, last)| *last);
+        let at = at.max(now + self.lag);
+        if self.cache.revision() > before && at > now {
+            self.late.push((before, at));
+        }
+    }
+
+    /// The newest revision that watches deliver now, and when they deliver more of what there is.
+    pub(super) fn delivered(&self) -> (u64, Option<Instant>) {
+        let now = Instant::now();
+        match self.late.iter().find(|(_, at)| *at > now) {
+            Some((before, at)) => (*before, Some(*at)),
+            None => (self.cache.revision(), None),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What an API server does with pods beyond storing them, and what a node promises about them.
+
+use std::sync::Arc;
+
+use mirrorlet_apimachinery::meta;
+use mirrorlet_apimachinery::resources::PODS;
+use mirrorlet_apimachinery::status::Status;
+use mirrorlet_core::api::keys;
+use serde_json::Value;
+
+/// Grace of a pod that has none of its own, in seconds.
+const GRACE: i64 = 30;
+
+/// Whether a pod is a mirror.
+fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][keys::CONFIG_MIRROR].is_string()
+}
+
+fn is_terminal(pod: &Value) -> bool {
+    matches!(
+        pod["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    )
+}
+
+/// Whether the Node that a pod belongs to, if any, is there.
+pub(super) fn has_owner(pod: &Value, nodes: &[Arc<Value>]) -> bool {
+    let owners = pod["metadata"]["ownerReferences"].as_array();
+    let mut owners = owners.into_iter().flatten();
+    owners.all(|owner| {
+        owner["kind"] != "Node"
+            || nodes
+                .iter()
+                .any(|node| meta::name(node) == owner["name"] && meta::uid(node) == owner["uid"])
+    })
+}
+
+/// Admits a new pod. A node may make mirrors alone, which belong to it.
+///
+/// Upstream: `plugin/pkg/admission/noderestriction/admission.go` (`admitPodCreate`),
+/// `pkg/registry/core/pod/strategy.go` (`PrepareForCreate`).
+pub(super) fn admit(pod: &Value, nodes: &[Arc<Value>]) -> Result<(), Status> {
+    let refused = |why: &str| Err(Status::forbidden(&PODS, meta::name(pod), why));
+    if is_mirror(pod) {
+        let owners = pod["metadata"]["ownerReferences"].as_array();
+        if owners.map(Vec::len) != Some(1) {
+            return refused("node can only create pods with an owner reference set to itself");
+        }
+        if !has_owner(pod, nodes) {
+            return refused("node can only create pods with the UID of its own Node");
+        }
+    }
+    Ok(())
+}
+
+/// The seconds that a pod has from its deletion on: those that were asked for, or its own. None
+/// where nothing may run of it any more.
+///
+/// Upstream: `pkg/registry/core/pod/strategy.go` (`CheckGracefulDelete`).
+pub(super) fn grace(pod: &Value, options: &Value) -> i64 {
+    let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64();
+    let asked = options["gracePeriodSeconds"].as_i64();
+    let is_bound = pod["spec"]["nodeName"].as_str().unwrap_or_default() != "";
+    if !is_bound || is_terminal(pod) {
+        return 0;
+    }
+    asked.or(own).unwrap_or(GRACE)
+}
+
+fn restarts(pod: &Value) -> impl Iterator<Item = (&str, i64)> {
+    let all = pod["status"]["containerStatuses"].as_array();
+    all.into_iter().flatten().filter_map(|container| {
+        let name = container["name"].as_str()?;
+        Some((name, container["restartCount"].as_i64()?))
+    })
+}
+
+/// The promise that a new status of a pod breaks, if it breaks one: a pod that has ended stays as it
+/// ended, and restarts are only ever added. A static pod that was started again from nothing begins
+/// to count anew, and has another address.
+pub(super) fn broken_promise(before: &Value, after: &Value) -> Option<String> {
+    let name = meta::name(after);
+    if is_terminal(before) && before["status"]["phase"] != after["status"]["phase"] {
+        return Some(format!(
+            "{name} was {} and is {}",
+            before["status"]["phase"], after["status"]["phase"]
+        ));
+    }
+    if before["status"]["podIP"] != after["status"]["podIP"] {
+        return None;
+    }
+    let fewer = restarts(before).find_map(|(container, count)| {
+        let mut after = restarts(after);
+        let (_, now) = after.find(|(other, _)| *other == container)?;
+        (now < count).then_some((container, count, now))
+    });
+    let (container, count, now) = fewer?;
+    Some(format!(
+        "{container} of {name} had {count} restarts and has {now}: {} -> {}",
+        before["status"], after["status"]
+    ))
+}
