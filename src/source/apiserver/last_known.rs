@@ -134,6 +134,17 @@ impl LastKnown {
     }
 }
 
+/// The restarts of containers. They are seen again on the Engine, too, unless an agent removed the
+/// containers and was ended before it told so.
+fn restarts(statuses: Option<&Vec<core::ContainerStatus>>) -> Option<Vec<core::ContainerStatus>> {
+    let restarts = statuses?.iter().map(|status| core::ContainerStatus {
+        name: status.name.clone(),
+        restart_count: status.restart_count,
+        ..core::ContainerStatus::default()
+    });
+    Some(restarts.collect())
+}
+
 /// Reduces a pod to what is saved: not what changes with every status write, and what is seen
 /// again on the Engine.
 fn essence(pod: &Pod) -> Pod {
@@ -145,6 +156,8 @@ fn essence(pod: &Pod) -> Pod {
         qos_class: status.qos_class.clone(),
         pod_ip: status.pod_ip.clone(),
         pod_ips: status.pod_ips.clone(),
+        init_container_statuses: restarts(status.init_container_statuses.as_ref()),
+        container_statuses: restarts(status.container_statuses.as_ref()),
         ..core::PodStatus::default()
     });
     Pod {

@@ -21,7 +21,7 @@ use super::*;
 use crate::source::{SourceReader, source};
 use crate::store::cell::Reader;
 use crate::store::pods::pod_manager;
-use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::{PodUid, core};
 use mirrorlet_core::desired::{ApiPodsState, SourceState};
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
@@ -383,7 +383,14 @@ async fn the_next_agent_knows_what_was_known_last() {
     let mut bench = Bench::start();
     let secret = json!({"name": "app", "image": "app:1", "env": [{"name": "A", "value": "b"}]});
     let running = with(pod("a"), "/spec/containers", json!([secret]));
-    bench.next().await.list(&[running.clone(), pod("b")]);
+    let restarted = json!({
+        "phase": "Running",
+        "containerStatuses": [
+            {"name": "app", "restartCount": 3, "ready": true, "image": "app:1", "imageID": ""},
+        ],
+    });
+    let restarted = with(pod("b"), "/status", restarted);
+    bench.next().await.list(&[running.clone(), restarted]);
     bench.until_wanted(&["a", "b"]).await;
     let events = bench.next().await.watch();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -422,6 +429,10 @@ async fn the_next_agent_knows_what_was_known_last() {
     let value = spec.containers[0].env.as_ref().unwrap()[0].value.clone();
     assert_eq!(value.as_deref(), Some("b"), "it can be started again");
     assert!(set.pods[0].is_api());
+    let restarts =
+        |status: &core::PodStatus| Some(status.container_statuses.as_ref()?[0].restart_count);
+    let restarts = set.pods[1].pod.status.as_ref().and_then(restarts);
+    assert_eq!(restarts, Some(3), "its container may be gone by now");
     assert_eq!(bench.known(), ["nothing"]);
     assert!(!bench.reader.report().synced);
     assert!(

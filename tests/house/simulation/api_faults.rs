@@ -42,11 +42,14 @@ pub(super) enum ApiTurn {
     DeleteMirror,
     TakeName,
     DeleteNode,
+    Bind,
+    Unbind,
+    ExitOrdinary,
 }
 
 impl World {
     /// One thing happens to the API server, if the life has one.
-    pub(super) fn api_turn(&mut self, turn: ApiTurn, name: u64) {
+    pub(super) async fn api_turn(&mut self, turn: ApiTurn, name: u64) {
         let Some(api) = self.api.clone() else {
             return;
         };
@@ -79,6 +82,9 @@ impl World {
                 ));
                 api.take_name(NAMESPACE, &format!("pod-{name}"));
             }
+            ApiTurn::Bind => self.bind().await,
+            ApiTurn::Unbind => self.unbind(),
+            ApiTurn::ExitOrdinary => self.exit_ordinary(),
             ApiTurn::DeleteNode => {
                 let after = Duration::from_secs(self.dice.one_of(&COLLECTED_AFTER));
                 self.note(&format!(

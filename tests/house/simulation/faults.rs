@@ -61,7 +61,7 @@ enum Turn {
 }
 
 /// How often each happens.
-const TURNS: [(Turn, u64); 29] = [
+const TURNS: [(Turn, u64); 32] = [
     (Turn::Write(Temper::Good), 5),
     (Turn::Write(Temper::Crashes), 2),
     (Turn::Write(Temper::NeverReady), 1),
@@ -91,6 +91,9 @@ const TURNS: [(Turn, u64); 29] = [
     (Turn::Api(ApiTurn::DeleteMirror), 2),
     (Turn::Api(ApiTurn::TakeName), 1),
     (Turn::Api(ApiTurn::DeleteNode), 1),
+    (Turn::Api(ApiTurn::Bind), 2),
+    (Turn::Api(ApiTurn::Unbind), 1),
+    (Turn::Api(ApiTurn::ExitOrdinary), 2),
 ];
 
 impl Turn {
@@ -172,7 +175,7 @@ impl World {
                 self.start_agent();
             }
             Turn::KillAgent => self.kill_and_start().await,
-            Turn::Api(turn) => self.api_turn(turn, name),
+            Turn::Api(turn) => self.api_turn(turn, name).await,
             Turn::WriteAndKill => {
                 self.edit(name, Temper::Good);
                 self.kill_and_start().await;
@@ -345,6 +348,7 @@ impl World {
         for name in 0..NAMES {
             self.known.touch_all(name);
         }
+        self.touch_ordinary();
         self.fake.restart();
         let gone = RuntimeError::Unavailable("dice".to_owned());
         self.fake.set_err(Some(gone));

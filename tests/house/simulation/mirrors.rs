@@ -15,6 +15,10 @@ use super::world::World;
 /// Calls that change pods.
 pub(super) const WRITES: [&str; 3] = ["POST pods", "DELETE pods", "PATCH pods/status"];
 
+fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][keys::CONFIG_MIRROR].is_string()
+}
+
 impl World {
     /// How many calls there were that change pods of the API server.
     pub(super) fn writes_of_pods(&self) -> [usize; 3] {
@@ -31,7 +35,7 @@ impl World {
         let node = node.expect("the Node is registered");
         let pods = api.objects(&PODS);
         let mut mirrors = BTreeMap::new();
-        for pod in &pods {
+        for pod in pods.iter().filter(|pod| is_mirror(pod)) {
             mirrors.insert(meta::name(pod), pod);
         }
         let wanted: BTreeMap<String, &Version> = running
@@ -40,7 +44,10 @@ impl World {
             .collect();
         let shown: Vec<&str> = mirrors.keys().copied().collect();
         let runs: Vec<&str> = wanted.keys().map(String::as_str).collect();
-        assert_eq!(shown, runs, "the API server shows other pods than run");
+        assert_eq!(
+            shown, runs,
+            "the API server shows other mirrors than pods that run"
+        );
         for (name, version) in &wanted {
             self.check_mirror(mirrors[name.as_str()], version, &node);
         }

@@ -20,6 +20,7 @@ mod faults;
 mod invariants;
 mod known;
 mod mirrors;
+mod ordinary;
 mod panics;
 mod story;
 mod versions;

@@ -16,6 +16,7 @@ use super::agent::{Agent, Ways};
 use super::dice::Dice;
 use super::disk;
 use super::known::Known;
+use super::ordinary::Ordinary;
 use super::story::Story;
 use super::versions::{NAMESPACE, Temper, Version};
 
@@ -49,6 +50,8 @@ pub(super) struct World {
     pub(super) fake: FakeRuntime,
     /// The API server, in half of the lives.
     pub(super) api: Option<FakeApi>,
+    /// The pods that others have made at the API server.
+    pub(super) ordinary: Vec<Ordinary>,
     pub(super) agent: Option<Agent>,
     pub(super) known: Known,
     /// Every version there ever was, and those that the manifests have, by name.
@@ -98,6 +101,7 @@ impl World {
             ways,
             fake,
             api,
+            ordinary: Vec::new(),
             agent: Some(agent),
             known: Known::default(),
             ever: Vec::new(),

@@ -149,16 +149,21 @@ impl FakeApi {
 
     /// Somebody makes a pod that no node has yet, if the name is free.
     pub fn take_name(&self, namespace: &str, name: &str) {
-        self.change(|state| {
-            let key = Key::new(&PODS, namespace, name);
-            if state.cache.get(&key).is_none() {
-                let pod = json!({
-                    "metadata": {"name": name, "namespace": namespace},
-                    "spec": {"containers": [{"name": "c", "image": "i"}]},
-                });
-                state.begin(&key, pod);
-            }
+        let pod = json!({
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
         });
+        self.make_pod(pod);
+    }
+
+    /// Somebody makes a pod, unless its name is taken. Returns the UID of the pod that has the name.
+    pub fn make_pod(&self, pod: Value) -> String {
+        self.change(|state| {
+            let key = Key::new(&PODS, meta::namespace(&pod), meta::name(&pod));
+            let there = state.cache.get(&key);
+            let there = there.map_or_else(|| state.begin(&key, pod), |there| (*there).clone());
+            meta::uid(&there).to_owned()
+        })
     }
 
     /// Somebody deletes a Node. Its pods stay until [`collect_garbage`](Self::collect_garbage).

@@ -32,6 +32,8 @@ pub(super) struct Call {
     pub(super) options: ListOptions,
     content_type: String,
     body: Bytes,
+    /// Whether it is carried out late: what its sender knew may be old.
+    is_late: bool,
 }
 
 impl Call {
@@ -48,6 +50,7 @@ impl Call {
             options: ListOptions::parse(&query)?,
             content_type: content_type.unwrap_or_default().to_owned(),
             body,
+            is_late: false,
         })
     }
 
@@ -120,7 +123,7 @@ impl FakeApi {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map_err(Into::into)?.to_bytes();
         self.arrive().await?;
-        let call = match Call::parse(&parts, body) {
+        let mut call = match Call::parse(&parts, body) {
             Ok(call) => call,
             Err(status) => return Ok(refused(&status)),
         };
@@ -135,7 +138,10 @@ impl FakeApi {
                 self.carry_out(&call);
                 Err(reset())
             }
-            Some(ApiFault::Late(after)) => self.carry_out_after(after, call).await,
+            Some(ApiFault::Late(after)) => {
+                call.is_late = true;
+                self.carry_out_after(after, call).await
+            }
             None => Ok(self.carry_out(&call)),
         }
     }
@@ -204,13 +210,17 @@ impl State {
                 } else {
                     call.object()?
                 };
-                return Ok((200, self.delete(&key, &options)?));
+                let deleted = self.delete(&key, &options)?;
+                if target.resource == &PODS {
+                    self.violations.extend(rules::broken_by_deletion(&before));
+                }
+                return Ok((200, deleted));
             }
             Method::PUT => call.object()?,
             Method::PATCH => patch::apply(&before, &call.content_type, &call.body)?,
             _ => return Err(Status::not_allowed(call.method.as_str(), target.resource)),
         };
-        Ok((200, self.update(&key, &before, after, target)?))
+        Ok((200, self.update(&key, &before, after, call)?))
     }
 
     fn list(&self, call: &Call) -> Result<Value, Status> {
@@ -281,8 +291,9 @@ impl State {
         key: &Key,
         before: &Value,
         mut after: Value,
-        target: &Target,
+        call: &Call,
     ) -> Result<Value, Status> {
+        let target = &call.target;
         let status = after.get("status").cloned();
         meta::succeed(&mut after, before, target.resource)?;
         let is_status = target.subresource.as_deref() == Some("status");
@@ -290,7 +301,7 @@ impl State {
             after["spec"] = before["spec"].clone();
             after["status"] = status.unwrap_or_default();
         }
-        if target.resource == &PODS {
+        if target.resource == &PODS && !call.is_late {
             let broken = rules::broken_promise(before, &after);
             self.violations.extend(broken);
         }

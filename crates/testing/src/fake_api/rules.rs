@@ -75,6 +75,13 @@ fn restarts(pod: &Value) -> impl Iterator<Item = (&str, i64)> {
     })
 }
 
+/// The promise that a node breaks that deletes a pod: an ordinary one is deleted by others, and only
+/// ended by its node.
+pub(super) fn broken_by_deletion(pod: &Value) -> Option<String> {
+    let is_ours = is_mirror(pod) || !pod["metadata"]["deletionTimestamp"].is_null();
+    (!is_ours).then(|| format!("{} was deleted by its node", meta::name(pod)))
+}
+
 /// The promise that a new status of a pod breaks, if it breaks one: a pod that has ended stays as it
 /// ended, and restarts are only ever added. A static pod that was started again from nothing begins
 /// to count anew, and has another address.
