@@ -103,7 +103,7 @@ pub(super) fn broken_promise(before: &Value, after: &Value) -> Option<String> {
     });
     let (container, count, now) = fewer?;
     Some(format!(
-        "{container} of {name} had {count} restarts and has {now}: {} -> {}",
-        before["status"], after["status"]
+        "{container} of {name} had {count} restarts and has {now}: {}, then {}",
+        before["status"]["containerStatuses"], after["status"]["containerStatuses"]
     ))
 }
