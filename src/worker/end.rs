@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Command;
 use super::release::RELEASE_RETRY;
 use super::state::{State, Volumes};
-use super::task::{Shutdown, Worker};
+use super::task::{Shutdown, Worker, is_over};
 use mirrorlet_core::admit::FailureCause;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
@@ -21,6 +21,11 @@ use mirrorlet_runtime::PodSyncResult;
 /// First and longest pause between two attempts to stop or remove what is left.
 pub(super) const STOP_RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(10));
+
+/// How long the API server has to take the end of a pod before the pod's containers are removed: an
+/// agent after this one could not tell how they ended. While the API server is away, nobody waits for
+/// that longer.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a pod that has ended rests no longer.
 pub(super) enum Rested {
@@ -190,6 +195,32 @@ impl Worker {
             let _ = self.context.runtime.delete_pod(&self.uid).await;
         }
         self.release_volumes().await
+    }
+
+    /// Waits until the object of a pod that is being deleted shows how it ended, which only its
+    /// containers tell.
+    pub(super) async fn wait_until_told(
+        &mut self,
+        cancel: &CancellationToken,
+    ) -> Result<(), Shutdown> {
+        let Some(status) = self.status.as_deref().filter(|_| self.is_api) else {
+            return Ok(());
+        };
+        self.status = Some(Arc::new(ending::last_status(status.clone())));
+        self.tell();
+        let until = Instant::now() + TOLD_WITHIN;
+        loop {
+            self.take_newest();
+            let told = self.pod.as_deref().and_then(|pod| pod.status.as_ref());
+            if self.told_to_stop() || told.is_some_and(is_over) {
+                return Ok(());
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return Err(Shutdown),
+                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                () = tokio::time::sleep_until(until) => return Ok(()),
+            }
+        }
     }
 
     /// Waits, with nothing left of the pod, for its object to go.

@@ -10,6 +10,9 @@
 //!                                        waits for the API server's object to go
 //! ```
 //!
+//! A pod of the API server that is being deleted is `Terminating` until its object shows how it ended
+//! (ten seconds at most): its containers are removed next, and only they tell it.
+//!
 //! Every round reads the pod's status anew, newer than the round before ended, asks the pure
 //! planner, and has the runtime walk the plan ([`super::sync`]). Nothing is remembered that a
 //! restart of the agent would lose, but for crash counters and the reasons of the last failures.
@@ -157,6 +160,7 @@ impl Worker {
                     }
                 }
             }
+            Box::pin(self.wait_until_told(cancel)).await?;
             if Box::pin(self.remove(cancel)).await? {
                 break;
             }
@@ -327,6 +331,6 @@ impl Worker {
 }
 
 /// Whether a pod is in a phase that it never leaves by itself.
-fn is_over(status: &core::PodStatus) -> bool {
+pub(super) fn is_over(status: &core::PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }

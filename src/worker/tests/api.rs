@@ -55,6 +55,27 @@ async fn a_deleted_pod_stops_within_its_grace_and_waits_for_its_object_to_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_containers_of_a_deleted_pod_stay_until_its_object_shows_how_they_ended() {
+    for is_away in [false, true] {
+        let bed = Bed::start();
+        bed.takes_ends.send_replace(false);
+        let a = api(A, json!({}));
+        bed.want(&[&a]);
+        bed.until_runs(A).await;
+        bed.want(&[&deleted(&a, 15)]);
+        bed.until_view(A, |v| v.is_some_and(|v| phase_of(v) == Some("Failed")))
+            .await;
+        let began = Instant::now();
+        assert!(!bed.fake.pod(&A.into()).is_empty(), "they are there");
+        bed.takes_ends.send_replace(!is_away);
+        bed.until_view(A, is_finished).await;
+        // Not for ever, if the API server is away.
+        assert_eq!(began.elapsed().as_secs() >= 10, is_away);
+        assert!(bed.fake.pod(&A.into()).is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shorter_grace_cuts_the_stop_short_and_a_longer_one_does_not_lengthen_it() {
     for (asked, takes) in [(5, 10 + 5), (60, 30), (0, 10 + 1)] {
         let bed = Bed::start();

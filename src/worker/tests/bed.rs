@@ -8,6 +8,7 @@ use crate::store::cell::{Writer, cell};
 use crate::store::looks::look_requests;
 use crate::store::probes::probe_results;
 use mirrorlet_core::api::meta;
+use mirrorlet_core::ending::{is_api_pod, is_over};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
@@ -25,6 +26,8 @@ pub(super) struct Bed {
     pub(super) telemetry: Telemetry,
     node: Writer<AdmitNode>,
     orders: mpsc::Sender<Evict>,
+    /// Whether the API server takes the ends of its pods.
+    pub(super) takes_ends: watch::Sender<bool>,
     pub(super) cancel: CancellationToken,
     pub(super) parts: JoinSet<()>,
 }
@@ -81,6 +84,14 @@ impl Bed {
         let mut parts = JoinSet::new();
         parts.spawn(observer.run(cancel.clone()));
         parts.spawn(workers.run(cancel.clone()));
+        let takes_ends = watch::Sender::new(true);
+        let ends = take_ends(
+            board.clone(),
+            wanted.clone(),
+            takes_ends.subscribe(),
+            cancel.clone(),
+        );
+        parts.spawn(ends);
         Self {
             fake,
             wanted,
@@ -88,6 +99,7 @@ impl Bed {
             telemetry,
             node,
             orders,
+            takes_ends,
             cancel,
             parts,
         }
@@ -158,6 +170,45 @@ impl Drop for Bed {
     fn drop(&mut self) {
         self.cancel.cancel();
     }
+}
+
+/// The API server's part: the phase in which a pod of its ended comes back with the pod.
+async fn take_ends(
+    board: Board,
+    wanted: watch::Sender<Arc<Wanted>>,
+    mut takes: watch::Receiver<bool>,
+    cancel: CancellationToken,
+) {
+    let mut changed = board.changed();
+    while takes.wait_for(|takes| *takes).await.is_ok() {
+        wanted.send_if_modified(|wanted| {
+            let over = wanted.pods.iter().filter_map(|(uid, pod)| {
+                let view = board.get(uid).filter(|_| is_api_pod(pod))?;
+                let status = view.status.filter(|status| is_over(Some(&**status)))?;
+                let news = !is_over(pod.status.as_ref());
+                news.then(|| (uid.clone(), changed_to(pod, &status)))
+            });
+            let over: Vec<_> = over.collect();
+            let is_news = !over.is_empty();
+            if is_news {
+                Arc::make_mut(wanted).pods.extend(over);
+            }
+            is_news
+        });
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            changed = changed.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn changed_to(pod: &Arc<Pod>, status: &mirrorlet_core::api::core::PodStatus) -> Arc<Pod> {
+    let mut pod = Pod::clone(pod);
+    pod.status
+        .get_or_insert_default()
+        .phase
+        .clone_from(&status.phase);
+    Arc::new(pod)
 }
 
 pub(super) fn runs(fake: &FakeRuntime, uid: &str) -> bool {

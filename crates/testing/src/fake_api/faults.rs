@@ -12,6 +12,9 @@ use super::{FakeApi, State};
 /// Changes after which a watch that is behind finds its place in the history lost.
 const FORGETS_AFTER: usize = 1001;
 
+/// The time after which the last fault has no effect any more.
+const CALM: Duration = Duration::from_mins(2);
+
 /// Whether clients reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
@@ -45,7 +48,10 @@ pub(super) struct Rule {
 impl FakeApi {
     /// Whether clients reach the server from now on.
     pub fn set_reach(&self, reach: Reach) {
-        self.change(|state| state.reach = reach);
+        self.change(|state| {
+            state.reach = reach;
+            state.troubled = Instant::now();
+        });
     }
 
     /// The next `count` calls of that name fail; see [`call_count`](Self::call_count) for names.
@@ -60,12 +66,15 @@ impl FakeApi {
 
     /// Watches end where they are.
     pub fn break_watches(&self) {
-        self.change(|state| state.watches_broken += 1);
+        self.change(State::break_watches);
     }
 
     /// Watches deliver that late from now on.
     pub fn set_lag(&self, lag: Duration) {
-        self.change(|state| state.lag = lag);
+        self.change(|state| {
+            state.lag = lag;
+            state.troubled = Instant::now();
+        });
     }
 
     /// So much has changed that no watch can go on from where it was: clients have to list.
@@ -80,7 +89,7 @@ impl FakeApi {
                 });
                 state.cache.put(key.clone(), object);
             }
-            state.watches_broken += 1;
+            state.break_watches();
         });
     }
 
@@ -90,6 +99,7 @@ impl FakeApi {
             state.reach = Reach::Up;
             state.faults.clear();
             state.lag = Duration::ZERO;
+            state.troubled = Instant::now();
         });
     }
 }
@@ -100,7 +110,19 @@ impl State {
         let mut rules = self.faults.iter_mut();
         let rule = rules.find(|rule| rule.left > 0 && rule.call == call)?;
         rule.left -= 1;
+        self.troubled = Instant::now();
         Some(rule.fault)
+    }
+
+    fn break_watches(&mut self) {
+        self.watches_broken += 1;
+        self.troubled = Instant::now();
+    }
+
+    /// Whether clients have had all answers and news for a while.
+    pub(super) fn is_calm(&self) -> bool {
+        let is_fine = self.reach == Reach::Up && self.lag.is_zero();
+        is_fine && self.troubled.elapsed() > CALM
     }
 
     /// Notes when watches deliver the changes after a revision: late, and in their order.

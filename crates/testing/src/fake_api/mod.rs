@@ -54,6 +54,8 @@ struct State {
     /// Watches that were begun before have ended.
     watches_broken: u64,
     faults: Vec<faults::Rule>,
+    /// The time of the last fault.
+    troubled: Instant,
     /// How late watches deliver.
     lag: Duration,
     /// Changes that watches deliver late: those after a revision, with the time, oldest first.
@@ -88,6 +90,7 @@ impl FakeApi {
             reach: Reach::Up,
             watches_broken: 0,
             faults: Vec::new(),
+            troubled: Instant::now(),
             lag: Duration::ZERO,
             late: Vec::new(),
             calls: BTreeMap::new(),

@@ -8,7 +8,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use mirrorlet_apimachinery::cache::Key;
-use mirrorlet_apimachinery::options::ListOptions;
+use mirrorlet_apimachinery::options::{ListOptions, VersionMatch};
 use mirrorlet_apimachinery::resources::{NODES, PODS, Target, target};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::Status;
@@ -18,6 +18,9 @@ use tokio::time::sleep;
 
 use super::faults::{ApiFault, Reach};
 use super::{FakeApi, LATENCY, State, rules};
+
+/// How many revisions old a list is that any version is good enough for.
+const STALE_BY: u64 = 20;
 
 /// An error of the network.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -226,13 +229,19 @@ impl State {
     fn list(&self, call: &Call) -> Result<Value, Status> {
         let target = &call.target;
         let (resource, selector) = (target.resource, call.selector()?);
-        let page = paging::page(
-            &self.cache,
-            resource,
-            &target.namespace,
-            &selector,
-            &call.options,
-        )?;
+        let page = |options: &ListOptions| {
+            paging::page(&self.cache, resource, &target.namespace, &selector, options)
+        };
+        // For version 0 any state will do that there was: a server that lags gives an old one.
+        let old = self.cache.revision().checked_sub(STALE_BY);
+        let stale = ListOptions {
+            resource_version: old,
+            version_match: Some(VersionMatch::Exact),
+            ..call.options.clone()
+        };
+        let asks_for_any = call.options.resource_version == Some(0) && old.is_some();
+        let stale = asks_for_any.then(|| page(&stale).ok()).flatten();
+        let page = stale.map_or_else(|| page(&call.options), Ok)?;
         let items: Vec<&Value> = page.objects.iter().map(Arc::as_ref).collect();
         let mut metadata = json!({"resourceVersion": page.revision.to_string()});
         if let Some(token) = page.token {
@@ -304,6 +313,8 @@ impl State {
         if target.resource == &PODS && !call.is_late {
             let broken = rules::broken_promise(before, &after);
             self.violations.extend(broken);
+            let lost = rules::lost_end(before, &after).filter(|_| self.is_calm());
+            self.violations.extend(lost);
         }
         self.cache.put(key.clone(), after);
         Ok(self.stored(key))

@@ -82,6 +82,32 @@ pub(super) fn broken_by_deletion(pod: &Value) -> Option<String> {
     (!is_ours).then(|| format!("{} was deleted by its node", meta::name(pod)))
 }
 
+/// The ids of the containers that a status shows, with whether each has ended.
+fn instances(pod: &Value) -> impl Iterator<Item = (&str, &str, bool)> {
+    let all = pod["status"]["containerStatuses"].as_array();
+    all.into_iter().flatten().filter_map(|container| {
+        let name = container["name"].as_str()?;
+        let ended = container["state"]["terminated"].is_object();
+        Some((
+            name,
+            container["containerID"].as_str().unwrap_or_default(),
+            ended,
+        ))
+    })
+}
+
+/// The container of which a new status says that it has ended, and not how, though it was shown to
+/// run.
+pub(super) fn lost_end(before: &Value, after: &Value) -> Option<String> {
+    let mut ran = instances(before).filter(|(_, id, ended)| !ended && !id.is_empty());
+    let (container, _, _) = ran.find(|(container, _, _)| {
+        let mut now = instances(after);
+        now.any(|(other, id, ended)| other == *container && ended && id.is_empty())
+    })?;
+    let name = meta::name(after);
+    Some(format!("nobody knows how {container} of {name} ended"))
+}
+
 /// The promise that a new status of a pod breaks, if it breaks one: a pod that has ended stays as it
 /// ended, and restarts are only ever added. A static pod that was started again from nothing begins
 /// to count anew, and has another address.

@@ -86,12 +86,22 @@ async fn a_status_is_patched_on_its_condition_of_uid_and_promises_are_watched() 
         let containers = json!([{"name": "c", "restartCount": restarts}]);
         json!({"status": {"phase": phase, "containerStatuses": containers}})
     };
+    let instance = |id: &str, state: &str| {
+        let containers = json!([{"name": "c", "containerID": id, "state": {state: {}}}]);
+        json!({"status": {"containerStatuses": containers}})
+    };
+    tokio::time::sleep(Duration::from_mins(3)).await;
     for (patch, code, violations) in [
         (json!({"metadata": {"uid": "other"}, "status": {}}), 409, 0),
+        (instance("docker://1", "running"), 200, 0),
+        (instance("docker://1", "terminated"), 200, 0),
+        (instance("docker://2", "running"), 200, 0),
         (status("Running", 2), 200, 0),
         (status("Running", 1), 200, 1),
         (status("Failed", 3), 200, 1),
         (status("Running", 3), 200, 2),
+        (instance("docker://2", "running"), 200, 2),
+        (instance("", "terminated"), 200, 3),
     ] {
         let (answered, object) = send(&api, "PATCH", path, patch.clone()).await;
         assert_eq!(answered, code, "{object}");
@@ -146,6 +156,19 @@ async fn a_watch_goes_on_from_a_list_until_its_place_is_lost() {
         (&event["type"], &event["object"]["code"]),
         (&json!("ERROR"), &json!(410))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_any_version_is_an_old_one() {
+    let api = api();
+    for number in 0..30 {
+        api.make_pod(json!({"metadata": {"name": format!("p{number}"), "namespace": "ns"}}));
+    }
+    for (version, pods) in [("", 30), ("?resourceVersion=0", 10)] {
+        let path = format!("/api/v1/pods{version}");
+        let (_, list) = send(&api, "GET", &path, Value::Null).await;
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(pods), "{path}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
