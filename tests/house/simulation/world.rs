@@ -93,7 +93,7 @@ impl World {
         let clock = fake.clone();
         let api = (seed / 2 % 2 == 1).then(|| FakeApi::new(&NAMESPACES, move || clock.now()));
         let agent = Agent::start(&fake, api.as_ref(), &source, &root, ways);
-        Self {
+        let mut world = Self {
             jumps: dice.roll(4) == 0,
             fills: dice.roll(4) == 0,
             dice,
@@ -111,7 +111,10 @@ impl World {
             source,
             set,
             story,
-        }
+        };
+        // There are no manifests, which is not the same as not knowing.
+        world.publish();
+        world
     }
 
     pub(super) fn note(&self, line: &str) {

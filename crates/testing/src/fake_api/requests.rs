@@ -280,7 +280,8 @@ impl State {
     pub(super) fn begin(&mut self, key: &Key, mut object: Value) -> Value {
         let resource = key.resource;
         self.uids += 1;
-        let (uid, now) = (format!("api-{}", self.uids), (self.clock)().to_string());
+        let uid = format!("00000000-0000-4000-8000-{:012x}", self.uids);
+        let now = (self.clock)().to_string();
         let status = object.get("status").cloned();
         meta::begin(&mut object, resource, &uid, &now);
         object["apiVersion"] = resource.api_version().into();
