@@ -87,14 +87,15 @@ impl World {
             ApiTurn::ExitOrdinary => self.exit_ordinary(),
             ApiTurn::DeleteNode => {
                 let after = Duration::from_secs(self.dice.one_of(&COLLECTED_AFTER));
-                self.note(&format!(
-                    "somebody deletes the Node; its pods follow after {after:?}"
-                ));
+                self.note("somebody deletes the Node");
                 api.delete_node(NODE);
-                tokio::spawn(async move {
-                    tokio::time::sleep(after).await;
-                    api.collect_garbage();
-                });
+                if self.collects {
+                    self.note(&format!("    its pods follow after {after:?}"));
+                    tokio::spawn(async move {
+                        tokio::time::sleep(after).await;
+                        api.collect_garbage();
+                    });
+                }
             }
         }
     }
@@ -143,6 +144,8 @@ impl World {
                 api.remove_pod(meta::namespace(&pod), meta::name(&pod));
             }
         }
-        api.collect_garbage();
+        if self.collects {
+            api.collect_garbage();
+        }
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct World {
     pub(super) fake: FakeRuntime,
     /// The API server, in half of the lives.
     pub(super) api: Option<FakeApi>,
+    /// Whether the API server has controllers, which delete the pods of a Node that is no more.
+    pub(super) collects: bool,
     /// The pods that others have made at the API server.
     pub(super) ordinary: Vec<Ordinary>,
     pub(super) agent: Option<Agent>,
@@ -96,6 +98,7 @@ impl World {
         let mut world = Self {
             jumps: dice.roll(4) == 0,
             fills: dice.roll(4) == 0,
+            collects: dice.roll(2) == 0,
             dice,
             weather: Weather::Storm,
             ways,

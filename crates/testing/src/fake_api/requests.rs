@@ -19,8 +19,8 @@ use tokio::time::sleep;
 use super::faults::{ApiFault, Reach};
 use super::{FakeApi, LATENCY, State, rules};
 
-/// How many revisions old a list is that any version is good enough for.
-const STALE_BY: u64 = 20;
+/// How many revisions old a list is that any version is good enough for: as old as it is known.
+const STALE_BY: [u64; 3] = [900, 200, 20];
 
 /// An error of the network.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -232,15 +232,17 @@ impl State {
         let page = |options: &ListOptions| {
             paging::page(&self.cache, resource, &target.namespace, &selector, options)
         };
-        // For version 0 any state will do that there was: a server that lags gives an old one.
-        let old = self.cache.revision().checked_sub(STALE_BY);
-        let stale = ListOptions {
-            resource_version: old,
-            version_match: Some(VersionMatch::Exact),
-            ..call.options.clone()
-        };
-        let asks_for_any = call.options.resource_version == Some(0) && old.is_some();
-        let stale = asks_for_any.then(|| page(&stale).ok()).flatten();
+        // For version 0 any state will do that there was. A server that lags gives an old one.
+        let asks_for_any = call.options.resource_version == Some(0);
+        let mut old = STALE_BY.iter().filter(|_| asks_for_any);
+        let stale = old.find_map(|by| {
+            let options = ListOptions {
+                resource_version: Some(self.cache.revision().checked_sub(*by)?),
+                version_match: Some(VersionMatch::Exact),
+                ..call.options.clone()
+            };
+            page(&options).ok()
+        });
         let page = stale.map_or_else(|| page(&call.options), Ok)?;
         let items: Vec<&Value> = page.objects.iter().map(Arc::as_ref).collect();
         let mut metadata = json!({"resourceVersion": page.revision.to_string()});
