@@ -38,10 +38,10 @@ use crate::store::pods::PodManager;
 use crate::store::refresh::RefreshHandle;
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
-    ImagesReport, LackReport, PlanReport, PodReport, StatusReport, TopReport, VolumeReport,
+    ImagesReport, LackReport, PlanReport, StatusReport, TopReport, VolumeReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
-use mirrorlet_core::desired::{SourcePod, SourceState};
+use mirrorlet_core::desired::SourceState;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::logs::Instance;
@@ -49,7 +49,7 @@ use mirrorlet_core::merge::{Merged, merge_sources};
 use mirrorlet_core::node::{NodeEdits, NodeFacts};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
-use mirrorlet_core::small::{SmallCollect, SmallSort};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::stats::top::top;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Journal;
@@ -127,59 +127,6 @@ impl View {
             root: config.root.display().to_string(),
             owner: self.owner.clone(),
         }
-    }
-
-    /// Pods that are wanted, and pods that are still being stopped. A version that runs beside
-    /// another until it is judged is a part of that one's rollout.
-    fn pods(&self, merged: &Merged) -> Vec<PodReport> {
-        let mut pods: Vec<PodReport> = merged
-            .pods
-            .values()
-            .map(|wanted| {
-                let view = self.board.get(&wanted.uid());
-                pods::report(
-                    &wanted.pod,
-                    Some(wanted),
-                    view.as_ref(),
-                    &self.reach.borrow(),
-                )
-            })
-            .collect();
-        let waiting = merged.waits.values().filter_map(|waiting| {
-            let pod = waiting.pod.as_ref()?;
-            let report = pods::report(&pod.pod, Some(pod), None, &self.reach.borrow());
-            Some(pods::waiting(report, &waiting.message))
-        });
-        pods.extend(waiting);
-        for view in self.board.all() {
-            if !merged.pods.contains_key(&view.uid) && !merged.beside.contains_key(&view.uid) {
-                let node = &self.resolved.config.node_name;
-                let unknown = || Arc::new(pods::named(&view, node.as_str()));
-                let pod = view.pod.clone().unwrap_or_else(unknown);
-                pods.push(pods::report(&pod, None, Some(&view), &self.reach.borrow()));
-            }
-        }
-        for pod in &mut pods {
-            let uid = &pod.uid;
-            let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
-            let is_static = |pod: &SourcePod| !pod.is_api();
-            if let Some(cluster) = &self.cluster
-                && merged.pods.get(uid).is_some_and(is_static)
-            {
-                pod.mirror = Some(cluster.mirror(&name));
-            }
-            let stays = merged
-                .waits
-                .get(&name)
-                .filter(|waiting| waiting.pod.is_none());
-            if let Some(waiting) = stays.filter(|_| pod.message.is_empty()) {
-                pod.message.clone_from(&waiting.message);
-            }
-        }
-        pods.small_sort_by(|a, b| {
-            (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
-        });
-        pods
     }
 
     /// Full name of the static pod that `text` names.

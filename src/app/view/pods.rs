@@ -1,22 +1,85 @@
-//! The report of one pod.
+//! The reports of pods.
 
+use std::sync::Arc;
+
+use super::View;
 use crate::observe::Reach;
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::report::{
     ContainerReport, LastInstance, PodReport, PortReport, RESTARTING, STARTING, STOPPED, STOPPING,
     TERMINATING,
 };
-use mirrorlet_core::api::{Pod, PodUid, core, keys};
+use mirrorlet_core::api::{FullName, Pod, PodUid, core, keys};
 use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::observed::{PodStatus, Role};
 use mirrorlet_core::order::{Outstanding, outstanding};
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::printed_status;
 use mirrorlet_core::workload::WorkloadKey;
 
+/// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
+const UNKNOWN: &str = "Unknown";
+
+impl View {
+    /// Pods that are wanted, and pods that are still being stopped. A version that runs beside
+    /// another until it is judged is a part of that one's rollout.
+    pub(super) fn pods(&self, merged: &Merged) -> Vec<PodReport> {
+        let mut pods: Vec<PodReport> = merged
+            .pods
+            .values()
+            .map(|wanted| {
+                let view = self.board.get(&wanted.uid());
+                report(
+                    &wanted.pod,
+                    Some(wanted),
+                    view.as_ref(),
+                    &self.reach.borrow(),
+                )
+            })
+            .collect();
+        let queued = merged.waits.values().filter_map(|queued| {
+            let pod = queued.pod.as_ref()?;
+            let report = report(&pod.pod, Some(pod), None, &self.reach.borrow());
+            Some(waiting(report, &queued.message))
+        });
+        pods.extend(queued);
+        for view in self.board.all() {
+            if !merged.pods.contains_key(&view.uid) && !merged.beside.contains_key(&view.uid) {
+                let node = &self.resolved.config.node_name;
+                let unknown = || Arc::new(named(&view, node.as_str()));
+                let pod = view.pod.clone().unwrap_or_else(unknown);
+                pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
+            }
+        }
+        for pod in &mut pods {
+            let uid = &pod.uid;
+            let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
+            let is_static = |pod: &SourcePod| !pod.is_api();
+            if let Some(cluster) = &self.cluster
+                && merged.pods.get(uid).is_some_and(is_static)
+            {
+                pod.mirror = Some(cluster.mirror(&name));
+            }
+            let stays = merged
+                .waits
+                .get(&name)
+                .filter(|waiting| waiting.pod.is_none());
+            if let Some(waiting) = stays.filter(|_| pod.message.is_empty()) {
+                pod.message.clone_from(&waiting.message);
+            }
+        }
+        pods.small_sort_by(|a, b| {
+            (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
+        });
+        pods
+    }
+}
+
 /// A pod of which only the name is known: it runs on this node, but no source wants it.
-pub(super) fn named(view: &PodView, node: &str) -> Pod {
+fn named(view: &PodView, node: &str) -> Pod {
     Pod {
         spec: Some(core::PodSpec {
             node_name: Some(node.to_owned()),
@@ -33,7 +96,7 @@ pub(super) fn named(view: &PodView, node: &str) -> Pod {
 }
 
 /// Returns the report of a pod; `wanted` where a source wants it, `view` where a worker has it.
-pub(super) fn report(
+fn report(
     pod: &Pod,
     wanted: Option<&SourcePod>,
     view: Option<&PodView>,
@@ -105,7 +168,7 @@ pub(super) fn report(
 }
 
 /// The report of a pod whose turn to start has not come.
-pub(super) fn waiting(report: PodReport, message: &str) -> PodReport {
+fn waiting(report: PodReport, message: &str) -> PodReport {
     PodReport {
         status: "Pending".to_owned(),
         message: message.to_owned(),
@@ -161,6 +224,8 @@ fn waits_for(
     message: String,
 ) -> (String, String) {
     if let Reach::Down(cause) = reach {
+        let word = Some(printed).filter(|word| !word.is_empty());
+        let printed = word.unwrap_or_else(|| UNKNOWN.to_owned());
         return (printed, format!("waiting for the Docker Engine: {cause}"));
     }
     let error = view.map(|view| view.error.to_string()).unwrap_or_default();
@@ -181,6 +246,8 @@ fn waits_for(
             "waiting for the previous pod of this name to stop".to_owned(),
         ),
         Some(Phase::Terminating | Phase::Terminated) => (TERMINATING.to_owned(), error),
+        // Nobody has seen it yet.
+        Some(Phase::Syncing) if printed.is_empty() => (UNKNOWN.to_owned(), error),
         Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),
     }
 }
@@ -251,4 +318,31 @@ fn container_report(
         report.message = waiting.message.clone().unwrap_or_default();
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_nobody_has_seen_is_unknown() {
+        let view = PodView {
+            uid: "u".into(),
+            full_name: FullName::new("web", "default"),
+            pod: None,
+            phase: Phase::Syncing,
+            status: None,
+            observed: Arc::new(PodStatus::empty("u".into())),
+            error: "no answer".into(),
+            failed_probe: None,
+        };
+        let away = "waiting for the Docker Engine: refused";
+        for (reach, message) in [
+            (Reach::Up, "no answer"),
+            (Reach::Down("refused".into()), away),
+        ] {
+            let report = report(&named(&view, "n"), None, Some(&view), &reach);
+            assert_eq!((&*report.status, &*report.message), ("Unknown", message));
+        }
+    }
 }
