@@ -156,10 +156,12 @@ impl FakeApi {
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"containers": [{"name": "c", "image": "i"}]},
         });
-        self.make_pod(pod);
+        // One that is there keeps it.
+        let _ = self.make_pod(pod);
     }
 
     /// Somebody makes a pod, unless its name is taken. Returns the UID of the pod that has the name.
+    #[must_use]
     pub fn make_pod(&self, pod: Value) -> String {
         self.change(|state| {
             let key = Key::new(&PODS, meta::namespace(&pod), meta::name(&pod));

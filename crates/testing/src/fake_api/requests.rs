@@ -20,7 +20,7 @@ use super::faults::{ApiFault, Reach};
 use super::{FakeApi, LATENCY, State, rules};
 
 /// How many revisions old a list is that any version is good enough for: as old as it is known.
-const STALE_BY: [u64; 3] = [900, 200, 20];
+const STALE_BY: [u64; 4] = [900, 400, 200, 20];
 
 /// An error of the network.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -162,7 +162,8 @@ async fn a_watch_goes_on_from_a_list_until_its_place_is_lost() {
 async fn a_list_of_any_version_is_an_old_one() {
     let api = api();
     for number in 0..30 {
-        api.make_pod(json!({"metadata": {"name": format!("p{number}"), "namespace": "ns"}}));
+        let pod = json!({"metadata": {"name": format!("p{number}"), "namespace": "ns"}});
+        assert!(!api.make_pod(pod).is_empty());
     }
     for (version, pods) in [("", 30), ("?resourceVersion=0", 10)] {
         let path = format!("/api/v1/pods{version}");
