@@ -2,7 +2,7 @@
 //! and preconditions as Kubernetes has them, and faults on top.
 //!
 //! It is made of `mirrorlet-apimachinery`, which knows paths, selectors, patches and revisions. What
-//! a real server does with pods and nodes beyond that is in [`rules`]. Time is Tokio's, so that
+//! a real server does with pods and nodes beyond that is in `rules`. Time is Tokio's, so that
 //! it can be paused; dates come from the clock that it is given.
 
 mod faults;

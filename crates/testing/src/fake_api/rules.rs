@@ -53,7 +53,7 @@ pub(super) fn admit(pod: &Value, nodes: &[Arc<Value>]) -> Result<(), Status> {
     Ok(())
 }
 
-/// The seconds that a pod has from its deletion on: those that were asked for, or its own. None
+/// The seconds that a pod has from its deletion on: those that were asked for, or its own; 0
 /// where nothing may run of it any more.
 ///
 /// Upstream: `pkg/registry/core/pod/strategy.go` (`CheckGracefulDelete`).
