@@ -186,7 +186,8 @@ impl Example {
     }
 
     /// Whether a text is a manifest in good order that says something else, or the same; or, of several
-    /// documents, has a pod in good order that the good text has not.
+    /// documents, has one in good order that the good text has not: fewer replicas, beside a Service
+    /// that is none any more.
     fn is_an_edit(&self, text: &[u8], node: &NodeName) -> bool {
         let parsed = self.parsed(text, node);
         let problems = parsed
@@ -197,7 +198,14 @@ impl Example {
         let has_errors = problems.into_iter().any(Diagnostic::is_error);
         let good = self.pods(node);
         let is_new = pods(&parsed).iter().any(|pod| !good.contains(pod));
-        is_new || (!has_errors && parsed.documents.iter().any(|d| d.accepted.is_some()))
+        let known = self.parsed(&self.good, node).documents;
+        let is_known =
+            |accepted: &Accepted| known.iter().any(|d| d.accepted.as_ref() == Some(accepted));
+        let mut accepted = parsed.documents.iter().filter_map(|d| d.accepted.as_ref());
+        let says_else = accepted.any(|accepted| !is_known(accepted));
+        is_new
+            || says_else
+            || (!has_errors && parsed.documents.iter().any(|d| d.accepted.is_some()))
     }
 
     /// Whether a text describes exactly what the good one does.

@@ -97,7 +97,7 @@ const TURNS: [(Turn, u64); 32] = [
 ];
 
 impl Turn {
-    fn may_happen(self, weather: Weather) -> bool {
+    fn may_happen(self, weather: Weather, has_api: bool) -> bool {
         match self {
             Self::Write(_)
             | Self::WriteUnprepared
@@ -118,8 +118,8 @@ impl Turn {
             | Self::Back
             | Self::Disk
             | Self::StopAgent
-            | Self::KillAgent
-            | Self::Api(_) => true,
+            | Self::KillAgent => true,
+            Self::Api(_) => has_api,
         }
     }
 }
@@ -191,7 +191,7 @@ impl World {
         loop {
             let mut roll = self.dice.roll(sides);
             for (turn, often) in TURNS {
-                if roll < often && turn.may_happen(self.weather) {
+                if roll < often && turn.may_happen(self.weather, self.api.is_some()) {
                     return turn;
                 }
                 let Some(left) = roll.checked_sub(often) else {
