@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use self::tasks::{ClusterLinks, ClusterTasks, Feeds, Over};
+pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn};
 use crate::certificate;
@@ -54,7 +54,7 @@ pub(super) struct Links {
     pub(super) images: Arc<ImagePuller>,
     /// The pressures that the node is under.
     pub(super) pressures: Reader<Pressures>,
-    /// What the tasks look at.
+    /// The state of the agent that the tasks read.
     pub(super) tasks: ClusterLinks,
 }
 
@@ -72,12 +72,12 @@ impl Cluster {
         let Some((client, identity)) = open(config, telemetry, parts, cancel)? else {
             return Ok(None);
         };
-        let over = Over {
+        let inputs = ClusterInputs {
             client,
             facts,
             root: config.root.clone(),
         };
-        let (tasks, feeds) = ClusterTasks::start(over, api_pods, telemetry, parts, cancel);
+        let (tasks, feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         Ok(Some(Self {
             identity,
             tasks,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Command;
 use super::release::RELEASE_RETRY;
 use super::state::{State, Volumes};
-use super::task::{Shutdown, Worker, is_over};
+use super::task::{Shutdown, Worker};
 use mirrorlet_core::admit::FailureCause;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
@@ -203,16 +203,16 @@ impl Worker {
         &mut self,
         cancel: &CancellationToken,
     ) -> Result<(), Shutdown> {
-        let Some(status) = self.status.as_deref().filter(|_| self.is_api) else {
+        if !self.is_api || self.status.is_none() {
             return Ok(());
-        };
-        self.status = Some(Arc::new(ending::last_status(status.clone())));
+        }
+        self.end_status();
         self.tell();
         let until = Instant::now() + TOLD_WITHIN;
         loop {
             self.take_newest();
             let told = self.pod.as_deref().and_then(|pod| pod.status.as_ref());
-            if self.told_to_stop() || told.is_some_and(is_over) {
+            if self.told_to_stop() || ending::is_over(told) {
                 return Ok(());
             }
             tokio::select! {
@@ -249,10 +249,15 @@ impl Worker {
     fn finished(&mut self) {
         let since = self.since();
         self.state = State::Finished { since };
+        self.end_status();
+        self.locks.ended(&self.active);
+    }
+
+    /// Makes the status of a pod of the API server its last one.
+    fn end_status(&mut self) {
         if let Some(status) = self.status.as_deref().filter(|_| self.is_api) {
             self.status = Some(Arc::new(ending::last_status(status.clone())));
         }
-        self.locks.ended(&self.active);
     }
 
     /// Removes what is left of the pod, unless the same UID is wanted again, and says whether that

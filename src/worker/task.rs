@@ -33,7 +33,7 @@ use crate::store::cache::Entry;
 use mirrorlet_core::admit::{FailureCause, failed_status};
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
-use mirrorlet_core::ending::{ending, is_api_pod};
+use mirrorlet_core::ending::{ending, is_api_pod, is_over};
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Plan, Waiting};
 use mirrorlet_core::spec;
@@ -214,7 +214,10 @@ impl Worker {
                 let before = self.pod.replace(Arc::clone(pod));
                 if before.is_some_and(|before| spec::orders(&before) != spec::orders(pod)) {
                     // A person's order begins anew, also what was over.
-                    self.status = self.status.take().filter(|status| !is_over(status));
+                    self.status = self
+                        .status
+                        .take()
+                        .filter(|status| !is_over(Some(&**status)));
                     self.failures.clear();
                 }
             }
@@ -328,9 +331,4 @@ impl Worker {
             failed_probe: self.failed_probe.clone(),
         });
     }
-}
-
-/// Whether a pod is in a phase that it never leaves by itself.
-pub(super) fn is_over(status: &core::PodStatus) -> bool {
-    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }

@@ -29,8 +29,8 @@ use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout;
 use mirrorlet_host::telemetry::Telemetry;
 
-/// What the tasks work over.
-pub struct Over {
+/// The client, and what is known of this machine at the start.
+pub struct ClusterInputs {
     /// The client that all share.
     pub client: ClusterClient,
     /// The machine and the configuration, the Node's name among them.
@@ -81,17 +81,17 @@ impl ClusterTasks {
     /// Starts what needs nothing of the other parts. The Node is registered once the first reading has
     /// come, or after a few seconds.
     pub fn start(
-        over: Over,
+        inputs: ClusterInputs,
         api_pods: ApiPodsWriter,
         telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
     ) -> (Self, Feeds) {
-        let Over {
+        let ClusterInputs {
             client,
             facts,
             root,
-        } = over;
+        } = inputs;
         let node_name = facts.name.clone();
         let (facts, facts_reader) = cell(facts);
         let (readings, readings_reader) = cell(Readings::default());

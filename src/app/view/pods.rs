@@ -223,9 +223,12 @@ fn waits_for(
     printed: String,
     message: String,
 ) -> (String, String) {
+    let printed = if printed.is_empty() {
+        UNKNOWN.to_owned()
+    } else {
+        printed
+    };
     if let Reach::Down(cause) = reach {
-        let word = Some(printed).filter(|word| !word.is_empty());
-        let printed = word.unwrap_or_else(|| UNKNOWN.to_owned());
         return (printed, format!("waiting for the Docker Engine: {cause}"));
     }
     let error = view.map(|view| view.error.to_string()).unwrap_or_default();
@@ -246,8 +249,6 @@ fn waits_for(
             "waiting for the previous pod of this name to stop".to_owned(),
         ),
         Some(Phase::Terminating | Phase::Terminated) => (TERMINATING.to_owned(), error),
-        // Nobody has seen it yet.
-        Some(Phase::Syncing) if printed.is_empty() => (UNKNOWN.to_owned(), error),
         Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),
     }
 }

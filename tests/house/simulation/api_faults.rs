@@ -32,7 +32,7 @@ const LAGS: [u64; 4] = [0, 300, 4_000, 60_000];
 /// The time until the controllers take note of a Node that is gone, in seconds.
 const COLLECTED_AFTER: [u64; 3] = [0, 3, 60];
 
-/// What may happen in one turn.
+/// A kind of turn that is about the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiTurn {
     Away,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mirrorlet::app::Parts;
-use mirrorlet::app::cluster::{ClusterLinks, ClusterTasks, Feeds, Over};
+use mirrorlet::app::cluster::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
 use mirrorlet::cluster::ClusterClient;
 use mirrorlet::source::SourceReader;
 use mirrorlet::store::cell::Reader;
@@ -63,12 +63,12 @@ impl Cluster {
             let api = api.clone();
             async move { api.answer(request).await }
         });
-        let over = Over {
+        let inputs = ClusterInputs {
             client: ClusterClient::over_service(service, telemetry.metrics.clone()),
             facts: facts(),
             root: root.to_owned(),
         };
-        let (tasks, mut feeds) = ClusterTasks::start(over, api_pods, telemetry, parts, cancel);
+        let (tasks, mut feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         feeds.readings.publish(Readings {
             engine: EngineSeen::Up,
             ..Readings::default()

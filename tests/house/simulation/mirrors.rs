@@ -6,6 +6,7 @@ use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{NODES, PODS};
 use mirrorlet_core::api::keys;
 use mirrorlet_core::mirror::MirrorState;
+use mirrorlet_testing::fake_api::is_mirror;
 use serde_json::Value;
 
 use super::cluster::NODE;
@@ -14,10 +15,6 @@ use super::world::World;
 
 /// Calls that change pods.
 pub(super) const WRITES: [&str; 3] = ["POST pods", "DELETE pods", "PATCH pods/status"];
-
-fn is_mirror(pod: &Value) -> bool {
-    pod["metadata"]["annotations"][keys::CONFIG_MIRROR].is_string()
-}
 
 impl World {
     /// How many calls there were that change pods of the API server.

@@ -129,8 +129,8 @@ impl World {
     /// The ordinary pods to which nothing has happened run on, as they were.
     pub(super) fn check_calm_ordinary(&self) {
         for pod in &self.ordinary {
-            let seen = self.fake.pod(&pod.uid);
             if let Some(id) = &pod.calm {
+                let seen = self.fake.pod(&pod.uid);
                 let mut running = seen.running_containers();
                 assert!(
                     running.any(|container| container.id == *id),

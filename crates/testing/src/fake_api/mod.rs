@@ -28,6 +28,7 @@ use tokio::time::Instant;
 
 pub use faults::{ApiFault, Reach};
 pub use requests::{AnswerBody, BoxError};
+pub use rules::is_mirror;
 
 /// Time of a request on its way.
 const LATENCY: Duration = Duration::from_millis(1);

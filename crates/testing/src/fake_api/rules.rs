@@ -1,4 +1,4 @@
-//! What an API server does with pods beyond storing them, and what a node promises about them.
+//! Rules for pods: those that an API server applies, and those that the writes of a node keep.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use serde_json::Value;
 const GRACE: i64 = 30;
 
 /// Whether a pod is a mirror.
-fn is_mirror(pod: &Value) -> bool {
+#[must_use]
+pub fn is_mirror(pod: &Value) -> bool {
     pod["metadata"]["annotations"][keys::CONFIG_MIRROR].is_string()
 }
 
