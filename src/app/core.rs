@@ -28,6 +28,7 @@ use crate::store::looks::{LookRequests, Request};
 use crate::store::node_edits::NodeEditsHandle;
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
+use crate::store::settled::SettledPods;
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
@@ -57,6 +58,8 @@ pub(super) struct CoreOptions {
     pub(super) pressures: Reader<Pressures>,
     /// Orders to evict pods.
     pub(super) evictions: mpsc::Receiver<Evict>,
+    /// The pods that have settled.
+    pub(super) settled: SettledPods,
     /// The node as admission sees it.
     pub(super) node: Reader<AdmitNode>,
     /// Where the wanted pods are told.
@@ -153,6 +156,7 @@ impl Core {
             gc: policy,
             clock: options.clock,
             graces: graces.clone(),
+            settled: options.settled,
             node: options.node,
             unsupported: unsupported_fields,
         });

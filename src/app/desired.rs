@@ -204,7 +204,11 @@ impl MergeTask {
                     );
                 }
                 PodOperation::Remove(_) => {
-                    let reason = "its source no longer contains it";
+                    let reason = if self.outputs.pods.is_settled(&pod.uid()) {
+                        "it is over and nothing of it is left here"
+                    } else {
+                        "its source no longer contains it"
+                    };
                     occurrences::pod_removed(&self.telemetry, &pod.full_name(), &pod.uid(), reason);
                 }
                 PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}

@@ -58,6 +58,7 @@ use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
 use crate::store::pods::{ApiPodsWriter, PodManager, pod_manager};
 use crate::store::refresh::{RefreshHandle, refreshes};
+use crate::store::settled::SettledPods;
 use crate::worker::Clock;
 use cluster::{Cluster, ClusterLinks, Links};
 use docker::{Docker, DockerInputs};
@@ -164,6 +165,7 @@ impl Agent {
             probe_client: docker.probe_client.clone(),
             pressures: pressed.clone(),
             evictions,
+            settled: settled_pods(cluster.as_ref()),
             node: admit,
             clock: Clock::default(),
             pods,
@@ -364,6 +366,13 @@ async fn start_cluster(
     let node = readings::node_facts(config, owner, machine, port);
     let cluster = Cluster::start(config, node.clone(), api, telemetry, parts, cancel)?;
     Ok((cluster, node, listener))
+}
+
+/// Where settled pods are told; nobody listens without an API server.
+fn settled_pods(cluster: Option<&Cluster>) -> SettledPods {
+    cluster.map_or_else(SettledPods::default, |cluster| {
+        cluster.tasks.settled.clone()
+    })
 }
 
 /// Counts the Engine's calls. One that waits long for its answer wakes the observer.

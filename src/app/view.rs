@@ -201,6 +201,14 @@ impl AgentView for View {
         self.changes.clone()
     }
 
+    fn is_settled(&self, namespace: &str, name: &str) -> bool {
+        let told = self.manager.api_pods().get();
+        let name = FullName::new(name, namespace);
+        (*told)
+            .as_ref()
+            .is_some_and(|pods| pods.settled.values().any(|settled| *settled == name))
+    }
+
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let wanted = self.manager.get().get_pod_by_name(namespace, name);
         // One that is being stopped has a status and logs, too.

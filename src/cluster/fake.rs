@@ -267,6 +267,9 @@ impl State {
             (uid, pod)
         });
         let pods = pods.collect();
-        self.told.publish(Arc::new(ApiPods { pods }));
+        self.told.publish(Arc::new(ApiPods {
+            pods,
+            ..ApiPods::default()
+        }));
     }
 }

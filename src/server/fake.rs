@@ -162,6 +162,10 @@ impl AgentView for FakeView {
     }
 
     /// In namespace `ns` is any pod but `gone`; its UID is its name, its container `c`.
+    fn is_settled(&self, namespace: &str, name: &str) -> bool {
+        namespace == "ns" && name == "settled"
+    }
+
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let pod = serde_json::json!({
             "metadata": {"name": name, "namespace": namespace, "uid": name},

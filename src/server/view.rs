@@ -266,6 +266,9 @@ pub trait AgentView: Send + Sync + 'static {
     /// The pod of that namespace and name, whether static or of the API server; never a mirror.
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
 
+    /// Whether a pod of that name is over, and nothing of it is left on this node.
+    fn is_settled(&self, namespace: &str, name: &str) -> bool;
+
     /// The revisions of a static pod, by name, namespace/name, or UID.
     ///
     /// # Errors

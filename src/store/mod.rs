@@ -13,3 +13,4 @@ pub mod node_edits;
 pub mod pods;
 pub mod probes;
 pub mod refresh;
+pub mod settled;

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use mirrorlet_core::api::Pod;
+use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState};
 use mirrorlet_core::manager::{PodTable, is_mirror_pod};
 
@@ -67,6 +67,15 @@ impl PodWriter {
     pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<Pod>>) {
         self.0.change(|table| table.set_pods(pods));
     }
+
+    /// Whether a pod is no longer wanted because it has settled.
+    #[must_use]
+    pub fn is_settled(&self, uid: &PodUid) -> bool {
+        let told = self.0.api_pods.get();
+        (*told)
+            .as_ref()
+            .is_some_and(|pods| pods.settled.contains_key(uid))
+    }
 }
 
 /// The end for the API server's pods of our Node.
@@ -88,7 +97,7 @@ impl ApiPodsWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mirrorlet_core::api::{PodUid, keys};
+    use mirrorlet_core::api::keys;
 
     fn pod(uid: &str, annotation: &str) -> Arc<Pod> {
         let mut pod = Pod::default();
@@ -106,7 +115,10 @@ mod tests {
         let (mirror, other) = (pod("m", keys::CONFIG_MIRROR), pod("o", keys::CONFIG_SEEN));
         let mut woken = manager.api_pods();
         let all = [&mirror, &other].map(|pod| (PodUid::of(pod), Arc::clone(pod)));
-        api.publish(Arc::new(ApiPods { pods: all.into() }));
+        api.publish(Arc::new(ApiPods {
+            pods: all.into(),
+            ..ApiPods::default()
+        }));
         assert_eq!(
             woken
                 .changed()

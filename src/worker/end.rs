@@ -175,11 +175,23 @@ impl Worker {
                 () = cancel.cancelled() => return Err(Shutdown),
                 released = self.release() => released,
             };
+            if released {
+                self.settle();
+            }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
                 () = tokio::time::sleep(RELEASE_RETRY), if !released => {}
             }
+        }
+    }
+
+    /// Tells so, once nothing is left here of a pod of the API server that is over: its source wants
+    /// it no longer then, and this worker ends.
+    fn settle(&self) {
+        let is_over = self.is_api && self.pod.as_deref().is_some_and(ending::is_settled);
+        if is_over && self.context.cache.get(&self.uid).status.is_empty() {
+            self.context.settled.settle(&self.uid);
         }
     }
 

@@ -41,12 +41,13 @@ use crate::store::evictions::{Evict, evictions};
 use crate::store::graces::Graces;
 use crate::store::looks::LookRequests;
 use crate::store::probes::ProbeReader;
+use crate::store::settled::SettledPods;
 use evicted::Evicted;
 use lives::{Lives, PodStates};
 use locks::NameLocks;
 use mirrorlet_core::admit::{AdmitNode, Failure};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::desired::Delivered;
+use mirrorlet_core::desired::{Delivered, is_same};
 use mirrorlet_core::gc::{ContainerGcPolicy, PodLife};
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::is_beside;
@@ -79,11 +80,6 @@ impl PartialEq for Wanted {
     }
 }
 
-/// Whether two pods are equal. Most are one and the same, and are not compared field by field.
-fn is_same(pod: &Arc<Pod>, other: &Arc<Pod>) -> bool {
-    Arc::ptr_eq(pod, other) || pod == other
-}
-
 /// State that all workers share.
 pub struct Context {
     /// The runtime of the pods.
@@ -108,6 +104,8 @@ pub struct Context {
     pub clock: Clock,
     /// Graces that pods of manifests were given with their deletion.
     pub graces: Graces,
+    /// Where pods of the API server are told of which nothing is left here.
+    pub settled: SettledPods,
     /// The node as admission sees it.
     pub node: Reader<AdmitNode>,
     /// The fields of a pod of the API server that this node can't honour.
@@ -235,6 +233,8 @@ impl PodWorkers {
             () = cancel.cancelled() => return,
             listed = self.listed.wait_for(Option::is_some) => if listed.is_err() { return },
         }
+        let held = self.held().into_keys();
+        self.context.settled.start_with(held);
         let mut members = self.context.cache.members();
         let (mut node, mut node_told) = (self.context.node.clone(), true);
         self.adopt_and_stop_unwanted(&cancel);

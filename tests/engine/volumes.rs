@@ -207,6 +207,7 @@ impl Stack {
             gc: ContainerGcPolicy::default(),
             clock: Clock::default(),
             graces: mirrorlet::store::graces::Graces::default(),
+            settled: mirrorlet::store::settled::SettledPods::default(),
             node: cell(AdmitNode::default()).1,
             unsupported: unsupported_fields,
         });

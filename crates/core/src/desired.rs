@@ -269,10 +269,28 @@ fn is_uuid(text: &str) -> bool {
 
 /// The API server's pods of our Node: its newest whole list, kept current by its watch.
 /// Ordinary pods and mirrors alike, as the server has them, without their managed fields.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ApiPods {
     /// The objects, by the UID that the API server gave them.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// The names of the settled pods, which are not among [`pods`](Self::pods): they are over, and
+    /// nothing of them is left on this node. There is no limit to their number.
+    pub settled: BTreeMap<PodUid, FullName>,
+}
+
+impl PartialEq for ApiPods {
+    fn eq(&self, other: &Self) -> bool {
+        let mut pairs = self.pods.iter().zip(&other.pods);
+        self.pods.len() == other.pods.len()
+            && pairs.all(|((uid, pod), (of, known))| uid == of && is_same(pod, known))
+            && self.settled == other.settled
+    }
+}
+
+/// Whether two pods are equal. Most are one and the same, and are not compared field by field.
+#[must_use]
+pub fn is_same(pod: &Arc<Pod>, other: &Arc<Pod>) -> bool {
+    Arc::ptr_eq(pod, other) || pod == other
 }
 
 /// The known pods of the API server: none before its first whole list of this run.

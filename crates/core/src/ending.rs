@@ -62,6 +62,17 @@ pub fn is_over(status: Option<&PodStatus>) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Whether nothing is left to be done for an ordinary pod of the API server, once nothing of it is
+/// left on this node: it is over, its status says how each of its containers ended, and nobody is
+/// deleting it.
+#[must_use]
+pub fn is_settled(pod: &Pod) -> bool {
+    is_over(pod.status.as_ref())
+        && all_ended(pod)
+        && pod.metadata.deletion_timestamp.is_none()
+        && !is_mirror_pod(pod)
+}
+
 /// Reduces a pod of the API server to what is kept once it is over and no container of it runs:
 /// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
 /// and whoever makes them decides how large they are. Any other pod is kept whole.

@@ -20,6 +20,7 @@ use crate::source::{SourceReader, source};
 use crate::store::board::Board;
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::{ApiPodsWriter, PodManager};
+use crate::store::settled::SettledPods;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::{FullName, NodeName, Timestamp};
 use mirrorlet_core::merge::Merged;
@@ -57,6 +58,8 @@ pub struct ClusterTasks {
     pub client: ClusterClient,
     /// The pods of the API server, as a source.
     pub pods: SourceReader,
+    /// Where the workers tell which of them have settled.
+    pub settled: SettledPods,
     /// Our Node, as the API server has it.
     pub node: Reader<Option<Arc<Node>>>,
     /// How we stand with it.
@@ -92,7 +95,7 @@ impl ClusterTasks {
             facts,
             root,
         } = inputs;
-        let node_name = facts.name.clone();
+        let (node_name, pods_max) = (facts.name.clone(), facts.max_pods);
         let (facts, facts_reader) = cell(facts);
         let (readings, readings_reader) = cell(Readings::default());
         let (problems, problems_reader) = cell(PodProblems::default());
@@ -107,6 +110,7 @@ impl ClusterTasks {
         let renewed = lease.renewed();
         spawn(parts, "lease", lease.run(cancel.clone()));
 
+        let settled = SettledPods::default();
         let (source_writer, pods) = source(ApiSource::name());
         let api = ApiSource::new(ApiOptions {
             client: client.client(),
@@ -117,6 +121,8 @@ impl ClusterTasks {
                 let reach = client.reach();
                 move || back(reach.clone()).boxed()
             }),
+            pods_max,
+            settled: settled.clone(),
         });
         let running = api.run(source_writer, api_pods, cancel.clone());
         spawn(parts, "API source", running);
@@ -129,6 +135,7 @@ impl ClusterTasks {
         let tasks = Self {
             client,
             pods,
+            settled,
             node,
             standing,
             objects: Arc::new(objects),

@@ -127,7 +127,14 @@ pub(super) async fn container_logs(
     asked(uri.query().unwrap_or_default(), Timestamp::now())
         .map_err(IntoResponse::into_response)?;
     let pod = shared.view.pod_by_name(&namespace, &name);
-    let pod = pod.ok_or_else(|| not_found(format!("pod {name:?} does not exist")))?;
+    let pod = pod.ok_or_else(|| {
+        let is_settled = shared.view.is_settled(&namespace, &name);
+        not_found(if is_settled {
+            format!("pod {name:?} is over, and nothing of it is left on this node")
+        } else {
+            format!("pod {name:?} does not exist")
+        })
+    })?;
     if !all_container_names(&pod).any(|known| known == container) {
         let words = format!("container {container:?} not found in pod {name:?}");
         return Err(not_found(words));

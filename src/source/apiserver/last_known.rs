@@ -67,6 +67,12 @@ impl LastKnown {
         self.pods.values()
     }
 
+    /// Whether a pod is among them.
+    #[must_use]
+    pub fn contains(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid)
+    }
+
     /// Loads what is stored of pods of our Node. Returns what can't be used.
     pub fn load(&mut self, node_name: &NodeName) -> Vec<Diagnostic> {
         let claim = |stored: &Stored| Claim {

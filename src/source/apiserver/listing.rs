@@ -1,89 +1,93 @@
 //! PURE: from the events of a watch to whole sets.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
-use mirrorlet_core::api::{Diagnostic, Pod, PodUid, Watched, keys};
+use mirrorlet_core::api::meta::Time;
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched, keys};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
-use mirrorlet_core::ending::{is_over, remains};
+use mirrorlet_core::ending::{is_over, is_settled, remains};
 use mirrorlet_core::manager::is_mirror_pod;
 
 /// The location of these pods in reports.
 pub(super) const LOCATION: &str = "api server";
 
+/// Pods that are not over, and are taken up beyond those that the node runs: they are on their way to
+/// be refused.
+const REFUSED_AT_A_TIME: usize = 256;
+
 /// The API server's pods of our Node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Listing {
-    /// Every object. Copied by a change only while a reader still has the map of before.
-    objects: Arc<ApiPods>,
-    /// Those that are no mirrors, marked with their source.
-    ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+    known: Known,
     /// A list under way: what of it has arrived.
-    arriving: Option<Vec<Pod>>,
+    arriving: Option<Known>,
     /// Whether a list was ever whole, and none is under way.
     whole: bool,
+    /// Most pods taken up that are not over.
+    active_max: usize,
 }
 
 impl Listing {
-    /// Takes up an event. Tells whether what is known has changed.
-    pub(super) fn take(&mut self, event: Event<Watched<Pod>>) -> bool {
+    /// Knows nothing yet. `pods_max` is how many pods the node runs at a time.
+    pub(super) fn new(pods_max: usize) -> Self {
+        Self {
+            known: Known::default(),
+            arriving: None,
+            whole: false,
+            active_max: pods_max.saturating_add(REFUSED_AT_A_TIME),
+        }
+    }
+
+    /// Takes up an event. `may_be_here` tells whether anything of a pod that was not known before may
+    /// be on this node. Tells whether what is known has changed.
+    pub(super) fn take(
+        &mut self,
+        event: Event<Watched<Pod>>,
+        may_be_here: impl Fn(&PodUid) -> bool,
+    ) -> bool {
         match event {
             Event::Init => {
-                self.arriving = Some(Vec::new());
+                self.arriving = Some(Known::default());
                 self.whole = false;
                 false
             }
             Event::InitApply(Watched(pod)) => {
-                let pod = remains(pod);
-                self.arriving.get_or_insert_default().push(pod);
+                let place = self.known.place(&pod, may_be_here);
+                let arriving = self.arriving.get_or_insert_default();
+                arriving.put(pod, place, self.active_max);
                 false
             }
             Event::InitDone => {
-                self.objects = Arc::default();
-                self.ordinary = Arc::default();
-                for pod in self.arriving.take().unwrap_or_default() {
-                    self.insert(pod);
-                }
+                self.known = self.arriving.take().unwrap_or_default();
                 self.whole = true;
                 true
             }
             Event::Apply(Watched(pod)) => {
-                self.insert(remains(pod));
-                true
+                let place = self.known.place(&pod, may_be_here);
+                let changed = self.known.put(pod, place, self.active_max);
+                self.known.promote(self.active_max) || changed
             }
             Event::Delete(Watched(pod)) => {
-                let uid = PodUid::of(&pod);
-                if !self.objects.pods.contains_key(&uid) {
-                    return false;
-                }
-                Arc::make_mut(&mut self.ordinary).remove(&uid);
-                Arc::make_mut(&mut self.objects).pods.remove(&uid);
-                true
+                let changed = self.known.forget(&PodUid::of(&pod));
+                self.known.promote(self.active_max) || changed
             }
         }
     }
 
-    fn insert(&mut self, mut pod: Pod) {
-        // managedFields are not used here, and are a good part of the object.
-        pod.metadata.managed_fields = None;
-        let uid = PodUid::of(&pod);
-        let ordinary = Arc::make_mut(&mut self.ordinary);
-        let object = if is_mirror_pod(&pod) {
-            ordinary.remove(&uid);
-            Arc::new(pod)
-        } else if is_over(pod.status.as_ref()) {
-            // One copy is enough: nobody compares the annotations of what is left of it.
-            let pod = Arc::new(marked(pod));
-            ordinary.insert(uid.clone(), Arc::clone(&pod));
-            pod
-        } else {
-            ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
-            Arc::new(pod)
+    /// Settles a pod of which nothing is left on this node, as its worker says. Tells whether what is
+    /// known has changed.
+    pub(super) fn settle(&mut self, uid: &PodUid) -> bool {
+        let pods = &self.known.objects.pods;
+        let Some(pod) = pods.get(uid).filter(|pod| is_settled(pod)) else {
+            return false;
         };
-        let objects = Arc::make_mut(&mut self.objects);
-        objects.pods.insert(uid, object);
+        let name = FullName::of(pod);
+        self.known.forget(uid);
+        self.known.settle(uid.clone(), name)
     }
 
     /// Gives a list up that is under way. What was known stands.
@@ -97,14 +101,167 @@ impl Listing {
         self.whole
     }
 
-    /// All objects, as the server has them.
+    /// All objects, as the server has them, but for those that wait.
     pub(super) fn objects(&self) -> Arc<ApiPods> {
-        Arc::clone(&self.objects)
+        Arc::clone(&self.known.objects)
     }
 
     /// The ordinary pods, marked with their source.
     pub(super) fn ordinary(&self) -> Arc<BTreeMap<PodUid, Arc<Pod>>> {
-        Arc::clone(&self.ordinary)
+        Arc::clone(&self.known.ordinary)
+    }
+
+    /// How many pods wait to be taken up.
+    pub(super) fn waiting(&self) -> usize {
+        self.known.waiting.len()
+    }
+}
+
+/// What is kept of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Its name.
+    Settled,
+    /// All that is used of it.
+    Whole,
+    /// The same, or its text until there is room for it.
+    Newcomer,
+}
+
+/// The order in which pods that wait are taken up: those of a higher priority first, then older ones.
+type Turn = (Reverse<i32>, Option<Time>, PodUid);
+
+/// A set of the API server's pods.
+#[derive(Debug, Default)]
+struct Known {
+    /// Every object that is taken up, and the names of settled pods. Copied by a change only while a
+    /// reader still has the one of before.
+    objects: Arc<ApiPods>,
+    /// Those that are no mirrors and not settled, marked with their source.
+    ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Those of them that are not over.
+    active: BTreeSet<PodUid>,
+    /// Pods that wait to be taken up, as JSON. A tenant can make thousands that the node has to refuse,
+    /// and each takes twenty times as much while it is dealt with.
+    waiting: BTreeMap<Turn, Box<[u8]>>,
+    turns: BTreeMap<PodUid, Turn>,
+}
+
+impl Known {
+    fn place(&self, pod: &Pod, may_be_here: impl Fn(&PodUid) -> bool) -> Place {
+        let uid = PodUid::of(pod);
+        let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        if self.objects.settled.contains_key(&uid) && !is_deleted {
+            // It never starts again, whatever its status becomes.
+            Place::Settled
+        } else if self.objects.pods.contains_key(&uid) || is_mirror_pod(pod) || may_be_here(&uid) {
+            Place::Whole
+        } else if is_settled(pod) {
+            Place::Settled
+        } else if is_over(pod.status.as_ref()) || is_deleted {
+            Place::Whole
+        } else {
+            Place::Newcomer
+        }
+    }
+
+    /// Tells whether that made a difference.
+    fn put(&mut self, pod: Pod, place: Place, active_max: usize) -> bool {
+        let uid = PodUid::of(&pod);
+        let has_room = self.active.len() < active_max;
+        match place {
+            Place::Settled => {
+                let name = FullName::of(&pod);
+                self.stop_waiting(&uid);
+                self.settle(uid, name)
+            }
+            Place::Newcomer if !has_room && let Ok(text) = serde_json::to_vec(&pod) => {
+                self.stop_waiting(&uid);
+                let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
+                let created = pod.metadata.creation_timestamp;
+                let turn = (Reverse(priority.unwrap_or_default()), created, uid.clone());
+                self.waiting.insert(turn.clone(), text.into());
+                self.turns.insert(uid, turn);
+                false
+            }
+            Place::Whole | Place::Newcomer => {
+                self.stop_waiting(&uid);
+                self.insert(remains(pod));
+                true
+            }
+        }
+    }
+
+    /// Takes up pods that wait, while there is room. Tells whether there were any.
+    fn promote(&mut self, active_max: usize) -> bool {
+        let mut promoted = false;
+        while self.active.len() < active_max
+            && let Some(((.., uid), text)) = self.waiting.pop_first()
+        {
+            self.turns.remove(&uid);
+            // What was written by serde is read by it.
+            if let Ok(Watched(pod)) = serde_json::from_slice(&text) {
+                self.insert(remains(pod));
+                promoted = true;
+            }
+        }
+        promoted
+    }
+
+    fn stop_waiting(&mut self, uid: &PodUid) {
+        if let Some(turn) = self.turns.remove(uid) {
+            self.waiting.remove(&turn);
+        }
+    }
+
+    fn settle(&mut self, uid: PodUid, name: FullName) -> bool {
+        if self.objects.settled.contains_key(&uid) {
+            return false;
+        }
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.settled.insert(uid, name);
+        true
+    }
+
+    /// Tells whether it was taken up or settled.
+    fn forget(&mut self, uid: &PodUid) -> bool {
+        self.stop_waiting(uid);
+        let known = &self.objects;
+        if !known.pods.contains_key(uid) && !known.settled.contains_key(uid) {
+            return false;
+        }
+        self.active.remove(uid);
+        if self.ordinary.contains_key(uid) {
+            Arc::make_mut(&mut self.ordinary).remove(uid);
+        }
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.pods.remove(uid);
+        objects.settled.remove(uid);
+        true
+    }
+
+    fn insert(&mut self, mut pod: Pod) {
+        // managedFields are not used here, and are a good part of the object.
+        pod.metadata.managed_fields = None;
+        let uid = PodUid::of(&pod);
+        self.active.remove(&uid);
+        let ordinary = Arc::make_mut(&mut self.ordinary);
+        let object = if is_mirror_pod(&pod) {
+            ordinary.remove(&uid);
+            Arc::new(pod)
+        } else if is_over(pod.status.as_ref()) {
+            // One copy is enough: nobody compares the annotations of what is left of it.
+            let pod = Arc::new(marked(pod));
+            ordinary.insert(uid.clone(), Arc::clone(&pod));
+            pod
+        } else {
+            self.active.insert(uid.clone());
+            ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
+            Arc::new(pod)
+        };
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.settled.remove(&uid);
+        objects.pods.insert(uid, object);
     }
 }
 

@@ -11,6 +11,7 @@
 pub mod last_known;
 mod listing;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
@@ -26,7 +27,8 @@ use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
 use super::SourceWriter;
 use crate::store::pods::ApiPodsWriter;
-use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
+use crate::store::settled::SettledPods;
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Timestamp, Watched};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
@@ -53,6 +55,10 @@ pub struct ApiOptions {
     pub registered: BoxFuture<'static, ()>,
     /// Ends a pause.
     pub back: Back,
+    /// How many pods the node runs at a time.
+    pub pods_max: usize,
+    /// The pods that have settled, as the workers tell them.
+    pub settled: SettledPods,
 }
 
 /// A future that is done when the API server, being away now, answers others again; never, while
@@ -66,6 +72,8 @@ pub struct ApiSource {
     last_known: LastKnown,
     /// The failure reported last; `None` while there is none.
     told: Option<String>,
+    /// Whether it was told that pods wait.
+    told_waiting: bool,
 }
 
 /// How following a watch came to an end.
@@ -94,10 +102,11 @@ impl ApiSource {
     pub fn new(options: ApiOptions) -> Self {
         let last_known = LastKnown::new(&options.root);
         Self {
+            listing: Listing::new(options.pods_max),
             options,
-            listing: Listing::default(),
             last_known,
             told: None,
+            told_waiting: false,
         }
     }
 
@@ -176,7 +185,15 @@ impl ApiSource {
             } else {
                 LIST_SILENCE_MAX
             };
-            let Ok(first) = tokio::time::timeout(silence, events.next()).await else {
+            // Cancel safety: a stream's next and the settled pods lose nothing.
+            let first = tokio::select! {
+                first = tokio::time::timeout(silence, events.next()) => first,
+                settled = self.options.settled.next() => {
+                    self.settle(&settled, source, objects).await;
+                    continue;
+                }
+            };
+            let Ok(first) = first else {
                 return Ended::silent(format!("no answer within {} s", silence.as_secs()));
             };
             let (mut next, mut taken) = (Some(first), 0);
@@ -189,7 +206,11 @@ impl ApiSource {
                     Some(Ok(event)) => {
                         // The first event of a list comes before anything was asked.
                         heard |= !matches!(event, Event::Init);
-                        changed |= self.listing.take(event);
+                        let (known, settled) = (&self.last_known, &self.options.settled);
+                        // This agent may have started what it knew from disk alone.
+                        let may_be_here =
+                            |uid: &PodUid| known.contains(uid) || settled.may_be_here(uid);
+                        changed |= self.listing.take(event, may_be_here);
                         taken += 1;
                         if taken < BATCH_MAX {
                             next = events.next().now_or_never();
@@ -200,6 +221,7 @@ impl ApiSource {
             if changed {
                 self.publish(source, objects).await;
             }
+            self.tell_waiting();
             if heard && failure.is_none() && self.listing.is_whole() {
                 backoff.reset();
                 self.succeeded(source);
@@ -207,6 +229,23 @@ impl ApiSource {
             if let Some(failure) = failure {
                 return failure;
             }
+        }
+    }
+
+    /// Keeps only the names of pods that have settled. One that a list under way has brought whole
+    /// already gets a worker anew, and settles again.
+    async fn settle(
+        &mut self,
+        settled: &BTreeSet<PodUid>,
+        source: &mut SourceWriter,
+        objects: &mut ApiPodsWriter,
+    ) {
+        let mut changed = false;
+        for uid in settled {
+            changed |= self.listing.settle(uid);
+        }
+        if changed {
+            self.publish(source, objects).await;
         }
     }
 
@@ -224,6 +263,15 @@ impl ApiSource {
         objects.publish(self.listing.objects());
         let pods = self.listing.ordinary();
         source.publish(listing::source_set(pods.values(), problems));
+    }
+
+    /// Tells when pods begin to wait, and when none does any more.
+    fn tell_waiting(&mut self) {
+        let waiting = self.listing.waiting();
+        if self.told_waiting != (waiting > 0) {
+            self.told_waiting = waiting > 0;
+            occurrences::api_pods_wait(waiting);
+        }
     }
 
     fn succeeded(&mut self, source: &mut SourceWriter) {

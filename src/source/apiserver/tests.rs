@@ -23,6 +23,7 @@ use crate::store::cell::Reader;
 use crate::store::pods::pod_manager;
 use mirrorlet_core::api::{PodUid, core};
 use mirrorlet_core::desired::{ApiPodsState, SourceState};
+use mirrorlet_core::ending::is_settled;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
@@ -104,6 +105,7 @@ struct Bench {
     reader: SourceReader,
     objects: Reader<ApiPodsState>,
     back: Arc<Notify>,
+    settled: SettledPods,
     registered: Option<oneshot::Sender<()>>,
     cancel: CancellationToken,
     running: JoinHandle<()>,
@@ -131,6 +133,7 @@ impl Bench {
         let back = Arc::new(Notify::new());
         let told = Arc::clone(&back);
         let (registered, waits) = oneshot::channel();
+        let settled = SettledPods::default();
         let api = ApiSource::new(ApiOptions {
             client: kube::Client::new(service, "default"),
             node_name: NodeName::new("n1"),
@@ -145,6 +148,8 @@ impl Bench {
                 let told = Arc::clone(&told);
                 async move { told.notified().await }.boxed()
             }),
+            pods_max: 110,
+            settled: settled.clone(),
         });
         let (writer, reader) = source(ApiSource::name());
         let (_, api_pods, manager) = pod_manager();
@@ -156,6 +161,7 @@ impl Bench {
             reader,
             objects: manager.api_pods(),
             back,
+            settled,
             registered: Some(registered),
             cancel,
             running,
@@ -179,6 +185,16 @@ impl Bench {
         });
         let outcome = tokio::time::timeout(Duration::from_hours(1), wanted).await;
         assert!(outcome.is_ok(), "{:?}", self.reader.state.get());
+    }
+
+    /// Waits until exactly these objects are known.
+    async fn until_known(&mut self, uids: &[String]) {
+        let known = self.objects.wait_for(|told| {
+            let pods = told.iter().flat_map(|told| told.pods.keys());
+            pods.map(PodUid::as_str).eq(uids)
+        });
+        let outcome = tokio::time::timeout(Duration::from_hours(1), known).await;
+        assert!(outcome.is_ok(), "{:?}", self.known());
     }
 
     fn known(&self) -> Vec<String> {
@@ -255,6 +271,67 @@ async fn ordinary_pods_are_wanted_and_mirrors_are_only_known() {
     bench.until_wanted(&["b"]).await;
     assert_eq!(bench.known(), ["b", "m"]);
     assert_eq!(bench.reader.health.get().last_error, None);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_names_are_kept_of_pods_that_are_over_and_left_nothing() {
+    let mut bench = Bench::start();
+    let over = |uid: &str| with(pod(uid), "/status/phase", json!("Failed"));
+    let settled = |bench: &Bench| -> Vec<String> {
+        let objects = bench.objects.get();
+        let names = objects.iter().flat_map(|pods| pods.settled.values());
+        names.map(|name| name.name.to_string()).collect()
+    };
+    // Something of one is on this node, and nobody knows why.
+    bench.settled.start_with(["held".into()]);
+    let all = [over("gone"), over("held"), pod("run")];
+    bench.next().await.list(&all);
+    bench.until_wanted(&["held", "run"]).await;
+    // node 6i
+    assert_eq!(settled(&bench), ["gone"]);
+    assert_eq!(bench.known(), ["held", "run"]);
+    assert_eq!(bench.files(), ["held.json", "run.json"]);
+
+    // A pod that is over is its worker's until that says that nothing is left.
+    let events = bench.next().await.watch();
+    let say = |kind: &str, object: Value| {
+        let event = json!({"type": kind, "object": object});
+        events.send(event).unwrap();
+    };
+    say("MODIFIED", over("run"));
+    say("MODIFIED", over("gone"));
+    let is_over = |told: &ApiPodsState| {
+        let run = &told.as_ref().unwrap().pods[&PodUid::from("run")];
+        is_settled(run)
+    };
+    assert!(bench.objects.wait_for(is_over).await.is_ok());
+    bench.settled.settle(&"run".into());
+    bench.until_wanted(&["held"]).await;
+    assert_eq!(settled(&bench), ["gone", "run"]);
+    assert_eq!(bench.files(), ["held.json"]);
+
+    // Deleted with a finalizer, it is seen again; without one, it is forgotten.
+    let deletion = json!("2026-01-01T00:00:00Z");
+    say(
+        "MODIFIED",
+        with(over("run"), "/metadata/deletionTimestamp", deletion),
+    );
+    bench.until_wanted(&["held", "run"]).await;
+    assert_eq!(settled(&bench), ["gone"]);
+    say("DELETED", over("gone"));
+    say("DELETED", over("run"));
+    bench.until_wanted(&["held"]).await;
+    assert_eq!(settled(&bench), Vec::<String>::new());
+    // A list anew makes no difference.
+    say("ERROR", failure(410, "Expired"));
+    bench.next().await.list(&[over("held"), over("late")]);
+    let is_late = |told: &ApiPodsState| {
+        let pods = told.as_ref().unwrap();
+        pods.settled.keys().eq([&PodUid::from("late")])
+    };
+    assert!(bench.objects.wait_for(is_late).await.is_ok());
+    assert_eq!(bench.known(), ["held"]);
     bench.end().await;
 }
 
@@ -552,4 +629,49 @@ async fn of_pods_that_are_over_only_the_remains_are_held() {
         let path = root.path().join(last_known::DIRECTORY).join(file);
         assert!(std::fs::metadata(path).unwrap().len() < 1024);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_beyond_those_that_can_run_wait_as_text() {
+    let mut bench = Bench::start();
+    bench.settled.start_with([]);
+    // The node runs 110 pods, and refuses 256 at a time.
+    let all: Vec<Value> = (0..500).map(|n| pod(&format!("p{n:03}"))).collect();
+    let last = with(all[499].clone(), "/spec/priority", json!(2_000_000_000));
+    let mut listed = all.clone();
+    listed[499] = last;
+    bench.next().await.list(&listed);
+    let wanted = |from: usize, to: usize| -> Vec<String> {
+        (from..to).map(|n| format!("p{n:03}")).collect()
+    };
+    // node 6j
+    bench.until_known(&wanted(0, 366)).await;
+    let events = bench.next().await.watch();
+    let say = |kind: &str, object: Value| {
+        let event = json!({"type": kind, "object": object});
+        events.send(event).unwrap();
+    };
+    // One is over: the most important of those that wait is next, and then the oldest.
+    say(
+        "MODIFIED",
+        with(all[0].clone(), "/status/phase", json!("Failed")),
+    );
+    let mut next = wanted(0, 366);
+    next.push("p499".to_owned());
+    bench.until_known(&next).await;
+    // One that waits is deleted, another one that does not.
+    say("DELETED", all[366].clone());
+    say("DELETED", all[1].clone());
+    let mut next = wanted(2, 366);
+    next.insert(0, "p000".to_owned());
+    next.extend(["p367".to_owned(), "p499".to_owned()]);
+    bench.until_known(&next).await;
+    // Those that run or are on their way go on over a list anew, which may bring others before them.
+    say("ERROR", failure(410, "Expired"));
+    let rest: Vec<Value> = listed[2..].to_vec();
+    bench.next().await.list(&rest);
+    let mut next = wanted(2, 368);
+    next.push("p499".to_owned());
+    bench.until_known(&next).await;
+    bench.end().await;
 }

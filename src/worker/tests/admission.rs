@@ -75,6 +75,34 @@ async fn a_refused_pod_fails_once_and_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_over_settles_when_nothing_of_it_is_left() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    bed.takes_ends.send_replace(false);
+    let settled = bed.settled();
+    let selector = json!({"spec": {"nodeSelector": {"disk": "ssd"}}});
+    let (refused_pod, ran) = (api(A, selector), api(B, json!({})));
+    bed.want(&[&refused_pod, &ran]);
+    bed.until_view(A, |v| refused(v, "NodeAffinity")).await;
+    bed.until_runs(B).await;
+    bed.fake.exit_container(&B.into(), "app", 1);
+    // Not before its object says so.
+    let waited = tokio::time::timeout(SWEEP, settled.next()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    let failed = json!({"status": {"phase": "Failed"}});
+    let over = [&refused_pod, &ran].map(|pod| changed(pod, failed.clone()));
+    bed.want(&over.each_ref());
+    // What ran keeps its containers, for their logs.
+    // node 6i
+    assert_eq!(settled.next().await, [A.into()].into());
+    let waited = tokio::time::timeout(SWEEP, settled.next()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    bed.want(&[&over[1]]);
+    bed.until_view(A, |v| v.is_none()).await;
+    assert!(!bed.fake.pod(&B.into()).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_runs_already_goes_before_newcomers() {
     let fake = FakeRuntime::new();
     // The newcomer is older, and first by UID.

@@ -7,6 +7,7 @@ use crate::store::cache::cache;
 use crate::store::cell::{Writer, cell};
 use crate::store::looks::look_requests;
 use crate::store::probes::probe_results;
+use crate::store::settled::SettledPods;
 use mirrorlet_core::api::meta;
 use mirrorlet_core::ending::{is_api_pod, is_over};
 use mirrorlet_core::gc::ContainerGcPolicy;
@@ -25,6 +26,7 @@ pub(super) struct Bed {
     pub(super) board: Board,
     pub(super) telemetry: Telemetry,
     node: Writer<AdmitNode>,
+    settled: SettledPods,
     orders: mpsc::Sender<Evict>,
     /// Whether the API server takes the ends of its pods.
     pub(super) takes_ends: watch::Sender<bool>,
@@ -59,6 +61,7 @@ impl Bed {
         let (board_writer, board) = board();
         let (node, node_reader) = cell(AdmitNode::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
+        let settled = SettledPods::default();
         let context = Arc::new(Context {
             runtime,
             cache: reader,
@@ -71,6 +74,7 @@ impl Bed {
             gc: ContainerGcPolicy::default(),
             clock,
             graces: crate::store::graces::Graces::default(),
+            settled: settled.clone(),
             node: node_reader,
             unsupported: |pod| {
                 let fields = pod.metadata.annotations.as_ref();
@@ -98,11 +102,16 @@ impl Bed {
             board,
             telemetry,
             node,
+            settled,
             orders,
             takes_ends,
             cancel,
             parts,
         }
+    }
+
+    pub(super) fn settled(&self) -> SettledPods {
+        self.settled.clone()
     }
 
     pub(super) fn want(&self, pods: &[&Arc<Pod>]) {

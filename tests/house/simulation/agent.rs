@@ -149,6 +149,7 @@ impl Agent {
             gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),
             graces: mirrorlet::store::graces::Graces::default(),
+            settled: cluster.as_ref().map(Cluster::settled).unwrap_or_default(),
             node,
             unsupported: |_| Vec::new(),
         });

@@ -9,6 +9,7 @@ use mirrorlet::cluster::ClusterClient;
 use mirrorlet::source::SourceReader;
 use mirrorlet::store::cell::Reader;
 use mirrorlet::store::pods::ApiPodsWriter;
+use mirrorlet::store::settled::SettledPods;
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::mirror::MirrorState;
@@ -79,6 +80,11 @@ impl Cluster {
     /// The pods of the API server, as a source.
     pub(super) fn pods(&self) -> SourceReader {
         self.tasks.pods.clone()
+    }
+
+    /// Where the workers tell which pods have settled.
+    pub(super) fn settled(&self) -> SettledPods {
+        self.tasks.settled.clone()
     }
 
     /// Starts what needs the other parts.

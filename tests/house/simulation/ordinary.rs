@@ -25,6 +25,8 @@ const STARTED: Duration = Duration::from_millis(50);
 pub(super) struct Ordinary {
     name: String,
     pub(super) uid: PodUid,
+    /// Whether the node refuses it.
+    refused: bool,
     /// Whether a container that ends is started again.
     restarts: bool,
     /// The exit code of its only instance, if it has ended by itself.
@@ -48,13 +50,20 @@ impl World {
         }
         let name = format!("job-{}", self.ordinary.len());
         let policy = if restarts { "Always" } else { "Never" };
+        let refused = self.dice.roll(4) == 0;
+        let (os, words) = if refused {
+            ("windows", ", and is for another system")
+        } else {
+            ("linux", "")
+        };
         self.note(&format!(
-            "{name}, which restarts {policy}, is bound to the Node"
+            "{name}, which restarts {policy}, is bound to the Node{words}"
         ));
         let uid = api.make_pod(json!({
             "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": {
                 "nodeName": NODE,
+                "os": {"name": os},
                 "restartPolicy": policy,
                 "terminationGracePeriodSeconds": 20,
                 "containers": [{"name": CONTAINER, "image": "app:1"}],
@@ -63,6 +72,7 @@ impl World {
         self.ordinary.push(Ordinary {
             name,
             uid: uid.as_str().into(),
+            refused,
             restarts,
             code: None,
             uncertain: false,
@@ -162,9 +172,11 @@ impl World {
         }
     }
 
-    /// The UIDs of ordinary pods that are there, the ended ones too.
+    /// The UIDs of ordinary pods that the agent deals with, the ended ones too. Of a refused one
+    /// nothing is kept at rest.
     pub(super) fn ordinary_uids(&self) -> impl Iterator<Item = PodUid> {
-        let there = self.ordinary.iter().filter(|pod| !pod.deleted);
+        let there = self.ordinary.iter();
+        let there = there.filter(|pod| !pod.deleted && !pod.refused);
         there.map(|pod| pod.uid.clone())
     }
 }
@@ -172,6 +184,11 @@ impl World {
 impl Ordinary {
     fn check(&self, seen: &PodStatus, status: &Value) {
         let (name, phase) = (&self.name, status["phase"].as_str());
+        if self.refused {
+            assert_eq!(phase, Some("Failed"), "{name}: {status:#}");
+            assert!(seen.is_empty(), "{name} is here: {seen:#?}");
+            return;
+        }
         let state = &status["containerStatuses"][0]["state"];
         if self.restarts {
             assert!(runs(seen, CONTAINER), "{name} does not run: {seen:#?}");

@@ -81,6 +81,19 @@ pub fn source_failed(location: &str, error: &str) {
     );
 }
 
+/// Pods of the API server begin to wait to be taken up, or none waits any more.
+pub fn api_pods_wait(waiting: usize) {
+    if waiting > 0 {
+        tracing::warn!(
+            waiting = waiting,
+            "the API server has bound more pods to this node than it can run; some wait until others \
+             are refused or over"
+        );
+    } else {
+        tracing::info!("no pod of the API server waits to be taken up any more");
+    }
+}
+
 /// A source can be read again.
 pub fn source_back(location: &str) {
     tracing::info!(source = location, "the source can be read again");
