@@ -35,7 +35,7 @@ pub struct ApproveOptions {
 /// It can't start, or a part of it that it can't live without failed.
 pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
-    let metrics = Metrics::new();
+    let metrics = Metrics::of_approver();
     let Some((client, credentials)) = ClusterClient::open(&options.access, metrics.clone())? else {
         anyhow::bail!("--kubeconfig none: there are no requests without an API server");
     };

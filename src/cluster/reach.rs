@@ -50,6 +50,8 @@ struct State {
 
 impl ReachTracker {
     pub(super) fn new(metrics: Metrics) -> (Self, Reader<ApiReach>) {
+        // Not reached until it answers: alerts shall see a server that never does.
+        metrics.set_api_up(false);
         let (writer, reader) = cell(ApiReach::Unknown);
         let state = Mutex::new(State {
             reach: writer,
@@ -117,12 +119,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_heard_last_counts() {
-        let (tracker, reader) = ReachTracker::new(Metrics::new());
+        let metrics = Metrics::new();
+        let up = |value| metrics.encode().contains(&format!("_api_up {value}\n"));
+        assert!(!up(0) && !up(1), "there is no API server yet");
+        let (tracker, reader) = ReachTracker::new(metrics.clone());
         assert_eq!(*reader.get(), ApiReach::Unknown);
+        assert!(up(0), "it never answered");
         let slow = Instant::now();
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!tracker.answered());
         assert!(reader.get().is_up());
+        assert!(up(1));
         // The call that hung began before the answer came: the server lived meanwhile.
         tracker.silent(slow, "no answer within 10 s");
         assert!(reader.get().is_up());

@@ -2,6 +2,7 @@
 //! only the kubelet's own series of its probes have others.
 
 mod labels;
+mod late;
 mod mirrors;
 mod names;
 mod node_api;
@@ -20,11 +21,14 @@ use prometheus_client::registry::Registry;
 
 pub use self::labels::{
     CertificateDecision, EventOutcome, ImageGcCause, NodeApiRefusal, PodState, PullOutcome,
+    RolloutOutcome,
 };
 use self::labels::{reason_str, source_label};
+use self::late::LateGauge;
 use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
 use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::eviction::{LocalLimit, Signal};
 use mirrorlet_core::gc::Cause;
 use mirrorlet_core::workload::WorkloadKind;
 use mirrorlet_runtime::SyncErrorReason;
@@ -84,7 +88,7 @@ pub struct Metrics {
     status_writes: Counters,
     events: Counters,
     api_requests: RequestCounters,
-    api_up: Gauge,
+    api_up: LateGauge,
     certificate_ends: Family<Label, Gauge>,
     certificate_requests: Counters,
     mirrors: Family<Label, Gauge>,
@@ -103,11 +107,46 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Fresh series, registered with the prefix `mirrorlet_`.
+    /// Fresh series of an agent, registered with the prefix `mirrorlet_`.
     #[must_use]
     pub fn new() -> Self {
+        let mut metrics = Self::unregistered();
+        metrics.registry = Arc::new(metrics.register());
+        metrics.begin();
+        metrics
+    }
+
+    /// Fresh series of an approver of certificates: its own and no others. An alert would take an
+    /// Engine's, at 0, for an Engine that is down.
+    #[must_use]
+    pub fn of_approver() -> Self {
+        let mut metrics = Self::unregistered();
+        metrics.registry = Arc::new(metrics.register_approver());
+        for decision in CertificateDecision::ALL {
+            let label = [("decision", decision.as_str())];
+            metrics.certificate_requests.get_or_create(&label).inc_by(0);
+        }
+        metrics
+    }
+
+    /// Creates the counters that alerts watch, at 0: `increase()` doesn't see the first event of a
+    /// series that begins with it.
+    fn begin(&self) {
+        for outcome in RolloutOutcome::ALL {
+            let label = [("outcome", outcome.as_str())];
+            self.rollouts.get_or_create(&label).inc_by(0);
+        }
+        let signals = Signal::ALL.map(Signal::as_str);
+        let limits = LocalLimit::ALL.map(LocalLimit::as_str);
+        for signal in signals.into_iter().chain(limits) {
+            let label = [("eviction_signal", signal)];
+            self.evictions.get_or_create(&label).inc_by(0);
+        }
+    }
+
+    fn unregistered() -> Self {
         let engine_histograms: fn() -> Histogram = engine_histogram;
-        let mut metrics = Self {
+        Self {
             registry: Arc::default(),
             engine_operations: Family::default(),
             engine_errors: Family::default(),
@@ -141,7 +180,7 @@ impl Metrics {
             status_writes: Family::default(),
             events: Family::default(),
             api_requests: Family::default(),
-            api_up: Gauge::default(),
+            api_up: LateGauge::default(),
             certificate_ends: Family::default(),
             certificate_requests: Family::default(),
             mirrors: Family::default(),
@@ -151,9 +190,7 @@ impl Metrics {
             probes: probes::ProbeSeries::default(),
             node_api: node_api::NodeApiSeries::default(),
             node_api_refusals: Family::default(),
-        };
-        metrics.registry = Arc::new(metrics.register());
-        metrics
+        }
     }
 
     /// The series as `OpenMetrics` text.
@@ -265,7 +302,9 @@ impl Metrics {
             .inc();
     }
 
-    pub(super) fn set_api_up(&self, up: bool) {
+    /// Sets whether the API server answers. There is no such series before: without an API server
+    /// there is nothing to reach.
+    pub fn set_api_up(&self, up: bool) {
         self.api_up.set(i64::from(up));
     }
 
@@ -367,8 +406,10 @@ impl Metrics {
         self.evictions.get_or_create(&label).inc();
     }
 
-    pub(super) fn rollout(&self, outcome: &'static str) {
-        self.rollouts.get_or_create(&[("outcome", outcome)]).inc();
+    pub(super) fn rollout(&self, outcome: RolloutOutcome) {
+        self.rollouts
+            .get_or_create(&[("outcome", outcome.as_str())])
+            .inc();
     }
 
     pub(super) fn image_gc_failed(&self) {
@@ -433,5 +474,63 @@ mod tests {
         for line in text.lines().filter(|l| !l.starts_with('#')) {
             assert!(line.starts_with("mirrorlet_"), "{line}");
         }
+    }
+    fn lines(metrics: &Metrics) -> Vec<String> {
+        metrics.encode().lines().map(str::to_owned).collect()
+    }
+
+    fn has(metrics: &Metrics, line: &str) -> bool {
+        lines(metrics).iter().any(|l| l == line)
+    }
+
+    #[test]
+    fn whether_the_api_server_answers_is_no_series_where_there_is_none() {
+        let metrics = Metrics::new();
+        assert!(!metrics.encode().contains("api_up"));
+        metrics.set_api_up(false);
+        assert!(has(&metrics, "mirrorlet_api_up 0"));
+        metrics.clone().set_api_up(true);
+        assert!(has(&metrics, "mirrorlet_api_up 1"));
+        assert!(has(&metrics, "# TYPE mirrorlet_api_up gauge"));
+    }
+
+    #[test]
+    fn what_alerts_count_begins_at_zero() {
+        let metrics = Metrics::new();
+        for outcome in ["started", "held", "failed", "restored", "succeeded"] {
+            let line = format!("mirrorlet_rollouts_total{{outcome=\"{outcome}\"}} 0");
+            assert!(has(&metrics, &line), "{line}");
+        }
+        for signal in ["memory.available", "pid.available", "emptydirfs.limit"] {
+            let line = format!("mirrorlet_evictions_total{{eviction_signal=\"{signal}\"}} 0");
+            assert!(has(&metrics, &line), "{line}");
+        }
+        metrics.rollout(RolloutOutcome::Held);
+        assert!(has(
+            &metrics,
+            "mirrorlet_rollouts_total{outcome=\"held\"} 1"
+        ));
+    }
+
+    #[test]
+    fn an_approver_has_its_own_series_and_no_agents() {
+        let metrics = Metrics::of_approver();
+        metrics.set_api_up(true);
+        metrics.certificate_request(CertificateDecision::Approved);
+        let expected = [
+            "mirrorlet_api_up 1".to_owned(),
+            format!(
+                "mirrorlet_build_info{{version=\"{}\"}} 1",
+                env!("CARGO_PKG_VERSION")
+            ),
+            "mirrorlet_certificate_requests_total{decision=\"approved\"} 1".to_owned(),
+            "mirrorlet_certificate_requests_total{decision=\"denied\"} 0".to_owned(),
+            "mirrorlet_certificate_requests_total{decision=\"ignored\"} 0".to_owned(),
+        ];
+        let mut samples = lines(&metrics);
+        samples.retain(|line| !line.starts_with('#'));
+        samples.sort();
+        assert_eq!(samples, expected);
+        assert!(!Metrics::new().encode().contains("certificate_requests"));
     }
 }

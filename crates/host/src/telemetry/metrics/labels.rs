@@ -36,6 +36,9 @@ pub enum CertificateDecision {
 }
 
 impl CertificateDecision {
+    /// All decisions.
+    pub const ALL: [Self; 3] = [Self::Approved, Self::Denied, Self::Ignored];
+
     /// As a label value.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -43,6 +46,44 @@ impl CertificateDecision {
             Self::Approved => "approved",
             Self::Denied => "denied",
             Self::Ignored => "ignored",
+        }
+    }
+}
+
+/// What became of a new version of a static pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolloutOutcome {
+    /// It is being prepared.
+    Started,
+    /// It can't be started; the one before runs on.
+    Held,
+    /// It failed and runs on.
+    Failed,
+    /// It failed; the last healthy one runs again.
+    Restored,
+    /// It is healthy.
+    Succeeded,
+}
+
+impl RolloutOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 5] = [
+        Self::Started,
+        Self::Held,
+        Self::Failed,
+        Self::Restored,
+        Self::Succeeded,
+    ];
+
+    /// As a label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Held => "held",
+            Self::Failed => "failed",
+            Self::Restored => "restored",
+            Self::Succeeded => "succeeded",
         }
     }
 }

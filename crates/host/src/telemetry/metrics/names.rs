@@ -8,18 +8,26 @@ use super::Metrics;
 impl Metrics {
     /// All series under the prefix `mirrorlet_`, but for those in the kubelet's words.
     pub(super) fn register(&self) -> Registry {
-        let mut registry = Registry::with_prefix("mirrorlet");
+        let mut registry = begun();
         let r = &mut registry;
-        r.register(
-            "build",
-            "The program",
-            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
         self.register_engine(r);
         self.register_pods(r);
         self.register_sources(r);
         self.register_images(r);
+        self.register_requests(r);
         self.register_cluster(r);
+        registry
+    }
+
+    /// The series of an approver.
+    pub(super) fn register_approver(&self) -> Registry {
+        let mut registry = begun();
+        self.register_requests(&mut registry);
+        registry.register(
+            "certificate_requests",
+            "Certificate signing requests that an approver looked at, by what it decided",
+            self.certificate_requests.clone(),
+        );
         registry
     }
 
@@ -48,7 +56,7 @@ impl Metrics {
         );
         r.register(
             "rollouts",
-            "New versions of static pods, by what became of them: started, held, succeeded, restored",
+            "New versions of static pods, by what became of them: started, held, failed, restored, succeeded",
             self.rollouts.clone(),
         );
         r.register(
@@ -143,7 +151,7 @@ impl Metrics {
         );
     }
 
-    fn register_cluster(&self, r: &mut Registry) {
+    fn register_requests(&self, r: &mut Registry) {
         r.register(
             "api_requests",
             "Requests to the API server by verb, resource and answer",
@@ -154,16 +162,14 @@ impl Metrics {
             "Whether the API server answers",
             self.api_up.clone(),
         );
+    }
+
+    fn register_cluster(&self, r: &mut Registry) {
         r.register_with_unit(
             "certificate_expiration_timestamp",
             "When a certificate in use ends",
             Unit::Seconds,
             self.certificate_ends.clone(),
-        );
-        r.register(
-            "certificate_requests",
-            "Certificate signing requests that an approver looked at, by what it decided",
-            self.certificate_requests.clone(),
         );
         r.register(
             "node_api_refusals",
@@ -231,4 +237,15 @@ impl Metrics {
             self.relists.clone(),
         );
     }
+}
+
+/// A registry with what every program of ours has.
+fn begun() -> Registry {
+    let mut registry = Registry::with_prefix("mirrorlet");
+    registry.register(
+        "build",
+        "The program",
+        Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+    );
+    registry
 }

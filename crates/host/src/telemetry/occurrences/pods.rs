@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Shown, Telemetry, millis};
 use crate::telemetry::calls::EngineCall;
 use crate::telemetry::journal::Kind;
+use crate::telemetry::metrics::RolloutOutcome;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::events::without_ids;
@@ -61,7 +62,7 @@ pub fn manifest_released(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
 
 /// The newest version of a pod is being prepared; the one of `uid` runs on.
 pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newest: &PodUid) {
-    telemetry.metrics.rollout("started");
+    telemetry.metrics.rollout(RolloutOutcome::Started);
     let message = format!("version {newest} is being prepared; {uid} runs meanwhile");
     trace(telemetry, pod, uid, "RolloutStarted", message);
     tracing::info!(pod = %Shown(pod), uid = %uid, newest = %newest, "preparing a new version");
@@ -89,17 +90,17 @@ pub fn rollout_setback(
 ) {
     let (outcome, event, words) = match setback {
         RolloutSetback::Held => (
-            "held",
+            RolloutOutcome::Held,
             "RolloutHeld",
             "the new version can't be started, the one before runs",
         ),
         RolloutSetback::Failed => (
-            "failed",
+            RolloutOutcome::Failed,
             "RolloutFailed",
             "the new version failed and runs on",
         ),
         RolloutSetback::Restored => (
-            "restored",
+            RolloutOutcome::Restored,
             "RolloutRestored",
             "the new version failed, the last healthy one runs",
         ),
@@ -111,7 +112,7 @@ pub fn rollout_setback(
 
 /// The newest version of a pod, `uid`, is healthy.
 pub fn rollout_succeeded(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
-    telemetry.metrics.rollout("succeeded");
+    telemetry.metrics.rollout(RolloutOutcome::Succeeded);
     let message = "the new version is healthy";
     let kind = Kind::Normal;
     let journal = &telemetry.journal;
