@@ -1,4 +1,4 @@
-//! Gauges of the pods by state, of the workloads by kind with their pods that are not Ready, and of the
+//! Gauges of the pods by state, of those that fail, of the workloads by kind with their pods that are not Ready, and of the
 //! sources that can be read, set at each change.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +16,20 @@ use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
-/// Keeps the number of pods in each state until cancelled.
+/// Keeps the number of pods in each state, of those whose last sync failed, and of the containers in
+/// back-off until cancelled.
 pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: CancellationToken) {
     let mut changed = board.changed();
     loop {
         changed.mark_unchanged();
+        let views = board.all();
         let mut counts = BTreeMap::new();
-        for view in board.all() {
-            *counts.entry(state(&view)).or_default() += 1;
+        for view in &views {
+            *counts.entry(state(view)).or_default() += 1;
         }
         metrics.set_pods(&counts);
+        metrics.set_failing_pods(views.iter().filter(|view| !view.error.is_empty()).count());
+        metrics.set_containers_in_backoff(views.iter().map(in_backoff).sum());
         tokio::select! {
             () = cancel.cancelled() => return,
             told = changed.changed() => if told.is_err() { return },
@@ -163,6 +167,27 @@ fn state(view: &PodView) -> PodState {
     }
 }
 
+/// How many containers of a pod are in `CrashLoopBackOff`.
+fn in_backoff(view: &PodView) -> usize {
+    let Some(status) = view
+        .status
+        .as_deref()
+        .filter(|_| state(view) != PodState::Terminating)
+    else {
+        return 0;
+    };
+    let statuses = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let statuses = statuses.into_iter().flatten().flatten();
+    let waiting = statuses.filter_map(|one| one.state.as_ref()?.waiting.as_ref());
+    waiting
+        .filter(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff"))
+        .count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,25 +253,82 @@ mod tests {
         assert_eq!(by_kind(sets.iter()), counts);
     }
 
+    fn view_of(set: &SourceSet, at: usize, status: serde_json::Value) -> PodView {
+        let uid = set.pods[at].uid();
+        PodView {
+            full_name: set.pods[at].full_name(),
+            pod: Some(Arc::clone(&set.pods[at].pod)),
+            phase: Phase::Syncing,
+            status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+            observed: Arc::new(mirrorlet_core::observed::PodStatus::empty(uid.clone())),
+            uid,
+            error: "".into(),
+            failed_probe: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_that_fail_and_containers_that_crash_are_counted() {
+        let pod = |name: &str| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n---\n"
+            )
+        };
+        let set = set_of(&(pod("a") + &pod("b") + &pod("c")));
+        let waits = |reason: &str| {
+            let state = serde_json::json!({"waiting": {"reason": reason}});
+            serde_json::json!([{
+                "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 1,
+                "state": state,
+            }])
+        };
+        let (writer, board) = crate::store::board::board();
+        let metrics = Metrics::new();
+        let cancel = CancellationToken::new();
+        let counting = tokio::spawn(count_pods(board, metrics.clone(), cancel.clone()));
+        let until = async |failing: usize, crashing: usize| {
+            let failing = format!("mirrorlet_pods_failing {failing}\n");
+            let crashing = format!("mirrorlet_containers_in_backoff {crashing}\n");
+            loop {
+                let text = metrics.encode();
+                if text.contains(&failing) && text.contains(&crashing) {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let crash = "CrashLoopBackOff";
+        let crashing = serde_json::json!({
+            "phase": "Running",
+            "containerStatuses": waits(crash),
+            "initContainerStatuses": waits(crash),
+        });
+        writer.publish(view_of(&set, 0, crashing.clone()));
+        let image = serde_json::json!({"containerStatuses": waits("ImagePullBackOff")});
+        writer.publish(PodView {
+            error: "ImagePullBackOff: no".into(),
+            ..view_of(&set, 1, image)
+        });
+        // The last status of a pod that is being stopped.
+        writer.publish(PodView {
+            phase: Phase::Terminating,
+            ..view_of(&set, 2, crashing)
+        });
+        until(1, 2).await;
+        writer.publish(view_of(&set, 0, serde_json::json!({"phase": "Running"})));
+        writer.remove(&set.pods[1].uid());
+        until(0, 0).await;
+        cancel.cancel();
+        counting.await.unwrap();
+    }
+
     #[test]
     fn pods_of_workloads_that_are_not_ready_are_counted() {
         let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: 3\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec: {containers: [{name: c, image: i}]}\n";
         let set = set_of(text);
         let view = |at: usize, ready: &str| {
-            let pod = Arc::clone(&set.pods[at].pod);
             let status = serde_json::json!({"conditions": [{"type": "Ready", "status": ready}]});
-            PodView {
-                uid: set.pods[at].uid(),
-                full_name: set.pods[at].full_name(),
-                pod: Some(pod),
-                phase: Phase::Syncing,
-                status: Some(Arc::new(serde_json::from_value(status).unwrap())),
-                observed: Arc::new(mirrorlet_core::observed::PodStatus::empty(
-                    set.pods[at].uid(),
-                )),
-                error: "".into(),
-                failed_probe: None,
-            }
+            view_of(&set, at, status)
         };
         // The third is not on the board yet.
         let views = vec![view(0, "True"), view(1, "False")];

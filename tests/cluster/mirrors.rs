@@ -57,12 +57,12 @@ async fn a_manifest_has_a_mirror(identity: Identity) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_has_a_mirror_by_a_nodes_certificate() {
-    a_manifest_has_a_mirror(Identity::Node).await;
+    Box::pin(a_manifest_has_a_mirror(Identity::Node)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_has_a_mirror_by_a_service_account() {
-    a_manifest_has_a_mirror(Identity::ServiceAccount).await;
+    Box::pin(a_manifest_has_a_mirror(Identity::ServiceAccount)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,6 +62,8 @@ pub struct Metrics {
     pods: Family<Label, Gauge>,
     workloads: Family<Label, Gauge>,
     unready_pods: Family<Label, Gauge>,
+    failing_pods: Gauge,
+    containers_in_backoff: Gauge,
     sync_seconds: Histogram,
     sync_errors: Counters,
     container_starts: Counter,
@@ -154,6 +156,8 @@ impl Metrics {
             pods: Family::default(),
             workloads: Family::default(),
             unready_pods: Family::default(),
+            failing_pods: Gauge::default(),
+            containers_in_backoff: Gauge::default(),
             sync_seconds: Histogram::new(LONG_BUCKETS),
             sync_errors: Family::default(),
             container_starts: Counter::default(),
@@ -249,6 +253,18 @@ impl Metrics {
     /// none.
     pub fn set_unready_pods(&self, counts: &BTreeMap<WorkloadKind, usize>) {
         set_by_kind(&self.unready_pods, counts);
+    }
+
+    /// Sets how many pods had their last sync fail.
+    pub fn set_failing_pods(&self, count: usize) {
+        self.failing_pods
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Sets how many containers are in `CrashLoopBackOff`.
+    pub fn set_containers_in_backoff(&self, count: usize) {
+        self.containers_in_backoff
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Sets the present problems of all manifests; codes not named have none.

@@ -12,6 +12,7 @@ impl Metrics {
         let r = &mut registry;
         self.register_engine(r);
         self.register_pods(r);
+        self.register_containers(r);
         self.register_sources(r);
         self.register_images(r);
         self.register_requests(r);
@@ -43,6 +44,11 @@ impl Metrics {
             "Pods that workloads want and that are not Ready, by kind",
             self.unready_pods.clone(),
         );
+        r.register(
+            "pods_failing",
+            "Pods whose last sync failed",
+            self.failing_pods.clone(),
+        );
         r.register_with_unit(
             "pod_sync_duration",
             "Time of one round of one pod",
@@ -64,6 +70,9 @@ impl Metrics {
             "Pods evicted, by what for: a signal of the node, or a limit of the pod's own",
             self.evictions.clone(),
         );
+    }
+
+    fn register_containers(&self, r: &mut Registry) {
         r.register(
             "container_starts",
             "Containers started",
@@ -73,6 +82,11 @@ impl Metrics {
             "container_restarts",
             "Containers started that replace an older instance",
             self.container_restarts.clone(),
+        );
+        r.register(
+            "containers_in_backoff",
+            "Containers in CrashLoopBackOff",
+            self.containers_in_backoff.clone(),
         );
         r.register(
             "container_deaths",
