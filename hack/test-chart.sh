@@ -91,6 +91,12 @@ has 'kind: PodDisruptionBudget' --set podDisruptionBudget.enabled=true
 has 'kind: NetworkPolicy' --set networkPolicy.enabled=true
 has 'kind: PodMonitor' --set podMonitor.enabled=true,metrics.address=0.0.0.0
 has 'kind: ServiceMonitor' --set serviceMonitor.enabled=true,metrics.address=0.0.0.0
+# Both monitors read the approver too, which has another name than the agents.
+has 'values: [mirrorlet, mirrorlet-approver]' --set podMonitor.enabled=true,metrics.address=0.0.0.0
+has 'values: [mirrorlet, mirrorlet-approver]' --set serviceMonitor.enabled=true,metrics.address=0.0.0.0
+services() { render --set serviceMonitor.enabled=true,metrics.address=0.0.0.0 "$@" | grep -c '^kind: Service$'; }
+[ "$(services)" = 2 ] || die "the approver has no Service for the ServiceMonitor"
+[ "$(services --set identity.mode=node)" = 1 ] || die "there is a Service of an approver without an approver"
 has '- --max-container-backoff=1m' --set 'extraArgs={--max-container-backoff=1m}'
 has '- --node-api-port=10350'
 has '- --tls-cert-file=/etc/x/c.crt' --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt,nodeApi.tlsPrivateKeyFile=c.key

@@ -76,6 +76,16 @@ guard is added to each. */ -}}
 {{- toYaml (set $affinity "nodeAffinity" $node) -}}
 {{- end -}}
 
+{{- /* The metrics of agents and approver: of this release, by the names of both. */ -}}
+{{- define "mirrorlet.monitored" -}}
+matchLabels:
+  app.kubernetes.io/instance: {{ .Release.Name }}
+matchExpressions:
+  - key: app.kubernetes.io/name
+    operator: In
+    values: [{{ include "mirrorlet.name" . }}, {{ include "mirrorlet.name" . }}-approver]
+{{- end -}}
+
 {{- /* Where the kubeconfig of identity is, in the container. */ -}}
 {{- define "mirrorlet.identityDirectory" -}}
 {{- empty .Values.identity.bootstrapSecret | ternary .Values.identity.hostDirectory "/identity" -}}
