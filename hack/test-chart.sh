@@ -4,6 +4,7 @@
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need jq jq
 "$REPO/hack/helm-build.sh"
 CHART="$REPO/charts/mirrorlet"
 DIGEST="sha256:$(printf '%064d' 0)"
@@ -97,6 +98,15 @@ has 'values: [mirrorlet, mirrorlet-approver]' --set serviceMonitor.enabled=true,
 services() { render --set serviceMonitor.enabled=true,metrics.address=0.0.0.0 "$@" | grep -c '^kind: Service$'; }
 [ "$(services)" = 2 ] || die "the approver has no Service for the ServiceMonitor"
 [ "$(services --set identity.mode=node)" = 1 ] || die "there is a Service of an approver without an approver"
+# Addresses of IPv6, in either form.
+for address in :: '[::]'; do
+    has '- --metrics-address=[::]:10351' --set "metrics.address=$address"
+    has 'host: "::"' --set "metrics.address=$address"
+    has '- --node-api-address=::' --set "nodeApi.address=$address"
+    has '- --metrics-address=[::]:10351' --set "approver.metricsAddress=$address"
+done
+has '- --metrics-address=127.0.0.1:10351'
+has '- --metrics-address=0.0.0.0:10351'
 has '- --max-container-backoff=1m' --set 'extraArgs={--max-container-backoff=1m}'
 has '- --node-api-port=10350'
 has '- --tls-cert-file=/etc/x/c.crt' --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt,nodeApi.tlsPrivateKeyFile=c.key
@@ -134,6 +144,22 @@ has 'relabelings:' --set 'podMonitor.enabled=true,metrics.address=0.0.0.0,podMon
 has 'metricRelabelings:' --set 'serviceMonitor.enabled=true,metrics.address=0.0.0.0,serviceMonitor.metricRelabelings[0].action=drop'
 has 'value: $(HOST_NODE)-other' --set nodeNameSuffix=other
 
+# A key that isn't wanted is null: what the schema knows renders without it, or is refused by its name.
+every=(--set podMonitor.enabled=true,metrics.address=0.0.0.0,prometheusRule.enabled=true,dashboard.enabled=true)
+every+=(--set networkPolicy.enabled=true,podDisruptionBudget.enabled=true,privileged=false,config.podNames=false)
+for value in $(jq -r '.properties | to_entries[] | .key as $key | $key, (.value.properties // {} | keys[] | "\($key).\(.)")' \
+    "$CHART/values.schema.json"); do
+    if text="$(render "${every[@]}" --set "$value=null")"; then continue; fi
+    grep -q -F -e "missing property '${value##*.}'" -e "at '/$value'" -e 'serviceAccount.create is false' <<<"$text" \
+        || die "$value=null is neither rendered nor refused by its name: $text"
+done
+for values in readinessProbe.periodSeconds=null livenessProbe.periodSeconds=null,livenessProbe.failureThreshold=null \
+    affinity=null config=null,commonLabels=null,podLabels=null,nameOverride=null,fullnameOverride=null \
+    updateStrategy=null,tolerations=null,resources=null,approver.resources=null,approver.tolerations=null; do
+    has 'kind: DaemonSet' --set "$values"
+done
+has '{key: mirrorlet.dev/node, operator: DoesNotExist}' --set affinity=null
+
 refuses /nodeNameSuffix --set nodeNameSuffix=Docker
 refuses /host/root --set host.root=var/lib
 refuses host.root --set host.root=/
@@ -152,6 +178,7 @@ refuses /capabilities/0 --set 'capabilities={sys-admin}'
 refuses /podMonitor/interval --set podMonitor.interval=often
 refuses /podDisruptionBudget/minAvailable --set podDisruptionBudget.minAvailable=50%
 refuses metrics.address --set podMonitor.enabled=true
+refuses metrics.address --set podMonitor.enabled=true,metrics.address=::1
 refuses serviceMonitor.enabled --set podMonitor.enabled=true,serviceMonitor.enabled=true,metrics.address=0.0.0.0
 refuses nodeApi.hostDirectory --set nodeApi.clientCaFile=ca.crt
 refuses nodeApi.tlsPrivateKeyFile --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt

@@ -64,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* Where pods may run: what `own` says, and never on a Node of ours. Terms are alternatives, so the
 guard is added to each. */ -}}
 {{- define "mirrorlet.affinity" -}}
-{{- $affinity := deepCopy .own -}}
+{{- $affinity := deepCopy (default dict .own) -}}
 {{- $node := default dict (get $affinity "nodeAffinity") -}}
 {{- $required := default dict (get $node "requiredDuringSchedulingIgnoredDuringExecution") -}}
 {{- $guard := dict "key" "mirrorlet.dev/node" "operator" "DoesNotExist" -}}
@@ -74,6 +74,17 @@ guard is added to each. */ -}}
 {{- end -}}
 {{- $node = set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
 {{- toYaml (set $affinity "nodeAffinity" $node) -}}
+{{- end -}}
+
+{{- /* An address to listen on, as a host: of IPv6 without brackets. */ -}}
+{{- define "mirrorlet.host" -}}
+{{- . | trimPrefix "[" | trimSuffix "]" -}}
+{{- end -}}
+
+{{- /* An address and a port, as one: list ADDRESS PORT. */ -}}
+{{- define "mirrorlet.hostPort" -}}
+{{- $host := include "mirrorlet.host" (first .) -}}
+{{- contains ":" $host | ternary (printf "[%s]" $host) $host }}:{{ last . -}}
 {{- end -}}
 
 {{- /* The metrics of agents and approver: of this release, by the names of both. */ -}}
@@ -100,8 +111,9 @@ matchExpressions:
 {{- /* What a schema can't say: values that don't go together. */ -}}
 {{- define "mirrorlet.check" -}}
 {{- $reads := or .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
-{{- if and $reads (eq .Values.metrics.address "127.0.0.1") -}}
-{{- fail "podMonitor.enabled, serviceMonitor.enabled: Prometheus can't reach metrics.address 127.0.0.1; set it to an address of the host, or 0.0.0.0" -}}
+{{- $address := include "mirrorlet.host" .Values.metrics.address -}}
+{{- if and $reads (has $address (list "127.0.0.1" "::1" "localhost")) -}}
+{{- fail (printf "podMonitor.enabled, serviceMonitor.enabled: Prometheus can't reach metrics.address %s; set it to an address of the host, or 0.0.0.0" $address) -}}
 {{- end -}}
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- fail "podMonitor.enabled, serviceMonitor.enabled: one of them is enough; both count everything twice" -}}
@@ -123,7 +135,7 @@ matchExpressions:
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
 {{- fail "serviceAccount.name: name the account to use, since serviceAccount.create is false" -}}
 {{- end -}}
-{{- range $path, $key := dict "commonLabels" .Values.commonLabels "podLabels" .Values.podLabels -}}
+{{- range $path, $key := dict "commonLabels" (default dict .Values.commonLabels) "podLabels" (default dict .Values.podLabels) -}}
 {{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
 {{- if hasKey $key . -}}
 {{- fail (printf "%s: %s is the chart's own; use nameOverride" $path .) -}}
@@ -131,7 +143,7 @@ matchExpressions:
 {{- end -}}
 {{- end -}}
 {{- range list "root" "manifests" "docker" "kubeconfig" "bootstrapKubeconfig" "metricsAddress" "nodeApiPort" "nodeApiAddress" "nodeName" "nodeIps" "nodeLabels" "registerWithTaints" "systemReserved" "clientCaFile" "tlsCertFile" "tlsPrivateKeyFile" "maxPods" "logLevel" "logFormat" "hostRoot" -}}
-{{- if hasKey $.Values.config . -}}
+{{- if hasKey (default dict $.Values.config) . -}}
 {{- fail (printf "config.%s: the chart has a value of its own for it" .) -}}
 {{- end -}}
 {{- end -}}
