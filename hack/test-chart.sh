@@ -160,6 +160,29 @@ for values in readinessProbe.periodSeconds=null livenessProbe.periodSeconds=null
 done
 has '{key: mirrorlet.dev/node, operator: DoesNotExist}' --set affinity=null
 
+# Names stay within what Kubernetes takes, and the pods' begin with what the policy looks for.
+long="$(printf 'a%.0s' {1..60})"
+for values in "fullnameOverride=$long" "nameOverride=$long" "fullnameOverride=$long,nameOverride=$long"; do
+    names="$("$HELM" template "${long:0:53}" "$CHART" --set "$values,serviceMonitor.enabled=true,metrics.address=0.0.0.0" \
+        | grep -E -o '^ *(name|app\.kubernetes\.io/(name|instance)): [-a-z0-9]+$' | awk '{ print $2 }')"
+    [ "$(grep -c . <<<"$names")" -gt 20 ] || die "with $values there are no names"
+    ! grep -E '.{64}' <<<"$(grep -v -e '-client-authorities$' <<<"$names")" || die "with $values a name has more than 63 letters"
+done
+
+# As a dependency that a condition switches: charts do it by a value that this one has to take.
+parent="$(mktemp -d)"
+trap 'rm -rf "$parent"' EXIT
+mkdir "$parent/charts"
+cp -R "$CHART" "$parent/charts/mirrorlet"
+printf '%s\n' 'apiVersion: v2' 'name: parent' 'version: 1.0.0' 'dependencies:' \
+    "- {name: mirrorlet, version: '*', condition: mirrorlet.enabled}" >"$parent/Chart.yaml"
+for enabled in true false; do
+    text="$("$HELM" template parent "$parent" --set "mirrorlet.enabled=$enabled" 2>&1)" || die "as a dependency the chart is refused: $text"
+    found=false
+    ! grep -q 'kind: DaemonSet' <<<"$text" || found=true
+    [ "$found" = "$enabled" ] || die "as a dependency with enabled: $enabled: $text"
+done
+
 refuses /nodeNameSuffix --set nodeNameSuffix=Docker
 refuses /host/root --set host.root=var/lib
 refuses host.root --set host.root=/
@@ -203,7 +226,7 @@ lacks 'grafana_dashboard'
 MONITORING="$CHART/monitoring"
 PROMTOOL="$("$REPO/hack/promtool.sh")"
 work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$parent" "$work"' EXIT
 cp "$MONITORING/rules.yaml" "$REPO/hack/monitoring/rules-test.yaml" "$work/"
 checked="$("$PROMTOOL" check rules "$work/rules.yaml" 2>&1)" || die "the rules don't load: $checked"
 checked="$("$PROMTOOL" test rules "$work/rules-test.yaml" 2>&1)" || die "the rules don't fire as they should: $checked"

@@ -1,14 +1,17 @@
+{{- /* 63 letters are the most that a label and the name of a Service may have. `-approver` is added to both
+names. The names of the agents' pods have to begin with all of the full name: policy.yaml looks for it, and
+Kubernetes cuts what it adds five letters to at 58. */ -}}
 {{- define "mirrorlet.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 54 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "mirrorlet.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 54 | trimSuffix "-" -}}
 {{- else if contains (include "mirrorlet.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 54 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "mirrorlet.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "mirrorlet.name" .) | trunc 54 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
