@@ -10,9 +10,6 @@ set -euo pipefail
 [ "$#" = 1 ] || die "usage: hack/release.sh BINARY"
 binary="$(realpath "$1")"
 version="$("$REPO/hack/versions.sh")"
-# Largest package and image, in bytes.
-DEB_MAX=6000000
-IMAGE_MAX=17000000
 cd "$REPO"
 hack/helm-build.sh
 cyclonedx="$(hack/tool.sh cargo-cyclonedx 0.5.9)"
