@@ -416,13 +416,14 @@ async fn the_hosts_network_is_known_where_the_engine_names_no_gateway() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_propagation_only_volumes_that_are_mounted_wait() {
-    for (grants, why) in [
+    for (grants, why, waits_for) in [
         (
             Grants {
                 propagation: false,
                 ..ALL
             },
             "can't see mounts below",
+            "requires a mount, which the Engine would not see",
         ),
         (
             Grants {
@@ -430,14 +431,39 @@ async fn without_propagation_only_volumes_that_are_mounted_wait() {
                 ..ALL
             },
             "can't mount",
+            "requires a mount, which the agent is not allowed to make",
         ),
     ] {
         let contained = Contained::start(grants);
         contained.bed.write("web.yaml", &sleeper("web"));
         let plain = with_volume("plain", &json!({"emptyDir": {}}), &json!({}));
         contained.bed.write("plain.json", &plain);
+        let in_memory = json!({"emptyDir": {"medium": "Memory"}});
+        let part = json!({"subPath": "part"});
+        let mounted = [
+            ("memory", with_volume("memory", &in_memory, &json!({}))),
+            ("part", with_volume("part", &json!({"emptyDir": {}}), &part)),
+        ];
+        for (name, manifest) in &mounted {
+            contained.bed.write(&format!("{name}.json"), manifest);
+        }
         contained.until_running("web").await;
         contained.until_running("plain").await;
+        for (name, _) in &mounted {
+            // installed 2
+            contained
+                .until(&format!("{name} to wait"), |report| {
+                    let waits = |pod: &PodReport| {
+                        pod.manifest_name == *name
+                            && pod.status != "Running"
+                            && pod.message.contains(waits_for)
+                    };
+                    report.pods.iter().any(waits)
+                })
+                .await;
+            // installed 2
+            assert!(contained.bed.instances(name).is_empty(), "{name}");
+        }
         let report = contained.until_lacks(&["Propagation"]).await;
         // installed 2
         assert!(report.lacks[0].message.contains(why), "{:?}", report.lacks);

@@ -26,6 +26,11 @@ const FS_GROUP_BITS: u32 = 0o770;
 /// Bit that gives new files the directory's group.
 const SETGID: u32 = 0o2000;
 
+/// Whether a volume is in memory.
+pub(super) fn is_in_memory(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref() == Some("Memory")
+}
+
 /// Makes an emptyDir volume, or finds it made, and returns its path.
 pub(super) fn ensure(
     volume: &str,

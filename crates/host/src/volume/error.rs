@@ -71,6 +71,14 @@ pub enum VolumeError {
         /// The system's words.
         cause: String,
     },
+    /// The Engine has other mounts than the agent, and would not see one that the agent makes.
+    #[error(
+        "volume {volume:?} requires a mount, which the Engine would not see: mount the agent's root directory with mountPropagation: Bidirectional"
+    )]
+    MountNotSeen {
+        /// Name of the volume.
+        volume: String,
+    },
     /// Something is still mounted below a pod's directory, so it stays.
     #[error("{} is still mounted or in use: {cause}", .path.display())]
     Busy {
@@ -107,7 +115,8 @@ impl VolumeError {
             Self::Volume { volume, .. }
             | Self::SubPath { volume, .. }
             | Self::SetUp { volume, .. }
-            | Self::MountNotPermitted { volume, .. } => Some(volume),
+            | Self::MountNotPermitted { volume, .. }
+            | Self::MountNotSeen { volume } => Some(volume),
             Self::Io { .. }
             | Self::HostPathType { .. }
             | Self::Claim(_)

@@ -95,6 +95,22 @@ impl HostFiles {
         self.is_apart.store(is_apart, Ordering::Relaxed);
     }
 
+    /// Fails if the Engine would not see a mount that the agent makes at `target`, below the existing `dir`: a
+    /// container would get the directory under it, on disk and without the files. What is mounted there
+    /// already may stay.
+    pub(super) fn check_mounts_seen(&self, volume: &str, dir: &Path, target: &Path) -> Result<()> {
+        let is_apart = self.is_apart.load(Ordering::Relaxed);
+        if !is_apart
+            || mountinfo::is_shared_at(dir)?
+            || (target.exists() && mountinfo::is_mount_point(target)?)
+        {
+            return Ok(());
+        }
+        Err(VolumeError::MountNotSeen {
+            volume: volume.to_owned(),
+        })
+    }
+
     /// Where the agent finds what the host has at `path`; none where it doesn't see the host's
     /// files.
     ///

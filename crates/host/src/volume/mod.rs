@@ -15,7 +15,7 @@ use mirrorlet_core::api::core::{FileKeySelector, Volume};
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::env::EnvFiles;
 use mirrorlet_core::expand::Variables;
-use mirrorlet_core::payload::{self, Kind, Payloads};
+use mirrorlet_core::payload::{self, Kind, Medium, Payloads};
 use mirrorlet_core::resources::CgroupLimits;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::{PodPaths, VolumeMap};
@@ -325,8 +325,16 @@ impl VolumeManager {
             }
             found.path
         } else if let Some(source) = &volume.empty_dir {
+            if empty_dir::is_in_memory(source) {
+                self.host
+                    .check_mounts_seen(name, paths.pod_dir(), &paths.empty_dir(name))?;
+            }
             empty_dir::ensure(name, source, paths, limits, payload::fs_group(pod))?
         } else if let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) {
+            if kind.medium() == Medium::Memory {
+                let path = paths.volume(kind.plugin(), name);
+                self.host.check_mounts_seen(name, paths.pod_dir(), &path)?;
+            }
             let made = values::ensure(pod, name, kind, files, paths, limits)?;
             map.read_only.insert(name.clone());
             if let Some(error) = made.kept {

@@ -39,6 +39,29 @@ pub(super) fn unshared_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(points)
 }
 
+/// Whether what is mounted below an existing directory is also mounted elsewhere: whether the mount that
+/// has it belongs to a peer group.
+pub(super) fn is_shared_at(dir: &Path) -> Result<bool> {
+    let real = dir
+        .canonicalize()
+        .map_err(|e| VolumeError::io("resolve", dir, e))?;
+    Ok(has_shared(&bytes()?, &real))
+}
+
+/// Whether the mount that a resolved path is on is shared. Of several on one directory the last counts.
+fn has_shared(bytes: &[u8], path: &Path) -> bool {
+    let mut found = (0, false);
+    for line in bytes.split(|b| *b == b'\n') {
+        for point in parse(line).iter().filter(|point| path.starts_with(point)) {
+            let depth = point.components().count();
+            if depth >= found.0 {
+                found = (depth, is_shared(line));
+            }
+        }
+    }
+    found.1
+}
+
 /// Whether a line has the tag of a peer group among its optional fields, which end with a dash.
 fn is_shared(line: &[u8]) -> bool {
     line.split(|b| *b == b' ')
@@ -88,6 +111,26 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mount_that_has_a_path_says_whether_it_is_shared() {
+        let table = b"22 1 0:20 / / rw - overlay overlay rw\n\
+            23 22 0:21 / /root rw,nosuid shared:5 - ext4 /dev/a rw\n\
+            24 22 0:22 / /rootless rw - ext4 /dev/b rw\n\
+            25 22 0:23 / /slave rw master:3 - ext4 /dev/c rw\n\
+            26 22 0:24 / /twice rw - ext4 /dev/d rw\n\
+            27 22 0:25 / /twice rw shared:6 - ext4 /dev/e rw\n";
+        for (path, shared) in [
+            ("/root/pods/a", true),
+            ("/root", true),
+            ("/rootless/pods", false),
+            ("/slave/pods", false),
+            ("/twice/pods", true),
+            ("/elsewhere", false),
+        ] {
+            assert_eq!(has_shared(table, Path::new(path)), shared, "{path}");
+        }
+    }
 
     #[test]
     fn who_shares_a_mount_is_read_before_the_dash() {

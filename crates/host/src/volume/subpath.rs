@@ -87,6 +87,7 @@ pub(super) fn ensure(
             })
         })?;
         let target = paths.subpath(&mount.name, container, index);
+        host.check_mounts_seen(&mount.name, paths.pod_dir(), &target)?;
         bind(&opened, &target, &mount.name)?;
         if let Some(root) = shown {
             write_through(&opened, root, &target)?;
