@@ -44,6 +44,8 @@ pub(crate) struct FakeView {
     pub(crate) dropped: watch::Sender<u64>,
     /// How many logs without end are read.
     pub(crate) logs_open: watch::Sender<u64>,
+    /// What the embedded API shows.
+    pub(crate) shown: Mutex<Shown>,
     /// Count of requests to read the manifests.
     pub(crate) refreshed: Mutex<u64>,
     /// The last lines of those.
@@ -123,6 +125,7 @@ impl FakeView {
             asked: Mutex::default(),
             sizes: Arc::default(),
             uploaded: Mutex::default(),
+            shown: Mutex::default(),
             refreshed: Mutex::default(),
             dropped: watch::Sender::new(0),
             logs_open: watch::Sender::new(0),
@@ -490,7 +493,7 @@ impl AgentView for FakeView {
     fn shorten_grace(&self, _uid: &PodUid, _grace: std::time::Duration) {}
 
     fn shown(&self, _before: &[core::NodeCondition]) -> Shown {
-        Shown::default()
+        self.shown.lock().unwrap().clone()
     }
 
     fn happenings(&self, from: u64) -> (Vec<Happening>, u64) {

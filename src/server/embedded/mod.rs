@@ -8,6 +8,8 @@
 //! The crate `mirrorlet_apimachinery` decides about paths, parameters, patches and tables.
 
 mod answer;
+#[cfg(test)]
+mod bed;
 mod body;
 mod debug;
 mod deletes;

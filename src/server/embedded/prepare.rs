@@ -8,12 +8,21 @@ use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{Accepted, ParseContext, is_qualified, parse_manifest};
+use mirrorlet_core::objects::Object;
 use serde_json::Value;
 
 /// The finalizers whose names have no domain.
 ///
 /// Upstream: `pkg/apis/core/helper/helpers.go`.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// The object that a write changes.
+pub(super) struct Before<'a> {
+    /// The object as the API shows it.
+    pub(super) shown: &'a Value,
+    /// The content of the document that defines it, which may have fewer fields.
+    pub(super) document: &'a Object,
+}
 
 /// An object that may be stored.
 pub(super) struct Prepared {
@@ -23,14 +32,16 @@ pub(super) struct Prepared {
     pub(super) warnings: Vec<String>,
 }
 
-/// Checks an object and fills in its defaults. `raw` is the body as the client sent it, if that was
-/// a whole object in a text: a key that it has twice is seen only there.
+/// Checks an object and fills in its defaults. `before` is the one that it replaces, if that is one
+/// that pods refer to. `raw` is the body as the client sent it, if that was a whole object in a text:
+/// a key that it has twice is seen only there.
 ///
 /// # Errors
-/// It is no valid object, or can't be honoured here.
+/// It is no valid object, can't be honoured here, or changes a field that stays as it is.
 pub(super) fn prepare(
     mut object: Value,
     key: &Key,
+    before: Option<&Before<'_>>,
     raw: Option<&[u8]>,
     validation: FieldValidation,
     location: &str,
@@ -50,6 +61,9 @@ pub(super) fn prepare(
     }
     if key.resource == &PODS {
         unbind(&mut object, key, node)?;
+    }
+    if let Some(before) = before {
+        take_out_binding(&mut object, before);
     }
     let context = ParseContext {
         node_name: node,
@@ -78,7 +92,9 @@ pub(super) fn prepare(
     let problems = problems.into_iter().chain(twice).collect::<Vec<_>>();
 
     let errors = problems.iter().filter(|p| p.is_error()).map(cause);
-    let errors: Vec<Cause> = errors.chain(mistaken_references(&object)).collect();
+    let errors = errors.chain(mistaken_references(&object));
+    let new = accepted.first().and_then(Option::as_ref);
+    let errors: Vec<Cause> = errors.chain(forbidden_changes(before, new)).collect();
     if !errors.is_empty() {
         let resource = key.resource;
         return Err(Status::invalid(
@@ -100,6 +116,40 @@ pub(super) fn prepare(
         }
     }
     Ok(Prepared { object, warnings })
+}
+
+/// Takes the binding of a claim or volume out of a client's object, unless the document has it: the
+/// API shows it there, and it is stored elsewhere.
+fn take_out_binding(object: &mut Value, before: &Before<'_>) {
+    let field = match before.document {
+        Object::Claim(claim) => {
+            let spec = claim.spec.as_ref();
+            let is_written = spec.is_some_and(|spec| spec.volume_name.is_some());
+            (!is_written).then_some("volumeName")
+        }
+        Object::Volume(volume) => volume.spec.claim_ref.is_none().then_some("claimRef"),
+        Object::ConfigMap(_) | Object::Secret(_) | Object::Service(_) => None,
+    };
+    let (Some(field), Some(Value::Object(spec))) = (field, object.get_mut("spec")) else {
+        return;
+    };
+    if spec.get(field) == Some(&before.shown["spec"][field]) {
+        spec.remove(field);
+    }
+}
+
+/// The fields that a write changes and that stay as they are.
+fn forbidden_changes(before: Option<&Before<'_>>, new: Option<&Accepted>) -> Vec<Cause> {
+    let (Some(before), Some(Accepted::Object(new))) = (before, new) else {
+        return Vec::new();
+    };
+    let fields = before.document.forbidden_fields(new).into_iter();
+    let causes = fields.map(|(field, why)| Cause {
+        reason: "FieldValueForbidden",
+        message: format!("Forbidden: {why}"),
+        field,
+    });
+    causes.collect()
 }
 
 /// The mistakes in finalizers and references to owners.
@@ -243,6 +293,7 @@ fn validated(problems: &[Diagnostic], validation: FieldValidation) -> Result<Vec
 
 #[cfg(test)]
 mod tests {
+    use mirrorlet_apimachinery::resources::Resource;
     use serde_json::json;
 
     use super::*;
@@ -255,12 +306,50 @@ mod tests {
         let key = Key::new(&PODS, "default", "web");
         let node = NodeName::from("box");
         let raw = raw.map(str::as_bytes);
+        let location = "/r/api/default/pods/web.yaml";
+        prepare(object, &key, None, raw, validation, location, &node)
+    }
+
+    /// The object of a document that the API stores.
+    fn stored(object: &Value) -> Object {
+        stored_text(&object.to_string())
+    }
+
+    fn stored_text(text: &str) -> Object {
+        let node = NodeName::from("box");
+        let context = ParseContext {
+            node_name: &node,
+            source: PodSource::Embedded,
+            location: "/r/api/x.yaml",
+        };
+        let parsed = parse_manifest(text.as_bytes(), &context);
+        let document = parsed.documents.into_iter().next().unwrap();
+        let Some(Accepted::Object(object)) = document.accepted else {
+            panic!("{:?}", document.problems);
+        };
+        object
+    }
+
+    /// Checks an object in the place of `document`, which is shown as `shown`.
+    fn replace(document: &Value, shown: &Value, object: Value) -> Result<Prepared, Status> {
+        let resource = Resource::of_kind(object["kind"].as_str().unwrap()).unwrap();
+        let namespace = meta::namespace(&object).to_owned();
+        let key = Key::new(resource, namespace, meta::name(&object));
+        let document = stored(document);
+        let before = Before {
+            shown,
+            document: &document,
+        };
+        let validation = FieldValidation::Strict;
+        let node = NodeName::from("box");
+        let before = Some(&before);
         prepare(
             object,
             &key,
-            raw,
+            before,
+            None,
             validation,
-            "/r/api/default/pods/web.yaml",
+            "/r/api/x.yaml",
             &node,
         )
     }
@@ -281,6 +370,69 @@ mod tests {
         let again = check(stored.object.clone(), None, FieldValidation::Strict).unwrap();
         assert_eq!(again.object, stored.object);
         assert!(again.warnings.is_empty(), "{:?}", again.warnings);
+    }
+
+    /// The fields of an error, and its message.
+    fn refusal(refused: Result<Prepared, Status>) -> (Vec<String>, String) {
+        let Some(status) = refused.err() else {
+            return (Vec::new(), String::new());
+        };
+        assert_eq!(status.code, 422, "{status}");
+        let details = status.details.clone().unwrap();
+        let causes = details["causes"].as_array().unwrap();
+        let fields = causes.iter().map(|c| c["field"].as_str().unwrap());
+        (fields.map(str::to_owned).collect(), status.message)
+    }
+
+    #[test]
+    fn what_is_immutable_is_not_changed() {
+        let metadata = json!({"name": "cfg", "namespace": "default"});
+        let map = |immutable: bool, data: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": immutable, "data": {"a": data}});
+        let secret = |data: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": true, "stringData": {"a": data}});
+        let claim = |class: &str, size: &str| json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}});
+        let volume = |path: &str| json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": path}}});
+        for (before, after, fields) in [
+            (map(false, "1"), map(true, "2"), vec![]),
+            (map(true, "1"), map(true, "2"), vec!["data"]),
+            (map(true, "1"), map(false, "1"), vec!["immutable"]),
+            (secret("1"), secret("1"), vec![]),
+            (secret("1"), secret("2"), vec!["data"]),
+            (claim("", "1Gi"), claim("", "2Gi"), vec![]),
+            (claim("", "1Gi"), claim("fast", "1Gi"), vec!["spec"]),
+            (volume("/a"), volume("/a"), vec![]),
+            (
+                volume("/a"),
+                volume("/b"),
+                vec!["spec.persistentvolumesource"],
+            ),
+        ] {
+            let (found, _) = refusal(replace(&before, &before, after.clone()));
+            // embedded 49
+            assert_eq!(found, fields, "{before} {after}");
+        }
+        let (_, words) = refusal(replace(&map(true, "1"), &map(true, "1"), map(true, "2")));
+        assert_eq!(
+            words,
+            "ConfigMap \"cfg\" is invalid: data: Forbidden: field is immutable when `immutable` is set"
+        );
+    }
+
+    #[test]
+    fn the_binding_that_is_shown_is_not_stored() {
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+        let mut bound = claim.clone();
+        bound["spec"]["volumeName"] = "disk".into();
+        let mut labelled = bound.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        let kept = replace(&claim, &bound, labelled.clone()).unwrap();
+        // embedded 49
+        assert_eq!(kept.object["spec"], claim["spec"]);
+        // Another volume is another wish; one that the document names stays in it.
+        labelled["spec"]["volumeName"] = "other".into();
+        let (fields, _) = refusal(replace(&claim, &bound, labelled));
+        assert_eq!(fields, ["spec"]);
+        let kept = replace(&bound, &bound, bound.clone()).unwrap();
+        assert_eq!(kept.object["spec"]["volumeName"], "disk");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(super) struct Context<'a> {
 pub(super) struct Projection {
     pub(super) objects: BTreeMap<Key, Value>,
     pub(super) origins: BTreeMap<Key, Origin>,
+    /// The documents of what pods refer to, before the API's additions.
+    pub(super) documents: BTreeMap<Key, Object>,
 }
 
 impl Projection {
@@ -87,6 +89,8 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     }
     for object in &shown.objects {
         let (resource, value) = plain_object(object, &shown.bindings, context);
+        let key = Key::new(resource, meta::namespace(&value), meta::name(&value));
+        projection.documents.insert(key, object.object.clone());
         projection.add(resource, value, Some(&object.origin));
     }
     for known in &workloads {

@@ -17,6 +17,7 @@ use mirrorlet_core::api::core::NodeCondition;
 use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::events::Correlator;
+use mirrorlet_core::objects::Object;
 use mirrorlet_host::disk;
 use tokio::sync::watch;
 
@@ -61,6 +62,7 @@ struct State {
     /// The agent's counters at the time when the objects were made last.
     seen: Option<[u64; 3]>,
     origins: BTreeMap<Key, Origin>,
+    documents: BTreeMap<Key, Object>,
     /// Whether all sources of manifests had delivered then.
     complete: bool,
     deletions: BTreeMap<String, Deletion>,
@@ -112,6 +114,7 @@ impl Store {
                 reserved,
                 seen: None,
                 origins: BTreeMap::new(),
+                documents: BTreeMap::new(),
                 complete: false,
                 deletions: BTreeMap::new(),
                 ending: namespaces,
@@ -159,6 +162,11 @@ impl Store {
     /// The document that defines an object.
     pub(super) fn origin(&self, key: &Key) -> Option<Origin> {
         self.state().origins.get(key).cloned()
+    }
+
+    /// The document of an object that pods refer to, as it is in force.
+    pub(super) fn document(&self, key: &Key) -> Option<Object> {
+        self.state().documents.get(key).cloned()
     }
 
     /// Has an object shown as being deleted as long as its containers stop.
@@ -293,6 +301,7 @@ impl Store {
             .events
             .take(&*self.view, &shown, Timestamp::now(), &mut state.cache);
         state.origins = projection.origins;
+        state.documents = projection.documents;
         let left = state.reserved.saturating_sub(state.cache.revision());
         if left < REVISIONS_RESERVED / 2 {
             let reserved = state.cache.revision() + REVISIONS_RESERVED;

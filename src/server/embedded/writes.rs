@@ -18,7 +18,7 @@ use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_host::{disk, random};
 use serde_json::{Value, json};
 
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Before, Prepared, prepare};
 use super::project::{BUILT_IN, seconds};
 use super::{Api, Asked, answer, body, debug, files, leases};
 use crate::server::view::ViewError;
@@ -160,7 +160,11 @@ impl Api {
         }
         let location = files::path(self.store.directory(), key);
         let location = location.to_string_lossy();
-        prepare(object, key, raw, options.validation, &location, &self.node)
+        let document = before.and_then(|_| self.store.document(key));
+        let before = before.zip(document.as_ref());
+        let before = before.map(|(shown, document)| Before { shown, document });
+        let (before, validation) = (before.as_ref(), options.validation);
+        prepare(object, key, before, raw, validation, &location, &self.node)
     }
 
     /// Answers `create`.
@@ -441,4 +445,41 @@ fn scale(object: &Value) -> Value {
             "selector": selector.join(","),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+
+    use super::*;
+    use crate::server::embedded::bed::Bed;
+
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+    fn map(name: &str, data: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}, "data": {"a": data}})
+    }
+
+    #[tokio::test]
+    async fn a_forbidden_edit_leaves_the_file_as_it_was() {
+        let bed = Bed::new();
+        let key = Key::new(&CONFIG_MAPS, "default", "cfg");
+        let mut stays = map("cfg", "1");
+        stays["immutable"] = true.into();
+        bed.store(&key, &stays);
+        let before = fs::read_to_string(bed.file(&key)).unwrap();
+        let path = format!("{MAPS}/cfg");
+        let edit = json!({"data": {"a": "2"}});
+        let (code, refused) = bed.ask("PATCH", &path, &edit).await;
+        // embedded 49
+        assert_eq!(code, 422, "{refused}");
+        assert_eq!(fs::read_to_string(bed.file(&key)).unwrap(), before);
+        let label = json!({"metadata": {"labels": {"a": "b"}}});
+        let (code, changed) = bed.ask("PATCH", &path, &label).await;
+        assert_eq!(code, 200, "{changed}");
+        let after = fs::read_to_string(bed.file(&key)).unwrap();
+        assert!(after.contains("labels:"), "{after}");
+    }
 }

@@ -12,6 +12,15 @@ use crate::api::keys;
 use crate::api::meta::ObjectMeta;
 use crate::objects::claims::{Bindings, ClaimName, Claims, PersistentVolume, Storage};
 
+/// Why a field of an immutable object stays.
+const IMMUTABLE: &str = "field is immutable when `immutable` is set";
+/// Why the spec of a claim stays.
+const CLAIM_SPEC_STAYS: &str = "spec is immutable after creation except resources";
+/// Why an annotation of a claim stays.
+const ANNOTATION_STAYS: &str = "annotation is immutable after creation";
+/// Why the source of a volume stays.
+const VOLUME_SOURCE_STAYS: &str = "spec.persistentvolumesource is immutable after creation";
+
 /// An object that pods refer to. Its `Debug` text doesn't hold its data.
 #[derive(Clone, PartialEq)]
 pub enum Object {
@@ -71,17 +80,46 @@ impl Object {
     /// its data, and stays immutable; a claim keeps everything but its size, a volume its source.
     #[must_use]
     pub fn forbids(&self, other: &Self) -> bool {
+        !self.forbidden_fields(other).is_empty()
+    }
+
+    /// The fields that an edit of it to `other` changes and may not, with Kubernetes' words for each.
+    ///
+    /// Upstream: `ValidateConfigMapUpdate`, `ValidateSecretUpdate`,
+    /// `ValidatePersistentVolumeClaimUpdate` and `ValidatePersistentVolumeUpdate` of
+    /// `pkg/apis/core/validation/validation.go`.
+    #[must_use]
+    pub fn forbidden_fields(&self, other: &Self) -> Vec<(String, &'static str)> {
+        let changed = |fields: &[(&str, bool)], why: &'static str| {
+            let changed = fields.iter().filter(|(_, is_changed)| *is_changed);
+            changed
+                .map(|(field, _)| ((*field).to_owned(), why))
+                .collect()
+        };
         match (self, other) {
-            (Self::ConfigMap(old), Self::ConfigMap(new)) => {
-                let data = |o: &ConfigMap| (o.immutable, o.data.clone(), o.binary_data.clone());
-                old.immutable == Some(true) && data(old) != data(new)
+            (Self::ConfigMap(old), Self::ConfigMap(new)) if old.immutable == Some(true) => {
+                let fields = [
+                    ("immutable", new.immutable != Some(true)),
+                    ("data", old.data != new.data),
+                    ("binaryData", old.binary_data != new.binary_data),
+                ];
+                changed(&fields, IMMUTABLE)
             }
-            (Self::Secret(old), Self::Secret(new)) => {
-                old.immutable == Some(true) && (new.immutable != Some(true) || old.data != new.data)
+            (Self::Secret(old), Self::Secret(new)) if old.immutable == Some(true) => {
+                let fields = [
+                    ("immutable", new.immutable != Some(true)),
+                    ("data", old.data != new.data),
+                ];
+                changed(&fields, IMMUTABLE)
             }
-            (Self::Claim(old), Self::Claim(new)) => wishes(old) != wishes(new),
+            (Self::Claim(old), Self::Claim(new)) => changed_wishes(old, new),
             (Self::Volume(old), Self::Volume(new)) => {
-                (&old.spec.host_path, &old.spec.local) != (&new.spec.host_path, &new.spec.local)
+                let source = |volume: &PersistentVolume| {
+                    let spec = &volume.spec;
+                    (spec.host_path.clone(), spec.local.clone())
+                };
+                let field = ("spec.persistentvolumesource", source(old) != source(new));
+                changed(&[field], VOLUME_SOURCE_STAYS)
             }
             (
                 Self::ConfigMap(_)
@@ -90,7 +128,7 @@ impl Object {
                 | Self::Claim(_)
                 | Self::Volume(_),
                 _,
-            ) => false,
+            ) => Vec::new(),
         }
     }
 
@@ -121,20 +159,31 @@ impl Object {
     }
 }
 
-/// The fields of a claim that can't be edited, because they have no effect once it is bound.
-fn wishes(claim: &PersistentVolumeClaim) -> (PersistentVolumeClaim, [Option<&String>; 3]) {
-    let mut spec = claim.spec.clone();
-    if let Some(spec) = &mut spec {
-        spec.resources = None;
-    }
-    let annotations = claim.metadata.annotations.as_ref();
-    let annotation = |key: &str| annotations?.get(key);
-    let ours = [keys::VOLUME_NAME, keys::VOLUME_DRIVER, keys::VOLUME_OPTIONS];
-    let claim = PersistentVolumeClaim {
-        spec,
-        ..PersistentVolumeClaim::default()
+/// The fields of a claim that can't be edited, because they have no effect once it is bound, and that
+/// differ.
+fn changed_wishes(
+    old: &PersistentVolumeClaim,
+    new: &PersistentVolumeClaim,
+) -> Vec<(String, &'static str)> {
+    let spec = |claim: &PersistentVolumeClaim| {
+        let mut spec = claim.spec.clone();
+        if let Some(spec) = &mut spec {
+            spec.resources = None;
+        }
+        spec
     };
-    (claim, ours.map(annotation))
+    let is_changed = spec(old) != spec(new);
+    let spec = is_changed.then(|| ("spec".to_owned(), CLAIM_SPEC_STAYS));
+    let annotation = |claim: &PersistentVolumeClaim, key: &str| {
+        let annotations = claim.metadata.annotations.as_ref();
+        annotations.and_then(|all| all.get(key)).cloned()
+    };
+    let ours = [keys::VOLUME_NAME, keys::VOLUME_DRIVER, keys::VOLUME_OPTIONS];
+    let annotations = ours
+        .into_iter()
+        .filter(|key| annotation(old, key) != annotation(new, key))
+        .map(|key| (format!("metadata.annotations[{key}]"), ANNOTATION_STAYS));
+    spec.into_iter().chain(annotations).collect()
 }
 
 /// The objects of all manifests.

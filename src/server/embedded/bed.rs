@@ -1,0 +1,95 @@
+//! The API in memory and on a directory of its own, for tests. The agent shows what the test says.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt as _;
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_core::desired::{Origin, PodSource, SourceObject};
+use mirrorlet_core::manifest::{Accepted, ParseContext, parse_manifest};
+use mirrorlet_host::telemetry::Metrics;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+use crate::server::fake::{FakeStats, FakeView};
+
+pub(super) struct Bed {
+    pub(super) view: Arc<FakeView>,
+    pub(super) api: Api,
+    root: TempDir,
+}
+
+impl Bed {
+    pub(super) fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let view = Arc::new(FakeView::new());
+        let shown = Arc::clone(&view) as Arc<dyn AgentView>;
+        let store = Store::new(Arc::clone(&shown), root.path().to_owned(), "box").unwrap();
+        let cancel = CancellationToken::new();
+        let api = Api {
+            store: Arc::new(store),
+            node: NodeName::from("box"),
+            known: Arc::default(),
+            writing: Arc::default(),
+            watches: Watches::new(cancel.clone()),
+            streams: Shared::new(shown, Arc::new(FakeStats), Metrics::default(), cancel),
+        };
+        Self { view, api, root }
+    }
+
+    /// The file of an object that the API stores.
+    pub(super) fn file(&self, key: &Key) -> PathBuf {
+        files::path(self.root.path(), key)
+    }
+
+    /// Stores an object, and has the agent show it.
+    pub(super) fn store(&self, key: &Key, object: &Value) {
+        let text = files::text(object).unwrap();
+        files::write(self.root.path(), key, &text).unwrap();
+        let location = self.file(key);
+        let origin = Origin::whole(PodSource::Embedded, location.to_string_lossy());
+        self.show(object, origin);
+    }
+
+    /// Has the agent show an object that pods refer to.
+    pub(super) fn show(&self, object: &Value, origin: Origin) {
+        let node = NodeName::from("box");
+        let context = ParseContext {
+            node_name: &node,
+            source: origin.source,
+            location: &origin.location,
+        };
+        let parsed = parse_manifest(object.to_string().as_bytes(), &context);
+        let mut documents = parsed.documents.into_iter();
+        let accepted = documents.next().and_then(|document| document.accepted);
+        let Some(Accepted::Object(object)) = accepted else {
+            panic!("{object}");
+        };
+        self.view.shown.lock().unwrap().objects.push(SourceObject {
+            object,
+            origin,
+            held: false,
+        });
+    }
+
+    /// The code of an answer, and its body.
+    pub(super) async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let kind = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, kind)
+            .body(Body::from(body.to_string()));
+        let answered = self.api.answer(request.unwrap()).await;
+        let answer = answered.unwrap_or_else(|status| answer::refused(&status));
+        let code = answer.status().as_u16();
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+}
