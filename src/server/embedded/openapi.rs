@@ -12,6 +12,19 @@ use super::Asked;
 /// A document never changes under its hash; upstream has a year.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
+/// The form of version 2 that kubectl asks for.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The content type of that form.
+///
+/// Upstream: `kube-openapi/pkg/handler/handler.go`.
+const PROTOBUF_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// A document of version 2 without paths and definitions, in protobuf: `swagger` (1), `info` (2) with
+/// `title` (1) and `version` (2), and `paths` (8). kubectl looks there for a kind that version 3 hasn't,
+/// and does not find it, which is so.
+///
+/// Upstream: `Document` of `google/gnostic-models/openapiv2/OpenAPIv2.proto`.
+const EMPTY: &[u8] = b"\x0a\x032.0\x12\x10\x0a\x0aKubernetes\x12\x02v1\x42\x00";
+
 /// Answers a request for a document; none for a path that has none.
 pub(super) fn answer(parts: &[&str], asked: &Asked) -> Option<Response> {
     let answer = match parts {
@@ -36,6 +49,13 @@ pub(super) fn answer(parts: &[&str], asked: &Asked) -> Option<Response> {
                 }
                 None => whole(text, hash, asked),
             }
+        }
+        ["openapi", "v2"] if !takes_json(&asked.headers) && takes(&asked.headers, &[PROTOBUF]) => {
+            let headers = [
+                (header::CONTENT_TYPE, PROTOBUF_TYPE),
+                (header::VARY, "Accept"),
+            ];
+            (StatusCode::OK, headers, EMPTY).into_response()
         }
         ["openapi", "v2"] => {
             let text = openapi::version_2();
@@ -71,20 +91,25 @@ fn whole(text: String, hash: &str, asked: &Asked) -> Response {
     (StatusCode::OK, headers, text).into_response()
 }
 
-/// Whether a client takes JSON: the documents have no other form.
+/// Whether a client takes JSON: whole documents have no other form.
 fn takes_json(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT);
+    accept.is_none_or(HeaderValue::is_empty)
+        || takes(headers, &["application/json", "application/*", "*/*"])
+}
+
+/// Whether a client takes one of these types.
+fn takes(headers: &HeaderMap, types: &[&str]) -> bool {
+    let accept = headers.get(header::ACCEPT);
     let accept = accept.and_then(|value| value.to_str().ok());
-    let accept = accept.unwrap_or_default().trim();
-    let kinds = accept.split(',').filter_map(|one| one.split(';').next());
-    accept.is_empty()
-        || kinds
-            .map(str::trim)
-            .any(|kind| matches!(kind, "application/json" | "application/*" | "*/*"))
+    let accept = accept.unwrap_or_default().split(',');
+    let mut kinds = accept.filter_map(|one| one.split(';').next());
+    kinds.any(|kind| types.contains(&kind.trim()))
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
     use mirrorlet_core::access::User;
 
     use super::*;
@@ -128,12 +153,10 @@ mod tests {
             ),
             (
                 "openapi/v2",
-                vec![(
-                    header::ACCEPT,
-                    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
-                )],
+                vec![(header::ACCEPT, "application/xml")],
                 Some(406),
             ),
+            ("openapi/v3", vec![(header::ACCEPT, PROTOBUF)], Some(406)),
             ("openapi/v3/apis/none/v1", vec![], None),
             ("openapi/v4", vec![], None),
         ] {
@@ -141,5 +164,18 @@ mod tests {
             // embedded 22
             assert_eq!(answer.map(|a| a.status().as_u16()), expected, "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn kubectl_finds_no_kind_in_version_2() {
+        let answer = ask("openapi/v2", None, &[(header::ACCEPT, PROTOBUF)]).unwrap();
+        // embedded 50
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], PROTOBUF_TYPE);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let info = b"\x0a\x0aKubernetes\x12\x02v1";
+        let length = [0x12, u8::try_from(info.len()).unwrap()];
+        let expected = [b"\x0a\x032.0".as_slice(), &length, info, b"\x42\x00"].concat();
+        assert_eq!(body, expected);
     }
 }
