@@ -94,7 +94,8 @@ impl Api {
         Ok(answer::json(201, &done, &asked.headers))
     }
 
-    /// Answers `deletecollection`: each object by itself, those that the API doesn't store left.
+    /// Answers `deletecollection`: each object by itself. Those that the API doesn't store stay, and
+    /// are not in the answer.
     pub(super) async fn delete_collection(
         &self,
         target: &Target,
@@ -109,16 +110,28 @@ impl Api {
             let objects = cache.list(resource, &target.namespace, &selector);
             (cache.revision(), objects)
         });
-        for object in &objects {
-            let key = Key::new(resource, meta::namespace(object), meta::name(object));
+        let mut deleted = Vec::new();
+        for object in objects {
+            let key = Key::new(resource, meta::namespace(&object), meta::name(&object));
+            if !self.may_remove(&key, &object) {
+                continue;
+            }
             match self.asked_to_remove(&key, &options, asked).await {
                 // It went meanwhile.
                 Err(status) if status.code == 404 => {}
                 other => drop(other?),
             }
+            deleted.push(object);
         }
-        let value = answer::list(resource, &objects, revision, answer::Form::Whole);
+        let value = answer::list(resource, &deleted, revision, answer::Form::Whole);
         Ok(answer::json(200, &value, &asked.headers))
+    }
+
+    /// Whether a deletion of an object is one of the API's: it stores it, it is being deleted already,
+    /// or a workload of the API replaces it.
+    fn may_remove(&self, key: &Key, object: &Value) -> bool {
+        let is_replaced = key.resource == &PODS && self.is_replaced(key, object);
+        is_replaced || garbage::is_deleted(object) || self.check_stored(key, object).is_ok()
     }
 
     /// Removes an object, unless that is a dry run. Returns what the answer holds.
@@ -346,5 +359,35 @@ impl Api {
         };
         // Whoever asked looks at the pod, and finds it terminating.
         let _ = tokio::time::timeout(longest, ended).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+
+    use super::*;
+    use crate::server::embedded::bed::Bed;
+
+    #[tokio::test]
+    async fn a_collection_goes_but_for_what_manifests_define() {
+        let bed = Bed::new();
+        let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}});
+        let keys = ["a", "z"].map(|name| Key::new(&CONFIG_MAPS, "default", name));
+        for key in &keys {
+            bed.store(key, &map(&key.name));
+        }
+        // Between the two.
+        let manifest = Origin::whole(PodSource::File, "/m/cfg.yaml");
+        bed.show(&map("cfg"), manifest);
+        let path = "/api/v1/namespaces/default/configmaps";
+        let (code, answer) = bed.ask("DELETE", path, &json!({})).await;
+        // embedded 51
+        assert_eq!(code, 200, "{answer}");
+        let deleted = answer["items"].as_array().unwrap().iter();
+        assert_eq!(deleted.map(meta::name).collect::<Vec<_>>(), ["a", "z"]);
+        for key in &keys {
+            assert!(!bed.file(key).exists(), "{}", key.name);
+        }
     }
 }
