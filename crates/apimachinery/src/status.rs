@@ -178,7 +178,7 @@ impl Status {
     /// The body is larger than is read.
     #[must_use]
     pub fn too_large(bytes_max: usize) -> Self {
-        let message = format!("limit is {bytes_max}");
+        let message = format!("Request entity too large: limit is {bytes_max}");
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
@@ -328,6 +328,11 @@ mod tests {
                 Status::not_allowed("patch", &PODS),
                 405,
                 r#"patch is not supported on resources of kind "pods""#,
+            ),
+            (
+                Status::too_large(3_145_728),
+                413,
+                "Request entity too large: limit is 3145728",
             ),
         ] {
             // embedded 16
