@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_host::disk;
 use serde_json::Value;
 
@@ -18,13 +19,41 @@ const HEAD: &str = "# Stored by the API of mirrorlet. It may be edited like any 
 /// The last line of each file: a file that was cut off lacks it.
 const END: &str = "# end\n";
 
+/// The end of the name of a file.
+const SUFFIX: &str = ".yaml";
+/// Longest name of an object, in bytes: the names of its file, and of the file that is written next
+/// door and renamed, have at most 255 (`NAME_MAX` of Linux).
+const NAME_BYTES_MAX: usize = 255 - SUFFIX.len() - disk::NEXT_DOOR.len();
+
+/// Checks that the name of an object can be that of a file.
+///
+/// # Errors
+/// It is too long.
+pub(super) fn check_name(key: &Key) -> Result<(), Status> {
+    if key.name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let cause = Cause {
+        reason: "FieldValueTooLong",
+        message: format!("Too long: may not be more than {NAME_BYTES_MAX} bytes"),
+        field: "metadata.name".to_owned(),
+    };
+    let resource = key.resource;
+    Err(Status::invalid(
+        resource.kind,
+        resource.group,
+        &key.name,
+        &[cause],
+    ))
+}
+
 /// The file of an object.
 pub(super) fn path(directory: &Path, key: &Key) -> PathBuf {
     let namespace = match key.namespace.as_str() {
         "" => CLUSTER_DIRECTORY,
         namespace => namespace,
     };
-    let file = format!("{}.yaml", key.name);
+    let file = format!("{}{SUFFIX}", key.name);
     directory
         .join(namespace)
         .join(key.resource.plural)
@@ -127,5 +156,22 @@ mod tests {
         let volume = Key::new(&VOLUMES, "", "disk");
         let expected = root.path().join("_cluster/persistentvolumes/disk.yaml");
         assert_eq!(path(root.path(), &volume), expected);
+    }
+
+    #[test]
+    fn a_name_is_refused_if_no_file_can_have_it() {
+        let root = tempfile::tempdir().unwrap();
+        for (bytes, fits) in [(NAME_BYTES_MAX, true), (NAME_BYTES_MAX + 1, false)] {
+            let key = Key::new(&PODS, "a", "n".repeat(bytes));
+            let refused = check_name(&key).err();
+            // embedded 52
+            assert_eq!(
+                refused.map(|status| status.code),
+                (!fits).then_some(422),
+                "{bytes}"
+            );
+            let written = write(root.path(), &key, "{}");
+            assert_eq!(written.is_ok(), fits, "{written:?}");
+        }
     }
 }

@@ -155,6 +155,7 @@ impl Api {
                 warnings: Vec::new(),
             });
         }
+        files::check_name(key)?;
         if key.resource == &PODS {
             debug::take_out(&mut object, before)?;
         }
@@ -481,5 +482,14 @@ mod tests {
         assert_eq!(code, 200, "{changed}");
         let after = fs::read_to_string(bed.file(&key)).unwrap();
         assert!(after.contains("labels:"), "{after}");
+    }
+
+    #[tokio::test]
+    async fn an_object_whose_name_is_too_long_for_a_file_is_refused() {
+        let bed = Bed::new();
+        let (code, refused) = bed.ask("POST", MAPS, &map(&"n".repeat(253), "1")).await;
+        // embedded 52
+        assert_eq!(code, 422, "{refused}");
+        assert_eq!(refused["details"]["causes"][0]["field"], "metadata.name");
     }
 }
