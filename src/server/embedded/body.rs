@@ -53,8 +53,11 @@ pub(super) fn object(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status> 
     }
 }
 
-/// The object in a body of YAML, which JSON is, too.
+/// The object in a body of YAML, or of JSON, whose strings have characters that YAML has not.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, Status> {
+    if let Ok(object) = serde_json::from_slice(body) {
+        return Ok(object);
+    }
     let malformed = || Status::bad_request("error decoding YAML");
     let text = str::from_utf8(body).map_err(|_| malformed())?;
     serde_saphyr::from_str(text).map_err(|_| malformed())
@@ -66,4 +69,18 @@ pub(super) fn options(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status>
         return Ok(Value::Null);
     }
     object(headers, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_applied_may_be_json() {
+        let texts = ["a: b", r#"{"a": "b"}"#, "{\"a\": \"b\u{7f}\"}"];
+        let values = texts.map(|text| yaml(text.as_bytes()).map(|object| object["a"].clone()));
+        // embedded 54
+        assert_eq!(values, ["b", "b", "b\u{7f}"].map(|value| Ok(value.into())));
+        assert_eq!(yaml(b"{").map_err(|status| status.code), Err(400));
+    }
 }

@@ -1,5 +1,7 @@
 //! A body → the document that is stored: checked as any manifest is, and defaulted. Pure.
 
+use std::borrow::Cow;
+
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::FieldValidation;
@@ -9,6 +11,7 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{Accepted, ParseContext, is_qualified, parse_manifest};
 use mirrorlet_core::objects::Object;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 /// The finalizers whose names have no domain.
@@ -71,7 +74,7 @@ pub(super) fn prepare(
         location,
     };
     let text = serde_json::to_vec(&object).map_err(|e| Status::internal(e.to_string()))?;
-    let parsed = parse_manifest(&text, &context);
+    let parsed = parse_manifest(&readable(&text), &context);
     let documents = parsed.documents.into_iter();
     let (accepted, problems): (Vec<_>, Vec<_>) = documents
         .map(|document| (document.accepted, document.problems))
@@ -82,7 +85,7 @@ pub(super) fn prepare(
         .chain(problems.into_iter().flatten())
         .collect();
     let twice = raw
-        .map(|raw| parse_manifest(raw, &context))
+        .map(|raw| parse_manifest(&readable(raw), &context))
         .unwrap_or_default();
     let twice = twice
         .documents
@@ -116,6 +119,31 @@ pub(super) fn prepare(
         }
     }
     Ok(Prepared { object, warnings })
+}
+
+/// The text, for a reader of YAML: if it is JSON, with escapes for the characters that JSON has in its
+/// strings as they are, and YAML has not.
+fn readable(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_readable = |c: char| {
+        matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
+            && c != '\u{feff}'
+    };
+    let Ok(characters) = str::from_utf8(text) else {
+        return text.into();
+    };
+    if characters.chars().all(is_readable)
+        || serde_json::from_str::<IgnoredAny>(characters).is_err()
+    {
+        return text.into();
+    }
+    let escaped = characters.chars().map(|c| {
+        if is_readable(c) {
+            c.to_string()
+        } else {
+            format!("\\u{:04x}", u32::from(c))
+        }
+    });
+    escaped.collect::<String>().into_bytes().into()
 }
 
 /// Takes the binding of a claim or volume out of a client's object, unless the document has it: the
@@ -293,7 +321,7 @@ fn validated(problems: &[Diagnostic], validation: FieldValidation) -> Result<Vec
 
 #[cfg(test)]
 mod tests {
-    use mirrorlet_apimachinery::resources::Resource;
+    use mirrorlet_apimachinery::resources::{CONFIG_MAPS, Resource};
     use serde_json::json;
 
     use super::*;
@@ -415,6 +443,39 @@ mod tests {
             words,
             "ConfigMap \"cfg\" is invalid: data: Forbidden: field is immutable when `immutable` is set"
         );
+    }
+
+    #[test]
+    fn every_character_of_json_is_stored() {
+        let map = |data: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cfg", "namespace": "default"}, "data": {"a": data}});
+        let key = Key::new(&CONFIG_MAPS, "default", "cfg");
+        let node = NodeName::from("box");
+        let odd = "\u{7f}\u{80}\u{85}\u{9f}\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}\u{1f600}\u{10ffff}\t\r\n\u{1}";
+        for character in odd.chars() {
+            let object = map(&format!("a{character}b"));
+            let raw = object.to_string();
+            let raw = Some(raw.as_bytes());
+            let validation = FieldValidation::Strict;
+            let checked = prepare(
+                object.clone(),
+                &key,
+                None,
+                raw,
+                validation,
+                "/r/x.yaml",
+                &node,
+            );
+            // embedded 54
+            assert!(checked.is_ok(), "{character:?}: {:?}", checked.err());
+            // The file is read as it was written.
+            let text = super::super::files::text(&object).unwrap();
+            let read: Value = serde_saphyr::from_str(&text).unwrap();
+            assert_eq!(read, object, "{character:?}");
+            let Object::ConfigMap(read) = stored_text(&text) else {
+                panic!("{text}");
+            };
+            assert_eq!(read.data.as_ref().unwrap()["a"], format!("a{character}b"));
+        }
     }
 
     #[test]
