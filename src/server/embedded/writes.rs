@@ -100,6 +100,10 @@ impl Api {
                 Ok(())
             }
             None if key.resource == &NAMESPACES && !BUILT_IN.contains(&key.name.as_str()) => Ok(()),
+            None if garbage::is_deleted(object) => {
+                let why = "it is being deleted, and can't be changed any more";
+                Err(Status::conflict(key.resource, &key.name, why))
+            }
             None => forbidden("it is not an object that the API stores"),
         }
     }
@@ -456,6 +460,7 @@ mod tests {
 
     use super::*;
     use crate::server::embedded::bed::Bed;
+    use crate::server::view::ShownPod;
 
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -491,5 +496,22 @@ mod tests {
         // embedded 52
         assert_eq!(code, 422, "{refused}");
         assert_eq!(refused["details"]["causes"][0]["field"], "metadata.name");
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_stops_is_not_changed() {
+        let bed = Bed::new();
+        let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u-1"}, "spec": {"containers": [{"name": "c"}]}});
+        bed.view.shown.lock().unwrap().pods.push(ShownPod {
+            pod: serde_json::from_value(pod).unwrap(),
+            origin: None,
+            terminating: true,
+        });
+        let path = "/api/v1/namespaces/default/pods/web";
+        let label = json!({"metadata": {"labels": {"a": "b"}}});
+        let (code, refused) = bed.ask("PATCH", path, &label).await;
+        let words = "Operation cannot be fulfilled on pods \"web\": it is being deleted, and can't be changed any more";
+        // embedded 53
+        assert_eq!((code, &refused["message"]), (409, &words.into()));
     }
 }
