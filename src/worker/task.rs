@@ -40,9 +40,6 @@ use mirrorlet_core::spec;
 use mirrorlet_core::status::{StatusInput, compute_pod_status};
 use mirrorlet_host::telemetry::occurrences;
 
-/// First delay of a crash loop (upstream `MaxContainerBackOff` is its bound).
-const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
-
 /// The agent is shutting down: everything is left as it is.
 pub(super) struct Shutdown;
 
@@ -102,10 +99,7 @@ impl Worker {
         commands: watch::Receiver<Command>,
         active: Arc<AtomicBool>,
     ) -> Self {
-        let backoff = Backoff::new(
-            BACKOFF_INITIAL.min(context.backoff_max),
-            context.backoff_max,
-        );
+        let backoff = Backoff::of_containers(context.backoff_max);
         let observed = PodStatus::empty(uid.clone());
         Self {
             uid,

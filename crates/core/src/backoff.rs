@@ -23,6 +23,10 @@ pub const INITIAL_DELAY: Duration = Duration::from_secs(10);
 /// Longest delay (upstream's `MaxContainerBackOff`).
 pub const MAX_DELAY: Duration = Duration::from_mins(5);
 
+/// How long a container has to run for its crash loop to count as over, whatever the longest delay
+/// is (upstream's `HasExpiredFunc` in `pkg/kubelet/kubelet.go`).
+const CONTAINER_STABLE_AFTER: Duration = Duration::from_mins(10);
+
 /// A container of one pod, as back-off sees it: name in the spec and hash of its definition, so
 /// that an edited container starts afresh.
 pub type ContainerKey = (Arc<str>, ContainerHash);
@@ -32,6 +36,9 @@ pub type ContainerKey = (Arc<str>, ContainerHash);
 pub struct Backoff<K: Ord = ContainerKey> {
     initial: Duration,
     max: Duration,
+    /// Something that failed later than this after its last retry was stable: its sequence begins
+    /// again.
+    stable_after: Duration,
     entries: BTreeMap<K, Entry>,
 }
 
@@ -47,13 +54,26 @@ impl<K: Ord> Default for Backoff<K> {
     }
 }
 
+impl Backoff {
+    /// The back-off of a pod's containers, with delays of at most `max`. A crash loop is over after
+    /// ten minutes without a crash, also where `max` is short.
+    #[must_use]
+    pub fn of_containers(max: Duration) -> Self {
+        Self {
+            stable_after: CONTAINER_STABLE_AFTER,
+            ..Self::new(INITIAL_DELAY.min(max), max)
+        }
+    }
+}
+
 impl<K: Ord> Backoff<K> {
-    /// No failures known yet.
+    /// No failures known yet. Something is stable after twice the maximum delay.
     #[must_use]
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self {
             initial,
             max,
+            stable_after: max.saturating_mul(2),
             entries: BTreeMap::new(),
         }
     }
@@ -86,8 +106,8 @@ impl<K: Ord> Backoff<K> {
     }
 
     /// Notes a retry, at `now`, of something that failed at `event_time`: sets the initial delay,
-    /// or doubles the present one up to the maximum. Something that failed more than twice the
-    /// maximum after its last retry counts as having been stable: its sequence begins again.
+    /// or doubles the present one up to the maximum. The sequence of something that was stable
+    /// before it failed begins again.
     /// Upstream: `Next`.
     pub fn next(&mut self, key: K, event_time: Timestamp, now: Timestamp) {
         let delay = match self.entries.get(&key) {
@@ -116,9 +136,9 @@ impl<K: Ord> Backoff<K> {
         self.entries.remove(key);
     }
 
-    /// Forgets everything not retried for twice the maximum delay. Upstream: `GC`.
+    /// Forgets everything that has been stable since its last retry. Upstream: `GC`.
     pub fn gc(&mut self, now: Timestamp) {
-        let stable = self.stable_after();
+        let stable = self.stable_after;
         self.entries
             .retain(|_, entry| elapsed(entry.last_update, now) <= stable);
     }
@@ -130,11 +150,7 @@ impl<K: Ord> Backoff<K> {
     }
 
     fn has_expired(&self, entry: &Entry, event_time: Timestamp) -> bool {
-        elapsed(entry.last_update, event_time) > self.stable_after()
-    }
-
-    fn stable_after(&self) -> Duration {
-        self.max.saturating_mul(2)
+        elapsed(entry.last_update, event_time) > self.stable_after
     }
 }
 
@@ -206,6 +222,23 @@ mod tests {
         assert_eq!(backoff.is_in_backoff_since(&key(1), at(611), at(611)), None);
         backoff.next(key(1), at(611), at(611));
         assert_eq!(backoff.delay(&key(1)).as_secs(), 10);
+    }
+
+    #[test]
+    fn containers_are_stable_after_ten_minutes_whatever_the_longest_delay_is() {
+        let short = Duration::from_secs(20);
+        let mut backoff = Backoff::of_containers(short);
+        backoff.next(key(1), at(0), at(0));
+        backoff.next(key(1), at(0), at(0));
+        // pods 57: it ran for ten minutes, much longer than twice the longest delay.
+        backoff.next(key(1), at(600), at(600));
+        assert_eq!(backoff.delay(&key(1)), short);
+        backoff.next(key(1), at(1201), at(1201));
+        assert_eq!(backoff.delay(&key(1)).as_secs(), 10);
+
+        let mut shortest = Backoff::of_containers(Duration::from_secs(1));
+        shortest.next(key(1), at(0), at(0));
+        assert_eq!(shortest.delay(&key(1)).as_secs(), 1);
     }
 
     #[test]
