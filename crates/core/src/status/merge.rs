@@ -66,8 +66,8 @@ pub enum Deed {
     /// Delete it: it is being deleted, the API server knows that its pod has ended, and nothing
     /// is left of it here.
     DeleteObject,
-    /// Delete this mirror, so that a new one is made: its pod has ended and was started again, and
-    /// the API server lets no finished pod run again.
+    /// Delete this mirror, so that a new one is made: its pod, or a container of it, has ended for
+    /// good and was started again, and the API server lets neither run again.
     DeleteMirror,
     /// Nothing can be done: the API server would refuse the status.
     Illegal(String),
@@ -98,6 +98,8 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
                 ..*input
             })
         }
+        // A person stops, starts and restarts also what has ended for good.
+        Merge::Illegal(_) if is_mirror => return Deed::DeleteMirror,
         merged => merged,
     };
     match merged {

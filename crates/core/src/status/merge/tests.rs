@@ -411,6 +411,41 @@ fn only_a_mirror_of_a_pod_that_runs_again_is_stale() {
     }
 }
 
+#[test]
+fn a_mirror_of_a_container_that_runs_again_is_made_anew() {
+    let statuses = |state: Value| {
+        json!([{"name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state}])
+    };
+    let of = |phase: &str, state: Value| json!({"phase": phase, "conditions": [], "containerStatuses": statuses(state)});
+    let ended = json!({"terminated": {"exitCode": 0}});
+    let (stopped, runs) = (
+        json!({"waiting": {"reason": "Stopped"}}),
+        json!({"running": {}}),
+    );
+    let deed_of = |policy: &str, state: &Value, finished: bool| {
+        let plain = pod(policy);
+        let api = as_mirror(with_status(plain.clone(), of("Running", ended.clone())));
+        let input = MergeInput {
+            api: &api,
+            pod: &plain,
+            computed: &status(of("Running", state.clone())),
+            may_run: true,
+            now: at(100),
+        };
+        deed(&input, finished)
+    };
+    for policy in ["Never", "OnFailure"] {
+        for state in [&stopped, &runs] {
+            // pods 32a
+            assert_eq!(deed_of(policy, state, false), Deed::DeleteMirror);
+        }
+        assert_ne!(deed_of(policy, &ended, false), Deed::DeleteMirror);
+        assert_ne!(deed_of(policy, &stopped, true), Deed::DeleteMirror);
+    }
+    assert!(matches!(deed_of("Always", &runs, false), Deed::Patch(_)));
+}
+
 #[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn an_object_is_deleted_last_and_a_mirror_never() {
