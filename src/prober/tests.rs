@@ -143,6 +143,15 @@ impl Bed {
 
     /// Publishes the worker's view of the pod: its instance, with the status that follows.
     fn tell(&self, phase: Phase, instance: Option<ContainerStatus>) {
+        self.tell_with(phase, instance, None);
+    }
+
+    /// Publishes that the pod's only instance has ended, in that phase of the pod.
+    fn tell_over(&self, exited: ContainerStatus, phase: Option<&str>) {
+        self.tell_with(Phase::Syncing, Some(exited), phase);
+    }
+
+    fn tell_with(&self, phase: Phase, instance: Option<ContainerStatus>, of_pod: Option<&str>) {
         let uid = PodUid::from(UID);
         let results = self.results.get(&uid);
         let (_, container) = spec::find_container(&self.pod, "app").unwrap();
@@ -158,6 +167,7 @@ impl Bed {
             ..core::ContainerStatus::default()
         };
         let status = core::PodStatus {
+            phase: of_pod.map(str::to_owned),
             container_statuses: Some(vec![told]),
             ..core::PodStatus::default()
         };
@@ -328,6 +338,43 @@ async fn a_pod_that_is_wanted_again_is_probed_again() {
     // Its worker left the board and came back between two looks at it.
     bed.runs_as("b");
     bed.until_runs("b", "live", 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ended_for_good_is_probed_again_once_a_person_has_started_it() {
+    let probes = json!({
+        "livenessProbe": exec("live", json!({"failureThreshold": 1})),
+        "readinessProbe": exec("ready", json!({})),
+        "startupProbe": exec("started", json!({})),
+    });
+    let mut bed = Bed::new(OLD, probes).await;
+    let mut never = Pod::clone(&bed.pod);
+    never.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    bed.pod = Arc::new(never);
+    bed.runs_as("a");
+    bed.until("a", Startup, Success).await;
+    bed.runs_as("a");
+    bed.until("a", Readiness, Success).await;
+    // It ends for good, which its pod's status says a moment later.
+    let exited = bed.instance("a", ContainerState::Exited);
+    for phase in [None, Some("Succeeded")] {
+        bed.tell_over(exited.clone(), phase);
+        bed.idle(OLD).await;
+    }
+    let ran = bed.fake.commands().len();
+    bed.idle(OLD).await;
+    assert_eq!(bed.fake.commands().len(), ran, "nothing is probed");
+    let series = bed.telemetry.metrics.encode();
+    assert!(!series.contains(r#"container="app""#), "{series}");
+    // A person's order runs it again.
+    bed.runs_as("b");
+    bed.until("b", Startup, Success).await;
+    bed.runs_as("b");
+    // pods 56d
+    bed.until("b", Readiness, Success).await;
+    assert_eq!(bed.result("a", Readiness), None, "forgotten");
+    bed.answers("live", 1);
+    bed.until("b", Liveness, Failure).await;
 }
 
 #[tokio::test(start_paused = true)]

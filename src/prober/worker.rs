@@ -42,6 +42,8 @@ enum Cause {
 enum Looked {
     /// The worker has nothing to do any more.
     Over,
+    /// There is nothing to do before its pod changes.
+    Rests,
     /// It was not its turn.
     Idle,
     /// The probe was attempted.
@@ -69,6 +71,11 @@ impl Worker {
             () = cancel.cancelled() => {}
             () = self.probe_on() => {}
         }
+        self.not_counted();
+    }
+
+    /// Drops the series of the probe: it isn't attempted any more, or not for a while.
+    fn not_counted(&self) {
         let view = self.view.borrow();
         let metrics = &self.shared.telemetry.metrics;
         metrics.probe_gone(&view.full_name, &view.uid, &self.container, self.kind);
@@ -81,9 +88,10 @@ impl Worker {
         };
         let delay = first_delay(&spec, self.shared.began.elapsed(), self.share(&view));
         let mut ticker = ticker(Instant::now() + delay, spec.period);
+        let mut rests = false;
         loop {
             let cause = tokio::select! {
-                _ = ticker.tick() => Cause::Tick,
+                _ = ticker.tick(), if !rests => Cause::Tick,
                 changed = self.view.changed() => {
                     if changed.is_err() { return }
                     Cause::News
@@ -95,10 +103,13 @@ impl Worker {
                 ticker = self::ticker(Instant::now() + now.period, now.period);
             }
             spec = now;
-            match self.look(&view, &spec, cause).await {
+            let looked = self.look(&view, &spec, cause).await;
+            let rested = std::mem::replace(&mut rests, matches!(looked, Looked::Rests));
+            match looked {
                 Looked::Over => return,
+                Looked::Rests if !rested => self.not_counted(),
                 Looked::Probed if cause == Cause::News => ticker.reset(),
-                Looked::Probed | Looked::Idle => {}
+                Looked::Rests | Looked::Probed | Looked::Idle => {}
             }
         }
     }
@@ -146,6 +157,7 @@ impl Worker {
         });
         let due = match decision.action {
             Action::End => return Looked::Over,
+            Action::Rest => return Looked::Rests,
             Action::Wait => false,
             Action::Probe => cause == Cause::Tick || self.cannot_wait(view),
         };

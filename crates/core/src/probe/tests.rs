@@ -132,7 +132,7 @@ fn another_instance_replaces_the_one_before() {
 
 #[test]
 fn when_to_probe() {
-    use Action::{End, Probe, Wait};
+    use Action::{End, Probe, Rest, Wait};
     use ProbeKind::{Liveness, Readiness, Startup};
     let created = instance("a", ContainerState::Created);
     let running = instance("a", ContainerState::Running);
@@ -189,7 +189,7 @@ fn when_to_probe() {
                 restarts: false,
                 ..down
             },
-            End,
+            Rest,
             failure,
         ),
         (
@@ -237,6 +237,17 @@ fn when_to_probe() {
             "the pod is over",
             Readiness,
             Observation { over: true, ..up },
+            Rest,
+            None,
+        ),
+        (
+            "the pod is over and being stopped",
+            Readiness,
+            Observation {
+                over: true,
+                terminating: true,
+                ..up
+            },
             End,
             None,
         ),

@@ -56,6 +56,9 @@ pub enum Action {
     Wait,
     /// Attempt the probe.
     Probe,
+    /// Nothing before the pod changes: the container has ended for good, but a person may start it
+    /// again.
+    Rest,
     /// Nothing, ever again.
     End,
 }
@@ -85,7 +88,8 @@ impl Decision {
 ///
 /// Upstream: `doProbe` of `pkg/kubelet/prober/worker.go`. Unlike there a container that was
 /// created and not started yet is waited for, rather than published as failed: it will run under
-/// the same id.
+/// the same id. The worker of a container that ended for good doesn't end before its pod does: a
+/// static pod's may be started again, which upstream has no order for.
 #[must_use]
 pub fn decide(
     state: ProbeState,
@@ -94,8 +98,13 @@ pub fn decide(
     seen: &Observation<'_>,
     now: Timestamp,
 ) -> (ProbeState, Decision) {
+    let at_the_end = if seen.terminating {
+        Action::End
+    } else {
+        Action::Rest
+    };
     if seen.over {
-        return (state, Decision::new(Action::End));
+        return (state, Decision::new(at_the_end));
     }
     let (state, mut decision) = take_up(state, kind, seen);
     let Some(instance) = seen.instance else {
@@ -114,7 +123,7 @@ pub fn decide(
         ContainerState::Exited => {
             decision.publish = Some(ProbeResult::Failure);
             if seen.terminating || !seen.restarts {
-                decision.action = Action::End;
+                decision.action = at_the_end;
             }
         }
         ContainerState::Running if !state.on_hold && is_due(kind, spec, seen, instance, now) => {
