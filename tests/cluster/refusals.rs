@@ -246,7 +246,10 @@ async fn feed(
                 (uid, same.unwrap_or_else(|| Arc::new(pod)))
             });
             let pods = pods.collect();
-            known = Arc::new(ApiPods { pods });
+            known = Arc::new(ApiPods {
+                pods,
+                ..ApiPods::default()
+            });
             told.publish(Arc::clone(&known));
         }
         tokio::time::sleep(PAUSE).await;
