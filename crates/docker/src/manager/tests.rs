@@ -396,6 +396,76 @@ async fn a_refused_oom_score_is_learnt_and_tried_without_at_once() {
     assert!(score(&app_name(&pod)) >= 0);
 }
 
+/// A pod whose containers have an OOM score below 0.
+fn guaranteed(uid: &str) -> Arc<Pod> {
+    let amounts = json!({"cpu": "1", "memory": "64Mi"});
+    let app = json!({
+        "name": "app", "image": "app:1", "imagePullPolicy": "IfNotPresent",
+        "resources": {"requests": amounts, "limits": amounts},
+    });
+    pod(uid, &json!({"containers": [app]}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_names_the_oom_score_is_an_ordinary_failure() {
+    for words in [
+        "exec: \"oom_score_adj\": executable file not found in $PATH",
+        "exec: \"/oom_score_adj\": stat /oom_score_adj: permission denied",
+        "exec: \"can't get final child's PID from pipe\": executable file not found in $PATH",
+    ] {
+        let bed = Bed::warm().await;
+        let script = StartScript::Fails {
+            status: 400,
+            exit_code: 127,
+            message: words.to_owned(),
+        };
+        bed.engine.script_start("app:1", script);
+        let burstable = pod("a", &json!({}));
+        for pod in [&burstable, &guaranteed("b")] {
+            let failed = bed.round(pod).await;
+            assert_eq!(failures(&failed), [SyncErrorReason::RunContainerError]);
+            let error = failed.errors().next().unwrap();
+            assert_eq!((error.retry_after, error.passing), (None, false), "{words}");
+        }
+        // And nothing was learnt from it.
+        let other = pod("c", &json!({}));
+        bed.round(&other).await;
+        assert_eq!(oom_score(&bed, &pause_name(&other)), -998, "{words}");
+    }
+}
+
+fn oom_score(bed: &Bed, name: &str) -> i64 {
+    let body = bed.engine.created(name).unwrap();
+    body.host_config.unwrap().oom_score_adj.unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_learns_of_a_refused_oom_score_from_a_container() {
+    let mut bed = Bed::warm().await;
+    let pod = guaranteed("a");
+    let refuse = |bed: &Bed, name: Option<&str>| {
+        let words = "write /proc/self/oom_score_adj: permission denied: unknown";
+        let error = api_error(500, words);
+        let (start, before) = (Operation::StartContainer, FaultPoint::Before);
+        bed.engine.fail(start, name, before, error);
+    };
+    refuse(&bed, None);
+    bed.round(&pod).await;
+    bed.up(&pod).await;
+    bed.manager = manager(&bed.engine, bed.root.path());
+    bed.engine.exit(&app_name(&pod), 1);
+    refuse(&bed, None);
+    let refused = bed.round(&pod).await;
+    let error = refused.errors().next().unwrap();
+    assert_eq!(
+        (error.retry_after, error.passing),
+        (Some(Duration::ZERO), true)
+    );
+    bed.up(&pod).await;
+    let again = container_name("app", &FullName::of(&pod), &PodUid::of(&pod), 1);
+    assert_eq!(oom_score(&bed, &again), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_that_does_not_start_leaves_nothing() {
     let bed = Bed::warm().await;

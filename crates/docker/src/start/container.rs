@@ -12,7 +12,7 @@ use super::super::translate::{
     seccomp_wanted,
 };
 use super::images::Images;
-use super::{EngineError, Round, Start, Starter, Up, refuses_oom_score, runtime_error, tell_notes};
+use super::{EngineError, Round, Start, Starter, Up, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
@@ -54,7 +54,7 @@ impl Starter {
             return Ok(());
         };
         match self.containers.start(&id).await {
-            Err(error) if refuses_oom_score(&error) => {
+            Err(error) if self.refused_oom_score(&error, &id, round.sandbox_id).await => {
                 self.facts.learn_no_negative_oom_score();
                 let _ = self.remains.remove(&id).await;
                 let error = SyncError::new(SyncErrorReason::RunContainerError, error.to_string());
@@ -89,6 +89,23 @@ impl Starter {
                 }
             }
         }
+    }
+
+    /// Whether the start of a container failed because of its OOM score. Its author can make the
+    /// Engine say so, by the name of a command for example, but can't change its sandbox: that one
+    /// has a score below 0 unless the Engine refused one before.
+    async fn refused_oom_score(&self, error: &EngineError, id: &str, sandbox: &str) -> bool {
+        names_oom_score(error)
+            && self.has_negative_oom_score(id).await
+            && !self.has_negative_oom_score(sandbox).await
+    }
+
+    /// Whether a container was created with an OOM score below 0.
+    pub(super) async fn has_negative_oom_score(&self, id: &str) -> bool {
+        let found = self.containers.engine.inspect_container(id).await;
+        let host = found.ok().and_then(|found| found.host_config);
+        host.and_then(|host| host.oom_score_adj)
+            .is_some_and(|score| score < 0)
     }
 
     /// Makes sure that the container is created and its sandbox runs. None when there is nothing

@@ -358,11 +358,13 @@ fn has_post_start(pod: &Pod, container: &str) -> bool {
     })
 }
 
-/// Whether the Engine could not give a process an OOM score below 0: it lacks
-/// `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made.
-fn refuses_oom_score(error: &EngineError) -> bool {
-    let text = error.to_string();
-    text.contains("can't get final child's PID from pipe") || text.contains("oom_score_adj")
+/// Whether an error reads as if the runtime could not give a process an OOM score below 0, which
+/// takes `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made. The text also
+/// quotes what the author of the pod wrote, so this alone proves nothing.
+fn names_oom_score(error: &EngineError) -> bool {
+    let text = error.to_string().to_lowercase();
+    text.contains("can't get final child's pid from pipe")
+        || text.contains("/oom_score_adj") && text.contains("permission denied")
 }
 
 /// Logs what a request does otherwise than asked.

@@ -10,7 +10,7 @@ use super::super::kill::{SANDBOX_GRACE, reason_of};
 use super::super::translate::{
     CgroupDriver, Kind, SandboxInput, hosts_file, led_ports, pod_cgroup_limits, sandbox_request,
 };
-use super::{Starter, refuses_oom_score, runtime_error, tell_notes};
+use super::{Starter, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
 use mirrorlet_core::rollout::is_beside;
@@ -190,7 +190,7 @@ impl Starter {
 
     /// Tidies up after a sandbox that did not start, and says why it did not.
     async fn failed_start(&self, pod: &Pod, id: &str, error: &EngineError) -> SyncError {
-        let learnt = refuses_oom_score(error);
+        let learnt = names_oom_score(error) && self.has_negative_oom_score(id).await;
         if learnt {
             self.facts.learn_no_negative_oom_score();
         }
