@@ -1,5 +1,6 @@
 //! Removing containers and what they leave behind.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,16 +85,20 @@ impl Remains {
         Ok(())
     }
 
-    /// Removes the termination message of a container that is gone. One that stays, goes with
-    /// its pod.
+    /// Removes the termination message of a container that is gone.
     async fn remove_termination_log(&self, record: Record) {
         let Kind::Container { name, .. } = &record.ours.kind else {
             return;
         };
-        let Some(path) = record.termination_log else {
-            return;
-        };
-        let (uid, name) = (record.ours.uid.clone(), name.clone());
+        if let Some(path) = record.termination_log {
+            self.remove_message(&record.ours.uid, name, path).await;
+        }
+    }
+
+    /// Removes the file of a termination message that no container has mounted. One that stays, goes
+    /// with its pod.
+    pub(super) async fn remove_message(&self, uid: &PodUid, name: &str, path: PathBuf) {
+        let (uid, name) = (uid.clone(), name.to_owned());
         let removed = self
             .files
             .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))

@@ -15,6 +15,7 @@ mod record;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
@@ -136,6 +137,16 @@ impl Index {
         if record.state == ContainerState::Created {
             record.stale = false;
         }
+    }
+
+    /// The termination message of a container that was just created or adopted is the file at that
+    /// path, unless it is known to be another one. Says whether it is.
+    pub(crate) fn has_termination_log(&self, id: &str, path: &Path) -> bool {
+        let mut state = self.lock();
+        let Some(record) = state.records.get_mut(id) else {
+            return false;
+        };
+        record.termination_log.get_or_insert_with(|| path.into()) == path
     }
 
     /// A `create` event: somebody, most likely this process, created a container of ours.

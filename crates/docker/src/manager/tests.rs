@@ -289,6 +289,67 @@ fn stale(pod: &Arc<Pod>) -> ContainerCreateBody {
     }
 }
 
+/// The files of termination messages of a pod's container.
+fn termination_logs(bed: &Bed, pod: &Arc<Pod>) -> usize {
+    let uid = PodUid::of(pod);
+    let path = bed
+        .manager
+        .files
+        .volumes
+        .ensure_termination_log(&uid, "app");
+    let path = path.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let files = std::fs::read_dir(path.parent().unwrap()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name());
+    names.filter(|name| name != "restarts").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_not_created_leaves_no_termination_message() {
+    let bed = Bed::warm().await;
+    let refused = pod("a", &json!({}));
+    for _ in 0..3 {
+        let create = Operation::CreateContainer;
+        let error = api_error(400, "invalid mount");
+        bed.engine
+            .fail(create, Some("k8s_app"), FaultPoint::Before, error);
+        let failed = bed.round(&refused).await;
+        assert_eq!(failures(&failed), [SyncErrorReason::CreateContainerError]);
+    }
+    assert_eq!(termination_logs(&bed, &refused), 0);
+    bed.up(&refused).await;
+    assert_eq!(termination_logs(&bed, &refused), 1);
+
+    let invalid = pod("b", &json!({"securityContext": {"runAsNonRoot": true}}));
+    let failed = bed.round(&invalid).await;
+    let reason = SyncErrorReason::CreateContainerConfigError;
+    assert_eq!(failures(&failed), [reason]);
+    assert_eq!(termination_logs(&bed, &invalid), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_container_keeps_its_termination_message_and_no_other() {
+    let bed = Bed::warm().await;
+    let lost = EngineError::Timeout {
+        operation: "create_container",
+        after: Duration::from_secs(1),
+    };
+    let create = Operation::CreateContainer;
+    bed.engine
+        .fail(create, Some("k8s_app"), FaultPoint::After, lost);
+    let pod = pod("a", &json!({}));
+    assert!(bed.round(&pod).await.error().is_some());
+    assert_eq!(termination_logs(&bed, &pod), 1, "it may be mounted");
+    bed.up(&pod).await;
+    let host = bed.engine.created(&app_name(&pod)).unwrap().host_config;
+    let mounts = host.and_then(|host| host.mounts).unwrap_or_default();
+    let mut mounts = mounts.into_iter();
+    let message = mounts.find(|m| m.target.as_deref() == Some("/dev/termination-log"));
+    let message = message.and_then(|mount| mount.source).unwrap();
+    assert!(std::path::Path::new(&message).exists());
+    assert_eq!(termination_logs(&bed, &pod), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stale_holder_of_a_name_is_removed() {
     use crate::engine::Engine;

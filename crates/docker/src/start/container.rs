@@ -37,6 +37,22 @@ struct Prepared {
     target: Option<String>,
 }
 
+/// Why a container was not created.
+struct Uncreated {
+    error: SyncError,
+    /// Whether the Engine may have created it all the same.
+    may_exist: bool,
+}
+
+impl From<SyncError> for Uncreated {
+    fn from(error: SyncError) -> Self {
+        Self {
+            error,
+            may_exist: false,
+        }
+    }
+}
+
 impl Starter {
     pub(super) async fn start_container(
         &self,
@@ -215,14 +231,37 @@ impl Starter {
         up: Up<'_>,
         start: Start<'_>,
         container: &Container,
-        mut images: Images,
+        images: Images,
     ) -> Result<String, SyncError> {
         let prepared = self.prepare(round, up, start, container).await?;
+        let created = self
+            .create_prepared(round, start, container, &prepared, images)
+            .await;
+        let path = prepared.termination_log;
+        let is_mounted = match &created {
+            Ok(id) => self.containers.index.has_termination_log(id, &path),
+            Err(uncreated) => uncreated.may_exist,
+        };
+        if !is_mounted {
+            let uid = PodUid::of(round.pod);
+            self.remains.remove_message(&uid, start.name, path).await;
+        }
+        created.map_err(|uncreated| uncreated.error)
+    }
+
+    async fn create_prepared(
+        &self,
+        round: Round<'_>,
+        start: Start<'_>,
+        container: &Container,
+        prepared: &Prepared,
+        mut images: Images,
+    ) -> Result<String, Uncreated> {
         let image_name = container.image.as_deref().unwrap_or_default();
         let mut pulled_anew = false;
         loop {
             let request = self
-                .request(round, start, container, &prepared, &images)
+                .request(round, start, container, prepared, &images)
                 .await?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
             let image_id = images.own.facts.image_id();
@@ -240,7 +279,10 @@ impl Starter {
                 }
                 Err(error) => {
                     let reason = SyncErrorReason::CreateContainerError;
-                    return Err(failed(&error, reason, says_nothing(&error)));
+                    return Err(Uncreated {
+                        may_exist: !matches!(error, EngineError::Api { .. }),
+                        error: failed(&error, reason, says_nothing(&error)),
+                    });
                 }
             }
         }
@@ -259,20 +301,21 @@ impl Starter {
         } else {
             Vec::new()
         };
+        let engine = self.facts.engine_facts().await;
+        let engine = engine.map_err(|error| runtime_error(&error))?;
+        let target = self.target(round.pod, start.name)?;
+        let seccomp = self.seccomp_profile(round.pod, container).await;
+        // Last, so that no error leaves it behind.
         let (uid, name) = (PodUid::of(round.pod), container.name.clone());
         let termination_log = self
             .files
             .on_disk(move |volumes| volumes.ensure_termination_log(&uid, &name));
         Ok(Prepared {
             pod_ips,
-            seccomp: self.seccomp_profile(round.pod, container).await,
+            seccomp,
             termination_log: termination_log.await.map_err(config_error)?,
-            engine: self
-                .facts
-                .engine_facts()
-                .await
-                .map_err(|error| runtime_error(&error))?,
-            target: self.target(round.pod, start.name)?,
+            engine,
+            target,
         })
     }
 

@@ -236,7 +236,7 @@ pub(crate) fn container_labels(
     insert(
         &mut labels,
         keys::TERMINATION_PATH,
-        termination_path(container),
+        &termination_path(container),
     );
     insert(
         &mut labels,
@@ -252,14 +252,27 @@ pub(crate) fn container_labels(
     labels
 }
 
-/// The mount path of the container's termination message.
+/// The mount path of the container's termination message, in the form in which the Engine reports
+/// mounts.
 #[must_use]
-pub fn termination_path(container: &Container) -> &str {
-    container
-        .termination_message_path
-        .as_deref()
-        .filter(|path| !path.is_empty())
-        .unwrap_or(DEFAULT_TERMINATION_PATH)
+pub fn termination_path(container: &Container) -> String {
+    clean_termination_path(container.termination_message_path.as_deref())
+}
+
+/// A path as Go's `path.Clean` makes it, below the root; the default for none.
+fn clean_termination_path(path: Option<&str>) -> String {
+    let Some(path) = path.filter(|path| !path.is_empty()) else {
+        return DEFAULT_TERMINATION_PATH.to_owned();
+    };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 fn insert_common(labels: &mut Labels, owner: &str, pod: &Pod, attempt: u32) {
@@ -362,10 +375,8 @@ fn parse_container(name: &ContainerName, labels: &Labels) -> Option<Kind> {
         restart_count,
         hash: ContainerHash(hash),
         sandbox_id: label(keys::SANDBOX_ID)?.to_owned(),
-        termination_path: label(keys::TERMINATION_PATH)
-            .filter(|path| !path.is_empty())
-            .unwrap_or(DEFAULT_TERMINATION_PATH)
-            .to_owned(),
+        // Labels of an agent before this one have it as the manifest does.
+        termination_path: clean_termination_path(label(keys::TERMINATION_PATH)),
         fallback_to_logs: label(keys::TERMINATION_POLICY) == Some("FallbackToLogsOnError"),
         hooks: HookLabels {
             pre_stop: label(keys::PRE_STOP_HANDLER).unwrap_or_default().to_owned(),

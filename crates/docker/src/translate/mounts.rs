@@ -64,7 +64,7 @@ pub(super) fn mounts(
         mounts.push(bind(path, ETC_HOSTS));
     }
     if let Some(path) = termination_log {
-        mounts.push(bind(path, &absolute(termination_path(container))));
+        mounts.push(bind(path, &termination_path(container)));
     }
     Ok(mounts)
 }

@@ -143,6 +143,40 @@ fn what_is_created_is_read_back() {
 }
 
 #[test]
+fn the_path_of_a_termination_message_is_the_one_that_the_engine_reports() {
+    for (written, clean) in [
+        ("/tmp//msg", "/tmp/msg"),
+        ("tmp/msg", "/tmp/msg"),
+        ("/tmp/msg/", "/tmp/msg"),
+        ("/a/./b/../../../tmp/msg", "/tmp/msg"),
+        ("", "/dev/termination-log"),
+    ] {
+        let pod = one(&json!({"terminationMessagePath": written}), &json!({}));
+        let request = container_of(&pod).unwrap();
+        let host = request.body.host_config.clone().unwrap();
+        let mut mounts = host.mounts.iter().flatten();
+        assert!(
+            mounts.any(|m| m.target.as_deref() == Some(clean)),
+            "{written}"
+        );
+        // An agent before this one wrote the label as the manifest has it.
+        let mut before = request.clone();
+        let labels = before.body.labels.as_mut().unwrap();
+        labels.insert(keys::TERMINATION_PATH.to_owned(), written.to_owned());
+        for request in [request, before] {
+            let kind = ours(OWNER, &request).unwrap().kind;
+            let Kind::Container {
+                termination_path, ..
+            } = kind
+            else {
+                panic!("{kind:?}");
+            };
+            assert_eq!(termination_path, clean, "{written}");
+        }
+    }
+}
+
+#[test]
 fn a_pre_stop_hook_is_rebuilt_from_labels_and_not_shown() {
     let pod = one(
         &json!({
