@@ -252,19 +252,19 @@ impl Networks {
         self.write_resolv_conf(pod, path).await
     }
 
-    /// Writes what the pod's name resolution is to be over what the Engine made of it. What the
-    /// pod has from the node stays the Engine's: its resolver reaches the node's, wherever that
-    /// listens.
+    /// Writes what the pod's name resolution is to be over what the Engine made of it. Where the pod
+    /// has no servers but the node's, the file stays the Engine's: its resolver reaches them,
+    /// wherever they listen, and searches and options are in the sandbox's request.
     async fn write_resolv_conf(
         &self,
         pod: &Arc<Pod>,
         path: Option<PathBuf>,
     ) -> Result<(), SyncError> {
         let (dns, _) = compute_dns(pod, &self.files.node_now().await);
-        let content = ResolvConf::from(&dns).to_string();
-        if dns.inherited || content.is_empty() {
+        if dns.inherited || dns.servers.is_empty() {
             return Ok(());
         }
+        let content = ResolvConf::from(&dns).to_string();
         let failed = |cause: &str| {
             let message = format!("failed to write the pod's resolv.conf: {cause}");
             SyncError::new(SyncErrorReason::SetupNetworkError, message)

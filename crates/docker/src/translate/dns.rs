@@ -3,6 +3,7 @@
 //! Upstream: `pkg/kubelet/network/dns/dns.go`.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use mirrorlet_core::api::Pod;
 use mirrorlet_core::spec;
@@ -114,7 +115,7 @@ pub fn compute_dns(pod: &Pod, node: &NodeFacts) -> (PodDns, Vec<Note>) {
     let mut dns = match base {
         Base::Nothing => PodDns::default(),
         Base::Node => PodDns {
-            servers: node.resolv_conf.servers.clone(),
+            servers: reachable_servers(pod, node),
             searches: node.resolv_conf.searches.clone(),
             options: node.resolv_conf.options.clone(),
             inherited: !node.own_resolv_conf,
@@ -160,6 +161,17 @@ fn base(pod: &Pod, node: &NodeFacts, notes: &mut Vec<Note>) -> Base {
         }
         _ => Base::Cluster,
     }
+}
+
+/// The node's servers without those on its loopback, which a pod in a network of its own can't
+/// reach. What a pod names itself may be there: one of its containers may be the server.
+fn reachable_servers(pod: &Pod, node: &NodeFacts) -> Vec<String> {
+    let is_loopback = |server: &String| server.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    let servers = node.resolv_conf.servers.iter();
+    servers
+        .filter(|server| spec::is_host_network(pod) || !is_loopback(server))
+        .cloned()
+        .collect()
 }
 
 fn cluster_dns(pod: &Pod, node: &NodeFacts) -> PodDns {

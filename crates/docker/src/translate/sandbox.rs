@@ -3,7 +3,7 @@
 //! Upstream: cri-dockerd `core/sandbox_helpers.go` (`makeSandboxDockerConfig`).
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, PortBinding, PortMap, RestartPolicy,
@@ -108,7 +108,7 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
         restart_policy: Some(never_restart()),
         ..HostConfig::default()
     };
-    apply_dns(&mut host_config, dns, host_network);
+    apply_dns(&mut host_config, dns);
     let body = ContainerCreateBody {
         hostname,
         user: security::sandbox_user(pod),
@@ -140,21 +140,17 @@ pub(super) fn no_healthcheck() -> HealthConfig {
 }
 
 /// Leaves what the pod inherits from the node to the Engine, which finds a way round resolvers
-/// on the node's loopback; in a network of its own the pod can't reach those.
-fn apply_dns(host_config: &mut HostConfig, dns: PodDns, host_network: bool) {
+/// on the node's loopback.
+fn apply_dns(host_config: &mut HostConfig, dns: PodDns) {
     if dns.inherited {
         return;
     }
-    let reachable = |server: &String| {
-        host_network || !server.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    };
-    let servers: Vec<String> = dns.servers.into_iter().filter(reachable).collect();
     let searches = if dns.searches.is_empty() {
         vec![NO_SEARCH.to_owned()]
     } else {
         dns.searches
     };
-    host_config.dns = (!servers.is_empty()).then_some(servers);
+    host_config.dns = (!dns.servers.is_empty()).then_some(dns.servers);
     host_config.dns_search = Some(searches);
     host_config.dns_options = (!dns.options.is_empty()).then_some(dns.options);
 }

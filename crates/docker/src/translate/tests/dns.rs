@@ -106,6 +106,39 @@ fn dns_config_is_added_without_doubles() {
 }
 
 #[test]
+fn servers_on_a_loopback_address_are_kept_where_a_pod_names_them() {
+    let local = NodeFacts {
+        resolv_conf: ResolvConf::parse("nameserver 127.0.0.53\nnameserver 192.0.2.53\n"),
+        ..node()
+    };
+    for (config, host_network, expected) in [
+        (json!({"searches": ["x"]}), false, &["192.0.2.53"][..]),
+        (
+            json!({"searches": ["x"]}),
+            true,
+            &["127.0.0.53", "192.0.2.53"],
+        ),
+        (
+            json!({"nameservers": ["127.0.0.1", "::1"]}),
+            false,
+            &["192.0.2.53", "127.0.0.1", "::1"],
+        ),
+        (
+            json!({"nameservers": ["127.0.0.53"]}),
+            false,
+            &["192.0.2.53", "127.0.0.53"],
+        ),
+    ] {
+        let spec = json!({
+            "containers": [], "dnsPolicy": "Default", "dnsConfig": config,
+            "hostNetwork": host_network,
+        });
+        let (dns, notes) = compute_dns(&pod(&spec), &local);
+        assert_eq!((dns.servers, notes), (texts(expected), vec![]), "{config}");
+    }
+}
+
+#[test]
 fn limits_drop_what_is_too_much_and_say_so() {
     let with = |config: Value| {
         let (dns, notes) = dns_of(

@@ -195,8 +195,16 @@ fn inherited_dns_is_left_to_the_engine() {
     });
     assert_eq!(
         dns(&in_host, &local),
-        [json!(["127.0.0.53"]), json!(["x.example"]), null]
+        [json!(["127.0.0.53"]), json!(["x.example"]), null.clone()]
     );
+    // One that the pod names may be a container of its own.
+    let sidecar = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1", "::1"]}});
+    assert_eq!(
+        dns(&sidecar, &local),
+        [json!(["127.0.0.1", "::1"]), json!(["."]), null.clone()]
+    );
+    let both = json!({"dnsPolicy": "Default", "dnsConfig": {"nameservers": ["127.0.0.53"]}});
+    assert_eq!(dns(&both, &local)[0], json!(["127.0.0.53"]));
 }
 
 #[test]
