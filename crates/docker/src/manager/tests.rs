@@ -887,6 +887,40 @@ async fn a_sandbox_whose_network_can_not_be_set_up_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_host_ports_that_would_be_bound_hold_an_edit() {
+    let bed = Bed::warm().await;
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = json!({
+        "containerPort": 80, "hostIP": "127.0.0.1", "protocol": "TCP",
+        "hostPort": socket.local_addr().unwrap().port(),
+    });
+    let container = |name: &str, more: Value| {
+        let mut whole = json!({
+            "name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent", "ports": [port],
+        });
+        let more = more.as_object().unwrap().clone();
+        whole.as_object_mut().unwrap().extend(more);
+        whole
+    };
+    let (old, cancel) = (pod("a", &json!({})), CancellationToken::new());
+    for (spec, is_held) in [
+        (
+            json!({"initContainers": [container("i", json!({}))]}),
+            false,
+        ),
+        (
+            json!({"initContainers": [container("i", json!({"restartPolicy": "Always"}))]}),
+            true,
+        ),
+        (json!({"containers": [container("app", json!({}))]}), true),
+    ] {
+        let new = pod("b", &spec);
+        let prepared = bed.manager.prepare_pod(&new, &old, &cancel).await;
+        assert_eq!(prepared.is_err(), is_held, "{spec}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_port_that_is_taken_is_told_with_its_holder() {
     let bed = Bed::warm().await;
     let holder = pod(

@@ -14,7 +14,7 @@ use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::reason_of;
 use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, SandboxInput, check_image_volume, container_request,
-    sandbox_request,
+    sandbox_request, with_host_ports,
 };
 use super::images::of_image;
 use super::sandbox::sandbox_error;
@@ -304,7 +304,7 @@ type HostPort = (SocketAddr, String);
 /// The host ports that a pod needs beside those of the one that it replaces.
 fn ports_to_bind(pod: &Pod, replaces: Option<&Pod>) -> BTreeSet<HostPort> {
     let ports = |pod: &Pod| -> BTreeSet<HostPort> {
-        let all = spec::containers(pod).flat_map(|(_, c)| c.ports.iter().flatten());
+        let all = with_host_ports(pod).flat_map(|c| c.ports.iter().flatten());
         all.filter_map(|port| {
             let number = u16::try_from(port.host_port?).ok().filter(|n| *n > 0)?;
             let ip = port.host_ip.as_deref().and_then(|ip| ip.parse().ok());

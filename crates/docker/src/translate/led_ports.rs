@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use mirrorlet_core::api::Pod;
-use mirrorlet_core::observed::Role;
-use mirrorlet_core::spec;
 use mirrorlet_host::nat::Protocol;
+
+use super::sandbox::with_host_ports;
 
 /// A host port that is led to a pod by rules of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,11 +77,8 @@ pub(crate) fn led_ports(pod: &Pod) -> Vec<LedPort> {
 
 /// Those of its containers of some names.
 pub(crate) fn led_ports_of(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<LedPort> {
-    let containers = spec::containers(pod).filter(|(role, container)| match role {
-        Role::App | Role::Sidecar => is_meant(&container.name),
-        Role::Init | Role::Ephemeral => false,
-    });
-    let ports = containers.flat_map(|(_, container)| container.ports.iter().flatten());
+    let containers = with_host_ports(pod).filter(|container| is_meant(&container.name));
+    let ports = containers.flat_map(|container| container.ports.iter().flatten());
     let mut led: Vec<LedPort> = ports
         .filter_map(|port| {
             let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);

@@ -33,6 +33,7 @@ pub(crate) use led_ports::{led_ports, led_ports_of};
 pub(crate) use mounts::{check_image_volume, volume_request};
 pub use names::{ContainerName, container_name, sandbox_name};
 pub(crate) use resources::pod_cgroup_limits;
+pub(crate) use sandbox::with_host_ports;
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
 

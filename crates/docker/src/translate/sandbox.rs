@@ -10,6 +10,7 @@ use bollard::models::{
     RestartPolicyNameEnum,
 };
 
+use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::is_beside;
@@ -169,18 +170,23 @@ fn sysctls(pod: &Pod) -> Option<HashMap<String, String>> {
     })
 }
 
-/// Host ports of app containers and sidecars. In the host's network there is nothing to publish.
+/// The containers whose host ports are bound: app containers and sidecars.
+pub(crate) fn with_host_ports(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let containers = spec::containers(pod).filter(|(role, _)| match role {
+        Role::App | Role::Sidecar => true,
+        Role::Init | Role::Ephemeral => false,
+    });
+    containers.map(|(_, container)| container)
+}
+
+/// The host ports of a pod. In the host's network there is nothing to publish.
 fn ports(pod: &Pod) -> (Option<Vec<String>>, Option<PortMap>) {
     if spec::is_host_network(pod) {
         return (None, None);
     }
     let mut exposed = BTreeSet::new();
     let mut bindings = PortMap::new();
-    let containers = spec::containers(pod).filter(|(role, _)| match role {
-        Role::App | Role::Sidecar => true,
-        Role::Init | Role::Ephemeral => false,
-    });
-    for port in containers.flat_map(|(_, c)| c.ports.iter().flatten()) {
+    for port in with_host_ports(pod).flat_map(|c| c.ports.iter().flatten()) {
         let Some(host_port) = port.host_port.filter(|port| *port != 0) else {
             continue;
         };
