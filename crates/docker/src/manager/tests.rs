@@ -886,6 +886,55 @@ async fn a_sandbox_whose_network_can_not_be_set_up_leaves_nothing() {
     assert_eq!(bed.containers(), []);
 }
 
+/// On real time: threads wait for the disk.
+#[tokio::test]
+async fn pods_whose_disk_hangs_delay_no_other() {
+    let bed = Bed::warm().await;
+    let cancel = CancellationToken::new();
+    let hung: Vec<_> = (0..8).map(|n| pod(&format!("h{n}"), &json!({}))).collect();
+    // Whoever opens a pipe waits for its other end.
+    let pipes = hung.iter().map(|pod| {
+        let uid = PodUid::of(pod);
+        let path = bed
+            .manager
+            .files
+            .volumes
+            .ensure_termination_log(&uid, "app");
+        let pipe = path.unwrap().with_file_name("restarts");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        pipe
+    });
+    let pipes: Vec<_> = pipes.collect();
+    let rounds = hung.iter().map(|pod| bed.round_until(pod, &cancel));
+    let mut rounds = Box::pin(futures::future::join_all(rounds));
+    let other = pod("a", &json!({}));
+    let patience = Duration::from_secs(60);
+    let up = tokio::time::timeout(patience, async {
+        tokio::select! {
+            _ = &mut rounds => panic!("their disk hangs"),
+            () = bed.up(&other) => {}
+        }
+    });
+    let up = up.await;
+    // And those that are removed meanwhile end.
+    cancel.cancel();
+    let ended = tokio::time::timeout(patience, rounds).await;
+    for pipe in pipes {
+        let opened = std::fs::OpenOptions::new()
+            .write(true)
+            .read(true)
+            .open(pipe);
+        drop(opened.unwrap());
+    }
+    assert!(up.is_ok(), "it waited for the others");
+    assert!(ended.is_ok(), "they did not end");
+    assert_eq!(
+        bed.containers(),
+        [running(pause_name(&other)), running(app_name(&other))]
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_host_ports_that_would_be_bound_hold_an_edit() {
     let bed = Bed::warm().await;

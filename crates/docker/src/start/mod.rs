@@ -6,6 +6,9 @@
 //!                    └── image, files, create app container 2 ─────────────┴── start
 //! ```
 //!
+//! Volumes and the hosts file are made before all that. A new sandbox waits for its turn in between,
+//! so that whoever holds a turn waits for the Engine alone, within the deadlines of its calls.
+//!
 //! A container needs the sandbox's id to be created and the sandbox running to be started. One with
 //! a postStart hook holds back the starts of those after it until the hook is done. Names
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
@@ -189,23 +192,27 @@ impl Starter {
     ) -> Result<Vec<SyncResult>, SyncError> {
         let full_name = FullName::of(pod).to_string();
         let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
-        let turn = tokio::select! {
-            turn = self.newcomers.acquire() => turn,
+        // Before the turn: a disk that hangs delays this pod alone.
+        let files = tokio::select! {
+            files = self.files.pod_files(pod, objects, &[]) => files,
             () = cancel.cancelled() => return Ok(Vec::new()),
         };
-        let files = self.files.pod_files(pod, objects, &[]);
-        let created = futures::future::join(self.create_sandbox(pod, attempt), files);
-        let (id, files) = match created.await {
-            (Ok(id), Ok(files)) => (id, files),
-            (Ok(id), Err(error)) => {
-                let _ = self.remains.remove(&id).await;
-                match error {
-                    FilesError::Volume(error) => return Err(error),
-                    FilesError::Other(error) => result.fail(error),
-                }
+        let files = match files {
+            Ok(files) => files,
+            Err(FilesError::Volume(error)) => return Err(error),
+            Err(FilesError::Other(error)) => {
+                result.fail(error);
                 return Ok(vec![result]);
             }
-            (Err(error), _) => {
+        };
+        let turn = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Ok(Vec::new()),
+            turn = self.newcomers.acquire() => turn,
+        };
+        let id = match self.create_sandbox(pod, attempt).await {
+            Ok(id) => id,
+            Err(error) => {
                 result.fail(error);
                 return Ok(vec![result]);
             }
