@@ -20,15 +20,23 @@ const PODS_MAX: usize = 4;
 /// Longer than a pod needs to start when nothing goes wrong.
 const STARTED: Duration = Duration::from_millis(50);
 
+/// What becomes of an ordinary pod by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// The node refuses it.
+    Refused,
+    /// A container that ends is started again.
+    Restarts,
+    /// It is over when its container ends.
+    Ends,
+}
+
 /// An ordinary pod that somebody made.
 #[derive(Debug)]
 pub(super) struct Ordinary {
     name: String,
     pub(super) uid: PodUid,
-    /// Whether the node refuses it.
-    refused: bool,
-    /// Whether a container that ends is started again.
-    restarts: bool,
+    fate: Fate,
     /// The exit code of its only instance, if it has ended by itself.
     code: Option<i32>,
     /// Whether it may have been ended by something else.
@@ -72,8 +80,11 @@ impl World {
         self.ordinary.push(Ordinary {
             name,
             uid: uid.as_str().into(),
-            refused,
-            restarts,
+            fate: match (refused, restarts) {
+                (true, _) => Fate::Refused,
+                (false, true) => Fate::Restarts,
+                (false, false) => Fate::Ends,
+            },
             code: None,
             uncertain: false,
             deleted: false,
@@ -176,7 +187,7 @@ impl World {
     /// nothing is kept at rest.
     pub(super) fn ordinary_uids(&self) -> impl Iterator<Item = PodUid> {
         let there = self.ordinary.iter();
-        let there = there.filter(|pod| !pod.deleted && !pod.refused);
+        let there = there.filter(|pod| !pod.deleted && pod.fate != Fate::Refused);
         there.map(|pod| pod.uid.clone())
     }
 }
@@ -184,13 +195,13 @@ impl World {
 impl Ordinary {
     fn check(&self, seen: &PodStatus, status: &Value) {
         let (name, phase) = (&self.name, status["phase"].as_str());
-        if self.refused {
+        if self.fate == Fate::Refused {
             assert_eq!(phase, Some("Failed"), "{name}: {status:#}");
             assert!(seen.is_empty(), "{name} is here: {seen:#?}");
             return;
         }
         let state = &status["containerStatuses"][0]["state"];
-        if self.restarts {
+        if self.fate == Fate::Restarts {
             assert!(runs(seen, CONTAINER), "{name} does not run: {seen:#?}");
             assert_eq!(phase, Some("Running"), "{name}: {status:#}");
         }
@@ -207,7 +218,10 @@ impl Ordinary {
             let is_over = matches!(phase, Some("Succeeded" | "Failed"));
             assert!(is_over, "{name} does not run, and is not over: {status:#}");
         }
-        let Some(code) = self.code.filter(|_| !self.restarts && !self.uncertain) else {
+        let Some(code) = self
+            .code
+            .filter(|_| self.fate == Fate::Ends && !self.uncertain)
+        else {
             return;
         };
         let expected = if code == 0 { "Succeeded" } else { "Failed" };
