@@ -111,9 +111,9 @@ impl Listing {
         Arc::clone(&self.known.ordinary)
     }
 
-    /// How many pods wait to be taken up.
-    pub(super) fn waiting(&self) -> usize {
-        self.known.waiting.len()
+    /// Whether any pod waits to be taken up.
+    pub(super) fn any_waits(&self) -> bool {
+        !self.known.waiting.is_empty()
     }
 }
 

@@ -267,10 +267,10 @@ impl ApiSource {
 
     /// Tells when pods begin to wait, and when none does any more.
     fn tell_waiting(&mut self) {
-        let waiting = self.listing.waiting();
-        if self.told_waiting != (waiting > 0) {
-            self.told_waiting = waiting > 0;
-            occurrences::api_pods_wait(waiting);
+        let any = self.listing.any_waits();
+        if self.told_waiting != any {
+            self.told_waiting = any;
+            occurrences::api_pods_wait(any);
         }
     }
 

@@ -82,10 +82,9 @@ pub fn source_failed(location: &str, error: &str) {
 }
 
 /// Pods of the API server begin to wait to be taken up, or none waits any more.
-pub fn api_pods_wait(waiting: usize) {
-    if waiting > 0 {
+pub fn api_pods_wait(any: bool) {
+    if any {
         tracing::warn!(
-            waiting = waiting,
             "the API server has bound more pods to this node than it can run; some wait until others \
              are refused or over"
         );
