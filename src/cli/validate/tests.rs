@@ -20,7 +20,7 @@ fn run_by(rules: Rules, paths: &[PathBuf], format: Format, stdin: &str) -> (Outc
 
 #[test]
 fn strict_fails_on_warnings() {
-    let twice = GOOD.replace("kind: Pod,", "kind: Pod, kind: Pod,");
+    let twice = GOOD.replace("image: a", "image: a, image: a");
     for (text, strict, expected) in [
         (GOOD, true, Outcome::Fine),
         (&twice, false, Outcome::Fine),

@@ -423,6 +423,28 @@ fn decide_text(before: &str, after: &str) -> FileDecision {
     decide(after, first.last_good.as_ref())
 }
 
+/// Without it, the last of two documents takes the place of both.
+#[test]
+fn documents_without_a_line_between_them_are_held() {
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {k: v}\n";
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a, image: i}]}\n";
+    let list = "apiVersion: v1\nkind: List\nitems: []\n";
+    for (first, second) in [(pod, config), (config, pod), (pod, list)] {
+        let before = format!("{first}---\n{second}");
+        let decision = decide_text(&before, &format!("{first}{second}"));
+        let [held] = &decision.pods[..] else {
+            panic!("{decision:?}")
+        };
+        assert!(held.held);
+        assert_eq!(objects_of(&decision).len(), usize::from(second != list));
+        assert_eq!(
+            held.problems[0].to_string(),
+            "/m/web.yaml:5:1: apiVersion: duplicate key at the top level of a document [duplicate-name]"
+        );
+        assert!(held.problems[0].help.as_deref().unwrap().contains("---"));
+    }
+}
+
 /// `key=value` of each object, `held` if so.
 fn objects_of(decision: &FileDecision) -> Vec<String> {
     let line = |known: &SourceObject| {

@@ -67,8 +67,16 @@ pub fn document_from_canonical(
     Err(problems.into_sorted())
 }
 
+/// The keys that begin a document. Two of one kind are two documents, with no line `---` between.
+const FIRST_KEYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
 /// Adds one YAML document, or the items of a list.
 fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
+    if let Some(key) = root.repeated(&FIRST_KEYS) {
+        let number = parsed.documents.len();
+        parsed.documents.push(joined(root, key, ctx, number));
+        return;
+    }
     let kind = root.get("kind").and_then(Node::as_str);
     let version = root.get("apiVersion").and_then(Node::as_str);
     let is_list = matches!(kind, Some("List" | "PodList")) && version == Some("v1");
@@ -94,6 +102,24 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
         Some(_) | None => problems.required(&at, "a list needs items"),
     }
     parsed.problems.extend(problems.into_sorted());
+}
+
+/// A document that has `key` more than once: it is rejected, and nobody can say what it describes.
+fn joined(root: &Node, key: &str, ctx: &ParseContext<'_>, number: usize) -> Document {
+    let mut problems = Problems::new(ctx.location, Some(root), Path::default());
+    let message = "duplicate key at the top level of a document".to_owned();
+    let (severity, code) = (Severity::Error, Code::DuplicateName);
+    problems.add_at_key(severity, code, &Path::of(key), message);
+    problems.help("is a line --- missing between two documents?");
+    Document {
+        number: u32::try_from(number).unwrap_or(u32::MAX),
+        position: root.position,
+        key: None,
+        may_be_secret: true,
+        accepted: None,
+        places: Places::default(),
+        problems: problems.into_sorted(),
+    }
 }
 
 fn read_one(

@@ -146,6 +146,16 @@ impl Node {
         }
     }
 
+    /// Returns the first of `keys` that this mapping itself has more than once.
+    pub(super) fn repeated(&self, keys: &[&'static str]) -> Option<&'static str> {
+        let Kind::Mapping(entries) = &self.kind else {
+            return None;
+        };
+        let is_repeated =
+            |key: &&str| entries.iter().filter(|entry| entry.key == **key).count() > 1;
+        keys.iter().copied().find(is_repeated)
+    }
+
     /// Calls `found` for each key that an equal key follows in the same mapping.
     pub(super) fn for_each_duplicate(&self, path: &Path, found: &mut dyn FnMut(Path, &Entry)) {
         match &self.kind {
