@@ -315,7 +315,15 @@ fn target_here(
         Ok(_) if is_dir => {
             bail!("can't overwrite {shown}, which is not a directory, with a directory")
         }
-        Ok(_) => Ok(destination.to_owned()),
+        // What stands in the place of a device would be seen by everybody who writes to it.
+        Ok(found) => match unpack::special(found.file_type()) {
+            Some(kind) => bail!(
+                "invalid output path: {shown} must be a directory or a regular file: got a {kind}"
+            ),
+            // A link keeps its place, and the file that it leads to is replaced.
+            None => std::fs::canonicalize(destination)
+                .with_context(|| format!("failed to read {shown}")),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if !is_dir && destination.as_os_str().as_encoded_bytes().ends_with(b"/") {
                 bail!("directory {shown} does not exist");
@@ -422,14 +430,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         std::fs::write(at("file"), "").unwrap();
+        let file = std::fs::canonicalize(at("file")).unwrap();
         let name = Some(OsStr::new("x"));
         let target = |path: &str, is_dir, contents| target_here(&at(path), name, is_dir, contents);
         assert_eq!(target("", false, false).unwrap(), at("x"));
         assert_eq!(target("", true, true).unwrap(), at(""));
-        assert_eq!(target("file", false, false).unwrap(), at("file"));
+        assert_eq!(target("file", false, false).unwrap(), file);
         assert_eq!(target("new", true, false).unwrap(), at("new"));
         assert_eq!(target("new/", true, false).unwrap(), at("new/"));
+        let link = |name: &str, to: &Path| std::os::unix::fs::symlink(to, at(name)).unwrap();
+        link("link", &at("file"));
+        link("null", Path::new("/dev/null"));
+        link("gone", Path::new("/nowhere"));
+        assert_eq!(target("link", false, false).unwrap(), file);
+        assert_eq!(target("gone", false, false).unwrap(), at("gone"));
         for (path, is_dir, words) in [
+            (
+                "/dev/null",
+                false,
+                "must be a directory or a regular file: got a device",
+            ),
+            (
+                "null",
+                false,
+                "must be a directory or a regular file: got a device",
+            ),
             ("file", true, "can't overwrite"),
             ("new/", false, "does not exist"),
             ("no/new", false, "the directory of"),

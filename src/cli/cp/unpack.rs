@@ -5,9 +5,9 @@
 //! real directories are entered.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, FileType, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -143,23 +143,44 @@ impl Unpacking<'_> {
     }
 }
 
-/// Removes what is in a file's or link's place, unless it is a directory: that stays, and what
-/// should come there fails.
+/// Removes a file or link at `path`, so that another one can be there. Everything else stays, and is
+/// an error: a directory, and a device, FIFO or socket, which others use by its name.
 fn make_way(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::new(
             io::ErrorKind::IsADirectory,
             "a directory is in its place",
         )),
-        Ok(_) => fs::remove_file(path),
+        Ok(found) => match special(found.file_type()) {
+            Some(kind) => {
+                let words = format!("a {kind} is in its place");
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
+            }
+            None => fs::remove_file(path),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// The kind of a file that is neither a regular file, nor a directory or link.
+#[must_use]
+pub fn special(kind: FileType) -> Option<&'static str> {
+    if kind.is_char_device() || kind.is_block_device() {
+        Some("device")
+    } else if kind.is_fifo() {
+        Some("FIFO")
+    } else if kind.is_socket() {
+        Some("socket")
+    } else {
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
     use tar::{Builder, Header};
 
     fn archive(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
@@ -317,6 +338,29 @@ mod tests {
             "mine"
         );
         fs::set_permissions(dir.path().join("here"), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn a_socket_stays_and_a_link_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path().join("here");
+        fs::create_dir(&here).unwrap();
+        let _listener = UnixListener::bind(here.join("socket")).unwrap();
+        let entries = [(EntryType::Regular, "top/socket", "bad")];
+        let error = unpacked(&entries, dir.path()).unwrap_err();
+        let words = format!("{error:#}");
+        assert!(words.ends_with("a socket is in its place"), "{words}");
+        let socket = fs::symlink_metadata(here.join("socket")).unwrap();
+        assert_eq!(special(socket.file_type()), Some("socket"));
+        // As in a directory of logs that is copied out a second time.
+        let entries = [(EntryType::Symlink, "top/log", "/dev/null")];
+        for _ in 0..2 {
+            unpacked(&entries, dir.path()).unwrap();
+        }
+        assert_eq!(
+            fs::read_link(here.join("log")).unwrap(),
+            Path::new("/dev/null")
+        );
     }
 
     #[test]
