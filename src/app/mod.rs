@@ -416,6 +416,7 @@ impl Wired {
             reach: core.reach.clone(),
             pods: core.board.changed(),
             merged: core.merged.clone(),
+            unkept: core.rollouts.unkept(),
             version: version.clone(),
         };
         let telling = tell_pull_news(docker.images.progressed(), version.clone(), cancel.clone());

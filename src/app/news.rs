@@ -11,6 +11,7 @@ use super::{Parts, spawn};
 use crate::config::Config;
 use crate::observe::Reach;
 use crate::store::cell::Reader;
+use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::merge::Merged;
@@ -24,6 +25,7 @@ pub(super) struct News {
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) pods: watch::Receiver<u64>,
     pub(super) merged: Reader<Merged>,
+    pub(super) unkept: Reader<Option<Diagnostic>>,
     pub(super) version: watch::Sender<u64>,
 }
 
@@ -56,6 +58,7 @@ pub(super) fn start_news(
                 }
                 changed = news.pods.changed() => if changed.is_err() { return },
                 changed = news.merged.changed() => if changed.is_err() { return },
+                changed = news.unkept.changed() => if changed.is_err() { return },
             }
             news.version.send_modify(|version| *version += 1);
         }

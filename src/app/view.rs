@@ -166,6 +166,7 @@ impl AgentView for View {
                 .iter()
                 .flat_map(|source| source.problems.iter().cloned()),
         );
+        problems.extend((*self.rollouts.unkept().get()).clone());
         let jobs = self.jobs.states();
         let pods = self.pods(&merged);
         StatusReport {

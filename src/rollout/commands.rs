@@ -1,7 +1,7 @@
 //! A person's commands.
 
 use super::Rollouts;
-use super::handle::{Obeyed, Request, Whom};
+use super::handle::{Answering, CommandError, Obeyed, Request, Whom};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::group::{Member, obey_all, try_again};
 use mirrorlet_core::rollout::{Command, Refused};
@@ -15,15 +15,34 @@ impl Rollouts {
             command,
             answer,
         } = request;
-        let obeyed = match &whom {
-            Whom::Pod(name) => self.obey_of_pod(name, &command),
+        let (obeyed, pods) = match whom {
+            Whom::Pod(name) => (self.obey_of_pod(&name, &command), vec![name]),
             Whom::Workload(key) => {
-                let members = self.members(key);
-                self.obey_of_workload(members, &command)
+                let members = self.members(&key);
+                let pods = members.iter().map(|member| member.name.clone()).collect();
+                (self.obey_of_workload(members, &command), pods)
             }
         };
         self.published.publish(self.histories.clone());
-        self.answers.push((answer, obeyed));
+        self.answers.push(Answering {
+            answer,
+            obeyed,
+            pods,
+        });
+    }
+
+    /// Answers commands. One that was obeyed and isn't on disk is an error: the next agent won't
+    /// know of it.
+    pub(super) fn answer(&mut self) {
+        for answering in self.answers.drain(..) {
+            let unkept = self.store.unkept(&answering.pods, &self.histories);
+            let answer = match (answering.obeyed, unkept) {
+                (Ok(_), Some(why)) => Err(CommandError::NotKept(why.to_owned())),
+                (obeyed, _) => obeyed.map_err(CommandError::Refused),
+            };
+            // Whoever asked may have gone.
+            let _ = answering.answer.send(answer);
+        }
     }
 
     fn obey_of_pod(&mut self, name: &FullName, command: &Command) -> Obeyed {

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::RolloutOptions;
 use crate::store::cell::Reader;
 use crate::store::node_edits::NodeEditsHandle;
-use mirrorlet_core::api::FullName;
+use mirrorlet_core::api::{Diagnostic, FullName};
 use mirrorlet_core::rollout::{Command, History, Refused};
 use mirrorlet_core::workload::WorkloadKey;
 
@@ -24,6 +24,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The result of a command: the number of the revision that it is about.
 pub(super) type Obeyed = Result<u64, Refused>;
 
+/// The answer to a command: its result, once it is on disk.
+pub(super) type Answer = Result<u64, CommandError>;
+
 /// Whom a command is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Whom {
@@ -37,7 +40,15 @@ pub enum Whom {
 pub(super) struct Request {
     pub(super) whom: Whom,
     pub(super) command: Command,
-    pub(super) answer: oneshot::Sender<Obeyed>,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// A command that was obeyed or refused, and whose answer waits for the disk.
+pub(super) struct Answering {
+    pub(super) answer: oneshot::Sender<Answer>,
+    pub(super) obeyed: Obeyed,
+    /// The pods whose histories it may have changed.
+    pub(super) pods: Vec<FullName>,
 }
 
 /// Why a command came to nothing.
@@ -49,6 +60,12 @@ pub enum CommandError {
     /// There was no answer in time, or too many wait.
     #[error("the agent did not get to the command within {} s", DEADLINE.as_secs())]
     Busy,
+    /// It was obeyed, and the disk doesn't have it.
+    #[error(
+        "done, but not stored, so a restart of the agent forgets it: {0}; storing it is tried again every {retry} s",
+        retry = super::KEEP_RETRY.as_secs()
+    )]
+    NotKept(String),
 }
 
 /// Reads the rollouts of this agent, and commands them.
@@ -56,18 +73,21 @@ pub enum CommandError {
 pub struct RolloutHandle {
     pub(super) options: Arc<RolloutOptions>,
     histories: Reader<Histories>,
+    unkept: Reader<Option<Diagnostic>>,
     requests: mpsc::Sender<Request>,
 }
 
 impl RolloutHandle {
     pub(super) fn new(
         histories: Reader<Histories>,
+        unkept: Reader<Option<Diagnostic>>,
         options: Arc<RolloutOptions>,
     ) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let handle = Self {
             options,
             histories,
+            unkept,
             requests,
         };
         (handle, receiver)
@@ -85,10 +105,16 @@ impl RolloutHandle {
         self.histories.get()
     }
 
+    /// Returns what keeps the histories from the disk; none where they are all there.
+    #[must_use]
+    pub fn unkept(&self) -> Reader<Option<Diagnostic>> {
+        self.unkept.clone()
+    }
+
     /// Has a command obeyed; the number of the revision that it is about.
     ///
     /// # Errors
-    /// It was refused, or the agent is too busy.
+    /// It was refused, the disk doesn't take it, or the agent is too busy.
     pub async fn command(&self, whom: Whom, command: Command) -> Result<u64, CommandError> {
         let (answer, answered) = oneshot::channel();
         let request = Request {
@@ -101,9 +127,9 @@ impl RolloutHandle {
                 .send(request)
                 .await
                 .map_err(|_| CommandError::Busy)?;
-            answered.await.map_err(|_| CommandError::Busy)
+            answered.await.map_err(|_| CommandError::Busy)?
         };
         let answer = tokio::time::timeout(DEADLINE, asked).await;
-        Ok(answer.map_err(|_| CommandError::Busy)???)
+        answer.map_err(|_| CommandError::Busy)?
     }
 }

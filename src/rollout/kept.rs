@@ -36,8 +36,8 @@ struct Stored {
 pub(super) struct HistoryStore {
     kept: KeptDir,
     saved: BTreeMap<FullName, History>,
-    /// Whether the newest attempt to write failed.
-    failing: bool,
+    /// Why the newest attempt to write failed, if it did.
+    failing: Option<String>,
 }
 
 impl HistoryStore {
@@ -62,7 +62,7 @@ impl HistoryStore {
         let store = Self {
             kept,
             saved,
-            failing: false,
+            failing: None,
         };
         (store, histories)
     }
@@ -84,6 +84,7 @@ impl HistoryStore {
         let forgotten = |name: &&FullName| !histories.contains_key(*name);
         let forgotten: Vec<FullName> = self.saved.keys().filter(forgotten).cloned().collect();
         if changed.is_empty() && forgotten.is_empty() {
+            self.failing = None;
             return true;
         }
         for name in &forgotten {
@@ -110,13 +111,32 @@ impl HistoryStore {
                 Err(error) => failed = Some(error),
             }
         }
-        let was_failing = std::mem::replace(&mut self.failing, failed.is_some());
-        if let Some(error) = failed.filter(|_| !was_failing) {
-            let dir = self.kept.dir.display().to_string();
-            let message = format!("rollout histories can't be kept on disk, for now: {error}");
-            tell(&[Diagnostic::warning(Code::Unreadable, dir, message)]);
+        let was_failing = std::mem::replace(&mut self.failing, failed).is_some();
+        if let Some(problem) = self.problem().filter(|_| !was_failing) {
+            tell(&[problem]);
         }
-        !self.failing
+        self.failing.is_none()
+    }
+
+    /// Returns what keeps the histories from the disk.
+    pub(super) fn problem(&self) -> Option<Diagnostic> {
+        let error = self.failing.as_ref()?;
+        let dir = self.kept.dir.display().to_string();
+        let message = format!("rollout histories can't be written: {error}");
+        let problem = Diagnostic::error(Code::Unreadable, dir, message);
+        Some(problem.help("free disk space; until then a restart of the agent forgets what stop, start and rollout did"))
+    }
+
+    /// Returns why the disk hasn't got the history of one of these pods.
+    pub(super) fn unkept(
+        &self,
+        pods: &[FullName],
+        histories: &BTreeMap<FullName, History>,
+    ) -> Option<&str> {
+        let is_kept = |name: &FullName| self.saved.get(name) == histories.get(name);
+        self.failing
+            .as_deref()
+            .filter(|_| !pods.iter().all(is_kept))
     }
 }
 
@@ -146,8 +166,20 @@ mod tests {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::write(&directory, "").unwrap();
         assert!(!store.keep(&histories).await);
+        assert!(
+            store
+                .unkept(std::slice::from_ref(&name), &histories)
+                .is_some()
+        );
+        assert!(store.unkept(&[], &histories).is_none());
         std::fs::remove_file(&directory).unwrap();
         assert!(store.keep(&histories).await);
+        assert!(
+            store
+                .unkept(std::slice::from_ref(&name), &histories)
+                .is_none()
+        );
+        assert_eq!(store.problem(), None);
         let (_, kept) = HistoryStore::load(root.path());
         assert_eq!(kept.keys().collect::<Vec<_>>(), [&name]);
     }

@@ -11,14 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::store::board::{Board, PodView};
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::node_edits::NodeEditsHandle;
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
-use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::NodeEdits;
@@ -44,8 +44,8 @@ mod tell;
 mod turns;
 mod versions;
 
+use handle::{Answering, Request};
 pub use handle::{CommandError, Histories, RolloutHandle, Whom};
-use handle::{Obeyed, Request};
 use kept::HistoryStore;
 use mirrorlet_core::small::SmallCollect;
 use prepare::Preparations;
@@ -138,8 +138,9 @@ pub struct Rollouts {
     histories: Histories,
     published: Writer<Histories>,
     requests: mpsc::Receiver<Request>,
-    /// Commands that were obeyed, or not; told once the disk says so, too.
-    answers: Vec<(oneshot::Sender<Obeyed>, Obeyed)>,
+    /// Commands that were obeyed or refused; answered once the disk was written.
+    answers: Vec<Answering>,
+    unkept: Writer<Option<Diagnostic>>,
     phases: BTreeMap<FullName, Phase>,
     preparations: Preparations,
     changed: watch::Receiver<u64>,
@@ -160,13 +161,15 @@ impl Rollouts {
         let (store, histories) = HistoryStore::load(root);
         let (published, reader) = cell(histories.clone());
         let options = Arc::new(options);
-        let (handle, requests) = RolloutHandle::new(reader, Arc::clone(&options));
+        let (unkept, problem) = cell(None);
+        let (handle, requests) = RolloutHandle::new(reader, problem, Arc::clone(&options));
         let rollouts = Self {
             store,
             histories,
             published,
             requests,
             answers: Vec::new(),
+            unkept,
             phases: BTreeMap::new(),
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
@@ -471,10 +474,8 @@ impl Rollouts {
         if !self.store.keep(&self.histories).await {
             self.look_in(KEEP_RETRY);
         }
-        for (sender, answer) in self.answers.drain(..) {
-            // Whoever asked may have gone.
-            let _ = sender.send(answer);
-        }
+        self.unkept.publish(self.store.problem());
+        self.answer();
     }
 
     /// Ends all preparations, and awaits them.

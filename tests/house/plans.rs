@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mirrorlet::jobs::JobStates;
-use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts, Whom};
+use mirrorlet::rollout::{CommandError, RolloutHandle, RolloutOptions, Rollouts, Whom};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cell::cell;
 use mirrorlet_core::admit::AdmitNode;
@@ -210,6 +210,37 @@ async fn what_restarts_nothing_is_no_change() {
     spec.containers[0].image = Some("image:9".to_owned());
     let image = (PlanAction::Replace, "spec.containers[c].image".to_owned());
     assert_eq!(planned(&handle, edited, &before).await, image);
+    rollouts.shut_down().await;
+}
+
+/// Whoever stopped a pod must know if the next agent starts it again.
+#[tokio::test(start_paused = true)]
+async fn an_order_that_the_disk_does_not_take_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+    let mut before = merged(&BTreeMap::from([(0, 0)]), &Merged::default());
+    let none = Merged::default();
+    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let pod = Whom::Pod(FullName::new("pod0", "default"));
+    let mut order = async |command: Command| {
+        let (answer, ()) = tokio::join!(handle.command(pod.clone(), command), async {
+            rollouts.changed().await;
+            rollouts.keep().await;
+        });
+        answer
+    };
+    // A file in the place of the directory.
+    let directory = root.path().join("rollouts");
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::write(&directory, "").unwrap();
+    let error = order(Command::Stop).await.unwrap_err();
+    assert!(matches!(error, CommandError::NotKept(_)), "{error}");
+    let problem = (*handle.unkept().get()).clone().unwrap();
+    assert!(problem.is_error(), "{problem}");
+    std::fs::remove_file(&directory).unwrap();
+    order(Command::Pause).await.unwrap();
+    assert_eq!(*handle.unkept().get(), None);
     rollouts.shut_down().await;
 }
 

@@ -214,8 +214,10 @@ fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> 
 /// Why a command came to nothing, with what to do.
 pub(super) fn view_error(error: CommandError) -> ViewError {
     let message = error.to_string();
-    let CommandError::Refused(refused) = error else {
-        return ViewError::Unavailable(message);
+    let refused = match error {
+        CommandError::Refused(refused) => refused,
+        CommandError::Busy => return ViewError::Unavailable(message),
+        CommandError::NotKept(_) => return ViewError::Failed(message),
     };
     let help = match refused {
         Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
