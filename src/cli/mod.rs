@@ -50,6 +50,7 @@ pub mod top;
 pub mod validate;
 pub mod version;
 pub mod volumes;
+pub mod wait;
 
 /// How a command failed; decides the exit code.
 #[derive(Debug)]
@@ -196,7 +197,7 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Pull(args) => block_on(orders::pull(&args, &root_of(&args.agent.0)?)),
         Cmd::Stop(args) => block_on(orders::stop(&args, &root_of(&args.agent.0)?)),
         Cmd::Start(args) => block_on(orders::start(&args, &root_of(&args.agent.0)?)),
-        Cmd::Wait(args) => block_on(orders::wait(&args, &root_of(&args.pods.agent.0)?)),
+        Cmd::Wait(args) => block_on(wait::wait(&args, &root_of(&args.agent.0)?)),
         Cmd::Volumes(args) => {
             let root = root_of(&volumes::agent(&args).0)?;
             block_on(volumes::volumes(&args, &root))

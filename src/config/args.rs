@@ -124,7 +124,7 @@ pub enum Cmd {
     /// Start a run of CronJobs now, whatever their schedule.
     #[command(after_help = EXIT_CODES)]
     RunJob(RunJobArgs),
-    /// Wait until a pod is as wanted.
+    /// Wait until pods reach a state (ready, healthy, stopped, complete or deleted).
     #[command(after_help = EXIT_CODES)]
     Wait(WaitArgs),
     /// List and remove the volumes of claims.

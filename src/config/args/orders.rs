@@ -46,9 +46,12 @@ pub struct RunJobArgs {
 /// Arguments of `wait`.
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
-    /// The pods.
+    /// The pods, as stop takes them; or workloads and Jobs, as deployment/NAME and job/NAME.
+    #[arg(value_name = "POD", required = true)]
+    pub pods: Vec<String>,
+    /// The agent to connect to.
     #[command(flatten)]
-    pub pods: OrderArgs,
+    pub agent: AgentArgs,
     /// State to wait for.
     #[arg(long = "for", value_enum, value_name = "STATE", default_value_t = WaitFor::Ready)]
     pub state: WaitFor,
@@ -76,6 +79,9 @@ pub enum WaitFor {
     Healthy,
     /// Stopped with mirrorlet stop, and nothing of it runs.
     Stopped,
+    /// The Job has completed, or the pod has succeeded.
+    #[value(aliases = ["condition=Complete", "condition=complete"])]
+    Complete,
     /// The pod is gone.
     #[value(alias = "delete")]
     Deleted,

@@ -80,14 +80,19 @@ impl WorkloadKind {
         }
     }
 
+    /// Returns the kind that a word before a name means, as kubectl takes it.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        let word = word.to_ascii_lowercase();
+        let mut kinds = Self::ALL.into_iter();
+        kinds.find(|kind| kind.words().contains(&word.as_str()))
+    }
+
     /// Returns the value of [`keys::WORKLOAD`] that a text means: `deploy/web` is `Deployment/web`.
     #[must_use]
     pub fn owner(text: &str) -> Option<String> {
         let (word, name) = text.split_once('/')?;
-        let word = word.to_ascii_lowercase();
-        let mut kinds = Self::ALL.into_iter();
-        let kind = kinds.find(|kind| kind.words().contains(&word.as_str()))?;
-        Some(format!("{kind}/{name}"))
+        Some(format!("{}/{name}", Self::of_word(word)?))
     }
 }
 

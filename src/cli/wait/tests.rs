@@ -130,3 +130,113 @@ fn a_condition_that_is_met_is_printed_as_by_kubectl() {
         assert_eq!(awaited.line(), line, "{typed}");
     }
 }
+
+/// A report of a Deployment `web` of two pods, and of a Job `backup`.
+fn workloads(pods: &[serde_json::Value], condition: &str) -> StatusReport {
+    let report = report(pods);
+    let mut report = serde_json::to_value(report).unwrap();
+    report["workloads"] = json!([{
+        "namespace": "default", "owner": "Deployment/web", "source": "/m", "wanted": 2,
+        "ready": 0, "updated": 0, "available": 0, "conditions": [],
+    }]);
+    report["jobs"] = json!([{
+        "namespace": "default", "name": "backup", "source": "/m", "active": 0, "succeeded": 0,
+        "failed": 0, "condition": condition, "reason": "BackoffLimitExceeded", "message": "no",
+    }]);
+    serde_json::from_value(report).unwrap()
+}
+
+#[test]
+fn a_workload_has_the_state_that_all_its_pods_have() {
+    use WaitFor::{Complete, Deleted, Healthy, Ready, Stopped};
+    let of = |name: &str, status: &str, ready: u32| {
+        let more = json!({"workload": "Deployment/web", "ready": ready});
+        pod("default", name, status, &more)
+    };
+    let [first, second] = ["web-0", "web-1"].map(|name| of(name, "Running", 1));
+    for (pods, met) in [
+        (vec![], &[][..]),
+        (vec![first.clone()], &[]),
+        (vec![first.clone(), of("web-1", "Running", 0)], &[]),
+        (vec![first.clone(), second.clone()], &[Ready, Healthy]),
+        (vec![first, second, of("web-1", "Terminating", 0)], &[]),
+        (
+            ["web-0", "web-1"]
+                .map(|name| of(name, "Stopped", 0))
+                .to_vec(),
+            &[Stopped],
+        ),
+    ] {
+        let report = workloads(&pods, "Running");
+        for typed in ["deployment/web", "deploy/web", "deploy/default/web"] {
+            for state in [Ready, Healthy, Stopped, Deleted] {
+                let mut awaited = Awaited::new(typed);
+                awaited.look(&report, state).unwrap();
+                assert_eq!(
+                    awaited.met,
+                    met.contains(&state),
+                    "{typed} {pods:?} {state:?}"
+                );
+                assert_eq!(awaited.line(), "deployment/web condition met\n");
+            }
+        }
+    }
+    let mut gone = Awaited::new("sts/web");
+    gone.look(&report(&[]), Deleted).unwrap();
+    assert!(gone.met);
+    assert!(
+        Awaited::new("deployment/web")
+            .look(&report(&[]), Complete)
+            .is_err()
+    );
+}
+
+#[test]
+fn a_job_completes_or_fails() {
+    let look = |typed: &str, condition: &str, state| {
+        let mut awaited = Awaited::new(typed);
+        let looked = awaited.look(&workloads(&[], condition), state);
+        looked
+            .map(|()| awaited.met)
+            .map_err(|failure| match failure {
+                Failure::Failed(error) | Failure::Usage(error) => error.to_string(),
+                other => format!("{other:?}"),
+            })
+    };
+    let complete = WaitFor::Complete;
+    assert_eq!(look("job/backup", "Running", complete), Ok(false));
+    assert_eq!(look("job/backup", "Complete", complete), Ok(true));
+    assert_eq!(
+        look("job/default/backup", "Complete", WaitFor::Deleted),
+        Ok(false)
+    );
+    assert_eq!(look("job/other", "Complete", complete), Ok(false));
+    for (typed, state, words) in [
+        (
+            "job/backup",
+            complete,
+            "job default/backup has failed: BackoffLimitExceeded: no",
+        ),
+        (
+            "job/backup",
+            WaitFor::Ready,
+            "for a Job, use --for=complete or --for=deleted",
+        ),
+        (
+            "cronjob/backup",
+            complete,
+            "a CronJob reaches no state; wait for one of its Jobs: mirrorlet wait job/NAME --for=complete",
+        ),
+        (
+            "service/web",
+            WaitFor::Deleted,
+            "can't wait for service/web; wait takes pods, workloads (deployment/NAME) and Jobs (job/NAME)",
+        ),
+    ] {
+        assert_eq!(
+            look(typed, "Failed", state),
+            Err(words.to_owned()),
+            "{typed}"
+        );
+    }
+}

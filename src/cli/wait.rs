@@ -1,0 +1,242 @@
+//! `mirrorlet wait`: until pods, or all pods of a workload, reach a state.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::anyhow;
+
+use super::status::watch_reports;
+use super::table::one_line;
+use super::{Failure, Outcome, print};
+use crate::config::args::{WaitArgs, WaitFor};
+use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
+use mirrorlet_core::api::report::{JobReport, PodReport, STOPPED, StatusReport, WorkloadReport};
+use mirrorlet_core::select::{PodNotFound, find_pod, without_kind};
+use mirrorlet_core::workload::WorkloadKind;
+
+/// Kinds of objects that have no state to wait for, as kubectl takes them before a name.
+const OTHER_KINDS: [&str; 16] = [
+    "service",
+    "services",
+    "svc",
+    "configmap",
+    "configmaps",
+    "cm",
+    "secret",
+    "secrets",
+    "node",
+    "nodes",
+    "no",
+    "replicaset",
+    "replicasets",
+    "rs",
+    "persistentvolumeclaim",
+    "pvc",
+];
+
+/// Waits until pods reach a state, one after another, and prints each in their order, as kubectl
+/// does. After the timeout, those that have reached it are printed, too.
+pub async fn wait(args: &WaitArgs, root: &Path) -> Outcome {
+    let mut waiting: VecDeque<Awaited> = args.pods.iter().map(|pod| Awaited::new(pod)).collect();
+    let follow = follow(&mut waiting, args.state, root);
+    if args.timeout.is_zero() {
+        return follow.await;
+    }
+    let followed = tokio::time::timeout(args.timeout, follow).await;
+    followed.unwrap_or_else(|_| not_in_time(args.timeout, &waiting))
+}
+
+fn not_in_time(limit: Duration, waiting: &VecDeque<Awaited>) -> Outcome {
+    for pod in waiting.iter().filter(|pod| pod.met) {
+        print(&pod.line())?;
+    }
+    let missing = waiting.iter().filter(|pod| !pod.met).map(Awaited::name);
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    let limit = limit.as_secs_f64();
+    Err(Failure::Failed(anyhow!(
+        "timed out after {limit} s waiting for the condition on {missing}; see mirrorlet status"
+    )))
+}
+
+async fn follow(waiting: &mut VecDeque<Awaited>, state: WaitFor, root: &Path) -> Outcome {
+    let mut reports = watch_reports(root, true).await?;
+    while !waiting.is_empty() {
+        let report = reports.next().await?;
+        for pod in waiting.iter_mut() {
+            pod.look(&report, state)?;
+        }
+        while let Some(pod) = waiting.pop_front_if(|pod| pod.met) {
+            print(&pod.line())?;
+        }
+    }
+    Ok(())
+}
+
+/// A pod or workload that is waited for.
+#[derive(Debug)]
+struct Awaited {
+    /// As the user typed it.
+    typed: String,
+    /// Its namespace, if known, and its name.
+    name: (Option<String>, String),
+    /// The kind of workload that it is, if it is one.
+    workload: Option<WorkloadKind>,
+    /// Whether it has the state, by the newest report.
+    met: bool,
+}
+
+impl Awaited {
+    fn new(typed: &str) -> Self {
+        let workload = typed
+            .split_once('/')
+            .and_then(|(word, name)| Some((WorkloadKind::of_word(word)?, name)));
+        let named = workload.map_or_else(|| without_kind(typed), |(_, name)| name);
+        let name = match named.split_once('/') {
+            Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
+            None => (None, named.to_owned()),
+        };
+        Self {
+            typed: typed.to_owned(),
+            name,
+            workload: workload.map(|(kind, _)| kind),
+            met: false,
+        }
+    }
+
+    /// Takes in a report. A pod that isn't there yet may come. One that is to be gone keeps the
+    /// name that the user typed: whether it was seen before is chance.
+    fn look(&mut self, report: &StatusReport, state: WaitFor) -> Result<(), Failure> {
+        let pod = match find_pod(&report.pods, &self.typed) {
+            Ok(pod) => Some(pod),
+            Err(PodNotFound::Unknown { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let (Some(kind), None) = (self.workload, pod) {
+            self.met = self.workload_is(kind, report, state)?;
+            return Ok(());
+        }
+        if pod.is_none() {
+            self.refuse_other_kind(report)?;
+        }
+        if let Some(pod) = pod.filter(|_| state != WaitFor::Deleted) {
+            // A namespace that is called as a kind.
+            self.workload = None;
+            self.name = (Some(pod.namespace.clone()), pod.name.clone());
+        }
+        self.met = match (state, pod) {
+            (WaitFor::Deleted, pod) => pod.is_none(),
+            (_, None) => false,
+            (_, Some(pod)) if pod.is_ending() => false,
+            (WaitFor::Ready, Some(pod)) => pod.is_ready(),
+            (WaitFor::Healthy, Some(pod)) => is_healthy(pod),
+            (WaitFor::Stopped, Some(pod)) => pod.status == STOPPED,
+            (WaitFor::Complete, Some(pod)) => pod.phase == "Succeeded",
+        };
+        Ok(())
+    }
+
+    /// What is of another kind is no pod that is gone.
+    fn refuse_other_kind(&self, report: &StatusReport) -> Result<(), Failure> {
+        let kind = self.name.0.as_deref().unwrap_or_default();
+        let is_namespace = report.pods.iter().any(|pod| pod.namespace == kind);
+        if is_namespace || !OTHER_KINDS.contains(&kind.to_ascii_lowercase().as_str()) {
+            return Ok(());
+        }
+        Err(Failure::Usage(anyhow!(
+            "can't wait for {}; wait takes pods, workloads (deployment/NAME) and Jobs (job/NAME)",
+            one_line(&self.typed)
+        )))
+    }
+
+    /// Whether a workload has the state: all the pods that it wants have.
+    fn workload_is(
+        &self,
+        kind: WorkloadKind,
+        report: &StatusReport,
+        state: WaitFor,
+    ) -> Result<bool, Failure> {
+        let (namespace, name) = (self.name.0.as_deref(), self.name.1.as_str());
+        let owner = format!("{kind}/{name}");
+        let is_of = |of: &str| namespace.is_none_or(|namespace| namespace == of);
+        let is_its =
+            |pod: &&PodReport| pod.workload.as_ref() == Some(&owner) && is_of(&pod.namespace);
+        let pods: Vec<&PodReport> = report.pods.iter().filter(is_its).collect();
+        match kind {
+            WorkloadKind::CronJob => Err(Failure::Usage(anyhow!(
+                "a CronJob reaches no state; wait for one of its Jobs: mirrorlet wait job/NAME --for=complete"
+            ))),
+            WorkloadKind::Job => {
+                let is_it = |job: &&JobReport| job.name == name && is_of(&job.namespace);
+                let job = report.jobs.iter().find(is_it);
+                job_is(job, &pods, state)
+            }
+            WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
+                let is_it = |one: &&WorkloadReport| one.owner == owner && is_of(&one.namespace);
+                let found: Vec<_> = report.workloads.iter().filter(is_it).collect();
+                all_are(&found, &pods, state)
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        let kind = self.workload.map(|kind| kind.as_str().to_ascii_lowercase());
+        let kind = kind.unwrap_or_else(|| "pod".to_owned());
+        format!("{kind}/{}", one_line(&self.name.1))
+    }
+
+    /// As kubectl prints it, with the namespace where it isn't the default one.
+    fn line(&self) -> String {
+        let namespace = self.name.0.as_deref();
+        let namespace = namespace.filter(|namespace| *namespace != DEFAULT_NAMESPACE);
+        let namespace = namespace.map_or_else(String::new, |namespace| {
+            format!(" in namespace {}", one_line(namespace))
+        });
+        format!("{} condition met{namespace}\n", self.name())
+    }
+}
+
+fn is_healthy(pod: &PodReport) -> bool {
+    pod.is_ready() && !pod.held && pod.rollout.is_none()
+}
+
+/// Whether a Job has the state. One that has failed never completes.
+fn job_is(job: Option<&JobReport>, pods: &[&PodReport], state: WaitFor) -> Result<bool, Failure> {
+    match (state, job) {
+        (WaitFor::Deleted, job) => Ok(job.is_none() && pods.is_empty()),
+        (WaitFor::Complete, Some(job)) if job.has_failed() => {
+            let name = one_line(&format!("{}/{}", job.namespace, job.name));
+            let why = one_line(&format!("{}: {}", job.reason, job.message));
+            Err(Failure::Failed(anyhow!("job {name} has failed: {why}")))
+        }
+        (WaitFor::Complete, job) => Ok(job.is_some_and(|job| job.condition == "Complete")),
+        (WaitFor::Ready | WaitFor::Healthy | WaitFor::Stopped, _) => Err(Failure::Usage(anyhow!(
+            "for a Job, use --for=complete or --for=deleted"
+        ))),
+    }
+}
+
+/// Whether all the pods that workloads want have the state; of several namespaces, all of them.
+fn all_are(
+    workloads: &[&WorkloadReport],
+    pods: &[&PodReport],
+    state: WaitFor,
+) -> Result<bool, Failure> {
+    let wanted: usize = workloads.iter().map(|one| one.wanted as usize).sum();
+    let is = |state: fn(&PodReport) -> bool| {
+        let are = pods.iter().all(|pod| !pod.is_ending() && state(pod));
+        !workloads.is_empty() && pods.len() >= wanted && are
+    };
+    match state {
+        WaitFor::Deleted => Ok(workloads.is_empty() && pods.is_empty()),
+        WaitFor::Ready => Ok(is(PodReport::is_ready)),
+        WaitFor::Healthy => Ok(is(is_healthy)),
+        WaitFor::Stopped => Ok(is(|pod| pod.status == STOPPED)),
+        WaitFor::Complete => Err(Failure::Usage(anyhow!(
+            "only Jobs and pods complete; for a workload, use --for=ready, healthy, stopped or deleted"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
