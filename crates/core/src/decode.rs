@@ -445,18 +445,44 @@ pub(crate) fn closest(unknown: &str, known: &[&'static str]) -> Option<&'static 
         .map(|(_, field)| field)
 }
 
-/// Edits (insert, remove, replace) that turn `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
+/// Edits that turn `a` into `b`: a character inserted, removed or replaced, or two neighbours
+/// swapped.
+pub(crate) fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+    for (i, from) in a.iter().enumerate() {
+        let mut next = vec![i + 1];
         for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+            let replaced = row[j] + usize::from(from != to);
+            let mut least = replaced.min(row[j + 1] + 1).min(next[j] + 1);
+            let swapped = i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to;
+            if swapped {
+                least = least.min(before[j - 1] + 1);
+            }
+            next.push(least);
         }
+        before = std::mem::replace(&mut row, next);
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_letters_in_the_wrong_order_are_one_mistake() {
+        let known = ["name", "image", "args", "command", "env"];
+        for (written, meant) in [
+            ("nmae", Some("name")),
+            ("iamge", Some("image")),
+            ("agrs", Some("args")),
+            ("comand", Some("command")),
+            ("envs", Some("env")),
+            ("volume", None),
+        ] {
+            assert_eq!(closest(written, &known), meant, "{written}");
+        }
+    }
 }

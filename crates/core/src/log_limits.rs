@@ -6,6 +6,8 @@ use crate::objects::is_static;
 
 const MAX_SIZE: &str = "mirrorlet.dev/container-log-max-size";
 const MAX_FILES: &str = "mirrorlet.dev/container-log-max-files";
+/// All annotations about logs.
+pub(crate) const ALL: [&str; 2] = [MAX_SIZE, MAX_FILES];
 
 /// Smallest limit of a file, in bytes: one line of the longest that an Engine writes at once fits.
 pub const SIZE_MIN: u64 = 32 << 10;

@@ -2,6 +2,7 @@
 
 use crate::api::report::PodReport;
 use crate::api::{FullName, Pod};
+use crate::decode::distance;
 use crate::small::SmallSort;
 use crate::spec::all_container_names;
 use crate::workload::WorkloadKind;
@@ -178,22 +179,6 @@ fn near_names(pods: &[PodReport], text: &str) -> Vec<String> {
     near.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Number of characters to insert, remove or replace to get from one text to the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 /// A container that is not there, or not named though there are several.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContainerNotFound {
@@ -367,7 +352,11 @@ mod tests {
             ),
             (
                 "wbe",
-                "pod \"wbe\" not found; mirrorlet status lists all pods",
+                "pod \"wbe\" not found; did you mean default/web-box-docker?",
+            ),
+            (
+                "bwe",
+                "pod \"bwe\" not found; mirrorlet status lists all pods",
             ),
             (
                 "wep",

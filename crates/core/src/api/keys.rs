@@ -88,6 +88,22 @@ pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 pub const CRON_JOB: &str = "mirrorlet.dev/cron-job";
 /// The annotations that only the agent sets, and only for itself.
 pub const OWN: [&str; 3] = [BESIDE, STOPPED, RESTART];
+/// The annotations of pods that the agent sets. A manifest that was made of a pod may have some of
+/// them.
+pub const BY_AGENT: [&str; 12] = [
+    SANITIZED,
+    HELD_REVISION,
+    HELD_REASON,
+    HELD_MESSAGE,
+    BESIDE,
+    STOPPED,
+    RESTART,
+    WORKLOAD,
+    TEMPLATE,
+    UPDATES,
+    CRON_JOB,
+    OBJECT_UID,
+];
 /// Our label telling `sandbox` from `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.

@@ -44,8 +44,8 @@ pub use health::{Health, Seen, assess, progress_deadline, ready_since};
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use report::problem_lines;
 pub use settings::{
-    ANNOTATION_PREFIX, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy,
-    Settings, is_rollout_annotation,
+    ANNOTATION_PREFIX, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, ROLLOUT_ANNOTATIONS,
+    RolloutStrategy, Settings, is_rollout_annotation,
 };
 
 /// Why a revision does not run.

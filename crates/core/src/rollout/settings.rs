@@ -19,7 +19,7 @@ pub const PROGRESS_DEADLINE_SECONDS: &str = "mirrorlet.dev/progress-deadline-sec
 const MAX_RESTARTS: &str = "mirrorlet.dev/max-restarts";
 
 /// All annotations about rollouts.
-const ALL: [&str; 6] = [
+pub const ROLLOUT_ANNOTATIONS: [&str; 6] = [
     ROLLOUT,
     SHARE_VOLUMES,
     RESTORE,
@@ -31,7 +31,7 @@ const ALL: [&str; 6] = [
 /// Whether an annotation is about rollouts.
 #[must_use]
 pub fn is_rollout_annotation(key: &str) -> bool {
-    ALL.contains(&key)
+    ROLLOUT_ANNOTATIONS.contains(&key)
 }
 
 /// In which order two revisions change places.

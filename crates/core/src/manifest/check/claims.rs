@@ -58,6 +58,8 @@ pub(in crate::manifest) fn check_claim(
     problems: &mut Problems<'_>,
 ) {
     meta::check_object_metadata(&object.metadata, problems);
+    let settings = [keys::VOLUME_NAME, keys::VOLUME_DRIVER, keys::VOLUME_OPTIONS];
+    meta::check_own(&object.metadata, &settings, problems);
     let at = Path::of("metadata").key("annotations");
     for (key, value) in object.metadata.annotations.iter().flatten() {
         let at = at.key(key);

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::keys;
 use crate::api::meta::ObjectMeta;
+use crate::api::{Code, Severity, keys};
 use crate::app_armor;
-use crate::log_limits::OwnLimits;
+use crate::decode;
+use crate::log_limits::{self, OwnLimits};
 use crate::manifest::ParseContext;
 use crate::manifest::defaults::static_name;
 use crate::manifest::problems::Problems;
 use crate::objects::check_restart_on;
 use crate::path::Path;
-use crate::rollout::Settings;
+use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT_ANNOTATIONS, Settings};
 
 use super::names;
 
@@ -45,6 +46,9 @@ pub(super) fn check_shown(meta: &ObjectMeta, problems: &mut Problems<'_>) {
     }
     check_labels(meta, &at, problems);
     check_annotations(meta, &at.key("annotations"), problems);
+    let settings = ROLLOUT_ANNOTATIONS.iter().chain(&log_limits::ALL);
+    let settings: Vec<_> = settings.chain(&[keys::RESTART_ON]).copied().collect();
+    check_own(meta, &settings, problems);
     let (mut rollout, mut logs) = (Settings::default(), OwnLimits::default());
     for (key, value) in meta.annotations.iter().flatten() {
         if let Err(rule) = rollout.set(key, value).and_then(|()| logs.set(key, value)) {
@@ -62,6 +66,27 @@ pub(super) fn check_shown(meta: &ObjectMeta, problems: &mut Problems<'_>) {
         } else if !uid.is_empty() {
             problems.invalid(&at, "can't be used together with metadata.uid");
             problems.help("remove metadata.uid: the UID is computed from the pod and its objects");
+        }
+    }
+}
+
+/// Warns of annotations with our prefix that nothing reads. `settings` are those that an author can
+/// write here.
+pub(super) fn check_own(meta: &ObjectMeta, settings: &[&'static str], problems: &mut Problems<'_>) {
+    let at = Path::of("metadata").key("annotations");
+    for key in meta.annotations.iter().flat_map(|all| all.keys()) {
+        let is_known = settings.contains(&key.as_str()) || keys::BY_AGENT.contains(&key.as_str());
+        let Some(name) = key.strip_prefix(ANNOTATION_PREFIX).filter(|_| !is_known) else {
+            continue;
+        };
+        let message = "unknown annotation; it is ignored".to_owned();
+        problems.add_at_key(Severity::Warning, Code::UnknownField, &at.key(key), message);
+        let names = settings
+            .iter()
+            .map(|key| key.strip_prefix(ANNOTATION_PREFIX));
+        let names: Vec<&'static str> = names.flatten().collect();
+        if let Some(meant) = decode::closest(name, &names) {
+            problems.help(format!("did you mean {ANNOTATION_PREFIX}{meant}?"));
         }
     }
 }
