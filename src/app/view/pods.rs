@@ -17,7 +17,7 @@ use mirrorlet_core::observed::{PodStatus, Role};
 use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
-use mirrorlet_core::status::printed_status;
+use mirrorlet_core::status::{ended_and_failing, printed_status};
 use mirrorlet_core::workload::WorkloadKey;
 
 /// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
@@ -110,6 +110,10 @@ fn report(
     let (printed, message) = over(pod, status, printed, message);
     let phase = view.map(|view| view.phase);
     let syncing = view.filter(|view| view.phase == Phase::Syncing);
+    let failing = syncing.filter(|view| !view.error.is_empty());
+    let message = failing
+        .and_then(|view| ended_and_failing(status, &view.error))
+        .unwrap_or(message);
     let (printed, message) = match syncing {
         Some(view) => ordered(pod, &view.observed, printed, message),
         None => (printed, message),
@@ -344,6 +348,41 @@ mod tests {
         ] {
             let report = report(&named(&view, "n"), None, Some(&view), &reach);
             assert_eq!((&*report.status, &*report.message), ("Unknown", message));
+        }
+    }
+    /// The exit code alone would look like the cause.
+    #[test]
+    fn what_keeps_a_container_from_starting_again_goes_before_its_exit_code() {
+        let status = |phase: &str| -> core::PodStatus {
+            let status = serde_json::json!({
+                "phase": phase,
+                "containerStatuses": [{
+                    "name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": {"terminated": {"exitCode": 137, "reason": "Error"}},
+                }],
+            });
+            serde_json::from_value(status).unwrap()
+        };
+        let error = "FailedMount: volume data: no such directory";
+        let both = "FailedMount: volume data: no such directory; last exit code 137 (Error)";
+        let code = "container main exited with 137";
+        for (phase, error, message) in [
+            ("Running", error, both),
+            ("Running", "", code),
+            ("Failed", error, code),
+        ] {
+            let view = PodView {
+                uid: "u".into(),
+                full_name: FullName::new("web", "default"),
+                pod: None,
+                phase: Phase::Syncing,
+                status: Some(Arc::new(status(phase))),
+                observed: Arc::new(PodStatus::empty("u".into())),
+                error: error.into(),
+                failed_probe: None,
+            };
+            let report = report(&named(&view, "n"), None, Some(&view), &Reach::Up);
+            assert_eq!(report.message, message, "{phase} {error}");
         }
     }
 }

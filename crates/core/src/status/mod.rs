@@ -27,7 +27,7 @@ mod tests;
 mod user;
 
 pub use containers::CONTAINER_CREATING;
-pub use printed::{is_ready, printed_status};
+pub use printed::{ended_and_failing, is_ready, printed_status};
 
 /// `status.message` of a pod that outlived its `activeDeadlineSeconds`.
 const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";

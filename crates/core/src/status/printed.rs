@@ -104,12 +104,31 @@ fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
     }
 }
 
+/// Returns the sentence about a pod with a container that has ended, while `error` keeps it from
+/// being started again; none where no container has ended, or the pod is over.
+#[must_use]
+pub fn ended_and_failing(status: &PodStatus, error: &str) -> Option<String> {
+    if phase::terminal(status.phase.as_deref()).is_some() {
+        return None;
+    }
+    let inits = status.init_container_statuses.iter().flatten();
+    let mut all = inits.chain(status.container_statuses.iter().flatten());
+    let ended = all.find_map(|container| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        (ended.exit_code != 0).then_some(ended)
+    });
+    Some(format!("{error}{}", exit_of(ended?)))
+}
+
 /// How the last instance of a waiting container ended, to follow the sentence that says why it waits.
 fn last_end(container: &ContainerStatus) -> String {
     let last = container.last_state.as_ref();
-    let Some(ended) = last.and_then(|state| state.terminated.as_ref()) else {
-        return String::new();
-    };
+    let ended = last.and_then(|state| state.terminated.as_ref());
+    ended.map_or_else(String::new, exit_of)
+}
+
+/// How an instance ended, to follow a sentence.
+fn exit_of(ended: &ContainerStateTerminated) -> String {
     let reason = ended.reason.as_deref().filter(|reason| !reason.is_empty());
     let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
     let words = ended.message.as_deref().map(str::trim_end);
