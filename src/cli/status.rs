@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::table::one_line;
 use super::{Failure, Outcome, client};
 use crate::config::args::{StatusArgs, StatusOrder, StatusOutput};
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{CronJobReport, PodReport, StatusReport};
+use mirrorlet_core::api::{Diagnostic, Timestamp};
 use mirrorlet_core::labels::LabelSelector;
 use mirrorlet_core::select::find_pods;
 use mirrorlet_core::small::SmallSort;
@@ -203,13 +203,25 @@ pub(super) fn named(
 
 /// The report with these pods alone, and the problems that are theirs.
 fn only(mut report: StatusReport, pods: Vec<PodReport>) -> StatusReport {
+    let is_theirs = |problem: &Diagnostic| pods.iter().any(|pod| is_about(problem, pod));
+    report.problems.retain(is_theirs);
     report.pods = pods;
-    report.problems.clear();
     for source in &mut report.sources {
         source.problems.clear();
         source.ignored.clear();
     }
     report
+}
+
+/// Whether a problem is about a pod, or about the workload that it belongs to.
+fn is_about(problem: &Diagnostic, pod: &PodReport) -> bool {
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let owner = pod
+        .workload
+        .as_deref()
+        .and_then(|owner| owner.split_once('/'));
+    let workload = owner.map(|(kind, name)| format!("{kind} {}/{name}", pod.namespace));
+    problem.pod.as_ref() == Some(&name) || (workload.is_some() && problem.workload == workload)
 }
 
 fn print(text: &str, redraw: bool) -> Outcome {

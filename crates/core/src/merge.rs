@@ -284,11 +284,14 @@ fn find_unmet(merged: &mut Merged) {
     let objects = &merged.objects;
     let find = |key: &ObjectKey| objects.get(key).map(|known| known.object.clone());
     for pod in merged.pods.values().filter(|pod| !pod.is_api()) {
-        let found = unmet(&pod.pod, find).into_iter().map(|unmet| Diagnostic {
-            position: pod.origin.position,
-            ..unmet.diagnostic(&pod.origin.location)
-        });
-        merged.conflicts.extend(found);
+        let found = unmet(&pod.pod, find).into_iter();
+        let found = found.map(|unmet| placed(unmet.diagnostic(&pod.origin.location), pod));
+        // The pods of a workload have the same.
+        for problem in found {
+            if !merged.conflicts.contains(&problem) {
+                merged.conflicts.push(problem);
+            }
+        }
     }
     for known in merged.objects.values() {
         if let Object::Service(service) = &known.object {
@@ -301,6 +304,27 @@ fn find_unmet(merged: &mut Merged) {
                 .map(|found| Diagnostic { position, ..found });
             merged.conflicts.extend(found);
         }
+    }
+}
+
+/// A problem of a pod's field, at its place in the document: below the template of a workload.
+fn placed(problem: Diagnostic, pod: &SourcePod) -> Diagnostic {
+    let field = problem.field.as_deref().unwrap_or_default();
+    let place = pod.places.get(field).copied();
+    let position = place.or(pod.origin.position);
+    if let Some(key) = WorkloadKey::of(&pod.pod) {
+        return Diagnostic {
+            field: Some(format!("{}.{field}", key.kind.template_path())),
+            workload: Some(key.to_string()),
+            position,
+            ..problem
+        };
+    }
+    let FullName { name, namespace } = pod.full_name();
+    Diagnostic {
+        pod: Some(format!("{namespace}/{name}")),
+        position,
+        ..problem
     }
 }
 

@@ -2,10 +2,12 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::api::NodeName;
 use crate::api::core::PodStatus;
 use crate::api::keys;
 use crate::api::meta::Time;
 use crate::desired::SourceSet;
+use crate::hold::{NewFile, with_files};
 use crate::objects::{Object, ObjectKind};
 
 fn merge_sources(
@@ -589,6 +591,7 @@ fn references_that_lead_nowhere_are_told_once_everything_is_known() {
             "/m/web: spec.volumes[1].projected.sources[0].configMap.items[0].key: ConfigMap ns/a has no key \"l\" [missing-object]",
         ]
     );
+    assert_eq!(merged.conflicts[0].pod.as_deref(), Some("ns/web"));
     let known = merged.known_objects();
     let none = object("/m/a", ObjectKind::ConfigMap, "none", "k")
         .object
@@ -654,4 +657,41 @@ fn two_documents_of_one_workload_are_never_mixed() {
         merged.conflicts[0].message,
         "a pod of Deployment ns/web (document 0) does not run: pod web-1_ns is already defined by /m/0 document 0"
     );
+}
+
+/// As in `mirrorlet validate`: not where the document begins.
+#[test]
+fn a_missing_object_is_reported_at_its_reference() {
+    let text = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: a
+        image: a
+        envFrom:
+        - configMapRef: {name: none}
+";
+    let file = NewFile {
+        location: "/m/web.yaml".to_owned(),
+        bytes: text.as_bytes().to_vec(),
+    };
+    let set = with_files(&SourceSet::default(), &[file], true, &NodeName::from("box"));
+    let state = SourceState::Synced(Arc::new(set));
+    let sources = [(SourceName::new(PodSource::File, "/m"), state)].into();
+    let merged = merge_sources(&sources, &BTreeMap::new());
+    let [problem] = &merged.conflicts[..] else {
+        panic!("{:?}", merged.conflicts)
+    };
+    assert_eq!(
+        problem.to_string(),
+        "/m/web.yaml:14:32: spec.template.spec.containers[0].envFrom[0].configMapRef.name: no manifest defines ConfigMap default/none [missing-object]"
+    );
+    assert_eq!(problem.workload.as_deref(), Some("Deployment default/web"));
 }

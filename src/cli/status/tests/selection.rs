@@ -43,6 +43,30 @@ fn named_or_labelled_pods_alone_are_shown() {
     }
 }
 
+#[test]
+fn the_problems_of_the_pods_that_are_asked_for_stay() {
+    let mut of_workload = pod("default", "web-0", "Running");
+    of_workload.workload = Some("Deployment/web".to_owned());
+    let mut all = report(vec![pod("prod", "api", "Running"), of_workload]);
+    let missing = |pod: Option<&str>, workload: Option<&str>| Diagnostic {
+        pod: pod.map(str::to_owned),
+        workload: workload.map(str::to_owned),
+        ..Diagnostic::error(Code::MissingObject, "/m/a.yaml", "no manifest defines it")
+    };
+    all.problems = vec![
+        missing(Some("prod/api-box-docker"), None),
+        missing(Some("default/api-box-docker"), None),
+        missing(None, Some("Deployment default/web")),
+        missing(None, Some("Deployment prod/web")),
+        missing(None, None),
+    ];
+    for (flags, problem) in [(["api"], 0), (["web-0"], 2), (["deployment/web"], 2)] {
+        let shown = selected(&args(&flags), all.clone(), false).unwrap();
+        assert_eq!(shown.problems, [all.problems[problem].clone()], "{flags:?}");
+        assert!(!shown.is_well());
+    }
+}
+
 fn args(flags: &[&str]) -> StatusArgs {
     let cli = Cli::try_parse_from(["mirrorlet", "status", "-o=json"].iter().chain(flags));
     let Cmd::Status(args) = cli.unwrap().command else {
