@@ -23,6 +23,8 @@ use mirrorlet_runtime::PodCheck;
 
 /// Pods that are checked at a time.
 const CHECKS: usize = 4;
+/// What changes of a pod that is replaced though it has the same fields.
+const FILE_NAME: &str = "(file name)";
 
 impl RolloutHandle {
     /// Returns the action for each static pod if `newest` were the sources' state; `before` is the
@@ -114,10 +116,14 @@ impl RolloutOptions {
         let before = running.filter(|_| content).map(Revision::version);
         let (before, after) = compared_fields(before, content.then(|| version(wanted)));
         PlannedPod {
-            changes: if action == PlanAction::None {
-                Vec::new()
-            } else {
-                changes
+            changes: match action {
+                PlanAction::None => Vec::new(),
+                // The name of the file is a part of the pod's UID.
+                PlanAction::Replace if changes.is_empty() => vec![FILE_NAME.to_owned()],
+                PlanAction::Create
+                | PlanAction::Replace
+                | PlanAction::Held
+                | PlanAction::Remove => changes,
             },
             downtime: match action {
                 PlanAction::Replace if decision.change == Some(Change::StartedBeside) => {

@@ -210,6 +210,11 @@ async fn what_restarts_nothing_is_no_change() {
     spec.containers[0].image = Some("image:9".to_owned());
     let image = (PlanAction::Replace, "spec.containers[c].image".to_owned());
     assert_eq!(planned(&handle, edited, &before).await, image);
+    // The same manifest under another file name has another UID.
+    let mut renamed = pod(0, 0);
+    Arc::make_mut(&mut renamed.pod).metadata.uid = Some("renamed".to_owned());
+    let name = (PlanAction::Replace, "(file name)".to_owned());
+    assert_eq!(planned(&handle, renamed, &before).await, name);
     rollouts.shut_down().await;
 }
 
