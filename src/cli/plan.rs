@@ -146,10 +146,12 @@ fn render(report: &PlanReport) -> String {
     };
     let titles = ["ACTION", "POD", "DOWNTIME", "CHANGED"].map(Cell::from);
     let rows = changed().map(|pod| {
-        let downtime = match pod.downtime {
-            Downtime::None => "none",
-            Downtime::Gap => "gap",
-            Downtime::UntilReady => "until ready",
+        let downtime = match (pod.action, pod.downtime) {
+            // It serves no more.
+            (PlanAction::Remove, _) => "-",
+            (_, Downtime::None) => "none",
+            (_, Downtime::Gap) => "gap",
+            (_, Downtime::UntilReady) => "until ready",
         };
         vec![
             Cell::from(word(pod.action)),

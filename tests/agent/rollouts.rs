@@ -419,7 +419,7 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     agent = bed.agent().await;
     let undone = agent.until_pod("web", runs(&first)).await;
     assert!(
-        told(&undone).contains("is to run revision 1, by mirrorlet rollout undo"),
+        told(&undone).contains("revision 1 runs instead of the manifest's revision 2"),
         "{undone:?}"
     );
     let (code, text) = rollout(&bed, &["status", "web"]).await;

@@ -272,8 +272,10 @@ impl Directory {
         match until.filter(|until| *until > now) {
             Some(until) if !missing.is_empty() => {
                 for path in missing {
-                    let message = "the file is missing from the replaced manifest directory; \
-                                   its pods keep running for a while";
+                    let message = format!(
+                        "the file is missing from the replaced manifest directory; its pods stop {} s after the replacement unless the file is put back",
+                        RETURN_HOLD.as_secs()
+                    );
                     let location = path.to_string_lossy();
                     let problem = Diagnostic::error(Code::SourceUnavailable, location, message);
                     self.take_problem(&path, problem, now);

@@ -34,6 +34,8 @@ use fit::Shortage;
 const OS_LABEL: &str = "kubernetes.io/os";
 /// The only operating system we run on.
 const OS: &str = "linux";
+/// The beginning of the message of a pod that the node refused, which is followed by why.
+pub const REJECTED: &str = "Pod was rejected: ";
 /// Priority from which on a pod counts as critical (upstream `SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
@@ -398,7 +400,7 @@ pub fn failed_status(
         FailureCause::Evicted { for_node: true, .. } => Some(failure.message.to_string()),
     };
     status.message = Some(if failure.cause == FailureCause::Refused {
-        format!("Pod was rejected: {}", failure.message)
+        format!("{REJECTED}{}", failure.message)
     } else {
         failure.message.to_string()
     });

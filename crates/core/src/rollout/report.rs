@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Cause, Decision, Outcome, Phase, Updates, beside_pod, progress_deadline};
+use crate::admit::REJECTED;
 use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, keys};
 use crate::desired::SourcePod;
@@ -10,6 +11,9 @@ use crate::small::SmallSort;
 
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;
+/// Help for what is tried again by itself.
+const RETRIED: &str =
+    "correct the manifest or remove the cause; mirrorlet then retries automatically";
 
 impl Decision {
     /// The pod to run: the newest revision, or the one that runs in its place, with what is wrong.
@@ -210,12 +214,10 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
             let message = format!(
                 "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
             );
-            let help = "mend the manifest, or what it needs: it is tried again by itself";
-            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+            Diagnostic::error(Code::RolloutFailed, location, message).help(RETRIED)
         }
         RolloutPhase::Failed => {
-            let message = format!("{which} of pod {name} failed and runs on: {reason}: {message}");
-            let help = "mend the manifest, or go back to an older version: mirrorlet rollout undo";
+            let (message, help) = failed(&which, &name, reason, message);
             Diagnostic::error(Code::RolloutFailed, location, message).help(help)
         }
         RolloutPhase::Restoring | RolloutPhase::Restored => {
@@ -230,8 +232,13 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
         | RolloutPhase::Waiting
         | RolloutPhase::Judging
         | RolloutPhase::Undone => {
+            let verb = if target == revision {
+                "runs"
+            } else {
+                "is to run"
+            };
             let message = format!(
-                "pod {name} is to run revision {target}, by mirrorlet rollout undo; its manifest says revision {newest}"
+                "a person ran `mirrorlet rollout undo` for pod {name}: revision {target} {verb} instead of the manifest's revision {newest}"
             );
             let help = "change the manifest, or run mirrorlet rollout undo once more";
             Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
@@ -252,4 +259,16 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
         }
     };
     Some(problem)
+}
+
+/// What is said of a version that has failed and stays, and how it is mended.
+fn failed(which: &str, name: &FullName, reason: &str, message: &str) -> (String, &'static str) {
+    // The node starts nothing of a pod that it refuses.
+    if let Some(why) = message.strip_prefix(REJECTED) {
+        return (format!("pod {name} can't run: {why}"), RETRIED);
+    }
+    (
+        format!("{which} of pod {name} failed and runs on: {reason}: {message}"),
+        "mend the manifest, or go back to an older version: mirrorlet rollout undo",
+    )
 }

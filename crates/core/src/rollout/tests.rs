@@ -50,6 +50,31 @@ fn crashing(restarts: i32) -> core::PodStatus {
     serde_json::from_value(status).unwrap()
 }
 
+/// Of a pod that the node doesn't admit.
+fn rejected() -> core::PodStatus {
+    let status = json!({
+        "phase": "Failed", "reason": "NodePorts",
+        "message": "Pod was rejected: host port 80/tcp is in use by pod default/db-box",
+    });
+    serde_json::from_value(status).unwrap()
+}
+
+#[test]
+fn a_pod_that_the_node_refuses_runs_nothing() {
+    let mut story = Story::new("a");
+    story.decide(Some(&rejected()));
+    // No version was healthy before.
+    story.edit("b");
+    story.preparation = Preparation::Done;
+    story.runs = false;
+    story.decide(Some(&rejected()));
+    let pod = story.decide(Some(&rejected())).pod(&story.wanted);
+    assert_eq!(
+        pod.problems[0].message,
+        "pod web-box_default can't run: host port 80/tcp is in use by pod default/db-box"
+    );
+}
+
 fn refused(reason: &str) -> core::PodStatus {
     let status = json!({
         "phase": "Pending",
@@ -639,7 +664,7 @@ fn an_undo_runs_an_older_revision_until_an_edit() {
     assert_eq!((pod.uid().as_str(), pod.held), ("a", true));
     assert_eq!(
         pod.problems[0].message,
-        "pod web-box_default is to run revision 1, by mirrorlet rollout undo; its manifest says revision 2"
+        "a person ran `mirrorlet rollout undo` for pod web-box_default: revision 1 runs instead of the manifest's revision 2"
     );
     assert_eq!(pod.rollout.unwrap().phase, RolloutPhase::Undone);
     // The undo of the undo: what the manifest says.
