@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow};
 use similar::TextDiff;
 
 use super::table::{self, Cell, one_line};
+use super::validate::check_regular;
 use super::{Failure, Outcome, client, print, print_document};
 use crate::config::args::{DiffArgs, PlanArgs};
 use crate::server::admin::{PlanFile, PlanRequest};
@@ -122,7 +123,9 @@ fn file(path: &Path) -> anyhow::Result<PlanFile> {
     let name = name(path).filter(|name| is_manifest_name(name)).ok_or_else(|| {
         anyhow!("{shown} would be ignored: a manifest's name ends in .yaml, .yml or .json, and doesn't begin with a dot")
     })?;
-    let bytes = std::fs::read(path).with_context(|| format!("failed to read {shown}"))?;
+    let failed = || format!("failed to read {shown}");
+    check_regular(path).with_context(failed)?;
+    let bytes = std::fs::read(path).with_context(failed)?;
     if bytes.len() > MANIFEST_BYTES_MAX {
         return Err(anyhow!(
             "{shown} is too large: {} bytes, the maximum is {MANIFEST_BYTES_MAX}",

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -151,12 +152,13 @@ impl Run {
         };
         paths.small_sort();
         for path in paths {
-            if is_manifest(&path) {
-                if let Some(found) = self.read_file(&path, node_name) {
-                    found.in_directory = true;
-                }
-            } else {
+            let is_manifest = path.file_name().and_then(|name| name.to_str());
+            if !is_manifest.is_some_and(is_manifest_name) {
                 self.summary.ignored.push(path.display().to_string());
+            } else if let Err(error) = check_regular(&path) {
+                self.unreadable(&path, &error);
+            } else if let Some(found) = self.read_file(&path, node_name) {
+                found.in_directory = true;
             }
         }
     }
@@ -360,10 +362,27 @@ impl Run {
     }
 }
 
-/// Whether the agent reads this entry of its directory.
-fn is_manifest(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(is_manifest_name) && !path.is_dir()
+/// Refuses what the agent doesn't open in the manifest directory. A FIFO would keep its reader
+/// waiting for ever.
+///
+/// # Errors
+/// It isn't a regular file, or can't be looked at.
+pub(super) fn check_regular(path: &Path) -> io::Result<()> {
+    let kind = fs::metadata(path)?.file_type();
+    let what = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    Err(io::Error::other(format!(
+        "it is {what}, not a regular file"
+    )))
 }
 
 /// Reads at most one byte more than a manifest may have: enough to know that it is too large.

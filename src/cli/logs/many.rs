@@ -59,12 +59,23 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     } else {
         let mut outcomes = Vec::new();
         for stream in streams {
-            outcomes.push(stream.await);
+            let outcome = stream.await;
+            // Nobody reads the others, either.
+            if let Err(Failure::Failed(error)) = &outcome
+                && is_broken_pipe(error)
+            {
+                return outcome;
+            }
+            outcomes.push(outcome);
         }
         outcomes
     };
     // A container without a log doesn't keep the others from being printed.
     let mut failed: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
+    let is_closed = |failure: &Failure| failure.error().is_some_and(is_broken_pipe);
+    if let Some(closed) = failed.iter().position(is_closed) {
+        return Err(failed.swap_remove(closed));
+    }
     let last = failed.pop();
     failed.iter().for_each(report);
     last.map_or(Ok(()), Err)

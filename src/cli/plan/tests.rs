@@ -99,6 +99,8 @@ fn paths_are_files_of_the_manifest_directory() {
         write("binary.yaml", b"\xff"),
     );
     let set = dir.path().join("set");
+    let socket = dir.path().join("socket.yaml");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let names = |paths: &[PathBuf]| {
         let request = request(paths, false).unwrap();
         let names: Vec<String> = request.files.into_iter().map(|file| file.name).collect();
@@ -117,6 +119,7 @@ fn paths_are_files_of_the_manifest_directory() {
         (vec![web, same], "two of the files are named web.yaml"),
         (vec![notes], "would be ignored"),
         (vec![binary], "is not UTF-8 text"),
+        (vec![socket], "it is a socket, not a regular file"),
         (vec![dir.path().join("gone.yaml")], "failed to read"),
     ] {
         let error = format!("{:#}", request(&paths, false).unwrap_err());

@@ -61,9 +61,12 @@ fn a_directory_is_read_as_the_agent_reads_it() {
         .iter()
         .map(|d| d["code"].as_str().unwrap())
         .collect();
-    assert_eq!(codes, ["duplicate-pod", "wrong-kind", "wrong-kind"]);
-    assert_eq!(json["summary"]["errors"], 3);
-    assert_eq!(json["summary"]["ignored"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        codes,
+        ["duplicate-pod", "wrong-kind", "wrong-kind", "unreadable"]
+    );
+    assert_eq!(json["summary"]["errors"], 4);
+    assert_eq!(json["summary"]["ignored"].as_array().unwrap().len(), 2);
 }
 
 #[test]
