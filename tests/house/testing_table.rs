@@ -139,9 +139,9 @@ fn called<'a>(
     text: &'a str,
     functions: &'a BTreeMap<String, Vec<Function>>,
 ) -> impl Iterator<Item = &'a str> {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '('))
-        .filter_map(|word| word.split_once('('))
-        .map(|(name, _)| name)
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    text.match_indices('(')
+        .filter_map(move |(at, _)| text[..at].rsplit(ends).next())
         .filter(|name| functions.contains_key(*name))
 }
 

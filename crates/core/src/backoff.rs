@@ -230,8 +230,9 @@ mod tests {
         let mut backoff = Backoff::of_containers(short);
         backoff.next(key(1), at(0), at(0));
         backoff.next(key(1), at(0), at(0));
-        // pods 57: it ran for ten minutes, much longer than twice the longest delay.
+        // It ran for ten minutes, much longer than twice the longest delay.
         backoff.next(key(1), at(600), at(600));
+        // pods 57
         assert_eq!(backoff.delay(&key(1)), short);
         backoff.next(key(1), at(1201), at(1201));
         assert_eq!(backoff.delay(&key(1)).as_secs(), 10);
