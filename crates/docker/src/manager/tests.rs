@@ -921,11 +921,11 @@ async fn pods_whose_disk_hangs_delay_no_other() {
     cancel.cancel();
     let ended = tokio::time::timeout(patience, rounds).await;
     for pipe in pipes {
-        let opened = std::fs::OpenOptions::new()
-            .write(true)
-            .read(true)
-            .open(pipe);
-        drop(opened.unwrap());
+        let mut other_end = std::fs::OpenOptions::new();
+        let other_end = other_end.write(true).read(true).open(&pipe).unwrap();
+        std::io::Write::write_all(&mut &other_end, b"4294967295").unwrap();
+        // Never closed: a thread that comes late would wait for ever.
+        std::mem::forget(other_end);
     }
     assert!(up.is_ok(), "it waited for the others");
     assert!(ended.is_ok(), "they did not end");
