@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -362,27 +361,12 @@ impl Run {
     }
 }
 
-/// Refuses what the agent doesn't open in the manifest directory. A FIFO would keep its reader
-/// waiting for ever.
+/// Refuses what the agent doesn't open in the manifest directory.
 ///
 /// # Errors
 /// It isn't a regular file, or can't be looked at.
 pub(super) fn check_regular(path: &Path) -> io::Result<()> {
-    let kind = fs::metadata(path)?.file_type();
-    let what = if kind.is_file() {
-        return Ok(());
-    } else if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a device"
-    };
-    Err(io::Error::other(format!(
-        "it is {what}, not a regular file"
-    )))
+    disk::check_regular(&fs::metadata(path)?).map_err(io::Error::other)
 }
 
 /// Reads at most one byte more than a manifest may have: enough to know that it is too large.

@@ -136,7 +136,8 @@ impl Awaited {
         Ok(())
     }
 
-    /// What is of another kind is no pod that is gone.
+    /// Refuses a name of another kind than those that can be waited for. No pod would be found for it,
+    /// which is not the end of one.
     fn refuse_other_kind(&self, report: &StatusReport) -> Result<(), Failure> {
         let kind = self.name.0.as_deref().unwrap_or_default();
         let is_namespace = report.pods.iter().any(|pod| pod.namespace == kind);

@@ -23,7 +23,7 @@ use mirrorlet_runtime::PodCheck;
 
 /// Pods that are checked at a time.
 const CHECKS: usize = 4;
-/// What changes of a pod that is replaced though it has the same fields.
+/// The changed field of a pod whose manifest has another file name and is otherwise the same.
 const FILE_NAME: &str = "(file name)";
 
 impl RolloutHandle {

@@ -44,7 +44,7 @@ pub(crate) struct FakeView {
     pub(crate) dropped: watch::Sender<u64>,
     /// How many logs without end are read.
     pub(crate) logs_open: watch::Sender<u64>,
-    /// What the embedded API shows.
+    /// The objects that the embedded API serves.
     pub(crate) shown: Mutex<Shown>,
     /// Count of requests to read the manifests.
     pub(crate) refreshed: Mutex<u64>,

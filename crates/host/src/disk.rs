@@ -1,8 +1,10 @@
 //! Small files: read with a bound, replaced whole, on threads where blocking hurts nobody.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+};
 use std::path::{Path, PathBuf};
 
 /// The suffix of a file that is being written, before it is renamed.
@@ -23,6 +25,27 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         // The runtime goes down, and with it whoever waits here.
         Err(_) => std::future::pending().await,
     }
+}
+
+/// Refuses what is not a regular file, by the name of its kind. A FIFO would keep its reader waiting for
+/// ever.
+///
+/// # Errors
+/// It isn't a regular file.
+pub fn check_regular(metadata: &Metadata) -> Result<(), String> {
+    let kind = metadata.file_type();
+    let what = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    Err(format!("it is {what}, not a regular file"))
 }
 
 /// Reads a file of at most `mib_max` MiB. Blocks on the disk.

@@ -23,6 +23,13 @@ fn pod(namespace: &str, name: &str, status: &str, more: &serde_json::Value) -> s
     pod
 }
 
+/// What is awaited, after one look.
+fn looked(typed: &str, report: &StatusReport, state: WaitFor) -> Awaited {
+    let mut awaited = Awaited::new(typed);
+    awaited.look(report, state).unwrap();
+    awaited
+}
+
 #[test]
 fn a_pod_is_as_wanted_by_the_newest_report() {
     use WaitFor::{Deleted, Healthy, Ready, Stopped};
@@ -81,8 +88,7 @@ fn a_pod_is_as_wanted_by_the_newest_report() {
     ] {
         let report = report(&pods);
         for state in [Ready, Healthy, Stopped, Deleted] {
-            let mut awaited = Awaited::new(typed);
-            awaited.look(&report, state).unwrap();
+            let awaited = looked(typed, &report, state);
             assert_eq!(
                 awaited.met,
                 met.contains(&state),
@@ -170,8 +176,7 @@ fn a_workload_has_the_state_that_all_its_pods_have() {
         let report = workloads(&pods, "Running");
         for typed in ["deployment/web", "deploy/web", "deploy/default/web"] {
             for state in [Ready, Healthy, Stopped, Deleted] {
-                let mut awaited = Awaited::new(typed);
-                awaited.look(&report, state).unwrap();
+                let awaited = looked(typed, &report, state);
                 assert_eq!(
                     awaited.met,
                     met.contains(&state),

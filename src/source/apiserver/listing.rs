@@ -117,12 +117,12 @@ impl Listing {
     }
 }
 
-/// What is kept of an object.
+/// The form in which an object is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Its name.
     Settled,
-    /// All that is used of it.
+    /// Its fields that are used.
     Whole,
     /// The same, or its text until there is room for it.
     Newcomer,

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 
 use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 use mirrorlet_core::small::SmallSort;
+use mirrorlet_host::disk;
 
 /// How old a file's last change must be before its identity stands for its content: a second write
 /// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice
@@ -121,29 +122,13 @@ struct Gone;
 
 fn look_at(path: &Path) -> Result<Result<Identity, String>, Gone> {
     match fs::metadata(path) {
-        Ok(metadata) => Ok(check_kind(&metadata).map(|()| Identity::of(&metadata))),
+        Ok(metadata) => Ok(disk::check_regular(&metadata).map(|()| Identity::of(&metadata))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
             Ok(_) => Ok(Err("the symbolic link is broken".to_owned())),
             Err(_) => Err(Gone),
         },
         Err(error) => Ok(Err(error.to_string())),
     }
-}
-
-fn check_kind(metadata: &Metadata) -> Result<(), String> {
-    let kind = metadata.file_type();
-    let what = if kind.is_file() {
-        return Ok(());
-    } else if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a device"
-    };
-    Err(format!("it is {what}, not a regular file"))
 }
 
 /// Why a file gave no bytes.
@@ -163,7 +148,7 @@ pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = opened.map_err(|error| from_io(&error))?;
     let metadata = file.metadata().map_err(|error| from_io(&error))?;
-    check_kind(&metadata).map_err(ReadError::Unreadable)?;
+    disk::check_regular(&metadata).map_err(ReadError::Unreadable)?;
     let bytes = read_bounded(&file, metadata.len()).map_err(|error| from_io(&error))?;
     Ok((bytes, Identity::of(&metadata)))
 }

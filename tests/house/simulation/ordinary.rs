@@ -20,7 +20,7 @@ const PODS_MAX: usize = 4;
 /// Longer than a pod needs to start when nothing goes wrong.
 const STARTED: Duration = Duration::from_millis(50);
 
-/// What becomes of an ordinary pod by itself.
+/// How an ordinary pod ends if nobody deletes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The node refuses it.

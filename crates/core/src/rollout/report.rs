@@ -261,7 +261,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
     Some(problem)
 }
 
-/// What is said of a version that has failed and stays, and how it is mended.
+/// The message about a version that has failed and keeps running, and the help for it.
 fn failed(which: &str, name: &FullName, reason: &str, message: &str) -> (String, &'static str) {
     // The node starts nothing of a pod that it refuses.
     if let Some(why) = message.strip_prefix(REJECTED) {

@@ -39,8 +39,8 @@ pub(super) fn unshared_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(points)
 }
 
-/// Whether what is mounted below an existing directory is also mounted elsewhere: whether the mount that
-/// has it belongs to a peer group.
+/// Whether other mount namespaces see what is mounted below an existing directory: the mount that
+/// contains the directory is shared.
 pub(super) fn is_shared_at(dir: &Path) -> Result<bool> {
     let real = dir
         .canonicalize()

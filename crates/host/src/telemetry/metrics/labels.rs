@@ -50,7 +50,7 @@ impl CertificateDecision {
     }
 }
 
-/// What became of a new version of a static pod.
+/// Outcome of the rollout of a new version of a static pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RolloutOutcome {
     /// It is being prepared.

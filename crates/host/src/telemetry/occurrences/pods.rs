@@ -1,4 +1,4 @@
-//! Occurrences of a whole pod.
+//! Occurrences of a whole pod. One piece: a function for each of them.
 
 use std::fmt::Write as _;
 use std::time::Duration;
