@@ -276,7 +276,10 @@ impl Worker {
         }
     }
 
-    /// Has the runtime execute the plan. A stop ends it between two steps.
+    /// Has the runtime execute the plan. The pod's end cuts it short, also within a stop: the grace
+    /// that the pod ends with may be shorter.
+    ///
+    /// Upstream: `pkg/kubelet/pod_workers.go` (`UpdatePod`, which cancels the sync under way).
     async fn walk(
         &mut self,
         pod: &Arc<Pod>,

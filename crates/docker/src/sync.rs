@@ -1,5 +1,9 @@
 //! Walking a plan: its steps in order, a failed one ends the round.
 //!
+//! A stop under way is given up when the walk is cancelled: its pod is stopped next, with a grace
+//! that may be shorter. The Engine goes on with what it was asked for, which does no harm: the next
+//! stop of the same container takes effect beside it.
+//!
 //! Runs of starts are walked together: a new sandbox and the containers that follow it overlap
 //! (see [`start`](super::start)), and regular containers start independently of one another.
 //!
@@ -54,11 +58,15 @@ impl Starter {
                     let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
                     occurrences::pod_killed(&self.telemetry, &full_name, &uid, reason);
                     let running = status.to_running_pod();
-                    result
-                        .add_pod_sync_result(self.killer.stop_pod(Some(pod), &running, None).await);
+                    let killing = self.killer.stop_pod(Some(pod), &running, None);
+                    if let Some(killed) = cancel.run_until_cancelled(killing).await {
+                        result.add_pod_sync_result(killed);
+                    }
                 }
                 Step::KillContainer { id, name, reason } => {
-                    result.add_sync_result([self.kill_container(pod, id, name, reason).await]);
+                    let killing = self.kill_container(pod, id, name, reason);
+                    let killed = cancel.run_until_cancelled(killing).await;
+                    result.add_sync_result(killed);
                 }
                 Step::CreateSandbox { .. } | Step::StartContainer { .. } => {
                     let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();

@@ -274,8 +274,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// The seeds passed `backoff` here and planned inside; the plan is made by the caller now, so
     /// that it can be explained and tested without a runtime (`docs/adr/0002`).
     ///
-    /// Once `cancel` is cancelled, no further step starts and a pull is aborted; a call in progress
-    /// is awaited, so that nothing starts after the method has returned.
+    /// Once `cancel` is cancelled, no further step starts, a pull is aborted, and a stop in progress is
+    /// given up, because the stop that follows may have less grace. Any other call in progress is
+    /// awaited, so that nothing starts after the method has returned.
     async fn sync_pod(
         &self,
         pod: &Arc<Pod>,

@@ -95,6 +95,38 @@ async fn a_shorter_grace_cuts_the_stop_short_and_a_longer_one_does_not_lengthen_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_cuts_a_stop_of_a_round_short() {
+    for outlives in [false, true] {
+        let fake = FakeRuntime::new();
+        if outlives {
+            fake.let_calls_outlive_callers();
+        }
+        let bed = Bed::on(fake);
+        bed.fake.set_stop_takes(Duration::from_hours(1));
+        let a = api(A, json!({}));
+        bed.want(&[&a]);
+        bed.until_runs(A).await;
+        let began = Instant::now();
+        // Another image: its container is stopped, with the pod's thirty seconds.
+        let edited = changed(
+            &a,
+            json!({"spec": {"containers": [{"name": "app", "image": "app:2"}]}}),
+        );
+        bed.want(&[&edited]);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        bed.want(&[&deleted(&edited, 2)]);
+        bed.until_view(A, is_finished).await;
+        let took = began.elapsed().as_secs();
+        // pods 44
+        assert!((12..=13).contains(&took), "{took}");
+        assert_eq!(bed.fake.started_containers().len(), 1);
+        // What goes on without its caller does no harm.
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        bed.fake.assert_no_violations();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_force_deleted_pod_stops_with_its_own_grace() {
     let bed = Bed::start();
     bed.fake.set_stop_takes(Duration::from_hours(1));

@@ -141,7 +141,14 @@ impl Runtime for FakeRuntime {
             if cancel.is_cancelled() {
                 break;
             }
-            let results = self.step(pod, step).await;
+            let stops = matches!(step, Step::KillPod { .. } | Step::KillContainer { .. });
+            let taking = self.step(pod, step);
+            let results = if stops {
+                let stopped = cancel.run_until_cancelled(taking).await;
+                stopped.unwrap_or_default()
+            } else {
+                taking.await
+            };
             let failed = results.iter().any(|r| r.error.is_some());
             round.add_sync_result(results);
             if failed && !is_independent(step) {

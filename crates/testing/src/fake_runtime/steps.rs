@@ -89,16 +89,23 @@ impl FakeRuntime {
         if !takes.is_zero() {
             tokio::time::sleep(takes).await;
         }
+        // One that goes on without its caller stops what was there when it began.
+        let mut named = None;
         match step {
-            Step::KillPod { .. } | Step::KillContainer { .. } => {
+            Step::KillPod { .. } => {
+                named = Some(self.pod(&uid).to_running_pod());
                 self.stop(spec::termination_grace(pod)).await;
             }
+            Step::KillContainer { .. } => self.stop(spec::termination_grace(pod)).await,
             Step::CreateSandbox { .. }
             | Step::StartContainer { .. }
             | Step::RemoveContainer { .. } => {}
         }
         let now = self.now();
-        let results = self.change(|s| s.carry_out(pod, step, is_awaited(), now));
+        let results = self.change(|s| {
+            let named = named.as_ref();
+            s.carry_out(pod, step, named, is_awaited(), now)
+        });
         for result in results.iter().filter(|r| r.error.is_none()) {
             if result.action == SyncAction::StartContainer {
                 self.crash_later(&uid, &result.target);
@@ -113,6 +120,7 @@ impl State {
         &mut self,
         pod: &Arc<Pod>,
         step: &Step,
+        named: Option<&RunningPod>,
         is_awaited: bool,
         now: Timestamp,
     ) -> Vec<SyncResult> {
@@ -133,7 +141,10 @@ impl State {
             return vec![SyncResult::failed(action, &**name, error)];
         }
         self.model.note_versions(pod, step, is_awaited);
-        let outcome = self.model.apply(pod, step, now);
+        let outcome = match named {
+            Some(running) => self.model.kill(running, now),
+            None => self.model.apply(pod, step, now),
+        };
         let failed = outcome.results.iter().any(|r| r.error.is_some());
         self.witness(&format!(
             "{uid}: {}{}{}",

@@ -142,6 +142,54 @@ async fn a_pre_stop_hook_ends_with_its_container_and_with_a_stop_that_fails() {
     }
 }
 
+/// Longer than a walk that is given up may take.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+/// Of one container and of the whole pod, in the hook or in the stop itself.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_walk_gives_its_stop_up_and_the_next_one_has_its_own_grace() {
+    let edits = [
+        ("/spec/containers/0/image", json!("app:2")),
+        ("/spec/hostNetwork", json!(true)),
+    ];
+    for (at, value) in edits {
+        for in_the_hook in [true, false] {
+            let bed = Bed::warm().await;
+            let hook = if in_the_hook { "hangs" } else { "ends" };
+            bed.engine.script_exec("ends", exits(0));
+            let before = up_with_hook(&bed, &exec(hook)).await;
+            let mut edited = serde_json::to_value(&*before).unwrap();
+            edited["spec"]["hostNetwork"] = json!(false);
+            *edited.pointer_mut(at).unwrap() = value.clone();
+            let pod: Arc<Pod> = Arc::new(serde_json::from_value(edited).unwrap());
+            bed.engine.clear_calls();
+            bed.engine.hold(Operation::StopContainer);
+            let cancel = CancellationToken::new();
+            let began = Instant::now();
+            let interrupt = async {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                cancel.cancel();
+            };
+            let walk = tokio::time::timeout(PATIENCE, bed.round_until(&pod, &cancel));
+            let (result, ()) = futures::future::join(walk, interrupt).await;
+            assert_eq!(result.unwrap().error(), None, "{at} {hook}");
+            // pods 44
+            assert_eq!(began.elapsed().as_secs(), 10, "{at} {hook}");
+            assert_eq!(bed.engine.count(Operation::CreateContainer), 0);
+            bed.engine.release(Operation::StopContainer);
+            bed.engine.clear_calls();
+            bed.kill(&pod, Some(Duration::from_secs(3))).await;
+            let grace = stopped_with(&bed, "app").await;
+            assert!(grace <= 3, "{at} {hook}: {grace}");
+            let status = bed.status(&pod).await;
+            assert!(!status.anything_running(), "{at} {hook}");
+            // The end that came is ours.
+            assert!(status.containers.iter().all(|c| c.by_hand.is_none()));
+            bed.manager.delete_pod(&PodUid::of(&pod)).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_its_pod_a_containers_hook_is_what_its_labels_say() {
     let bed = Bed::warm().await;
