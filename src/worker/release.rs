@@ -41,7 +41,7 @@ impl Worker {
         status: &PodStatus,
         plan: &Plan,
     ) -> Option<Duration> {
-        if !plan.finished || !plan.is_empty() || status.anything_running() {
+        if !plan.is_over(status) {
             if self.volumes == Volumes::Released {
                 self.volumes = Volumes::Held;
             }

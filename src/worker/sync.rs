@@ -10,6 +10,7 @@ use super::refresh::Refresh;
 use super::task::{Held, Shutdown, Worker};
 use mirrorlet_core::api::report::STOPPED;
 use mirrorlet_core::api::{Pod, PodUid, core};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
 use mirrorlet_core::spec;
@@ -108,13 +109,8 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Round {
         let now = self.context.clock.now();
-        // Of what is planned only a deadline asks for the start, and most pods have none.
-        let planned = match spec::spec(pod).active_deadline_seconds {
-            Some(_) => self.with_start_time(pod),
-            None => Arc::clone(pod),
-        };
         let plan = compute_pod_actions(&PlanInput {
-            pod: &planned,
+            pod: &self.to_plan_for(pod),
             status,
             backoff: &self.backoff,
             probes: &self.context.probes.get(&self.uid),
@@ -138,6 +134,7 @@ impl Worker {
         if plan.is_empty() {
             self.error = "".into();
             self.publish(status);
+            self.over = plan.is_over(status) && is_over(self.status.as_deref());
             return Round::LookAgain(sooner(plan.look_again, release));
         }
         self.note_failed_probe(&plan);
@@ -210,6 +207,27 @@ impl Worker {
         }
         self.error = Arc::clone(why);
         self.publish(status);
+    }
+
+    /// The pod with what the planner needs to know of its status: of one that was over, the phase,
+    /// so that it stays over when its containers are removed; else its start, which only a deadline
+    /// asks for, and most pods have none.
+    ///
+    /// Upstream: `pkg/kubelet/pod_workers.go` (`SyncPod` says that a pod is terminal, and its worker
+    /// starts nothing of that UID again).
+    fn to_plan_for(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        if self.over {
+            let mut over = Pod::clone(pod);
+            let phase = self.status.as_deref().and_then(|s| s.phase.clone());
+            over.status
+                .get_or_insert_with(core::PodStatus::default)
+                .phase = phase;
+            return Arc::new(over);
+        }
+        match spec::spec(pod).active_deadline_seconds {
+            Some(_) => self.with_start_time(pod),
+            None => Arc::clone(pod),
+        }
     }
 
     /// The pod with the start time that its status has: its deadline counts from it, and its

@@ -15,7 +15,8 @@
 //!
 //! Every round reads the pod's status anew, newer than the round before ended, asks the pure
 //! planner, and has the runtime walk the plan ([`super::sync`]). Nothing is remembered that a
-//! restart of the agent would lose, but for crash counters and the reasons of the last failures.
+//! restart of the agent would lose, but for crash counters, the reasons of the last failures, and
+//! that a manifest's pod was over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub(super) struct Worker {
     pub(super) status: Option<Arc<core::PodStatus>>,
     /// The last observed status of the pod.
     pub(super) observed: Arc<PodStatus>,
+    /// Whether a manifest's pod was over: it does its work again only for a person's order or edit.
+    pub(super) over: bool,
     pub(super) error: Arc<str>,
     /// Why a container was last ended for its liveness or startup probe, if one was.
     pub(super) failed_probe: Option<Arc<str>>,
@@ -118,6 +121,7 @@ impl Worker {
             told_backoff: BTreeMap::new(),
             status: None,
             observed: Arc::new(observed),
+            over: false,
             error: "".into(),
             failed_probe: None,
             state: State::WaitingToStart,
@@ -206,8 +210,11 @@ impl Worker {
         match &*self.commands.borrow_and_update() {
             Command::Run(pod) => {
                 let before = self.pod.replace(Arc::clone(pod));
-                if before.is_some_and(|before| spec::orders(&before) != spec::orders(pod)) {
-                    // A person's order begins anew, also what was over.
+                let is_edit = |before: &Pod| !self.is_api && before.spec != pod.spec;
+                let is_news = |before: &Pod| spec::orders(before) != spec::orders(pod);
+                if before.is_some_and(|before| is_news(&before) || is_edit(&before)) {
+                    // A person's order or edit begins anew, also what was over.
+                    self.over = false;
                     self.status = self
                         .status
                         .take()

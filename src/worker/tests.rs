@@ -10,11 +10,13 @@ mod sources;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
 use crate::store::board::board;
-use bed::{Bed, SWEEP, left_behind, named, phase_of, pod, runs};
+use bed::{Bed, SWEEP, changed, left_behind, named, phase_of, pod, runs};
+use mirrorlet_core::api::keys;
 use mirrorlet_core::observed::{ContainerHash, ContainerState, ContainerStatus, PodStatus, Role};
 use mirrorlet_runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
@@ -472,6 +474,62 @@ async fn a_job_that_is_done_gives_back_its_volumes_and_has_new_ones_when_it_runs
     bed.until("its volumes are released again", released(3))
         .await;
     bed.fake.assert_no_violations();
+}
+
+/// What a person removes with `docker container prune`.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_done_its_work_does_it_again_only_for_a_person() {
+    for (policy, code, phase) in [("OnFailure", 0, "Succeeded"), ("Never", 1, "Failed")] {
+        let bed = Bed::start();
+        let a = changed(&pod("a"), json!({"spec": {"restartPolicy": policy}}));
+        let is_over = |view: Option<&PodView>| view.is_some_and(|v| phase_of(v) == Some(phase));
+        let done =
+            |count: usize| move |fake: &FakeRuntime| fake.call_count("release_volumes") == count;
+        bed.want(&[&a]);
+        bed.until_runs("a").await;
+        bed.fake.exit_container(&"a".into(), "app", code);
+        bed.until("it is done", done(1)).await;
+        bed.until_view("a", is_over).await;
+        bed.fake.delete_pod(&"a".into()).await.unwrap();
+        tokio::time::sleep(SWEEP * 2).await;
+        // pods 46a
+        assert_eq!(bed.fake.started_containers().len(), 1, "{policy}");
+        bed.until_view("a", is_over).await;
+        let view = bed.board.get(&"a".into()).unwrap();
+        let told = view.status.as_ref().unwrap().container_statuses.as_ref();
+        assert!(
+            told.unwrap()[0]
+                .state
+                .as_ref()
+                .unwrap()
+                .terminated
+                .is_some()
+        );
+        // What a rollout writes beside it is no edit.
+        let a = changed(
+            &a,
+            json!({"metadata": {"annotations": {"mirrorlet.dev/held-reason": "x"}}}),
+        );
+        bed.want(&[&a]);
+        tokio::time::sleep(SWEEP).await;
+        assert_eq!(bed.fake.started_containers().len(), 1, "{policy}");
+        // A person's order, and an edit in place.
+        let ordered = changed(
+            &a,
+            json!({"metadata": {"annotations": {keys::RESTART: "all"}}}),
+        );
+        bed.want(&[&ordered]);
+        bed.until_runs("a").await;
+        bed.fake.exit_container(&"a".into(), "app", code);
+        bed.until("it is done again", done(2)).await;
+        bed.fake.delete_pod(&"a".into()).await.unwrap();
+        tokio::time::sleep(SWEEP * 2).await;
+        assert_eq!(bed.fake.started_containers().len(), 2, "{policy}");
+        let edit = json!({"spec": {"containers": [{"name": "app", "image": "app:2"}]}});
+        bed.want(&[&changed(&ordered, edit)]);
+        bed.until_runs("a").await;
+        bed.fake.assert_no_violations();
+    }
 }
 
 #[tokio::test(start_paused = true)]

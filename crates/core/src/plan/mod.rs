@@ -314,6 +314,12 @@ impl Plan {
         self.steps.is_empty()
     }
 
+    /// Whether the pod, seen like that, is over and nothing of it is left to stop or to tidy up.
+    #[must_use]
+    pub fn is_over(&self, status: &PodStatus) -> bool {
+        self.finished && self.is_empty() && !status.anything_running()
+    }
+
     /// The reasons of all steps, in order.
     pub fn because(&self) -> impl Iterator<Item = &Reason> {
         self.steps.iter().filter_map(|step| match step {
@@ -324,6 +330,7 @@ impl Plan {
             Step::RemoveContainer { .. } => None,
         })
     }
+
     /// Advances the back-off of every container this plan restarts. To be called once, with the
     /// status the plan was made from, when the plan is carried out. Containers that start anew
     /// with their sandbox don't count: they did not end by themselves.
