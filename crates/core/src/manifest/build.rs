@@ -369,7 +369,7 @@ pub(super) fn note_special(path: &Path, verdict: Verdict, problems: &mut Problem
         Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
             (Severity::Error, Code::UnsupportedField, why.to_owned())
         }
-        Verdict::NoEffect(why) => (
+        Verdict::NoEffect(why) | Verdict::NoEffectAnywhere(why) => (
             Severity::Warning,
             Code::UnsupportedField,
             format!("this has no effect: {why}"),

@@ -21,6 +21,8 @@ pub(super) enum Verdict {
     NotInManifest(&'static str),
     /// It has no effect; the text says why.
     NoEffect(&'static str),
+    /// The same, also of a pod of the API server.
+    NoEffectAnywhere(&'static str),
     /// It is honoured, and what comes of it is only known on the node; the text says how.
     OnNode(&'static str),
 }
@@ -48,7 +50,10 @@ enum When {
 /// a key may end in `*`.
 struct Rule(&'static str, When, Verdict);
 
-use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported};
+use Verdict::{
+    Forbidden, ForbiddenAndUnsupported, NoEffect, NoEffectAnywhere, NotInManifest, OnNode,
+    Unsupported,
+};
 use When::{Begins, IsFalse, IsNot, NonEmpty, StrictWithoutGroup, Written};
 
 const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
@@ -178,6 +183,13 @@ const RULES: &[Rule] = &[
         Unsupported("restarting all containers of a pod in place is not supported"),
     ),
     Rule(
+        "spec.C.resizePolicy",
+        NonEmpty,
+        NoEffectAnywhere(
+            "running containers are not resized; new resources apply from the next start on",
+        ),
+    ),
+    Rule(
         "spec.C.volumeDevices",
         NonEmpty,
         Unsupported("block devices are not supported yet"),
@@ -281,7 +293,7 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
         ForbiddenAndUnsupported(resource) => {
             found.push(format!("{path}: {resource} are not supported"));
         }
-        Forbidden(_) | NotInManifest(_) | NoEffect(_) | OnNode(_) => {}
+        Forbidden(_) | NotInManifest(_) | NoEffect(_) | NoEffectAnywhere(_) | OnNode(_) => {}
     });
     found
 }

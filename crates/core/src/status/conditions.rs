@@ -2,7 +2,12 @@
 //!
 //! Upstream: `pkg/kubelet/status/generate.go`.
 
-use crate::api::core::{ContainerStatus, PodCondition};
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use crate::api::core::{Container, ContainerStatus, PodCondition, ResourceRequirements};
+use crate::api::quantity::Quantity;
 use crate::observed::Role;
 use crate::plan::sandbox_changed;
 use crate::spec;
@@ -14,14 +19,16 @@ const INITIALIZED: &str = "Initialized";
 const READY: &str = "Ready";
 const CONTAINERS_READY: &str = "ContainersReady";
 const SCHEDULED: &str = "PodScheduled";
+const RESIZE_PENDING: &str = "PodResizePending";
 
 /// The condition types a kubelet owns; all others are passed on untouched.
-pub(super) const OWNED: [&str; 5] = [
+pub(super) const OWNED: [&str; 6] = [
     READY_TO_START,
     INITIALIZED,
     READY,
     CONTAINERS_READY,
     SCHEDULED,
+    RESIZE_PENDING,
 ];
 
 /// The inputs of conditions.
@@ -79,6 +86,53 @@ pub(super) fn conditions(view: &View<'_>) -> Vec<PodCondition> {
         .filter(|c| !OWNED.contains(&c.type_.as_str()))
         .cloned()
         .chain(ours.map(|(kind, value)| condition(view, kind, value)))
+        .chain(resize_pending(view).map(|value| condition(view, RESIZE_PENDING, value)))
+        .collect()
+}
+
+/// Says that a container runs with other resources than its spec has by now: this node resizes no
+/// running container. None where nothing waits to be resized; a manifest's pod can't be resized.
+///
+/// Upstream: `handlePodResourcesResize` of `pkg/kubelet/allocation/allocation_manager.go`.
+fn resize_pending(view: &View<'_>) -> Option<Value> {
+    if view.input.is_static || phase::terminal(Some(view.phase)).is_some() {
+        return None;
+    }
+    let waits = |container: &Container| {
+        let mut statuses = view.apps.iter().chain(view.init);
+        let status = statuses.find(|status| status.name == container.name);
+        status.is_some_and(|status| runs_with_others(container, status))
+    };
+    let waiting: Vec<&str> = spec::containers(view.input.pod)
+        .filter(|(role, container)| *role != Role::Init && waits(container))
+        .map(|(_, container)| container.name.as_str())
+        .collect();
+    if waiting.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "this node doesn't resize running containers; the new resources of [{}] apply from the next start on",
+        waiting.join(" ")
+    );
+    Some(Value::because(true, "Infeasible", message))
+}
+
+/// Whether a running container was started with other resources than those of its spec.
+fn runs_with_others(container: &Container, status: &ContainerStatus) -> bool {
+    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+    let Some(started) = status.resources.as_ref().filter(|_| runs) else {
+        return false;
+    };
+    let none = ResourceRequirements::default();
+    let wanted = container.resources.as_ref().unwrap_or(&none);
+    amounts(started.requests.as_ref()) != amounts(wanted.requests.as_ref())
+        || amounts(started.limits.as_ref()) != amounts(wanted.limits.as_ref())
+}
+
+/// Quantities by their value: the API server may write them in another way.
+fn amounts(quantities: Option<&BTreeMap<String, ApiQuantity>>) -> BTreeMap<&str, Option<Quantity>> {
+    let all = quantities.into_iter().flatten();
+    all.map(|(name, quantity)| (name.as_str(), Quantity::try_from(quantity).ok()))
         .collect()
 }
 

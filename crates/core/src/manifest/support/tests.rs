@@ -105,13 +105,14 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
         ),
         NotInManifest(why) => ("refused", "honoured", why.to_owned()),
         NoEffect(why) => ("warned", "honoured", why.to_owned()),
+        NoEffectAnywhere(why) => ("warned", "no effect", why.to_owned()),
         OnNode(why) => ("honoured, warned", "honoured", why.to_owned()),
     }
 }
 
 fn page() -> String {
     let mut out = String::from(
-        "# The pod spec, field by field\n\nEvery field of `PodSpec` and below, from the OpenAPI document of the Kubernetes version whose types mirrorlet is built with, and what becomes of it in a manifest (a static pod) and in a pod that the API server binds to the Node.\n\n- **honoured**: it does here what it does on a kubelet, or what the documents say of it.\n- **refused**: a manifest with it is rejected with this field's name, and its last good version runs on; a pod of the API server fails with the reason.\n- **warned**: the pod runs, and `mirrorlet validate` and `mirrorlet status` say that the field has no effect.\n\n`C` is an item of `containers` or `initContainers`. What is below a field that is refused as a whole has no row.\n\nThis page is made and checked by `cargo test -p mirrorlet-core pod_spec`; `hack/pod-spec.sh` reads the fields anew.\n\n| Field | Type | Manifest | API server's pod | Why |\n|---|---|---|---|---|\n",
+        "# The pod spec, field by field\n\nEvery field of `PodSpec` and below, from the OpenAPI document of the Kubernetes version whose types mirrorlet is built with, and what becomes of it in a manifest (a static pod) and in a pod that the API server binds to the Node.\n\n- **honoured**: it does here what it does on a kubelet, or what the documents say of it.\n- **refused**: a manifest with it is rejected with this field's name, and its last good version runs on; a pod of the API server fails with the reason.\n- **warned**: the pod runs, and `mirrorlet validate` and `mirrorlet status` say that the field has no effect.\n- **no effect**: a pod of the API server with it runs all the same.\n\n`C` is an item of `containers` or `initContainers`. What is below a field that is refused as a whole has no row.\n\nThis page is made and checked by `cargo test -p mirrorlet-core pod_spec`; `hack/pod-spec.sh` reads the fields anew.\n\n| Field | Type | Manifest | API server's pod | Why |\n|---|---|---|---|---|\n",
     );
     let mut skipped: Option<&str> = None;
     for (path, kind) in fields() {
@@ -250,7 +251,7 @@ fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
             Some((map, _)) if fields().all(|(path, _)| path != listed(pattern)) => map,
             _ => &field,
         };
-        let refuses = !matches!(verdict, NoEffect(_) | OnNode(_));
+        let refuses = !matches!(verdict, NoEffect(_) | NoEffectAnywhere(_) | OnNode(_));
         let is_told = problems.iter().any(|problem| {
             let named = problem
                 .field

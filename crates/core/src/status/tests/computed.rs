@@ -636,6 +636,57 @@ fn a_container_has_the_resources_it_was_started_with_and_its_mounts() {
 }
 
 #[test]
+fn a_resize_of_a_running_container_is_told_to_be_infeasible() {
+    let with = |cpu: &str| {
+        let mut pod = pod("Always", vec![sidecar("s")], &["web", "db"]);
+        let spec = pod.spec.as_mut().unwrap();
+        let resources = json!({"limits": {"cpu": cpu}, "requests": {"cpu": cpu}});
+        spec.containers[0].resources = serde_json::from_value(resources).unwrap();
+        pod
+    };
+    let all = |pod: &Pod| observed(["web", "db", "s"].map(|name| running(pod, name)).to_vec());
+    let before = with("500m");
+    let previous = compute_pod_status(&StatusInput {
+        is_static: false,
+        ..input(&before, &all(&before))
+    });
+    let told = |pod: &Pod, seen: PodStatus, is_static: bool, previous: &core::PodStatus| {
+        let status = compute_pod_status(&StatusInput {
+            previous: Some(previous),
+            is_static,
+            ..input(pod, &seen)
+        });
+        let mut conditions = status.conditions.iter().flatten();
+        let found = conditions.find(|c| c.type_ == "PodResizePending").cloned();
+        (status, found)
+    };
+    assert_eq!(told(&before, all(&before), false, &previous).1, None);
+    assert_eq!(told(&with("0.5"), all(&before), false, &previous).1, None);
+    let mut now = with("2");
+    let (resized, pending) = told(&now, all(&now), false, &previous);
+    let pending = pending.unwrap();
+    // pods 49c
+    assert_eq!(pending.status, "True");
+    assert_eq!(pending.reason.as_deref(), Some("Infeasible"));
+    assert_eq!(
+        pending.message.as_deref(),
+        Some(
+            "this node doesn't resize running containers; the new resources of [web] apply from the next start on"
+        )
+    );
+    // A manifest's pod has no such subresource.
+    assert_eq!(told(&now, all(&now), true, &previous).1, None);
+    // Started with them, or taken back: nothing is pending, whatever the API server has.
+    now.status = Some(resized.clone());
+    let mut anew = all(&now);
+    anew.containers[0] = instance(&now, "web", 1, ContainerState::Running, None);
+    assert_eq!(told(&now, anew, false, &resized).1, None);
+    let mut back = before.clone();
+    back.status = Some(resized.clone());
+    assert_eq!(told(&back, all(&back), false, &resized).1, None);
+}
+
+#[test]
 fn a_container_has_the_user_it_was_started_with_where_the_spec_decides_it() {
     let with = |of_pod: Value, own: Value| {
         let mut pod = pod("Always", vec![], &["web"]);
