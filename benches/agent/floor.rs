@@ -1,6 +1,6 @@
 //! The same containers, by raw Engine calls.
 
-use std::collections::HashMap;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -47,8 +47,8 @@ impl Floor {
     ) -> anyhow::Result<Self> {
         let owner = format!("bench-floor-{}", std::process::id());
         let events = Events::of(&engine, &owner).await?;
-        let mut sandbox = body_of(&engine, sandbox_id, &owner).await?;
-        let mut app = body_of(&engine, app_id, &owner).await?;
+        let mut sandbox = body_of(&engine, sandbox_id, &owner)?;
+        let mut app = body_of(&engine, app_id, &owner)?;
         sandbox.remove("Domainname");
         // They are the sandbox's, and refused beside its network.
         for field in ["Hostname", "Domainname", "ExposedPorts"] {
@@ -194,18 +194,20 @@ pub async fn pid_of(engine: &BollardEngine, id: &str) -> anyhow::Result<i32> {
     Ok(i32::try_from(pid)?)
 }
 
-/// The body that would create a container like that one, for another owner.
-async fn body_of(engine: &BollardEngine, id: &str, owner: &str) -> anyhow::Result<Body> {
-    let found = engine.inspect_container(id).await?;
-    let mut config = found.config.context("a container without configuration")?;
-    let labels: &mut HashMap<_, _> = config.labels.get_or_insert_default();
-    labels.insert("mirrorlet.dev/owner".to_owned(), owner.to_owned());
-    let Value::Object(mut body) = serde_json::to_value(config)? else {
-        anyhow::bail!("a configuration that is no object");
+/// The body that would create a container like that one, for another owner. By the Engine's own
+/// client: the agent's reads only what the agent needs.
+fn body_of(engine: &BollardEngine, id: &str, owner: &str) -> anyhow::Result<Body> {
+    let mut docker = Command::new("docker");
+    docker.args(["-H", engine.endpoint(), "inspect", "--format", "{{json .}}"]);
+    let inspected = docker.arg(id).output()?.stdout;
+    let mut found: Value = serde_json::from_slice(&inspected).context("docker inspect")?;
+    let Value::Object(mut body) = found["Config"].take() else {
+        anyhow::bail!("a container without configuration");
     };
-    body.insert(
-        "HostConfig".to_owned(),
-        serde_json::to_value(found.host_config)?,
-    );
+    let labels = body
+        .entry("Labels")
+        .or_insert_with(|| Value::Object(Body::new()));
+    labels["mirrorlet.dev/owner"] = Value::from(owner);
+    body.insert("HostConfig".to_owned(), found["HostConfig"].take());
     Ok(body)
 }

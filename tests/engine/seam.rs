@@ -182,17 +182,22 @@ fn tar_of(files: &[(&str, u32, &[u8])]) -> io::Result<Vec<u8>> {
 }
 
 fn busybox_archive() -> io::Result<Vec<u8>> {
+    image_archive(BUSYBOX, &serde_json::json!({ "User": "0" }))
+}
+
+/// An image of that name and configuration, with a busybox.
+fn image_archive(name: &str, config: &serde_json::Value) -> io::Result<Vec<u8>> {
     let busybox = std::fs::read("/bin/busybox")?;
     let layer = tar_of(&[("busybox", 0o755, &busybox)])?;
     let config = serde_json::json!({
         "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         "os": "linux",
-        "config": { "User": "0" },
+        "config": config,
         "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
     })
     .to_string();
     let manifest = serde_json::json!([
-        { "Config": "config.json", "RepoTags": [BUSYBOX], "Layers": ["layer.tar"] }
+        { "Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"] }
     ])
     .to_string();
     tar_of(&[
@@ -329,6 +334,48 @@ async fn absences_and_failed_starts_are_told_apart() {
     assert_eq!(state.status, Some(ContainerStateStatusEnum::CREATED));
     // docker 59
     assert_eq!(state.exit_code, Some(127));
+}
+
+#[tokio::test]
+async fn an_image_with_large_labels_is_refused_and_its_containers_are_seen() {
+    let bed = Bed::new("labels").await;
+    let image = "mirrorlet-test/engine-labels:1";
+    reaper::remember("image", &[&endpoint(), image]);
+    let load = async |label: &str| {
+        let config = serde_json::json!({ "User": "0", "Labels": { "of.image": label } });
+        let archive = image_archive(image, &config).unwrap();
+        bed.engine.load_image(archive.into()).await.unwrap();
+    };
+    load("small").await;
+    let found = bed.engine.inspect_image(image).await.unwrap();
+    assert_eq!(found.config.unwrap().user.as_deref(), Some("0"));
+    bed.engine.remove_image(image).await.unwrap();
+
+    load(&"x".repeat(3 << 20)).await;
+    let refused = bed.engine.inspect_image(image).await;
+    // tenants H3
+    assert!(
+        matches!(refused, Err(EngineError::TooLarge { .. })),
+        "{refused:?}"
+    );
+    let all = bed.engine.list_images(true).await.unwrap();
+    assert!(
+        all.iter()
+            .any(|i| i.repo_tags.iter().any(|tag| tag == image))
+    );
+    // As an agent of an earlier release may have left it.
+    let mut body = bed.body("true");
+    body.image = Some(image.to_owned());
+    let id = bed.run("large", body).await;
+    assert_eq!(bed.ended(&id).await, 0);
+    let listed = bed.engine.list_containers(&bed.owner).await.unwrap();
+    let labels = listed[0].labels.clone().unwrap();
+    assert_eq!(listed[0].id.as_deref(), Some(id.as_str()));
+    assert_eq!(labels.into_keys().collect::<Vec<_>>(), [keys::OWNER]);
+    let used = bed.engine.images_in_use().await.unwrap();
+    assert!(used.contains(listed[0].image_id.as_deref().unwrap()));
+    bed.engine.remove_container(&id, true).await.unwrap();
+    bed.engine.remove_image(image).await.unwrap();
 }
 
 #[tokio::test]

@@ -84,6 +84,14 @@ pub enum EngineError {
         /// The decoding error.
         cause: String,
     },
+    /// The answer is larger than what is read.
+    #[error("{what} is larger than {} MiB", .max >> 20)]
+    TooLarge {
+        /// What it describes.
+        what: &'static str,
+        /// Most bytes read.
+        max: usize,
+    },
 }
 
 impl EngineError {
@@ -92,7 +100,10 @@ impl EngineError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Api { status, .. } => Some(*status),
-            Self::Unavailable { .. } | Self::Timeout { .. } | Self::Decode { .. } => None,
+            Self::Unavailable { .. }
+            | Self::Timeout { .. }
+            | Self::Decode { .. }
+            | Self::TooLarge { .. } => None,
         }
     }
 
@@ -123,7 +134,7 @@ impl From<EngineError> for RuntimeError {
                 message,
             } => Self::Conflict(message),
             EngineError::Api { status, message } => Self::Refused { status, message },
-            EngineError::Decode { .. } => Self::Refused {
+            EngineError::Decode { .. } | EngineError::TooLarge { .. } => Self::Refused {
                 status: 0,
                 message: error.to_string(),
             },

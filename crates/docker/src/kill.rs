@@ -280,8 +280,9 @@ fn in_stop_order<'a>(pod: Option<&Arc<Pod>>, sidecars: &[&'a Container]) -> Vec<
 pub(super) fn reason_of(error: &EngineError, otherwise: SyncErrorReason) -> SyncErrorReason {
     match error {
         EngineError::Unavailable { .. } => SyncErrorReason::RuntimeUnavailable,
-        EngineError::Timeout { .. } | EngineError::Api { .. } | EngineError::Decode { .. } => {
-            otherwise
-        }
+        EngineError::Timeout { .. }
+        | EngineError::Api { .. }
+        | EngineError::Decode { .. }
+        | EngineError::TooLarge { .. } => otherwise,
     }
 }

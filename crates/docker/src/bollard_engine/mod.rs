@@ -6,12 +6,14 @@
 //! The calls are in one file because they are one `impl` of the trait; their parts are in the modules
 //! below.
 
+mod answers;
 mod archive;
 mod errors;
 mod exec;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 mod lines;
+mod pruner;
 mod streams;
 mod transport;
 
@@ -27,9 +29,8 @@ use bollard::models::{
     ImageSummary, NetworkInspect, SystemInfo, Volume, VolumeCreateRequest,
 };
 use bollard::query_parameters::{
-    CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
-    ListImagesOptions, ListVolumesOptions, RemoveContainerOptions, RemoveImageOptions,
-    RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
+    CreateContainerOptions, ImportImageOptions, ListVolumesOptions, RemoveContainerOptions,
+    RemoveImageOptions, RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use bytes::Bytes;
@@ -42,6 +43,7 @@ use super::engine::{
 };
 use super::meter::CallMeter;
 use super::operation::Operation;
+use answers::containers_path;
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_runtime::copy::{PathStat, TarInput};
 use mirrorlet_runtime::exec::DuplexStream;
@@ -155,7 +157,9 @@ impl BollardEngine {
         let changed = match &error {
             EngineError::Unavailable { .. } => true,
             EngineError::Api { status, message } => *status == 400 && message.contains(TOO_NEW),
-            EngineError::Timeout { .. } | EngineError::Decode { .. } => false,
+            EngineError::Timeout { .. }
+            | EngineError::Decode { .. }
+            | EngineError::TooLarge { .. } => false,
         };
         if changed {
             self.transport.disagree();
@@ -275,24 +279,15 @@ impl Engine for BollardEngine {
     }
 
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
-        let options = ListContainersOptions {
-            all: true,
-            filters: Some(owned(owner)),
-            ..ListContainersOptions::default()
-        };
-        let work = self.docker.list_containers(Some(options));
-        self.call(Operation::ListContainers, "", READ_DEADLINE, work)
+        let label = format!("{}={owner}", keys::OWNER);
+        let path = containers_path(true, &[("label", label)]);
+        self.fetch(Operation::ListContainers, "", path, &answers::CONTAINERS)
             .await
     }
 
     async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
-        let filters = HashMap::from([("publish".to_owned(), vec![port.to_string()])]);
-        let options = ListContainersOptions {
-            filters: Some(filters),
-            ..ListContainersOptions::default()
-        };
-        let work = self.docker.list_containers(Some(options));
-        self.call(Operation::ListContainers, "", READ_DEADLINE, work)
+        let path = containers_path(false, &[("publish", port.to_string())]);
+        self.fetch(Operation::ListContainers, "", path, &answers::PUBLISHERS)
             .await
     }
 
@@ -315,10 +310,8 @@ impl Engine for BollardEngine {
     }
 
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
-        let work = self
-            .docker
-            .inspect_container(path_part(id)?, None::<InspectContainerOptions>);
-        self.call(Operation::InspectContainer, id, READ_DEADLINE, work)
+        let path = format!("/containers/{}/json", path_part(id)?);
+        self.fetch(Operation::InspectContainer, id, path, &answers::CONTAINER)
             .await
     }
 
@@ -403,30 +396,21 @@ impl Engine for BollardEngine {
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
-        let work = self.docker.inspect_image(path_part(name)?);
-        self.call(Operation::InspectImage, name, READ_DEADLINE, work)
+        let path = format!("/images/{}/json", path_part(name)?);
+        self.fetch(Operation::InspectImage, name, path, &answers::IMAGE)
             .await
     }
 
     async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
-        let options = ListImagesOptions {
-            all,
-            digests: true,
-            ..ListImagesOptions::default()
-        };
-        let work = self.docker.list_images(Some(options));
-        self.call(Operation::ListImages, "", READ_DEADLINE, work)
+        let path = format!("/images/json?digests=1&all={}", u8::from(all));
+        self.fetch(Operation::ListImages, "", path, &answers::IMAGES)
             .await
     }
 
     async fn images_in_use(&self) -> Result<BTreeSet<String>> {
-        let options = ListContainersOptions {
-            all: true,
-            ..ListContainersOptions::default()
-        };
-        let work = self.docker.list_containers(Some(options));
-        let containers = self
-            .call(Operation::ImagesInUse, "", READ_DEADLINE, work)
+        let path = containers_path(true, &[]);
+        let containers: Vec<ContainerSummary> = self
+            .fetch(Operation::ImagesInUse, "", path, &answers::USERS)
             .await?;
         // The name of a mounted image is what its container was created with: of ours, the id.
         let mounted = containers.iter().flat_map(|c| c.mounts.iter().flatten());

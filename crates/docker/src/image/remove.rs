@@ -1,7 +1,5 @@
 //! Removing an image whole: all its names, and then the image.
 
-use bollard::models::ImageInspect;
-
 use super::pulled::named;
 use crate::engine::{Engine, EngineError};
 
@@ -12,28 +10,15 @@ use crate::engine::{Engine, EngineError};
 /// Upstream: dockershim's `RemoveImage` (`docker_image.go`), which takes away names of images that
 /// are in use.
 pub(super) async fn remove_image(engine: &dyn Engine, image: &str) -> Result<(), EngineError> {
-    let found = match engine.inspect_image(image).await {
-        Ok(found) => found,
-        Err(error) if error.is_not_found() => return Ok(()),
-        Err(error) => return Err(error),
+    let Some(Names { id, tags, digests }) = names_of(engine, image).await? else {
+        return Ok(());
     };
-    let ImageInspect {
-        id,
-        repo_tags,
-        repo_digests,
-        ..
-    } = found;
-    let id = id.unwrap_or_default();
     if engine.images_in_use().await?.contains(&id) {
         return Err(EngineError::Api {
             status: http::StatusCode::CONFLICT.as_u16(),
             message: format!("image {image} is in use by a container"),
         });
     }
-    let (tags, digests) = (
-        repo_tags.unwrap_or_default(),
-        repo_digests.unwrap_or_default(),
-    );
     for name in named(&tags).chain(named(&digests)).chain([&id]) {
         match engine.remove_image(name).await {
             Ok(()) => {}
@@ -43,4 +28,63 @@ pub(super) async fn remove_image(engine: &dyn Engine, image: &str) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// What an image is called.
+struct Names {
+    id: String,
+    tags: Vec<String>,
+    digests: Vec<String>,
+}
+
+/// The names of an image, by any of them or its id; none if it isn't there. One that is too large to
+/// be inspected is found in the list.
+async fn names_of(engine: &dyn Engine, image: &str) -> Result<Option<Names>, EngineError> {
+    match engine.inspect_image(image).await {
+        Ok(found) => Ok(Some(Names {
+            id: found.id.unwrap_or_default(),
+            tags: found.repo_tags.unwrap_or_default(),
+            digests: found.repo_digests.unwrap_or_default(),
+        })),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(EngineError::TooLarge { .. }) => {
+            let mut listed = engine.list_images(true).await?.into_iter();
+            let found = listed.find(|found| {
+                let mut names = found.repo_tags.iter().chain(&found.repo_digests);
+                found.id == image || names.any(|name| name == image)
+            });
+            Ok(found.map(|found| Names {
+                id: found.id,
+                tags: found.repo_tags,
+                digests: found.repo_digests,
+            }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_engine::{FakeEngine, FakeImage, FaultPoint};
+    use crate::operation::Operation;
+
+    #[tokio::test]
+    async fn an_image_too_large_to_be_inspected_is_removed_all_the_same() {
+        let engine = FakeEngine::new();
+        let image = FakeImage {
+            id: "sha256:1".to_owned(),
+            ..FakeImage::default()
+        };
+        for name in ["a:1", "b:1"] {
+            engine.add_image(name, image.clone());
+        }
+        let large = EngineError::TooLarge {
+            what: "it",
+            max: 1 << 20,
+        };
+        engine.fail(Operation::InspectImage, None, FaultPoint::Before, large);
+        remove_image(&engine, "b:1").await.unwrap();
+        assert_eq!(engine.list_images(true).await.unwrap(), []);
+    }
 }

@@ -886,6 +886,28 @@ async fn a_sandbox_whose_network_can_not_be_set_up_leaves_nothing() {
     assert_eq!(bed.containers(), []);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_too_large_keeps_its_own_pods_from_starting_alone() {
+    let bed = Bed::warm().await;
+    bed.engine.add_image("large:1", FakeImage::default());
+    let large = EngineError::TooLarge {
+        what: "the configuration of the image",
+        max: 2 << 20,
+    };
+    let inspect = Operation::InspectImage;
+    bed.engine
+        .fail(inspect, Some("large:1"), FaultPoint::Before, large);
+    let container = json!({"name": "app", "image": "large:1", "imagePullPolicy": "IfNotPresent"});
+    let failed = bed
+        .round(&pod("a", &json!({"containers": [container]})))
+        .await;
+    // tenants H3
+    assert_eq!(failures(&failed), [SyncErrorReason::ImageInspectError]);
+    assert!(failed.error().unwrap().contains("is larger than 2 MiB"));
+    assert_eq!(bed.engine.count(Operation::PullImage), 0);
+    bed.up(&pod("b", &json!({}))).await;
+}
+
 /// On real time: threads wait for the disk.
 #[tokio::test]
 async fn pods_whose_disk_hangs_delay_no_other() {

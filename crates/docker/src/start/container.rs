@@ -414,7 +414,9 @@ fn needs_pod_ips(container: &Container) -> bool {
 fn says_nothing(error: &EngineError) -> bool {
     match error {
         EngineError::Unavailable { .. } | EngineError::Timeout { .. } => true,
-        EngineError::Api { .. } | EngineError::Decode { .. } => error.is_conflict(),
+        EngineError::Api { .. } | EngineError::Decode { .. } | EngineError::TooLarge { .. } => {
+            error.is_conflict()
+        }
     }
 }
 

@@ -28,8 +28,9 @@ const NETWORK_POD: &str = "pod";
 /// Annotation that `kubectl apply` keeps a whole manifest in: large, and never asked for.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Keys a user's pod labels and annotations can't set: those we write, and the one we never do.
-const RESERVED: [&str; 21] = [
+/// The labels that are read back. A user's pod labels and annotations can't set them, nor the one that
+/// we never set.
+pub(crate) const READ_BACK: [&str; 21] = [
     keys::POD_NAME,
     keys::POD_NAMESPACE,
     keys::POD_UID,
@@ -294,7 +295,7 @@ fn insert(labels: &mut Labels, key: &str, value: &str) {
 }
 
 fn insert_users(labels: &mut Labels, key: String, value: &str) {
-    if !RESERVED.contains(&key.as_str()) {
+    if !READ_BACK.contains(&key.as_str()) {
         labels.insert(key, value.to_owned());
     }
 }

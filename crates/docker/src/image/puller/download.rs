@@ -180,7 +180,9 @@ impl Shop {
 /// Whether other credentials may do what these did not: not where nobody answers.
 fn another_may_help(error: &EngineError) -> bool {
     match error {
-        EngineError::Unavailable { .. } | EngineError::Timeout { .. } => false,
+        EngineError::Unavailable { .. }
+        | EngineError::Timeout { .. }
+        | EngineError::TooLarge { .. } => false,
         EngineError::Api { status, .. } => {
             *status != http::StatusCode::REQUEST_TIMEOUT.as_u16() && !is_registry_unavailable(error)
         }

@@ -1,0 +1,370 @@
+//! Lists and inspects: answers that grow with what authors of images and pods wrote.
+//!
+//! Not through bollard, which decodes them whole, labels of images included. Here the body is
+//! [pruned](Pruner) as it comes, and only then decoded into bollard's models; fields that nobody uses
+//! are empty in them. Of an image's labels nothing is kept, so that one with 20 MiB of them costs no
+//! memory of the agent's, whatever its containers are.
+
+use bollard::errors::Error;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::BollardEngine;
+use super::pruner::{Keep, Pruner, TooMuch};
+use super::streams::error_text;
+use crate::engine::{EngineError, READ_DEADLINE, Result};
+use crate::operation::Operation;
+use crate::translate::labels::READ_BACK;
+
+/// Most bytes kept of a list: tens of thousands of containers, or of names of images. Beyond it the
+/// list fails.
+const LIST_MAX: usize = 64 << 20;
+/// Most bytes kept of what the Engine says of one container or image. Beyond it, that one can't be
+/// inspected.
+const INSPECT_MAX: usize = 1 << 20;
+/// Largest answer about an image. Each container of it has its labels, in each answer and event about
+/// it, and the Engine writes them anew each time. So one with more is not used at all: lists would
+/// take longer than their deadline in the end, and events be longer than the lines that are read.
+/// Real images have some ten KiB.
+const IMAGE_MAX: usize = 2 << 20;
+
+/// What is read of an answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    keep: &'static Keep,
+    /// Most bytes kept.
+    kept_max: usize,
+    /// Most bytes read.
+    read_max: usize,
+    /// What is too large beyond that.
+    what: &'static str,
+}
+
+const fn list(keep: &'static Keep) -> Answer {
+    Answer {
+        keep,
+        kept_max: LIST_MAX,
+        read_max: usize::MAX,
+        what: "the Docker Engine's list",
+    }
+}
+
+/// The list of our containers.
+pub(super) static CONTAINERS: Answer = list(&Keep::Each(&Keep::Fields(&[
+    ("Id", Keep::All),
+    ("Names", Keep::All),
+    ("Image", Keep::All),
+    ("ImageID", Keep::All),
+    ("Created", Keep::All),
+    ("State", Keep::All),
+    ("Labels", Keep::Keys(&READ_BACK)),
+])));
+
+/// The list of containers that publish a port.
+pub(super) static PUBLISHERS: Answer = list(&Keep::Each(&Keep::Fields(&[
+    ("Id", Keep::All),
+    ("Names", Keep::All),
+    ("Ports", Keep::All),
+    ("Labels", Keep::Keys(&READ_BACK)),
+])));
+
+/// The images of all containers.
+pub(super) static USERS: Answer = list(&Keep::Each(&Keep::Fields(&[
+    ("ImageID", Keep::All),
+    (
+        "Mounts",
+        Keep::Each(&Keep::Fields(&[("Type", Keep::All), ("Name", Keep::All)])),
+    ),
+])));
+
+/// The list of images.
+pub(super) static IMAGES: Answer = list(&Keep::Each(&Keep::Fields(&[
+    ("Id", Keep::All),
+    ("ParentId", Keep::All),
+    ("RepoTags", Keep::All),
+    ("RepoDigests", Keep::All),
+    ("Created", Keep::All),
+    ("Size", Keep::All),
+    ("SharedSize", Keep::All),
+    ("Containers", Keep::All),
+    // The model wants it to be there.
+    ("Labels", Keep::Keys(&[])),
+])));
+
+/// A container.
+pub(super) static CONTAINER: Answer = Answer {
+    keep: &Keep::Fields(&[
+        ("Id", Keep::All),
+        ("Created", Keep::All),
+        ("Name", Keep::All),
+        ("Image", Keep::All),
+        (
+            "State",
+            Keep::Keys(&[
+                "Status",
+                "Running",
+                "Paused",
+                "Restarting",
+                "OOMKilled",
+                "Dead",
+                "Pid",
+                "ExitCode",
+                "Error",
+                "StartedAt",
+                "FinishedAt",
+            ]),
+        ),
+        ("LogPath", Keep::All),
+        ("ResolvConfPath", Keep::All),
+        ("HostConfig", Keep::Keys(&["NetworkMode", "OomScoreAdj"])),
+        (
+            "Mounts",
+            Keep::Each(&Keep::Keys(&["Source", "Destination"])),
+        ),
+        (
+            "Config",
+            Keep::Fields(&[
+                ("Image", Keep::All),
+                ("Tty", Keep::All),
+                ("OpenStdin", Keep::All),
+                ("Labels", Keep::Keys(&READ_BACK)),
+            ]),
+        ),
+        (
+            "NetworkSettings",
+            Keep::Fields(&[
+                ("Ports", Keep::All),
+                (
+                    "Networks",
+                    Keep::Each(&Keep::Keys(&["IPAddress", "GlobalIPv6Address"])),
+                ),
+            ]),
+        ),
+    ]),
+    kept_max: INSPECT_MAX,
+    read_max: usize::MAX,
+    what: "the Docker Engine's description of the container",
+};
+
+/// An image.
+pub(super) static IMAGE: Answer = Answer {
+    keep: &Keep::Fields(&[
+        ("Id", Keep::All),
+        ("RepoTags", Keep::All),
+        ("RepoDigests", Keep::All),
+        ("Size", Keep::All),
+        ("Config", Keep::Keys(&["User"])),
+        ("RootFS", Keep::All),
+    ]),
+    kept_max: INSPECT_MAX,
+    read_max: IMAGE_MAX,
+    what: "the configuration of the image, with its labels and variables,",
+};
+
+impl Answer {
+    fn too_large(&self, max: usize) -> EngineError {
+        EngineError::TooLarge {
+            what: self.what,
+            max,
+        }
+    }
+}
+
+impl BollardEngine {
+    /// Sends a request, and decodes the needed parts of the answer.
+    pub(super) async fn fetch<T: DeserializeOwned>(
+        &self,
+        operation: Operation,
+        target: &str,
+        path: String,
+        answer: &Answer,
+    ) -> Result<T> {
+        let work = async {
+            let request: Request<Full<Bytes>> = Request::get(path).body(Full::default())?;
+            let response = self.transport.send(request).await?;
+            if response.status() != StatusCode::OK {
+                return Err(Error::DockerResponseServerError {
+                    status_code: response.status().as_u16(),
+                    message: error_text(response).await,
+                });
+            }
+            let mut body = response.into_body();
+            let mut pruner = Pruner::new(answer.keep, answer.kept_max);
+            let mut left = answer.read_max;
+            while let Some(frame) = body.frame().await {
+                let Ok(data) = frame?.into_data() else {
+                    continue;
+                };
+                let Some(rest) = left.checked_sub(data.len()) else {
+                    return Ok(Err(answer.too_large(answer.read_max)));
+                };
+                left = rest;
+                if let Err(TooMuch) = pruner.push(&data) {
+                    return Ok(Err(answer.too_large(answer.kept_max)));
+                }
+            }
+            Ok(Ok(serde_json::from_slice(&pruner.into_kept())?))
+        };
+        self.call(operation, target, READ_DEADLINE, work).await?
+    }
+}
+
+/// The path of a list of containers with these filters.
+pub(super) fn containers_path(all: bool, filters: &[(&str, String)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("all", if all { "1" } else { "0" });
+    if !filters.is_empty() {
+        let filters = filters.iter().map(|(name, value)| (*name, json!([value])));
+        let filters: serde_json::Map<_, _> = filters.map(|(n, v)| (n.to_owned(), v)).collect();
+        query.append_pair("filters", &json!(filters).to_string());
+    }
+    format!("/containers/json?{}", query.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::engine::Engine;
+    use mirrorlet_core::api::keys;
+
+    /// Where a label of 20 MiB stands in an answer.
+    const LARGE: &str = "LARGE";
+    /// Pieces of 64 KiB in it.
+    const PIECES: usize = 320;
+
+    /// An Engine that gives these answers to requests whose target ends so.
+    fn scripted(answers: Vec<(&'static str, String)>) -> (tempfile::TempDir, BollardEngine) {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream, answers.clone()));
+            }
+        });
+        let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+        (directory, engine)
+    }
+
+    async fn answer(mut stream: UnixStream, answers: Vec<(&'static str, String)>) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        let target = head.split(' ').nth(1).unwrap();
+        let version = (
+            "/version",
+            r#"{"Version":"t","ApiVersion":"1.41"}"#.to_owned(),
+        );
+        let mut all = answers.iter().chain([&version]);
+        let (_, body) = all.find(|(end, _)| target.ends_with(end)).expect(target);
+        let filler = "x".repeat(64 << 10);
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+        // Who has read enough closes its end.
+        if stream.write_all(head.as_bytes()).await.is_err() {
+            return;
+        }
+        for (index, part) in body.split(LARGE).enumerate() {
+            for _ in 0..if index > 0 { PIECES } else { 0 } {
+                if stream.write_all(filler.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+            if stream.write_all(part.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn labels() -> serde_json::Value {
+        json!({keys::OWNER: "me", keys::POD_UID: "u", "of.image": LARGE})
+    }
+
+    #[tokio::test]
+    async fn labels_of_images_cost_no_memory_in_lists_and_inspects() {
+        let container = |id: &str| {
+            json!({
+                "Id": id, "Names": ["/n"], "ImageID": "i", "State": "running", "Labels": labels(),
+                "Ports": [{"PublicPort": 80, "PrivatePort": 80, "Type": "tcp"}],
+                "Mounts": [{"Type": "image", "Name": "m"}],
+            })
+        };
+        let image = json!({
+            "Id": "i", "ParentId": "", "RepoTags": ["a:1"], "RepoDigests": null, "Created": 1,
+            "Size": 2, "SharedSize": -1, "Containers": -1, "Labels": labels(),
+        });
+        let list = json!([container("1"), container("2"), container("3")]).to_string();
+        let inspect = json!({
+            "Id": "1", "State": {"Running": true, "Status": "running"},
+            "Config": {"Tty": true, "Env": [LARGE], "Labels": labels()},
+            "HostConfig": {"NetworkMode": "host", "OomScoreAdj": -998, "Binds": [LARGE]},
+            "NetworkSettings": {"Networks": {"n": {"IPAddress": "10.0.0.1", "Aliases": [LARGE]}}},
+        });
+        let (_directory, engine) = scripted(vec![
+            (
+                "/containers/json?all=1&filters=%7B%22label%22%3A%5B%22mirrorlet.dev%2Fowner%3Dme%22%5D%7D",
+                list.clone(),
+            ),
+            (
+                "/containers/json?all=0&filters=%7B%22publish%22%3A%5B%2280%22%5D%7D",
+                list.clone(),
+            ),
+            ("/containers/json?all=1", list),
+            ("/containers/1/json", inspect.to_string()),
+            ("/images/json?digests=1&all=1", json!([image]).to_string()),
+        ]);
+        let is_ours = |labels: &std::collections::HashMap<String, String>| {
+            labels.len() == 2 && labels[keys::POD_UID] == "u"
+        };
+        for listed in [
+            engine.list_containers("me").await.unwrap(),
+            engine.list_publishers(80).await.unwrap(),
+        ] {
+            let ids: Vec<_> = listed.iter().filter_map(|c| c.id.as_deref()).collect();
+            // tenants H3
+            assert_eq!(ids, ["1", "2", "3"]);
+            assert!(
+                listed
+                    .iter()
+                    .all(|c| c.labels.as_ref().is_some_and(is_ours))
+            );
+        }
+        let used = engine.images_in_use().await.unwrap();
+        assert_eq!(used.into_iter().collect::<Vec<_>>(), ["i", "m"]);
+        let images = engine.list_images(true).await.unwrap();
+        assert_eq!(images[0].repo_tags, ["a:1"]);
+        assert!(images[0].labels.is_empty());
+        let found = engine.inspect_container("1").await.unwrap();
+        let config = found.config.unwrap();
+        assert_eq!((config.tty, config.env), (Some(true), None));
+        assert!(is_ours(&config.labels.unwrap()));
+        assert_eq!(found.host_config.unwrap().oom_score_adj, Some(-998));
+        let networks = found.network_settings.unwrap().networks.unwrap();
+        assert_eq!(networks["n"].ip_address.as_deref(), Some("10.0.0.1"));
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_too_large_is_an_error_of_its_own() {
+        let image = |label: &str| {
+            json!({"Id": "i", "Config": {"User": "7", "Labels": {"l": label}}}).to_string()
+        };
+        let (_directory, engine) = scripted(vec![
+            ("/images/large:1/json", image(LARGE)),
+            ("/images/small:1/json", image("s")),
+        ]);
+        let error = engine.inspect_image("large:1").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the configuration of the image, with its labels and variables, is larger than 2 MiB"
+        );
+        let small = engine.inspect_image("small:1").await.unwrap();
+        assert_eq!(small.config.unwrap().user.as_deref(), Some("7"));
+    }
+}
