@@ -28,6 +28,10 @@ const NETWORK_POD: &str = "pod";
 /// Annotation that `kubectl apply` keeps a whole manifest in: large, and never asked for.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// Most bytes of a preStop hook, or of the ports that it may name, in a label. Lists and events carry
+/// all labels, and the agent remembers them, for every container there is.
+const HOOK_LABEL_MAX: usize = 16 << 10;
+
 /// The labels that are read back. A user's pod labels and annotations can't set them, nor the one that
 /// we never set.
 pub(crate) const READ_BACK: [&str; 21] = [
@@ -151,9 +155,11 @@ impl HookLabels {
     }
 }
 
-/// A value as a label holds it: empty for none.
+/// A value as a label holds it: empty for none, and for one that is too long. Such a hook runs only
+/// while the pod's manifest is known.
 fn json<T: serde::Serialize>(value: Option<&T>) -> String {
     let written = value.and_then(|value| serde_json::to_string(value).ok());
+    let written = written.filter(|text| text.len() <= HOOK_LABEL_MAX);
     written.unwrap_or_default()
 }
 

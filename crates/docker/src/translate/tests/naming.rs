@@ -143,6 +143,23 @@ fn what_is_created_is_read_back() {
 }
 
 #[test]
+fn a_long_hook_is_in_no_label() {
+    for (length, is_kept) in [(10 << 10, true), (17 << 10, false)] {
+        let command = json!(["sh", "-c", "x".repeat(length)]);
+        let hook = json!({"lifecycle": {"preStop": {"exec": {"command": command}}}});
+        let request = container_of(&one(&hook, &json!({}))).unwrap();
+        let labels = request.body.labels.as_ref().unwrap();
+        assert_eq!(!labels[keys::PRE_STOP_HANDLER].is_empty(), is_kept);
+        let kind = ours(OWNER, &request).unwrap().kind;
+        let Kind::Container { hooks, .. } = kind else {
+            panic!("{kind:?}");
+        };
+        let lifecycle = hooks.container("c").lifecycle;
+        assert_eq!(lifecycle.unwrap().pre_stop.is_some(), is_kept);
+    }
+}
+
+#[test]
 fn the_path_of_a_termination_message_is_the_one_that_the_engine_reports() {
     for (written, clean) in [
         ("/tmp//msg", "/tmp/msg"),
