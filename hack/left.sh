@@ -3,6 +3,8 @@
 #
 #   hack/left.sh before FILE   writes down what there is
 #   hack/left.sh after FILE    names what is there besides; exit 1 if there is anything
+#   hack/left.sh sweep         removes what tests left that were cut off together with their reaper, as when
+#                              the machine went down: directories, mounts, containers and volumes
 #
 # Looked at: containers, networks, volumes and images of the Engine of DOCKER_HOST; mounts, network
 # namespaces and interfaces, addresses on lo; processes of clusters, Engines and agents; directories
@@ -16,7 +18,10 @@ export PATH="$PATH:/usr/sbin:/sbin"
 # Longest wait for the reapers of the test programs, which work after these have ended.
 REAPERS_SECONDS=120
 
-[ "$#" = 2 ] || die "usage: hack/left.sh before|after FILE"
+case "$#${1-}" in
+2before | 2after | 1sweep) ;;
+*) die "usage: hack/left.sh before|after FILE, or hack/left.sh sweep" ;;
+esac
 
 reapers_ended() { ! pgrep -f 'mirrorlet-reaper$' >/dev/null; }
 
@@ -36,7 +41,32 @@ there_is() {
     find "${TMPDIR:-/tmp}" -mindepth 1 -maxdepth 1 -name 'mirrorlet-*' -printf 'directory %p\n'
 }
 
+# Removes the directory of a bed, and what its agents have on the Engine.
+sweep() {
+    local bed="$1" owner ids volumes mount
+    if [ -s "$bed/owner" ]; then
+        owner="label=mirrorlet.dev/owner=$(cat "$bed/owner")"
+        mapfile -t ids < <(docker ps --all --quiet --filter "$owner")
+        [ "${#ids[@]}" = 0 ] || docker rm --force --volumes "${ids[@]}" >/dev/null
+        mapfile -t volumes < <(docker volume ls --quiet --filter "$owner")
+        [ "${#volumes[@]}" = 0 ] || docker volume rm "${volumes[@]}" >/dev/null
+    fi
+    # The last mount is unmounted first.
+    awk -v bed="$bed/" 'index($2, bed) == 1 { print $2 }' /proc/self/mounts | tac | while read -r mount; do
+        umount --lazy "$mount"
+    done
+    rm -rf --one-file-system "$bed"
+}
+
 case "$1" in
+sweep)
+    # Each test program has one while it runs, in whatever clone.
+    ! reapers_ended || find "${TMPDIR:-/tmp}" -mindepth 1 -maxdepth 1 -type d -name 'mirrorlet-test-*' -print0 \
+        | while read -r -d '' bed; do
+            say "removing what a test left that was cut off: $bed"
+            sweep "$bed"
+        done
+    ;;
 before)
     there_is | sort >"$2"
     ;;
@@ -49,5 +79,4 @@ after)
         exit 1
     fi
     ;;
-*) die "usage: hack/left.sh before|after FILE" ;;
 esac

@@ -16,6 +16,7 @@ before="$(mktemp)"
 FAILURES="$(mktemp)"
 FLAKY="$(mktemp)"
 export FAILURES FLAKY
+hack/left.sh sweep
 hack/left.sh before "$before"
 watch=""
 finish() {

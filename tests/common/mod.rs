@@ -561,6 +561,13 @@ pub fn unmount_all(root: &Path) {
     }
 }
 
+/// A line for each pod that says why it isn't as it should be.
+fn explained(report: &StatusReport) -> Vec<String> {
+    let pods = report.pods.iter().filter(|pod| !pod.message.is_empty());
+    pods.map(|pod| format!("{}: {}: {}", pod.name, pod.status, pod.message))
+        .collect()
+}
+
 /// The life of an agent: the test ends it, or the bed when the test doesn't.
 struct Life {
     agent: Mutex<Option<Agent>>,
@@ -644,8 +651,9 @@ impl TestAgent {
             }
             assert!(
                 Instant::now() < end,
-                "waited in vain for: {what}\n{}",
-                serde_json::to_string_pretty(&report).unwrap()
+                "{}\nwaited in vain for: {what}\n{}",
+                serde_json::to_string_pretty(&report).unwrap(),
+                explained(&report).join("\n")
             );
             // A change is news; the pause covers what the report derives from elsewhere.
             let _ = tokio::time::timeout(Duration::from_millis(200), changed.changed()).await;

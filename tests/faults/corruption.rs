@@ -138,6 +138,10 @@ fn examples(bed: &Bed) -> Vec<Example> {
             "        failureThreshold:",
             "        timeoutSeconds: 240\n        failureThreshold:",
         );
+        // Their claims are volumes of the Engine, which a person who tries the examples has, too.
+        let own =
+            |text: String, name: &str| text.replace(name, &format!("{name}{}", std::process::id()));
+        let good = ["counted", "orders", "stock"].into_iter().fold(good, own);
         let good = good.into_bytes();
         let path = bed.manifest(&path.file_name().unwrap().to_string_lossy());
         examples.push(Example { path, good });
