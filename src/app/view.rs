@@ -44,6 +44,7 @@ use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Tim
 use mirrorlet_core::desired::SourceState;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
+use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::merge::{Merged, merge_sources};
 use mirrorlet_core::node::{NodeEdits, NodeFacts};
@@ -331,11 +332,14 @@ impl AgentView for View {
 
     fn top(&self) -> BoxStream<'static, Result<TopReport, ViewError>> {
         let (board, samples) = (self.board.clone(), Arc::clone(&self.stats).samples());
+        let merged = self.merged.clone();
         let told = samples.map(move |sample| {
             let reading = sample.map_err(|error| ViewError::Failed(error.to_string()))?;
             let views = board.all().into_iter();
             let pods = views.filter_map(|view| Some((view.uid, view.pod?)));
-            Ok(top(&reading, &pods.collect()))
+            let wanted = &merged.get().pods;
+            let serves = |uid: &PodUid| wanted.contains_key(uid);
+            Ok(top(&reading, &pods.collect(), serves))
         });
         told.boxed()
     }
@@ -372,6 +376,10 @@ impl AgentView for View {
 
     async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError> {
         self.obey(order).await
+    }
+
+    async fn forget_job_pod(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
+        self.forget(job, pod).await
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeReport>, ViewError> {

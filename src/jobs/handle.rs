@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::store::cell::Reader;
+use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::{CronJobReport, JobReport};
 use mirrorlet_core::job::{JobName, Known};
 
@@ -22,6 +23,8 @@ pub(super) enum Order {
     Restart(JobName),
     /// A run of a CronJob begins now.
     Run(JobName),
+    /// What is left of a pod of a Job that is over is removed.
+    Forget(JobName, PodUid),
 }
 
 /// The answer to an order: the Job that runs.
@@ -97,6 +100,15 @@ impl JobHandle {
     /// There is no such CronJob, its ledger can't be read or written, or the agent is too busy.
     pub async fn run(&self, cron_job: JobName) -> Answer {
         self.order(Order::Run(cron_job)).await
+    }
+
+    /// Has what is left of a pod of a Job removed; what it counted for stays. One that is not over, or
+    /// not there, is left as it is. Returns once the disk says so.
+    ///
+    /// # Errors
+    /// There is no such Job, its ledger can't be written, or the agent is too busy.
+    pub async fn forget(&self, job: JobName, pod: PodUid) -> Answer {
+        self.order(Order::Forget(job, pod)).await
     }
 
     async fn order(&self, order: Order) -> Answer {

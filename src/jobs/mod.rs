@@ -6,6 +6,7 @@
 //! that is over removed, only once the disk has the ledger that says so: an agent that is killed at
 //! any moment goes on where the ledger is.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -170,7 +171,8 @@ impl Jobs {
                 merged.conflicts.push(problem);
                 continue;
             } else {
-                self.decide(job, self.store.get(&job.name), at)
+                let ledger = with_orders(self.store.get(&job.name), &job.name, orders);
+                self.decide(job, ledger.as_deref(), at)
             };
             decided.insert(job.name.clone(), decision);
         }
@@ -196,7 +198,7 @@ impl Jobs {
                 tell::notes(&self.options.telemetry, &wanted.job, decision);
             }
         }
-        answer_restarts(orders, wanted, &failed);
+        answer(orders, wanted, &failed);
         let waits = decided.values().filter_map(|decision| decision.look_again);
         self.look_in(waits.min());
         if !failed.is_empty() {
@@ -353,14 +355,31 @@ fn take_out(merged: &mut Merged) -> Documents {
     documents
 }
 
+/// The ledger of a Job without the pods that a person wants to be forgotten.
+fn with_orders<'a>(
+    ledger: Option<&'a Ledger>,
+    job: &JobName,
+    orders: &Orders,
+) -> Option<Cow<'a, Ledger>> {
+    let mut ledger = Cow::Borrowed(ledger?);
+    for order in orders.keys() {
+        if let Order::Forget(of, uid) = order
+            && of == job
+        {
+            ledger.to_mut().forget(job, uid);
+        }
+    }
+    Some(ledger)
+}
+
 /// Answers orders by what could be written.
-fn answer_restarts(
+fn answer(
     orders: &mut Orders,
     wanted: &BTreeMap<JobName, Wanted>,
     failed: &BTreeMap<JobName, String>,
 ) {
     for (order, senders) in std::mem::take(orders) {
-        let Order::Restart(name) = order else {
+        let (Order::Restart(name) | Order::Forget(name, _)) = order else {
             continue;
         };
         let answer = match failed.get(&name) {

@@ -14,31 +14,29 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::store::board::{Board, PodView};
-use crate::store::cell::{Reader, Writer, cell};
-use crate::store::node_edits::NodeEditsHandle;
-use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
+use crate::store::board::PodView;
+use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
-    Settings, Turn, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
+    Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy, Settings, Turn,
+    View, beside_pod, decide,
 };
-use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::occurrences;
-use mirrorlet_runtime::objects::ManifestObjects;
-use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
+use mirrorlet_runtime::{ServingPods, SyncError};
 
 mod commands;
 mod gone;
 mod groups;
 mod handle;
 mod kept;
+mod options;
 mod order;
 mod plan;
+mod ports;
 mod prepare;
 mod tell;
 mod turns;
@@ -48,6 +46,8 @@ use handle::{Answering, Request};
 pub use handle::{CommandError, Histories, RolloutHandle, Whom};
 use kept::HistoryStore;
 use mirrorlet_core::small::SmallCollect;
+pub use options::RolloutOptions;
+use ports::{Ports, waits_for_port};
 use prepare::Preparations;
 use turns::Queues;
 
@@ -56,8 +56,6 @@ use turns::Queues;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How often a revision that the node doesn't admit is asked for again.
 const ADMIT_PERIOD: Duration = Duration::from_secs(10);
-/// Longest time for leading host ports to other versions: a few reads of the Engine.
-const SERVE_DEADLINE: Duration = Duration::from_secs(20);
 /// Pause after that has failed.
 const SERVE_RETRY: Duration = Duration::from_secs(5);
 /// Pause after histories could not be written.
@@ -68,68 +66,6 @@ const KEEP_RETRY: Duration = Duration::from_secs(30);
 const UNSCHEDULABLE: &str = "0/1 nodes are available: 1 node(s) were unschedulable.";
 /// Reason of the note that host ports could not be handed over.
 const HAND_OVER_FAILED: &str = "HandOverFailed";
-
-/// The parts of the agent that rollouts need.
-pub struct RolloutOptions {
-    /// Prepares pods.
-    pub runtime: Arc<dyn Runtime>,
-    /// Gets the data of the objects that are a part of versions.
-    pub objects: Arc<ManifestObjects>,
-    /// A text that only this machine knows, for the UIDs of pods with their objects.
-    pub salt: String,
-    /// The workers' states of pods.
-    pub board: Board,
-    /// The node as admission sees it.
-    pub node: Reader<AdmitNode>,
-    /// Whether a failed revision is replaced by the last healthy one.
-    pub restore: bool,
-    /// What a person changed of the Node: on a cordoned one no new pod of the API is started.
-    pub node_edits: NodeEditsHandle,
-    /// Tells image collection which images have to stay: those of versions that may be started.
-    pub needed_images: watch::Sender<BTreeSet<String>>,
-    /// Where occurrences are told.
-    pub telemetry: Telemetry,
-    /// Returns the present time.
-    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-}
-
-impl RolloutOptions {
-    /// Why the node wouldn't take a revision in the place of the one that runs, or beside it.
-    fn refused(&self, revision: &Pod, running: Option<&Pod>, before: &Merged) -> Option<Cause> {
-        let name = FullName::of(revision);
-        let others = before
-            .pods
-            .values()
-            .filter(|pod| pod.is_api() || pod.full_name() != name);
-        let mut others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
-        if let Some(running) = running.filter(|_| is_beside(revision)) {
-            if let Some(cause) = beside_refused(running, revision, &Settings::of(revision)) {
-                return Some(cause);
-            }
-            others.push(without_host_ports(running));
-        }
-        let verdict = admit(&AdmitInput {
-            pod: revision,
-            others: &others,
-            node: &self.node.get(),
-        });
-        match verdict {
-            Verdict::Admitted { .. } => None,
-            Verdict::Refused(failure) => {
-                Some(Cause::new(failure.reason, failure.message).of_field(failure.field))
-            }
-        }
-    }
-
-    async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
-        let serving = self.runtime.serve_host_ports(pods);
-        let served = tokio::time::timeout(SERVE_DEADLINE, serving).await;
-        served.unwrap_or_else(|_| {
-            let words = format!("no answer within {} s", SERVE_DEADLINE.as_secs());
-            Err(SyncError::new(SyncErrorReason::RuntimeUnavailable, words))
-        })
-    }
-}
 
 /// The rollouts of all static pods.
 pub struct Rollouts {
@@ -152,6 +88,8 @@ pub struct Rollouts {
     not_served: Option<String>,
     /// The pods of `StatefulSet`s that wait for their turn.
     queues: Queues,
+    /// What those wait for that wait for host ports.
+    ports: Ports,
 }
 
 impl Rollouts {
@@ -178,6 +116,7 @@ impl Rollouts {
             switched: false,
             not_served: None,
             queues: Queues::default(),
+            ports: Ports::default(),
             options,
         };
         (rollouts, handle)
@@ -195,7 +134,8 @@ impl Rollouts {
                 .values_mut()
                 .for_each(|history| history.uncordon(now));
         }
-        if merged.objects != before.objects {
+        let may_be_free = self.ports.may_be_free(&self.phases, &self.options.board);
+        if may_be_free || merged.objects != before.objects {
             self.preparations.try_again();
         }
         self.take_turns(merged, listed, now);
@@ -206,10 +146,12 @@ impl Rollouts {
             .filter(is_static)
             .map(|pod| (pod.full_name(), pod.clone()))
             .collect_map();
+        self.ports.want(&wanted);
         if merged.delivered.manifests {
             self.forget_missing(&wanted, now);
         }
         let turns = self.turns(&wanted, listed, now);
+        let mut has_switched = false;
         for (name, newest) in wanted {
             let turn = turns.get(&name);
             let is_new = self.is_new(&name, &newest, listed);
@@ -222,7 +164,7 @@ impl Rollouts {
             }
             let pod = decision.pod(&newest);
             self.tell(&name, &newest, &decision);
-            self.switched |= decision
+            has_switched |= decision
                 .change
                 .is_some_and(|change| change != Change::Succeeded);
             if let Some(beside) = decision.beside(&newest) {
@@ -240,19 +182,24 @@ impl Rollouts {
             merged.pods.remove(&newest.uid());
             merged.pods.insert(pod.uid(), pod);
         }
-        let needed: BTreeSet<String> = self
-            .histories
-            .values()
-            .flat_map(History::needed_images)
-            .collect_set();
+        self.switched |= has_switched;
+        if self.ports.have_news(has_switched, &self.phases) {
+            self.look_in(Duration::ZERO);
+        }
+        self.tell_needed_images();
+        self.serve(before).await;
+        // Before the merged set is: who reads both finds the history no older.
+        self.published.publish(self.histories.clone());
+    }
+
+    fn tell_needed_images(&self) {
+        let needed = self.histories.values().flat_map(History::needed_images);
+        let needed: BTreeSet<String> = needed.collect_set();
         self.options.needed_images.send_if_modified(|known| {
             let changed = *known != needed;
             *known = needed;
             changed
         });
-        self.serve(before).await;
-        // Before the merged set is: who reads both finds the history no older.
-        self.published.publish(self.histories.clone());
     }
 
     /// Leads the host ports of a pod to the version that was judged beside another. Where that
@@ -372,7 +319,7 @@ impl Rollouts {
                 match self.options.refused(&target, Some(&running.pod), before) {
                     Some(cause) => {
                         self.look_in(ADMIT_PERIOD);
-                        Preparation::Failed(cause)
+                        Preparation::Failed(self.ports.with_circle(cause, name, before))
                     }
                     None => self.preparations.of(name, &target, &running.pod),
                 }
@@ -436,7 +383,7 @@ impl Rollouts {
             matches!(
                 phase,
                 Phase::Judging | Phase::Preparing | Phase::Waiting(_) | Phase::Failed(_)
-            )
+            ) || waits_for_port(phase)
         };
         let watched = self.phases.values().any(open)
             || self.histories.values().any(History::is_open)

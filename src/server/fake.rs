@@ -19,6 +19,7 @@ use mirrorlet_core::api::report::{
 };
 use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::events::Happening;
+use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::rollout::Command;
@@ -488,6 +489,10 @@ impl AgentView for FakeView {
 
     fn config(&self) -> serde_json::Value {
         serde_json::json!([{"key": "root"}])
+    }
+
+    async fn forget_job_pod(&self, _job: JobName, _pod: &PodUid) -> Result<(), ViewError> {
+        Ok(())
     }
 
     fn shorten_grace(&self, _uid: &PodUid, _grace: std::time::Duration) {}

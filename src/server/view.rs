@@ -17,6 +17,7 @@ use mirrorlet_core::api::report::{
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, core, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::events::Happening;
+use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::objects::claims::Bindings;
@@ -296,6 +297,12 @@ pub trait AgentView: Send + Sync + 'static {
     /// # Errors
     /// There is no such static pod or container, an image can't be pulled, or it is refused.
     async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError>;
+
+    /// Has what is left of a pod of a Job that is over removed. What it counted for stays.
+    ///
+    /// # Errors
+    /// The Job is not there any more, or its state can't be written.
+    async fn forget_job_pod(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError>;
 
     /// The volumes of claims.
     ///

@@ -342,3 +342,53 @@ async fn what_an_agent_left_is_cleaned_up() {
     // rollouts S5
     assert_eq!(nothing, Left::default());
 }
+
+/// Two pods of one file, with these host ports.
+fn two(a: u16, b: u16) -> String {
+    let one = |name: &str, port: u16| {
+        web(name, port, "Recreate").replace("  name: web\n", &format!("  name: {name}\n"))
+    };
+    format!("{}---\n{}", one("a", a), one("b", b))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_port_goes_from_pod_to_pod_and_a_circle_is_named() {
+    let (bed, ports) = (Bed::new(), [free_port(), free_port(), free_port()]);
+    let agent = bed.agent().await;
+    let says = |port: u16| ask((Ipv4Addr::LOCALHOST, port).into()).ok();
+    let until = |port: u16, name: &'static str| async move {
+        crate::common::eventually(&format!("{port} to say {name}"), || {
+            says(port).filter(|body| body == name)
+        })
+        .await;
+    };
+    let [first, second, third] = ports;
+    bed.write("two.yaml", &two(first, second));
+    until(first, "a").await;
+    until(second, "b").await;
+    // In one save.
+    bed.write("two.yaml", &two(third, first));
+    until(third, "a").await;
+    // rollouts 31
+    until(first, "b").await;
+    bed.until_healthy(2).await;
+    // Each waits for the other.
+    let before = bed.running();
+    bed.write("two.yaml", &two(first, third));
+    for name in ["a", "b"] {
+        let named = |pod: &PodReport| {
+            let problems = pod.problems.iter();
+            let mut circles = problems.filter(|p| p.message.contains("waits in turn"));
+            pod.held && circles.any(|p| p.message.contains("give one of them a free port"))
+        };
+        // rollouts 31
+        agent.until_pod(name, named).await;
+    }
+    assert_eq!(bed.running(), before);
+    // As it says.
+    bed.write("two.yaml", &two(second, third));
+    until(second, "a").await;
+    until(third, "b").await;
+    bed.write("two.yaml", &two(first, third));
+    until(first, "a").await;
+}

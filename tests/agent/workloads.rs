@@ -212,7 +212,7 @@ async fn a_version_that_fails_at_the_second_of_three_pods_is_run_by_none() {
             .values()
             .all(|id| !running.values().any(|old| old == id))
     );
-    bed.write("web.yaml", &three("third", Some("web-1"), 1));
+    bed.write("web.yaml", &three("third", Some("web-1"), 5));
     let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
     // workloads 13
     assert_eq!(code, Some(1), "{text}");

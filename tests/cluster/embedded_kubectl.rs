@@ -184,6 +184,14 @@ async fn a_cordoned_node_has_new_pods_wait_and_is_drained() {
     let ready = ["wait", "--for=condition=Ready", "--timeout=60s"];
     alone.kubectl(&[&ready[..], &["pod/bare"]].concat());
     alone.agent.until_running("static").await;
+    let image = format!("--image={IMAGE}");
+    alone.kubectl(&["create", "job", "done", &image, "--", "true"]);
+    alone.kubectl(&[
+        "wait",
+        "--for=condition=Complete",
+        "--timeout=60s",
+        "job/done",
+    ]);
     alone.kubectl(&["label", "node", "box", "disk=fast"]);
     let refused = alone.kubectl_fails(&["taint", "node", "box", "a=b:NoSchedule"]);
     assert!(refused.contains("kubectl cordon"), "{refused}");
@@ -208,6 +216,10 @@ async fn a_cordoned_node_has_new_pods_wait_and_is_drained() {
     let described = alone.kubectl(&["describe", "pod", "late"]);
     assert!(described.contains("FailedScheduling"), "{described}");
     alone.kubectl_fails(&["get", "pod", "bare"]);
+    // The pod of a Job that is done goes, what it has done stays.
+    alone.kubectl_fails(&["get", "pod", "done-0"]);
+    // embedded 55
+    assert_eq!(alone.object(&["job", "done"])["status"]["succeeded"], 1);
 
     // An agent that is started anew still waits.
     let Box { bed, agent } = alone;

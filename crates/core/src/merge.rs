@@ -61,6 +61,8 @@ pub struct Merged {
     pub sets: BTreeMap<WorkloadKey, Arc<StatefulSet>>,
     /// The pods of `StatefulSet`s whose turn to start or to stop has not come.
     pub waits: BTreeMap<FullName, Waiting>,
+    /// Why a pod of a workload doesn't run that has the full name or UID of another: of several the first.
+    pub clashes: BTreeMap<WorkloadKey, String>,
     /// The bindings of claims.
     pub bindings: Bindings,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID, for each
@@ -81,6 +83,21 @@ pub struct Waiting {
 }
 
 impl Merged {
+    /// Notes why a pod doesn't run: another has its name or UID.
+    fn lose(&mut self, loser: &SourcePod, field: &str, why: String, help: &str) {
+        let document = loser.origin.document;
+        let workload = WorkloadKey::of(&loser.pod).filter(|_| !loser.is_api());
+        let message = match &workload {
+            Some(key) => format!("a pod of {key} (document {document}) does not run: {why}"),
+            None => format!("document {document} is ignored: {why}"),
+        };
+        self.conflicts
+            .push(at_origin(loser, field, message).help(help));
+        if let Some(key) = workload {
+            self.clashes.entry(key).or_insert(why);
+        }
+    }
+
     /// Gives each pod what was noted on it by the merge before, or now for the first time. `given` are
     /// the pods of that merge as their sources had them: where one is the same, so is what was made
     /// of it. Returns those of this one.
@@ -195,7 +212,8 @@ pub fn merge_sources(
         if let Some(winner) = owners.get(&name)
             && !pod.is_api()
         {
-            merged.conflicts.push(same_name(pod, &name, winner));
+            let why = same_name(&name, winner);
+            merged.lose(pod, "metadata.name", why, RENAME);
             continue;
         }
         match merged.pods.entry(uid) {
@@ -206,7 +224,8 @@ pub fn merge_sources(
                 }
             }
             Entry::Occupied(winner) => {
-                merged.conflicts.push(same_uid(pod, &name, winner.get()));
+                let why = same_uid(&name, winner.get());
+                merged.lose(pod, "metadata.uid", why, COMPUTE_UID);
             }
         }
     }
@@ -364,10 +383,14 @@ impl<'a> Candidate<'a> {
     }
 }
 
-fn same_name(loser: &SourcePod, name: &FullName, winner: &Origin) -> Diagnostic {
-    let message = format!("pod {name} is already defined by {}", place(winner));
-    conflict(loser, "metadata.name", &message)
-        .help("rename one of the two pods or remove one of the manifests")
+/// Help for two pods of one name.
+const RENAME: &str = "rename one of the two pods or remove one of the manifests";
+/// Help for two pods of one UID.
+const COMPUTE_UID: &str =
+    "remove metadata.uid from one of the two manifests: a UID is computed then";
+
+fn same_name(name: &FullName, winner: &Origin) -> String {
+    format!("pod {name} is already defined by {}", place(winner))
 }
 
 fn same_workload(loser: &SourcePod, key: &WorkloadKey, winner: &Origin) -> Diagnostic {
@@ -380,23 +403,12 @@ fn same_workload(loser: &SourcePod, key: &WorkloadKey, winner: &Origin) -> Diagn
         .help("rename one of the two workloads or remove one of the documents")
 }
 
-fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnostic {
-    let message = format!(
+fn same_uid(name: &FullName, winner: &SourcePod) -> String {
+    format!(
         "pod {name} has the same UID as pod {}, defined by {}",
         winner.full_name(),
         place(&winner.origin)
-    );
-    conflict(loser, "metadata.uid", &message)
-        .help("remove metadata.uid from one of the two manifests: a UID is computed then")
-}
-
-fn conflict(loser: &SourcePod, field: &str, message: &str) -> Diagnostic {
-    let document = loser.origin.document;
-    let message = match WorkloadKey::of(&loser.pod) {
-        Some(key) => format!("a pod of {key} (document {document}) does not run: {message}"),
-        None => format!("document {document} is ignored: {message}"),
-    };
-    at_origin(loser, field, message)
+    )
 }
 
 fn at_origin(loser: &SourcePod, field: &str, message: String) -> Diagnostic {

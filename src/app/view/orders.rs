@@ -9,7 +9,7 @@ use crate::rollout::Whom;
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::Command;
@@ -94,6 +94,11 @@ impl View {
             });
         }
         answer_of(self.jobs.restart(job).await)
+    }
+
+    /// See [`AgentView::forget_job_pod`](crate::server::view::AgentView::forget_job_pod).
+    pub(super) async fn forget(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
+        answer_of(self.jobs.forget(job, pod.clone()).await).map(|_| ())
     }
 
     /// Has a run of a CronJob begin, named as `backup` or `cronjob/backup`.

@@ -34,7 +34,7 @@ impl View {
         let (mut standings, mut known) = (Vec::new(), BTreeMap::new());
         for (key, workload) in staying(&workloads) {
             let members = members(&key, &merged, &pods, &histories);
-            standings.push(report(workload, &members, &waits(&merged, &key)));
+            standings.push(standing(&key, workload, &members, &merged));
             let versions = revisions(workload, histories.values(), &members);
             known.insert(key, versions);
         }
@@ -112,11 +112,11 @@ impl View {
     ) -> Vec<WorkloadReport> {
         let histories = self.rollouts.histories();
         let workloads = self.workloads();
-        let standing = |(key, workload): (WorkloadKey, &SourceWorkload)| {
+        let reported = |(key, workload): (WorkloadKey, &SourceWorkload)| {
             let members = members(&key, merged, pods, &histories);
-            report(workload, &members, &waits(merged, &key))
+            standing(&key, workload, &members, merged)
         };
-        staying(&workloads).map(standing).collect()
+        staying(&workloads).map(reported).collect()
     }
 
     fn node(&self, merged: &Merged, before: &[NodeCondition]) -> Node {
@@ -178,6 +178,17 @@ fn staying(workloads: &[SourceWorkload]) -> impl Iterator<Item = (WorkloadKey, &
         let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
         key.kind.stays().then_some((key, workload))
     })
+}
+
+/// The state of a workload with these pods.
+fn standing(
+    key: &WorkloadKey,
+    workload: &SourceWorkload,
+    members: &[Member<'_>],
+    merged: &Merged,
+) -> WorkloadReport {
+    let clash = merged.clashes.get(key).map(String::as_str);
+    report(workload, members, &waits(merged, key), clash)
 }
 
 /// The pods of a workload that are to be there.

@@ -14,6 +14,8 @@ use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::desired::{Origin, PodSource};
+use mirrorlet_core::job::JobName;
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
@@ -131,6 +133,7 @@ impl Api {
     /// or a workload of the API replaces it.
     fn may_remove(&self, key: &Key, object: &Value) -> bool {
         let is_replaced = key.resource == &PODS && self.is_replaced(key, object);
+        let is_replaced = is_replaced || self.ended_of_job(key).is_some();
         is_replaced || garbage::is_deleted(object) || self.check_stored(key, object).is_ok()
     }
 
@@ -192,6 +195,13 @@ impl Api {
                 self.store
                     .note_deletion(meta::uid(&evicted), deletion(&object, options));
             }
+            return Ok(deletion_answer(key, &object));
+        }
+        if let Some((job, pod)) = self.ended_of_job(key) {
+            // Its Job has counted it, and it stayed for its logs alone.
+            let forgotten = self.store.view().forget_job_pod(job, &pod).await;
+            forgotten.map_err(|error| of_view(&error))?;
+            self.taken_in().await;
             return Ok(deletion_answer(key, &object));
         }
         self.check_stored(key, &object)?;
@@ -325,6 +335,21 @@ impl Api {
             origin.source == PodSource::Embedded && !self.store.is_own_file(key, &origin)
         };
         owner["apiVersion"] == "apps/v1" && self.store.origin(key).is_some_and(of_another_file)
+    }
+
+    /// The Job of a pod that is over, with the pod's UID.
+    fn ended_of_job(&self, key: &Key) -> Option<(JobName, PodUid)> {
+        if key.resource != &PODS {
+            return None;
+        }
+        let pod = self.store.view().pod_by_name(&key.namespace, &key.name)?;
+        let job = WorkloadKey::of(&pod).filter(|owner| owner.kind == WorkloadKind::Job)?;
+        let phase = pod.status.as_ref()?.phase.as_deref();
+        let name = JobName {
+            namespace: job.namespace,
+            name: job.name,
+        };
+        matches!(phase, Some("Succeeded" | "Failed")).then(|| (name, PodUid::of(&pod)))
     }
 
     /// Has a pod end with the grace that its deletion says, or its own, and be shown so.

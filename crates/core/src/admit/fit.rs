@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::Pod;
 use crate::api::quantity::Quantity;
+use crate::api::{FullName, Pod};
 use crate::observed::Role;
 use crate::resources::{CPU, MEMORY, container_requests};
 use crate::spec;
@@ -155,6 +155,24 @@ pub(super) fn host_port_taken<'a>(
         let port = wanted.iter().find(|port| collide(port, &taken))?;
         Some((*port, other))
     })
+}
+
+/// The first of `others` that has a host port which the pod wants; the pod's own versions don't count.
+#[must_use]
+pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<&'a Pod> {
+    let name = FullName::of(pod);
+    let wanted: Vec<_> = host_ports(pod).collect();
+    let has_one = |other: &&Pod| {
+        FullName::of(other) != name
+            && host_ports(other).any(|port| wanted.iter().any(|wanted| collide(wanted, &port)))
+    };
+    others.iter().map(|other| &**other).find(has_one)
+}
+
+/// Whether a pod has host ports.
+#[must_use]
+pub fn has_host_ports(pod: &Pod) -> bool {
+    host_ports(pod).next().is_some()
 }
 
 /// Protocol, number and address of a host port.

@@ -26,7 +26,7 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 
-pub use fit::pod_requests;
+pub use fit::{has_host_ports, host_port_holder, pod_requests};
 
 use fit::Shortage;
 

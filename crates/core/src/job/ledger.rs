@@ -168,6 +168,17 @@ impl Ledger {
         }
     }
 
+    /// Forgets a pod that is over and stayed for its logs; what it counted for stays. Returns whether
+    /// there was one of that UID.
+    pub fn forget(&mut self, job: &JobName, uid: &PodUid) -> bool {
+        let found = |over: &Over| self.uid(job, over.index, over.attempt) == *uid;
+        let Some(place) = self.over.iter().position(found) else {
+            return false;
+        };
+        self.over.remove(place);
+        true
+    }
+
     /// Ends a pod that was to run, without a trace.
     pub(super) fn drop(&mut self, index: u32) {
         if let Some(attempt) = self.active.remove(&index) {

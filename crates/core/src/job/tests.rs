@@ -525,3 +525,21 @@ fn a_plan_says_what_would_run_and_because_of_what() {
         assert_eq!(decision.notes.contains(&Note::Begun), begins, "{reason}");
     }
 }
+
+#[test]
+fn a_pod_that_is_over_can_be_forgotten() {
+    let mut life = Life::new("completions: 2\n  parallelism: 1");
+    assert_eq!(life.step(), "0.0");
+    let uid = life.ledger().uid(&life.job.name, 0, 0);
+    let mut ledger = life.ledger().clone();
+    assert!(!ledger.forget(&life.job.name, &uid), "it runs");
+    life.seen.insert(uid.clone(), Seen::Succeeded);
+    assert_eq!(life.step(), "1.0");
+    let mut ledger = life.ledger().clone();
+    let counted = ledger.succeeded.clone();
+    assert!(ledger.forget(&life.job.name, &uid));
+    // embedded 55
+    assert_eq!((ledger.over.len(), &ledger.succeeded), (0, &counted));
+    life.ledger = Some(ledger);
+    assert_eq!(life.step(), "1.0", "what is done is not done again");
+}

@@ -106,6 +106,22 @@ fn a_conflict_names_both_places() {
 }
 
 #[test]
+fn a_workload_whose_pod_has_the_name_of_another_is_known() {
+    let mut of_workload = file("/m/b", "web", "2");
+    Arc::make_mut(&mut of_workload.pod)
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(keys::WORKLOAD.to_owned(), "Deployment/shop".to_owned());
+    let files = vec![of_workload, file("/m/a", "web", "1")];
+    let merged = merge_sources(&sources(files, SourceState::NotSynced), &BTreeMap::new());
+    let key = WorkloadKey::of_owner("ns", "Deployment/shop").unwrap();
+    let why = "pod web_ns is already defined by /m/a document 0".to_owned();
+    // workloads 15a
+    assert_eq!(merged.clashes, [(key, why)].into());
+}
+
+#[test]
 fn one_uid_under_two_names_is_a_conflict() {
     let files = || vec![file("/m/a", "one", "x"), file("/m/b", "two", "x")];
     for (running, winner) in [(&[][..], "one_ns"), (&[("two", "x")], "two_ns")] {

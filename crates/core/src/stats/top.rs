@@ -11,10 +11,22 @@ use crate::api::{Pod, PodUid};
 use crate::resources::{CPU, MEMORY, limit, limit_in, of_pod};
 use crate::spec;
 
-/// The report of a reading; limits are those of the specs of `pods`.
+/// The report of a reading; limits are those of the specs of `pods`. Of several versions of a pod it has
+/// the one that `serves`: the others are being stopped, or not judged yet.
 #[must_use]
-pub fn top(reading: &Reading, pods: &BTreeMap<PodUid, Arc<Pod>>) -> TopReport {
+pub fn top(
+    reading: &Reading,
+    pods: &BTreeMap<PodUid, Arc<Pod>>,
+    serves: impl Fn(&PodUid) -> bool,
+) -> TopReport {
     let node = &reading.node;
+    let mut shown: BTreeMap<_, &PodReading> = BTreeMap::new();
+    for pod in &reading.pods {
+        let known = shown.entry((&pod.namespace, &pod.name)).or_insert(pod);
+        if serves(&pod.uid) {
+            *known = pod;
+        }
+    }
     TopReport {
         node: node.name.clone(),
         node_usage: UsageReport {
@@ -22,9 +34,8 @@ pub fn top(reading: &Reading, pods: &BTreeMap<PodUid, Arc<Pod>>) -> TopReport {
             memory_limit_bytes: Some(node.memory_bytes),
             ..used(&node.usage)
         },
-        pods: reading
-            .pods
-            .iter()
+        pods: shown
+            .values()
             .map(|pod| pod_usage(pod, pods.get(&pod.uid)))
             .collect(),
     }

@@ -122,12 +122,13 @@ pub struct Member<'a> {
 }
 
 /// The report of a workload that has these pods, and others that wait for their turn: `waits` says
-/// for what.
+/// for what. `clash` says why one of its pods can't run at all.
 #[must_use]
 pub fn report(
     document: &SourceWorkload,
     members: &[Member<'_>],
     waits: &[String],
+    clash: Option<&str>,
 ) -> WorkloadReport {
     let wish = Wish::of(&document.document);
     let row = Row { document, members };
@@ -146,7 +147,7 @@ pub fn report(
         conditions: Vec::new(),
     };
     let key = WorkloadKey::of_owner(&document.namespace, &document.owner);
-    let failed = row.failed();
+    let failed = row.failed().or_else(|| clash.map(str::to_owned));
     let is_paused = !members.is_empty() && members.iter().all(is_paused);
     let kind = key.as_ref().map(|key| key.kind);
     if let Some(key) = key.filter(|key| key.kind == WorkloadKind::StatefulSet) {

@@ -55,7 +55,7 @@ fn limits_are_the_specs_and_a_pods_their_sum() {
     }))
     .unwrap();
     let pods: BTreeMap<PodUid, Arc<Pod>> = [("u".into(), Arc::new(pod))].into();
-    let both = top(&reading(&["a", "b"]), &pods);
+    let both = top(&reading(&["a", "b"]), &pods, |_| true);
     assert_eq!(
         both.node_usage,
         UsageReport {
@@ -80,11 +80,26 @@ fn limits_are_the_specs_and_a_pods_their_sum() {
         pod.containers[0].usage,
         expected(1, 2, Some(1_500_000_000), limit)
     );
-    let one = top(&reading(&["a"]), &pods);
+    let one = top(&reading(&["a"]), &pods, |_| true);
     assert_eq!(
         one.pods[0].usage,
         expected(3, 4, Some(1_500_000_000), limit)
     );
-    let unknown = top(&reading(&["a"]), &BTreeMap::new());
+    let unknown = top(&reading(&["a"]), &BTreeMap::new(), |_| true);
     assert_eq!(unknown.pods[0].usage, expected(3, 4, None, None));
+}
+
+#[test]
+fn of_several_versions_of_a_pod_the_one_that_serves_is_told() {
+    let mut both = reading(&["a"]);
+    let mut newer = both.pods[0].clone();
+    newer.uid = "v".into();
+    newer.usage = usage(7, 8);
+    both.pods.push(newer);
+    for (serving, memory) in [("u", 4), ("v", 8), ("other", 4)] {
+        let told = top(&both, &BTreeMap::new(), |uid| *uid == serving.into());
+        let told: Vec<_> = told.pods.iter().map(|p| p.usage.memory_bytes).collect();
+        // embedded 56
+        assert_eq!(told, [Some(memory)], "{serving}");
+    }
 }

@@ -178,7 +178,21 @@ fn report_of(kind: &str, spec: &serde_json::Value, pods: &[Pod], waits: &[&str])
         newest: Some(pod.newest.clone()),
     });
     let waits: Vec<String> = waits.iter().map(|words| (*words).to_owned()).collect();
-    report(&document, &members.collect::<Vec<_>>(), &waits)
+    let clash = spec["clash"].as_str();
+    report(&document, &members.collect::<Vec<_>>(), &waits, clash)
+}
+
+#[test]
+fn a_pod_whose_name_is_taken_fails_its_workload() {
+    let clash = "pod db-1-box_default is already defined by /m/db-1.yaml";
+    let good = |number| pod(number, "new", "new", None, true);
+    let spec = json!({"replicas": 2, "clash": clash});
+    let told = report_of("Deployment", &spec, &[good(0)], &[]);
+    // workloads 15a
+    assert_eq!(told.progress, "ProgressDeadlineExceeded");
+    assert_eq!(told.conditions[1].message, clash);
+    let told = report_of("StatefulSet", &spec, &[good(0)], &[]);
+    assert_eq!((&*told.progress, &*told.message), ("Failed", clash));
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! The parts of the agent that rollouts need, and what they are asked.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::store::board::Board;
+use crate::store::cell::Reader;
+use crate::store::node_edits::NodeEditsHandle;
+use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
+use mirrorlet_core::api::{FullName, Pod, Timestamp};
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::rollout::{Cause, Settings, beside_refused, is_beside, without_host_ports};
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::objects::ManifestObjects;
+use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
+
+/// Longest time for leading host ports to other versions: a few reads of the Engine.
+const SERVE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The parts of the agent that rollouts need.
+pub struct RolloutOptions {
+    /// Prepares pods.
+    pub runtime: Arc<dyn Runtime>,
+    /// Gets the data of the objects that are a part of versions.
+    pub objects: Arc<ManifestObjects>,
+    /// A text that only this machine knows, for the UIDs of pods with their objects.
+    pub salt: String,
+    /// The workers' states of pods.
+    pub board: Board,
+    /// The node as admission sees it.
+    pub node: Reader<AdmitNode>,
+    /// Whether a failed revision is replaced by the last healthy one.
+    pub restore: bool,
+    /// What a person changed of the Node: on a cordoned one no new pod of the API is started.
+    pub node_edits: NodeEditsHandle,
+    /// Tells image collection which images have to stay: those of versions that may be started.
+    pub needed_images: watch::Sender<BTreeSet<String>>,
+    /// Where occurrences are told.
+    pub telemetry: Telemetry,
+    /// Returns the present time.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl RolloutOptions {
+    /// Why the node wouldn't take a revision in the place of the one that runs, or beside it.
+    pub(super) fn refused(
+        &self,
+        revision: &Pod,
+        running: Option<&Pod>,
+        before: &Merged,
+    ) -> Option<Cause> {
+        let name = FullName::of(revision);
+        let others = before
+            .pods
+            .values()
+            .filter(|pod| pod.is_api() || pod.full_name() != name);
+        let mut others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
+        if let Some(running) = running.filter(|_| is_beside(revision)) {
+            if let Some(cause) = beside_refused(running, revision, &Settings::of(revision)) {
+                return Some(cause);
+            }
+            others.push(without_host_ports(running));
+        }
+        let verdict = admit(&AdmitInput {
+            pod: revision,
+            others: &others,
+            node: &self.node.get(),
+        });
+        match verdict {
+            Verdict::Admitted { .. } => None,
+            Verdict::Refused(failure) => {
+                Some(Cause::new(failure.reason, failure.message).of_field(failure.field))
+            }
+        }
+    }
+
+    pub(super) async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
+        let serving = self.runtime.serve_host_ports(pods);
+        let served = tokio::time::timeout(SERVE_DEADLINE, serving).await;
+        served.unwrap_or_else(|_| {
+            let words = format!("no answer within {} s", SERVE_DEADLINE.as_secs());
+            Err(SyncError::new(SyncErrorReason::RuntimeUnavailable, words))
+        })
+    }
+}
