@@ -215,7 +215,7 @@ spec:
       containers:
       - name: one
         image: {IMAGE}
-        command: ["sh", "-c", "trap '{down}; sleep 0.2; {gone}; exit 0' TERM; {up}; sleep 0.2; {ready}; touch /tmp/ready; while :; do sleep 1 & wait $!; done"]
+        command: ["sh", "-c", "trap 'trap : TERM; {down}; sleep 0.2; {gone}; exit 0' TERM; {up}; sleep 0.2; {ready}; touch /tmp/ready; while :; do sleep 1 & wait $!; done"]
         readinessProbe: {{exec: {{command: [test, -e, /tmp/ready]}}, periodSeconds: 1, timeoutSeconds: 60}}
         volumeMounts: [{{name: data, mountPath: /data}}]
       volumes:
