@@ -23,7 +23,7 @@ pub(super) enum Order {
     Restart(JobName),
     /// A run of a CronJob begins now.
     Run(JobName),
-    /// What is left of a pod of a Job that is over is removed.
+    /// The remains of an ended pod of a Job are removed.
     Forget(JobName, PodUid),
 }
 

@@ -88,7 +88,7 @@ pub struct Rollouts {
     not_served: Option<String>,
     /// The pods of `StatefulSet`s that wait for their turn.
     queues: Queues,
-    /// What those wait for that wait for host ports.
+    /// The versions that are held for host ports, and the pods that have those.
     ports: Ports,
 }
 

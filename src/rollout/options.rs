@@ -34,7 +34,7 @@ pub struct RolloutOptions {
     pub node: Reader<AdmitNode>,
     /// Whether a failed revision is replaced by the last healthy one.
     pub restore: bool,
-    /// What a person changed of the Node: on a cordoned one no new pod of the API is started.
+    /// A person's changes of the Node: on a cordoned one no new pod of the API is started.
     pub node_edits: NodeEditsHandle,
     /// Tells image collection which images have to stay: those of versions that may be started.
     pub needed_images: watch::Sender<BTreeSet<String>>,

@@ -21,7 +21,15 @@ pub(super) fn waits_for_port(phase: &Phase) -> bool {
     matches!(phase, Phase::Held(cause) if is_port(cause))
 }
 
-/// What versions that wait for host ports wait for.
+/// The number of versions that are held for a port of the host.
+fn waiting(phases: &BTreeMap<FullName, Phase>) -> usize {
+    phases
+        .values()
+        .filter(|phase| waits_for_port(phase))
+        .count()
+}
+
+/// The versions that are held for host ports, and the pods that have those.
 #[derive(Default)]
 pub(super) struct Ports {
     /// The number of versions that waited.
@@ -47,10 +55,7 @@ impl Ports {
         phases: &BTreeMap<FullName, Phase>,
         board: &Board,
     ) -> bool {
-        let waiting = phases
-            .values()
-            .filter(|phase| waits_for_port(phase))
-            .count();
+        let waiting = waiting(phases);
         let holds = |view: &PodView| {
             view.observed.anything_running() && view.pod.as_deref().is_some_and(has_host_ports)
         };
@@ -69,10 +74,7 @@ impl Ports {
     /// Whether to decide again at once: another version waits now, or what runs from now on, after a switch,
     /// may not want the port that one waits for.
     pub(super) fn have_news(&self, has_switched: bool, phases: &BTreeMap<FullName, Phase>) -> bool {
-        let waiting = phases
-            .values()
-            .filter(|phase| waits_for_port(phase))
-            .count();
+        let waiting = waiting(phases);
         waiting > self.waiting || (has_switched && waiting > 0)
     }
 

@@ -476,7 +476,7 @@ async fn a_job_that_is_done_gives_back_its_volumes_and_has_new_ones_when_it_runs
     bed.fake.assert_no_violations();
 }
 
-/// What a person removes with `docker container prune`.
+/// `docker container prune` removes the dead containers of such a pod.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_has_done_its_work_does_it_again_only_for_a_person() {
     for (policy, code, phase) in [("OnFailure", 0, "Succeeded"), ("Never", 1, "Failed")] {

@@ -31,7 +31,7 @@ const INSPECT_MAX: usize = 1 << 20;
 /// Real images have some ten KiB.
 const IMAGE_MAX: usize = 2 << 20;
 
-/// What is read of an answer.
+/// The parts of an answer that are read, and their limits.
 #[derive(Debug)]
 pub(super) struct Answer {
     keep: &'static Keep,
@@ -39,7 +39,7 @@ pub(super) struct Answer {
     kept_max: usize,
     /// Most bytes read.
     read_max: usize,
-    /// What is too large beyond that.
+    /// The name of the answer in the error of one that is too large.
     what: &'static str,
 }
 

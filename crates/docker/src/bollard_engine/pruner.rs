@@ -64,7 +64,7 @@ struct Open {
     is_empty: bool,
 }
 
-/// What becomes of the value after a key.
+/// Whether the value after a key is kept.
 #[derive(Debug, Clone, Copy)]
 enum Next {
     Kept(&'static Keep),
@@ -230,7 +230,7 @@ impl Pruner {
         1
     }
 
-    /// What becomes of the member with this key.
+    /// Whether the member with this key is kept.
     fn wanted(&self) -> Next {
         let keep = self.open.last().map(|open| open.keep);
         let is = |name: &str| name.as_bytes() == self.key;
