@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use anyhow::Context as _;
 
 use mirrorlet_compose::{Content, Disk, Import, Imported, ManifestFile, Need, Options, PathKind};
 use mirrorlet_core::api::{Diagnostic, Severity};
+use mirrorlet_core::small::SmallSort as _;
 use mirrorlet_host::disk;
 
 use super::{Failure, Outcome, ambient, print};
@@ -20,6 +21,12 @@ use crate::config::args::ComposeArgs;
 
 /// Largest file that is read: the largest manifest.
 const FILE_MIB_MAX: u64 = 10;
+
+/// The argument that names standard input, as for `docker compose -f`.
+const STDIN: &str = "-";
+
+/// Name of standard input in messages. As a file it is in the current directory.
+const STDIN_FILE: &str = "<stdin>";
 
 /// The number of times that an import may ask for more: files that name files that name files.
 const ROUNDS_MAX: usize = 64;
@@ -36,13 +43,21 @@ const NAMES: [(&str, &str); 4] = [
 /// Imports a compose project.
 pub fn compose(args: &ComposeArgs) -> Outcome {
     let options = options(args)?;
-    let imported = imported(&options)?;
+    let mut disk = Disk::default();
+    if args.files.iter().any(|path| path == Path::new(STDIN)) {
+        let path = options.current_dir.join(STDIN_FILE);
+        disk.contents.insert(path, stdin());
+    }
+    let imported = imported(&options, disk)?;
     complain(&imported)?;
     if imported.has_errors() {
         return Err(Failure::Problems);
     }
     match &args.output_dir {
-        Some(dir) => write(&imported.files, dir, args.force)?,
+        Some(dir) => {
+            write(&imported, dir, args.force)?;
+            complain_of_left(&imported, dir)?;
+        }
         None => print(&joined(&imported.files))?,
     }
     if args.strict && !imported.problems.is_empty() {
@@ -55,8 +70,11 @@ fn options(args: &ComposeArgs) -> Result<Options, Failure> {
     let ambient = ambient()?;
     let absolute = |path: &PathBuf| ambient.cwd.join(path);
     let mut files = Vec::new();
-    for path in args.files.iter().map(absolute) {
-        if path.is_dir() {
+    for written in &args.files {
+        let path = absolute(written);
+        if written == Path::new(STDIN) {
+            files.push(ambient.cwd.join(STDIN_FILE));
+        } else if path.is_dir() {
             files.extend(of_directory(&path)?);
         } else if path.exists() {
             files.push(path);
@@ -90,8 +108,7 @@ fn of_directory(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Reads what the import asks for, until it has all.
-fn imported(options: &Options) -> Result<Imported, Failure> {
-    let mut found = Disk::default();
+fn imported(options: &Options, mut found: Disk) -> Result<Imported, Failure> {
     for _ in 0..ROUNDS_MAX {
         let needs = match mirrorlet_compose::import(options, &found) {
             Import::Done(imported) => return Ok(imported),
@@ -110,8 +127,23 @@ fn imported(options: &Options) -> Result<Imported, Failure> {
             }
         }
     }
-    let error = anyhow::anyhow!("the files of the project name one another too deeply");
+    let error =
+        anyhow::anyhow!("the files of the project are nested too deeply (include, extends)");
     Err(Failure::Failed(error))
+}
+
+/// The content of standard input.
+fn stdin() -> Content {
+    let max = FILE_MIB_MAX << 20;
+    let mut bytes = Vec::new();
+    // One byte more shows that it is too long.
+    match io::stdin().lock().take(max + 1).read_to_end(&mut bytes) {
+        Ok(_) if bytes.len() as u64 > max => {
+            Content::Failed(format!("it is larger than {FILE_MIB_MAX} MiB"))
+        }
+        Ok(_) => Content::Bytes(bytes),
+        Err(error) => Content::Failed(error.to_string()),
+    }
 }
 
 fn content(path: &Path) -> Content {
@@ -149,7 +181,16 @@ fn kind(path: &Path) -> PathKind {
 fn complain(imported: &Imported) -> Outcome {
     let mut text = String::new();
     for problem in &imported.problems {
-        add(&mut text, problem);
+        let word = match problem.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        add(&mut text, word, problem);
+    }
+    if !imported.has_errors() {
+        for note in &imported.notes {
+            add(&mut text, "note", note);
+        }
     }
     let documents = imported.files.iter().map(|file| file.documents).sum();
     let lost = imported
@@ -178,11 +219,7 @@ fn complain(imported: &Imported) -> Outcome {
     Ok(anstream::stderr().lock().write_all(text.as_bytes())?)
 }
 
-fn add(text: &mut String, problem: &Diagnostic) {
-    let word = match problem.severity {
-        Severity::Warning => "warning",
-        Severity::Error => "error",
-    };
+fn add(text: &mut String, word: &str, problem: &Diagnostic) {
     // Writing to a string can't fail.
     let _ = writeln!(text, "{word}: {problem}");
     if let Some(help) = &problem.help {
@@ -197,7 +234,8 @@ fn joined(files: &[ManifestFile]) -> String {
 }
 
 /// Writes the files, all or, where one is there already, none.
-fn write(files: &[ManifestFile], dir: &Path, force: bool) -> Outcome {
+fn write(imported: &Imported, dir: &Path, force: bool) -> Outcome {
+    let files = &imported.files;
     let taken = files
         .iter()
         .map(|file| dir.join(&file.name))
@@ -210,9 +248,47 @@ fn write(files: &[ManifestFile], dir: &Path, force: bool) -> Outcome {
     for file in files {
         let path = dir.join(&file.name);
         let failed = || format!("failed to write {}", path.display());
-        disk::replace(&path, file.text.as_bytes()).with_context(failed)?;
+        let text = imported.heading() + &file.text;
+        disk::replace(&path, text.as_bytes()).with_context(failed)?;
     }
     Ok(disk::sync_directory(dir)?)
+}
+
+/// Warns of the files of a directory that an earlier import has written and this one hasn't.
+fn complain_of_left(imported: &Imported, dir: &Path) -> Outcome {
+    let mut text = String::new();
+    for path in left(imported, dir)? {
+        // Writing to a string can't fail.
+        let _ = writeln!(
+            text,
+            "warning: {}: left from an earlier import; remove it if the service is gone",
+            path.display()
+        );
+    }
+    Ok(anstream::stderr().lock().write_all(text.as_bytes())?)
+}
+
+/// The files of a directory that are left from an earlier import of the project, by name.
+fn left(imported: &Imported, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = dir.join(entry.file_name());
+        let is_yaml = path.extension().is_some_and(|ending| ending == "yaml");
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|_| is_yaml) else {
+            continue;
+        };
+        // A file that can't be read is none that an import has written for this user.
+        let is_left = entry.file_type()?.is_file()
+            && disk::read_small(&path, FILE_MIB_MAX)
+                .is_ok_and(|content| imported.is_left(name, &content));
+        if is_left {
+            found.push(path);
+        }
+    }
+    found.small_sort();
+    Ok(found)
 }
 
 /// A number with its noun.

@@ -98,6 +98,19 @@ async fn a_project_is_reached_by_its_port_and_its_names() {
             "{name}"
         );
     }
+    // An edit of a config that is mounted as a file replaces the pod, as `docker compose up` does.
+    for entry in std::fs::read_dir(bed.path().join("manifests")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        if text.contains("welcome to box") {
+            std::fs::write(&path, text.replace("welcome to box", "welcome back")).unwrap();
+        }
+    }
+    eventually("the edited config to be served", || {
+        // box 14
+        (get(port, "/")? == "welcome back").then_some(())
+    })
+    .await;
     assert_eq!(
         bed.exec("web_web-0-box", "echo $COLOUR $QUOTED"),
         "green two words"

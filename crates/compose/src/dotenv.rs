@@ -2,7 +2,7 @@
 //!
 //! Upstream: `dotenv/parser.go` of compose-go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::interpolate::{Variables, Wrong, substitute};
 
@@ -14,12 +14,12 @@ pub(crate) struct BadLine {
 }
 
 /// Reads a file of variables, in order. `known` are the variables that its values may refer to, and
-/// those that a name without a value takes. The names of variables that aren't set are added to
-/// `unset`.
+/// those that a name without a value takes. Variables that aren't set are added to `unset`, by the
+/// line of the value that refers to them, from 1.
 pub(crate) fn parse(
     text: &str,
     known: &Variables,
-    unset: &mut BTreeSet<String>,
+    unset: &mut BTreeMap<usize, BTreeSet<String>>,
 ) -> Result<Vec<(String, String)>, BadLine> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut scope = known.clone();
@@ -65,7 +65,12 @@ pub(crate) fn parse(
         let value = match value {
             Value::Raw(value) => value,
             Value::Open(value) => {
-                substitute(&value, &scope, unset).map_err(|wrong| match wrong {
+                let mut missing = BTreeSet::new();
+                let found = substitute(&value, &scope, &mut missing);
+                if !missing.is_empty() {
+                    unset.insert(line, missing);
+                }
+                found.map_err(|wrong| match wrong {
                     Wrong::Required { name, .. } => bad(&format!("the variable {name} isn't set")),
                     Wrong::Invalid => bad("this is not a form of variables: write $$ for a $"),
                 })?
@@ -142,7 +147,7 @@ mod tests {
         let known: Variables = [("HOST".to_owned(), "h".to_owned())].into();
         let text = "# comment\n\nA=1\nexport B = two words # c\nC='raw $A #x'\nD=\"$A\\n${HOST}\"\nHOST\nNOT\n\
                     E=a#b\nF=\nG: yaml\nH=\"two\nlines\"\nI=${NONE:-d}$NONE\nJ=\"a\\$b\"\n";
-        let mut unset = BTreeSet::new();
+        let mut unset = BTreeMap::new();
         let found = parse(text, &known, &mut unset).unwrap();
         let found: Vec<(&str, &str)> = found.iter().map(|(n, v)| (&**n, &**v)).collect();
         assert_eq!(
@@ -161,7 +166,10 @@ mod tests {
                 ("J", "a$b"),
             ]
         );
-        assert_eq!(unset, BTreeSet::from(["NONE".to_owned()]));
+        assert_eq!(
+            unset,
+            BTreeMap::from([(14, BTreeSet::from(["NONE".to_owned()]))])
+        );
         for (text, line) in [
             ("A=1\nB C=2", 2),
             ("\nA=\"x\n\n", 2),

@@ -57,12 +57,17 @@ pub enum Import {
 /// Manifests of a project.
 #[derive(Debug)]
 pub struct Imported {
+    /// Name of the project.
+    pub project: String,
     /// The files, in the order of the project; none if there are errors.
     pub files: Vec<ManifestFile>,
     /// The number of their services.
     pub services: usize,
     /// Errors, and what isn't carried over, by file and line.
     pub problems: Vec<Diagnostic>,
+    /// Defaults that differ from those of compose. They are no problems: the files ask for nothing
+    /// that isn't carried over.
+    pub notes: Vec<Diagnostic>,
 }
 
 impl Imported {
@@ -70,6 +75,23 @@ impl Imported {
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Diagnostic::is_error)
+    }
+
+    /// The first line of each file that is written to a directory: later imports know it by that.
+    #[must_use]
+    pub fn heading(&self) -> String {
+        format!(
+            "# Written by mirrorlet import compose for the project {}.\n",
+            self.project
+        )
+    }
+
+    /// Whether a file is left from an earlier import of the project: it has the heading, and this
+    /// import has no file of its name.
+    #[must_use]
+    pub fn is_left(&self, name: &str, content: &[u8]) -> bool {
+        content.starts_with(self.heading().as_bytes())
+            && self.files.iter().all(|file| file.name != name)
     }
 }
 
@@ -98,7 +120,7 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
     if !loader.needs().is_empty() {
         return Import::Needs(loader.needs());
     }
-    let mut problems = loader.problems;
+    let (mut problems, notes) = (loader.problems, loader.notes);
     let files = files(&documents);
     problems.extend(files.iter().flat_map(refused));
     problems.small_sort_by(|one, other| {
@@ -108,9 +130,11 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
     problems.dedup();
     let has_errors = problems.iter().any(Diagnostic::is_error);
     Import::Done(Imported {
-        files: if has_errors { Vec::new() } else { files },
         services: project.services.len(),
+        project: project.name,
+        files: if has_errors { Vec::new() } else { files },
         problems,
+        notes,
     })
 }
 

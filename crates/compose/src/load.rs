@@ -3,10 +3,11 @@
 //! Upstream: `loader/loader.go`, `loader/extends.go`, `loader/include.go` of compose-go.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::{Code, Diagnostic};
 
 use crate::canonical::{self, Base};
@@ -33,6 +34,8 @@ pub(crate) struct Loader<'a> {
     disk: &'a Disk,
     needs: RefCell<BTreeSet<Need>>,
     pub(crate) problems: Vec<Diagnostic>,
+    /// Differences that are no problem of a key that is written.
+    pub(crate) notes: Vec<Diagnostic>,
     read: usize,
 }
 
@@ -59,6 +62,7 @@ impl<'a> Loader<'a> {
             disk,
             needs: RefCell::default(),
             problems: Vec::new(),
+            notes: Vec::new(),
             read: 0,
         }
     }
@@ -139,8 +143,13 @@ impl<'a> Loader<'a> {
     ) -> Option<Vec<(String, String)>> {
         let shown = self.shown(file);
         let text = self.text(file, is_required, place)?;
-        let mut unset = BTreeSet::new();
-        match dotenv::parse(&text, known, &mut unset) {
+        let mut unset = BTreeMap::new();
+        let parsed = dotenv::parse(&text, known, &mut unset);
+        for (line, names) in &unset {
+            let place = line_of(&shown, &text, *line);
+            self.problems.push(not_set(&place, names));
+        }
+        match parsed {
             Ok(values) => Some(values),
             Err(bad) => {
                 let message = format!("line {}: {}", bad.line, bad.why);
@@ -257,7 +266,7 @@ impl<'a> Loader<'a> {
         interpolate(
             &mut root,
             variables,
-            &mut |node, names| problems.borrow_mut().push(unset(node, &names)),
+            &mut |node, names| problems.borrow_mut().push(not_set(&node.place, &names)),
             &mut |node, wrong| problems.borrow_mut().push(bad_variable(node, &wrong)),
         );
         self.problems.extend(found);
@@ -438,11 +447,25 @@ impl<'a> Loader<'a> {
     }
 }
 
-fn unset(node: &Node, names: &BTreeSet<String>) -> Diagnostic {
+/// A line of a file, by its number from 1.
+fn line_of(file: &str, text: &str, line: usize) -> Place {
+    let before = text.split_inclusive('\n').take(line.saturating_sub(1));
+    let position = Position {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: 1,
+        offset: before.map(str::len).sum(),
+        length: 0,
+    };
+    Place {
+        file: Arc::from(file),
+        position: Some(position),
+    }
+}
+
+fn not_set(place: &Place, names: &BTreeSet<String>) -> Diagnostic {
     let names = names.iter().cloned().collect::<Vec<_>>().join(", ");
     let message = format!("the variable {names} isn't set and counts as empty");
-    node.place
-        .mark(Diagnostic::warning(Code::MissingObject, "", message))
+    place.mark(Diagnostic::warning(Code::MissingObject, "", message))
 }
 
 fn bad_variable(node: &Node, wrong: &Wrong) -> Diagnostic {

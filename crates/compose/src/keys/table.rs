@@ -314,7 +314,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.env_file",
         Fate::Carried,
-        "a ConfigMap and `envFrom`",
+        "a ConfigMap and `envFrom`; an edit of the ConfigMap is a rollout of the pod",
     ),
     row("services.*.env_file[].path", Fate::Carried, ""),
     row("services.*.env_file[].required", Fate::Carried, ""),
@@ -344,7 +344,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.external_links",
         Fate::Lost,
-        "containers of others have no name here: use the machine's address and a host port",
+        "containers that mirrorlet doesn't run have no name here: use the machine's address and a host port",
     ),
     row(
         "services.*.extra_hosts",
@@ -380,7 +380,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.healthcheck.test",
         Fate::Carried,
-        "`exec`; a string is run by `/bin/sh -c`",
+        "`exec`; a string is run by `/bin/sh -c`. Without it there is no probe, which is reported: the image's own `HEALTHCHECK` is not used",
     ),
     row(
         "services.*.healthcheck.timeout",
@@ -477,8 +477,8 @@ pub const KEYS: &[Key] = &[
     row("services.*.networks.*", Fate::Partly, ""),
     row(
         "services.*.networks.*.aliases",
-        Fate::Carried,
-        "a `Service` of that name",
+        Fate::Partly,
+        "a `Service` of that name; if several services of a network have the alias, it selects the pods of all",
     ),
     row(
         "services.*.networks.*.interface_name",
@@ -915,7 +915,11 @@ pub const KEYS: &[Key] = &[
         Fate::Lost,
         "a volume has mirrorlet's labels",
     ),
-    row("configs.*", Fate::Carried, "a `ConfigMap`"),
+    row(
+        "configs.*",
+        Fate::Carried,
+        "a `ConfigMap`; an edit of it is a rollout of the pods that mount it as a file",
+    ),
     row(
         "configs.*.name",
         Fate::NoEffect,

@@ -33,6 +33,7 @@ impl Build<'_, '_> {
             container.put("workingDir", dir);
         }
         self.variables(service, &mut container);
+        pod.has_fixed_data |= container.get("envFrom").is_some();
         if !pod.has_host_network() {
             let ports = self.container_ports(service);
             container.put_filled("ports", ports);

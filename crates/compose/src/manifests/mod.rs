@@ -10,12 +10,13 @@ use mirrorlet_core::api::{Code, Diagnostic};
 use crate::input::Options;
 use crate::keys;
 use crate::load::Loader;
-use crate::project::{Project, Service, is_service_name};
+use crate::project::{Project, Service};
 use crate::tree::{Node, Place};
 use crate::value::{Map, Value};
 
 mod container;
 mod groups;
+mod names;
 mod objects;
 mod pod;
 mod ports;
@@ -26,6 +27,7 @@ mod volumes;
 mod workload;
 
 use groups::Groups;
+use names::Names;
 use pod::Pod;
 
 /// A manifest, and the file that it belongs into.
@@ -75,9 +77,10 @@ pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document>
         project,
         documents: Vec::new(),
     };
+    let names = Names::of(&build, &groups);
     for service in &project.services {
         if groups.has_own_pod(&service.name) {
-            build.workload(service, &groups);
+            build.workload(service, &groups, &names);
         } else if !groups.has_own_pod(&groups.owner(&service.name)) {
             let message = "services can't share one another's network in a circle";
             let path = field(service, "network_mode");
@@ -85,9 +88,8 @@ pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document>
         }
         build.dependencies(service, &groups);
     }
-    for service in &project.services {
-        build.names(service, &groups);
-    }
+    build.names(&names, &groups);
+    build.note_restarts(&groups);
     build.claims();
     build.configs();
     build.networks();
@@ -147,106 +149,6 @@ impl Build<'_, '_> {
         });
     }
 
-    /// The names by which a service is called that its pod doesn't have by itself.
-    fn names(&mut self, service: &Service, groups: &Groups) {
-        let owner = groups.owner(&service.name);
-        let Some(owner) = self.project.service(&owner).cloned() else {
-            return;
-        };
-        if groups.is_init(&service.name) {
-            return;
-        }
-        let mut names: Vec<(String, Place, String)> = Vec::new();
-        // The pod of a Pod document has its name by itself.
-        let has_name = owner.name == service.name && self.is_pod(&owner) && replicas(&owner) == 1;
-        if !has_name {
-            names.push((service.name.clone(), service.place.clone(), String::new()));
-        } else if service.id != service.name {
-            self.renamed(service);
-        }
-        if let Some(name) = service.node.entry("container_name") {
-            let text = name.value.text().unwrap_or_default();
-            names.push((text, name.place.clone(), field(service, "container_name")));
-        }
-        let networks = service
-            .node
-            .get("networks")
-            .map(Node::entries)
-            .unwrap_or_default();
-        for network in networks {
-            for alias in network
-                .value
-                .get("aliases")
-                .map(Node::items)
-                .unwrap_or_default()
-            {
-                let path = field(service, &format!("networks.{}.aliases", network.key));
-                names.push((alias.text().unwrap_or_default(), alias.place.clone(), path));
-            }
-        }
-        for other in &self.project.services {
-            for link in other.node.get("links").map(Node::items).unwrap_or_default() {
-                let text = link.text().unwrap_or_default();
-                if let Some((target, alias)) = text.split_once(':')
-                    && target == service.name
-                {
-                    names.push((alias.to_owned(), link.place.clone(), field(other, "links")));
-                }
-            }
-        }
-        for (name, place, path) in names {
-            self.name(service, &owner, &name, &place, path);
-        }
-    }
-
-    fn renamed(&mut self, service: &Service) {
-        let why = format!("its name isn't a DNS label; it is called {}", service.id);
-        let place = service.place.clone();
-        self.lost(&place, format!("services.{}", service.name), &why, RENAME);
-    }
-
-    fn name(&mut self, service: &Service, owner: &Service, name: &str, at: &Place, path: String) {
-        let is_main = name == service.name;
-        let id = if is_main { &service.id } else { name };
-        if !is_service_name(id) {
-            let path = if path.is_empty() {
-                format!("services.{name}")
-            } else {
-                path
-            };
-            self.lost(at, path, "the name isn't a DNS label", RENAME);
-            return;
-        }
-        if is_main && service.id != service.name {
-            self.renamed(service);
-        }
-        let is_known = self
-            .documents
-            .iter()
-            .any(|document| document.kind() == "Service" && document.name() == id);
-        let is_other = !is_main && self.project.services.iter().any(|other| other.id == *id);
-        if is_known || is_other {
-            return;
-        }
-        let selector = Map::new().with("app", &*owner.id);
-        let ports = ports::service_ports(service);
-        let spec = Map::new()
-            .with("clusterIP", "None")
-            .with("publishNotReadyAddresses", true)
-            .with("selector", selector)
-            .with_some("ports", Some(ports));
-        let (id, metadata) = (id.to_owned(), self.metadata(id));
-        let file = owner.id.clone();
-        let _ = id;
-        self.add(
-            &file,
-            "v1",
-            "Service",
-            metadata,
-            Map::new().with("spec", spec),
-        );
-    }
-
     /// Networks separate services; names of manifests don't.
     fn networks(&mut self) {
         let networks = self.project.root.get("networks").cloned();
@@ -303,9 +205,6 @@ impl Build<'_, '_> {
         }
     }
 }
-
-/// The advice about a name that can't be carried over.
-const RENAME: &str = "rename it: letters a to z, digits and -, a letter first";
 
 /// The field of a service's key in messages.
 fn field(service: &Service, key: &str) -> String {

@@ -172,6 +172,7 @@ impl Build<'_, '_> {
                 let mount = mount_at(&name, &target)
                     .with("subPath", file)
                     .with("readOnly", true);
+                pod.has_fixed_data = true;
                 mounts.push(mount);
             }
         }

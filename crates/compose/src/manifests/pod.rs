@@ -21,14 +21,22 @@ const LOG_MAX_FILES: &str = "mirrorlet.dev/container-log-max-files";
 /// Annotation by which a version that fails is not undone.
 const RESTORE: &str = "mirrorlet.dev/rollout-restore";
 
+/// Annotation by which an edit of a `ConfigMap` or Secret is an edit of the pod.
+const RESTART_ON: &str = "mirrorlet.dev/restart-on";
+
 /// A pod as it is put together.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
+    /// Labels besides `app`.
+    pub(super) labels: Map,
     pub(super) annotations: Map,
     pub(super) init: Vec<Map>,
     pub(super) containers: Vec<Map>,
     pub(super) volumes: Vec<Map>,
     pub(super) has_stop_signal: bool,
+    /// Whether a container has data of a `ConfigMap` or Secret that doesn't change while it runs:
+    /// variables, or a single file mounted by its path.
+    pub(super) has_fixed_data: bool,
     /// Every other entry of the spec.
     settings: Map,
     security: Map,
@@ -37,6 +45,14 @@ pub(super) struct Pod {
 }
 
 impl Pod {
+    /// Has edits of `ConfigMap`s replace the pod if they would not reach it otherwise, as
+    /// `docker compose up` does.
+    pub(super) fn restart_on_edits(&mut self) {
+        if self.has_fixed_data && self.annotations.get(RESTART_ON).is_none() {
+            self.annotations.put(RESTART_ON, "config");
+        }
+    }
+
     /// Its spec.
     pub(super) fn spec(&self) -> Map {
         let mut security = self.security.clone();

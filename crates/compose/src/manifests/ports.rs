@@ -95,7 +95,7 @@ impl Build<'_, '_> {
                     let (first, last) = text.split_once('-').unwrap_or((text, text));
                     if first != last {
                         let why =
-                            format!("of a range of host ports the first one, {first}, is used");
+                            format!("only the first host port of the range, {first}, is used");
                         self.lost(&item.place, path.clone(), &why, "");
                     }
                     host = first.trim().parse::<i64>().ok();
@@ -135,18 +135,18 @@ impl Build<'_, '_> {
     }
 }
 
-/// The ports of the `Service` of a service.
-pub(super) fn service_ports(service: &Service) -> Vec<Map> {
-    let items = service
-        .node
-        .get("ports")
-        .map(Node::items)
-        .unwrap_or_default();
+/// The ports of a `Service` that leads to several services.
+pub(super) fn service_ports(services: &[&Service]) -> Vec<Map> {
     let mut ports: Vec<Port> = Vec::new();
-    for port in items.iter().filter_map(port_of).chain(exposed(service)) {
-        let is_same = |known: &Port| known.number == port.number && known.protocol == port.protocol;
-        if !ports.iter().any(is_same) {
-            ports.push(port);
+    for service in services {
+        let items = service.node.get("ports").map(Node::items);
+        let items = items.unwrap_or_default().iter().filter_map(port_of);
+        for port in items.chain(exposed(service)) {
+            let is_same =
+                |known: &Port| known.number == port.number && known.protocol == port.protocol;
+            if !ports.iter().any(is_same) {
+                ports.push(port);
+            }
         }
     }
     let many = ports.len() > 1;

@@ -21,9 +21,16 @@ impl Build<'_, '_> {
         let Some(check) = service.node.set("healthcheck").cloned() else {
             return Map::new();
         };
-        let is_off = check.get("disable").and_then(Node::bool) == Some(true);
-        let command = check.set("test").and_then(|test| self.test(service, test));
-        let Some(command) = command.filter(|_| !is_off) else {
+        if check.get("disable").and_then(Node::bool) == Some(true) {
+            return Map::new();
+        }
+        let is_empty = |test: &Node| matches!(&test.kind, Kind::List(words) if words.is_empty());
+        let Some(test) = check.set("test").filter(|test| !is_empty(test)) else {
+            let why = "the health check of the image is not known here, so there is no probe";
+            self.lost_key(service, "healthcheck", why, "write its command as test");
+            return Map::new();
+        };
+        let Some(command) = self.test(service, test) else {
             return Map::new();
         };
         let exec = Map::new().with("command", command);

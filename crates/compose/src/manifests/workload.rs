@@ -1,12 +1,18 @@
 //! The kind of document that a service becomes, and the fields around its pod.
 
+use mirrorlet_core::api::{Code, Diagnostic};
+
 use crate::project::Service;
 use crate::tree::Node;
 use crate::value::{Map, Value};
 use crate::words;
 
 use super::groups::{Groups, dependencies};
+use super::names::Names;
 use super::{Build, field, replicas};
+
+/// The condition of a service that waits for the end of another.
+const COMPLETED: &str = "service_completed_successfully";
 
 /// The restart policy of a service's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +61,64 @@ impl Build<'_, '_> {
             || (self.is_waited_for(service) && !restarts)
     }
 
+    /// Whether another service waits for the end of a service. Those that no active profile has count,
+    /// too: which profiles are active doesn't change what a service is.
     fn is_waited_for(&self, service: &Service) -> bool {
-        self.project.services.iter().any(|other| {
-            let condition = other.node.at(&["depends_on", &service.name, "condition"]);
-            condition.and_then(Node::text).as_deref() == Some("service_completed_successfully")
-        })
+        let mut conditions = self.conditions(service);
+        conditions.any(|condition| condition.as_deref() == Some(COMPLETED))
+    }
+
+    /// The conditions under which all services of the files depend on a service.
+    fn conditions(&self, service: &Service) -> impl Iterator<Item = Option<String>> {
+        let all = self.project.root.get("services").map(Node::entries);
+        let entries = all.unwrap_or_default().iter().filter_map(|other| {
+            let depends_on = other.value.get("depends_on")?;
+            depends_on.get(&service.name)
+        });
+        entries.map(|entry| entry.set("condition").and_then(Node::text))
+    }
+
+    /// Notes the services that are restarted though nobody has asked for it, and that may be meant
+    /// to end.
+    pub(super) fn note_restarts(&mut self, groups: &Groups) {
+        let services = self.project.services.iter();
+        let restarted: Vec<&Service> = services
+            .filter(|service| {
+                groups.has_own_pod(&service.name)
+                    && self.restart(service) == Restart::Always
+                    && !is_restart_written(service)
+                    && !self.is_long_running(service, groups)
+            })
+            .collect();
+        let Some(first) = restarted.first() else {
+            return;
+        };
+        let names: Vec<&str> = restarted.iter().map(|service| &*service.name).collect();
+        let message = format!(
+            "services without restart are restarted whenever they exit, while compose leaves them \
+             stopped: {}",
+            names.join(", ")
+        );
+        let note = Diagnostic::warning(Code::UnsupportedField, "", message)
+            .help("write restart: \"no\" for those that end, and restart: always for the others");
+        self.loader.notes.push(first.place.mark(note));
+    }
+
+    /// Whether a service says that it serves others, or is watched while it runs.
+    fn is_long_running(&self, service: &Service, groups: &Groups) -> bool {
+        let is_filled = |key: &str| {
+            let items = service.node.get(key).map(Node::items);
+            items.is_some_and(|items| !items.is_empty())
+        };
+        let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
+        is_filled("ports")
+            || is_filled("expose")
+            || service.node.set("healthcheck").is_some()
+            || mode.as_deref() == Some("global")
+            || !groups.joined(&service.name).is_empty()
+            || self
+                .conditions(service)
+                .any(|condition| condition.as_deref() != Some(COMPLETED))
     }
 
     /// Whether a service is a `Pod` document.
@@ -68,9 +127,13 @@ impl Build<'_, '_> {
     }
 
     /// Adds the documents of a service with a pod of its own.
-    pub(super) fn workload(&mut self, service: &Service, groups: &Groups) {
+    pub(super) fn workload(&mut self, service: &Service, groups: &Groups, names: &Names<'_>) {
         self.check_restart(service);
-        let pod = self.pod(service, groups);
+        let mut pod = self.pod(service, groups);
+        pod.labels = names.labels(service);
+        if !self.is_job(service) {
+            pod.restart_on_edits();
+        }
         let restart = self.restart(service);
         let (replicas, file) = (replicas(service), service.id.as_str());
         if self.is_job(service) {
@@ -196,7 +259,7 @@ impl Build<'_, '_> {
                 );
                 let help = match self.restart(service) {
                     Restart::Always | Restart::OnFailure => {
-                        "a container that fails without it is started again, until it is there"
+                        "a container that fails without it is restarted until it is available"
                     }
                     Restart::Never => {
                         "with restart: on-failure a container that fails without it is started again"
@@ -214,8 +277,19 @@ impl From<i32> for Value {
     }
 }
 
+/// Whether a service says when it is restarted.
+fn is_restart_written(service: &Service) -> bool {
+    let restart = service.node.set("restart").and_then(Node::text);
+    restart.is_some_and(|text| !text.is_empty())
+        || service.node.at(&["deploy", "restart_policy"]).is_some()
+}
+
 fn pod_metadata(service: &Service, metadata: Map, pod: &super::Pod) -> Map {
+    let mut labels = Map::new().with("app", &*service.id);
+    for (key, value) in &pod.labels.0 {
+        labels.put(key, value.clone());
+    }
     metadata
-        .with("labels", Map::new().with("app", &*service.id))
+        .with("labels", labels)
         .with_some("annotations", Some(pod.annotations.clone()))
 }

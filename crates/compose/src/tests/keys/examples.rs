@@ -450,7 +450,7 @@ pub(super) const EXAMPLES: &[Example] = &[
         &["services.*.ports[].published"],
         "ports: ['8000-8009:80']",
         "",
-        &["hostPort: 8000", "of a range of host ports the first one"],
+        &["hostPort: 8000", "only the first host port of the range"],
     ),
     (
         &["services.*.post_start", "services.*.post_start[].command"],

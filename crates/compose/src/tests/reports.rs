@@ -1,0 +1,181 @@
+//! What an import reports because compose would do it in another way.
+
+use super::*;
+
+#[test]
+fn an_alias_leads_to_all_services_that_have_it_or_is_reported() {
+    let text = "services:\n  a:\n    image: a\n    networks: {n: {aliases: [api, only, side]}}\n  b:\n    image: b\n    expose: [81]\n    networks:\n      n:\n        aliases: [api, db]\n      m:\n        aliases: [side]\n  c:\n    image: c\n    restart: 'no'\n    container_name: api\n    links: ['db:store', 'a:a']\n  d:\n    image: d\n    links: ['a:store']\n  db:\n    image: db\n    networks: {n: {aliases: [db]}}\nnetworks: {n: {}, m: {}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    assert_eq!(rejected(&imported), Vec::<String>::new());
+    let all: Vec<serde_json::Value> = imported
+        .files
+        .iter()
+        .flat_map(|file| serde_saphyr::from_multiple::<serde_json::Value>(&file.text).unwrap())
+        .collect();
+    let selector = |name: &str| {
+        let is_it =
+            |d: &&serde_json::Value| d["kind"] == "Service" && d["metadata"]["name"] == name;
+        let mut found = all.iter().filter(is_it);
+        let spec = &found
+            .next()
+            .unwrap_or_else(|| panic!("{name}\n{}", lines(&imported).concat()))["spec"];
+        assert!(found.next().is_none(), "{name}");
+        spec["selector"].clone()
+    };
+    let shared = serde_json::json!({"mirrorlet.dev/alias-api": "true"});
+    assert_eq!(selector("api"), shared);
+    for (name, app) in [("only", "a"), ("side", "a"), ("db", "db"), ("store", "a")] {
+        assert_eq!(selector(name), serde_json::json!({"app": app}), "{name}");
+    }
+    let labelled: Vec<&str> = all
+        .iter()
+        .filter_map(|d| {
+            let template = d.pointer("/spec/template/metadata/labels");
+            let labels = template.or(d.pointer("/metadata/labels"))?;
+            labels.get("mirrorlet.dev/alias-api")?;
+            labels["app"].as_str()
+        })
+        .collect();
+    assert_eq!(labelled, ["a", "b", "c"]);
+    let said = lines(&imported);
+    let names: Vec<&String> = said
+        .iter()
+        .filter(|line| line.contains("leads only"))
+        .collect();
+    assert_eq!(names.len(), 3, "{said:#?}");
+    for words in [
+        "compose.yaml:10:24: services.b.networks.n.aliases: not carried over: db leads only to the service of that name",
+        "compose.yaml:12:19: services.b.networks.m.aliases: not carried over: side leads only to a: a name means",
+        "compose.yaml:17:13: services.c.links: not carried over: store leads only to a: a name means",
+    ] {
+        assert!(said.iter().any(|line| line.contains(words)), "{said:#?}");
+    }
+}
+
+#[test]
+fn a_health_check_without_a_test_is_reported() {
+    for (check, is_reported) in [
+        ("{interval: 5s}", true),
+        ("{test: [], retries: 2}", true),
+        ("{test: [NONE]}", false),
+        ("{disable: true}", false),
+        ("{test: 'true'}", false),
+    ] {
+        let text = format!("services:\n  a:\n    image: i\n    healthcheck: {check}\n");
+        let said = lines(&Case::new(&[("compose.yaml", &text)]).import());
+        let words = "compose.yaml:4:5: services.a.healthcheck: not carried over: the health check of the image is not known";
+        let found = said.iter().any(|line| line.contains(words));
+        assert_eq!(found, is_reported, "{check}: {said:#?}");
+    }
+}
+
+#[test]
+fn variables_of_files_that_are_not_set_are_reported_with_their_line() {
+    let text = "services:\n  a: {image: i, env_file: a.env}\n  b: {image: i, env_file: [a.env, {path: raw.env, format: raw}]}\n";
+    let case = Case::new(&[
+        ("compose.yaml", text),
+        (
+            "a.env",
+            "SET=1\nTWO=\"one\ntwo\"\nA=$SET\nB=${GONE}${SET}$LOST\nC=${GONE:-c}\n",
+        ),
+        ("raw.env", "R=${GONE}\n"),
+        (".env", "# comment\nX=$NOWHERE\n"),
+    ]);
+    let said = lines(&case.import());
+    let unset: Vec<&String> = said
+        .iter()
+        .filter(|line| line.contains("set and counts"))
+        .collect();
+    assert_eq!(unset.len(), 2, "{said:#?}");
+    for words in [
+        ".env:2:1: the variable NOWHERE isn't set and counts as empty",
+        "a.env:5:1: the variable GONE, LOST isn't set and counts as empty",
+    ] {
+        assert!(
+            unset.iter().any(|line| line.starts_with(words)),
+            "{said:#?}"
+        );
+    }
+}
+
+#[test]
+fn services_that_are_restarted_by_default_are_named_in_one_note() {
+    let text = "services:
+  script: {image: i}
+  worker: {image: i, deploy: {replicas: 2}, restart: ''}
+  web: {image: i, ports: ['80:80'], depends_on: [cache]}
+  inner: {image: i, expose: [80]}
+  cache: {image: i}
+  checked: {image: i, healthcheck: {test: 'true'}}
+  kept: {image: i, restart: always}
+  ended: {image: i, restart: 'no'}
+  swarm: {image: i, deploy: {restart_policy: {condition: any}}}
+  job: {image: i, deploy: {mode: replicated-job}}
+  tunnel: {image: i}
+  inside: {image: i, network_mode: 'service:tunnel'}
+  before: {image: i}
+  after: {image: i, restart: always, depends_on: {before: {condition: service_completed_successfully}}}
+";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    let notes: Vec<String> = imported.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(notes.len(), 1, "{notes:#?}");
+    let is_right = notes[0].starts_with("compose.yaml:2:3: services without restart are restarted")
+        && notes[0].contains("stopped: script, worker [");
+    assert!(is_right, "{notes:#?}");
+    let help = imported.notes[0].help.as_deref().unwrap();
+    assert!(help.contains("restart: \"no\""), "{help}");
+    let text = "services: {web: {image: i, ports: ['80:80']}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    assert_eq!(imported.notes, []);
+}
+
+#[test]
+fn a_service_is_a_job_whatever_profile_the_one_that_waits_for_it_has() {
+    let text = "services:\n  seed: {image: s}\n  later: {image: l, profiles: [later], depends_on: {seed: {condition: service_completed_successfully}}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    assert!(
+        imported.files[0].text.contains("kind: Job\n"),
+        "{:#?}",
+        imported.files
+    );
+    assert_eq!(imported.notes, []);
+}
+
+#[test]
+fn a_file_of_an_earlier_import_is_left_if_its_service_is_gone() {
+    let of = |text: &str, project: &str| {
+        let mut case = Case::new(&[("compose.yaml", text)]);
+        case.options.project_name = Some(project.to_owned());
+        case.import()
+    };
+    let both = of("services: {web: {image: i}, migrate: {image: i}}\n", "shop");
+    let written: Vec<(String, String)> = both
+        .files
+        .iter()
+        .map(|file| (file.name.clone(), both.heading() + &file.text))
+        .collect();
+    let left = |now: &Imported| -> Vec<String> {
+        let gone = written
+            .iter()
+            .filter(|(name, text)| now.is_left(name, text.as_bytes()));
+        gone.map(|(name, _)| name.clone()).collect()
+    };
+    let now = of("services: {web: {image: i}}\n", "shop");
+    assert_eq!(left(&now), ["migrate.yaml"]);
+    assert_eq!(left(&both), Vec::<String>::new());
+    // A file of another project, and one that was written by hand.
+    assert_eq!(
+        left(&of("services: {web: {image: i}}\n", "shop2")),
+        Vec::<String>::new()
+    );
+    assert!(!now.is_left("migrate.yaml", both.files[1].text.as_bytes()));
+    // The heading changes nothing for the agent.
+    let mut headed = both;
+    for file in &mut headed.files {
+        file.text.insert_str(
+            0,
+            "# Written by mirrorlet import compose for the project shop.\n",
+        );
+    }
+    assert_eq!(rejected(&headed), Vec::<String>::new());
+}
