@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::bounds;
 use crate::meta;
 use crate::resources::Resource;
 use crate::selector::Selector;
@@ -17,9 +18,15 @@ use crate::status::Status;
 /// Most changes that are kept for watches that resume. At one change a second it is a quarter of an
 /// hour.
 const CHANGES_MAX: usize = 1000;
+/// Most bytes of JSON that changes are kept for. Each has the object before and since, so that one
+/// version of an object counts twice, though it is held once.
+const CHANGES_BYTES_MAX: usize = 16 << 20;
 /// How many of the newest are held as values, which watches that are up to date share. Older ones are
 /// held as JSON.
-const CHANGES_FRESH: usize = 100;
+const FRESH_MAX: usize = 100;
+/// Most memory that those values take, about. The newest change is held as values anyway: the objects
+/// have it, too.
+const FRESH_BYTES_MAX: usize = 16 << 20;
 
 /// Identifies an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,21 +100,48 @@ enum Held {
     /// As lists and watches want it.
     Value(Arc<Value>),
     /// As JSON, which takes a fifth of the room.
-    Text(Box<str>),
+    Text(Arc<str>),
 }
 
-impl Held {
-    fn object(&self) -> Arc<Value> {
-        match self {
-            Self::Value(object) => Arc::clone(object),
+/// A version of an object, as it is held: without decoding it.
+#[derive(Debug, Clone)]
+pub struct Version {
+    held: Held,
+    /// The length of its JSON.
+    bytes: usize,
+    /// The memory that it takes as a value, about.
+    memory: usize,
+}
+
+impl Version {
+    fn new(object: Value) -> Self {
+        Self {
+            bytes: bounds::json_bytes(&object),
+            memory: bounds::memory(&object),
+            held: Held::Value(Arc::new(object)),
+        }
+    }
+
+    /// The object.
+    #[must_use]
+    pub fn object(&self) -> Arc<Value> {
+        match &self.held {
+            Held::Value(object) => Arc::clone(object),
             // Made from a value, so it can be read.
-            Self::Text(text) => Arc::new(serde_json::from_str(text).unwrap_or_default()),
+            Held::Text(text) => Arc::new(serde_json::from_str(text).unwrap_or_default()),
+        }
+    }
+
+    fn unpacked(&self) -> Self {
+        Self {
+            held: Held::Value(self.object()),
+            ..*self
         }
     }
 
     fn pack(&mut self) {
-        if let Self::Value(object) = self {
-            *self = Self::Text(object.to_string().into());
+        if let Held::Value(object) = &self.held {
+            self.held = Held::Text(object.to_string().into());
         }
     }
 }
@@ -121,8 +155,8 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The object concerned.
     pub key: Key,
-    object: Held,
-    before: Option<Held>,
+    object: Version,
+    before: Option<Version>,
 }
 
 impl Change {
@@ -135,14 +169,17 @@ impl Change {
     /// The object before.
     #[must_use]
     pub fn before(&self) -> Option<Arc<Value>> {
-        self.before.as_ref().map(Held::object)
+        self.before.as_ref().map(Version::object)
     }
 
-    fn pack(&mut self) {
-        self.object.pack();
-        if let Some(before) = &mut self.before {
-            before.pack();
-        }
+    /// The length of the object before and since, as JSON.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.object.bytes + self.before.as_ref().map_or(0, |before| before.bytes)
+    }
+
+    fn memory(&self) -> usize {
+        self.object.memory + self.before.as_ref().map_or(0, |before| before.memory)
     }
 
     /// The change as a watch of that selection sees it: an object that enters the selection is added, one
@@ -170,8 +207,13 @@ impl Change {
 #[derive(Debug)]
 pub struct Cache {
     revision: u64,
-    objects: BTreeMap<Key, Held>,
+    objects: BTreeMap<Key, Version>,
     changes: VecDeque<Change>,
+    /// Bytes of the changes as JSON.
+    bytes: usize,
+    /// How many of the newest changes are held as values, and the memory of these.
+    fresh: usize,
+    fresh_memory: usize,
     /// Changes up to this revision are no longer known.
     forgotten: u64,
     /// The resource whose objects are put and removed one by one.
@@ -186,6 +228,9 @@ impl Cache {
             revision,
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
+            bytes: 0,
+            fresh: 0,
+            fresh_memory: 0,
             forgotten: revision,
             apart: None,
         }
@@ -234,7 +279,8 @@ impl Cache {
 
     /// Puts an object, with its `resourceVersion`, unless it is as before.
     pub fn put(&mut self, key: Key, mut object: Value) {
-        if let Some(before) = self.get(&key) {
+        if let Some(version) = self.objects.get(&key).map(Version::unpacked) {
+            let before = version.object();
             meta::set_revision(&mut object, meta::revision(&before).unwrap_or(0));
             if *before == object {
                 return;
@@ -244,7 +290,7 @@ impl Cache {
                 self.remove(&key);
                 return self.note(ChangeKind::Added, key, object, None);
             }
-            return self.note(ChangeKind::Modified, key, object, Some(before));
+            return self.note(ChangeKind::Modified, key, object, Some(version));
         }
         self.note(ChangeKind::Added, key, object, None);
     }
@@ -252,53 +298,104 @@ impl Cache {
     /// Removes an object, if it is there.
     pub fn remove(&mut self, key: &Key) {
         if let Some(before) = self.objects.remove(key) {
-            let before = before.object();
-            let last = (*before).clone();
+            let last = (*before.object()).clone();
+            let before = before.unpacked();
             self.note(ChangeKind::Deleted, key.clone(), last, Some(before));
         }
     }
 
-    fn note(&mut self, kind: ChangeKind, key: Key, mut object: Value, before: Option<Arc<Value>>) {
+    fn note(&mut self, kind: ChangeKind, key: Key, mut object: Value, before: Option<Version>) {
         self.revision += 1;
         meta::set_revision(&mut object, self.revision);
-        let object = Arc::new(object);
+        let object = Version::new(object);
         if kind != ChangeKind::Deleted {
-            let mut held = Held::Value(Arc::clone(&object));
+            let mut version = object.clone();
             if self.is_apart(&key) {
-                held.pack();
+                version.pack();
             }
-            self.objects.insert(key.clone(), held);
+            self.objects.insert(key.clone(), version);
         }
-        self.changes.push_back(Change {
+        let change = Change {
             revision: self.revision,
             kind,
             key,
-            object: Held::Value(object),
-            before: before.map(Held::Value),
-        });
-        let old = self.changes.len().checked_sub(CHANGES_FRESH + 1);
-        if let Some(change) = old.and_then(|old| self.changes.get_mut(old)) {
-            change.pack();
+            object,
+            before,
+        };
+        self.bytes += change.bytes();
+        self.fresh_memory += change.memory();
+        self.fresh += 1;
+        self.changes.push_back(change);
+        self.pack();
+        self.forget();
+    }
+
+    /// Packs the oldest changes that are held as values, if these are too many or too large.
+    fn pack(&mut self) {
+        while self.fresh > FRESH_MAX || self.fresh_memory > FRESH_BYTES_MAX {
+            let Some(at) = self.changes.len().checked_sub(self.fresh) else {
+                return;
+            };
+            let text = self.text_before(at);
+            let Some(change) = self.changes.get_mut(at) else {
+                return;
+            };
+            let memory = change.memory();
+            if let Some(before) = &mut change.before {
+                match text {
+                    Some(text) => before.held = Held::Text(text),
+                    None => before.pack(),
+                }
+            }
+            if self.fresh == 1 {
+                return;
+            }
+            change.object.pack();
+            self.fresh -= 1;
+            self.fresh_memory = self.fresh_memory.saturating_sub(memory);
         }
-        while self.changes.len() > CHANGES_MAX {
+    }
+
+    /// The text of the object before a change, if the change before it has that.
+    fn text_before(&self, at: usize) -> Option<Arc<str>> {
+        let key = &self.changes.get(at)?.key;
+        let is_same = |change: &&Change| change.key.name == key.name && change.key == *key;
+        match &self.changes.range(..at).rev().find(is_same)?.object.held {
+            Held::Text(text) => Some(Arc::clone(text)),
+            Held::Value(_) => None,
+        }
+    }
+
+    /// Forgets the oldest changes, if all are too many or too large; the newest stays.
+    fn forget(&mut self) {
+        while self.changes.len() > 1
+            && (self.changes.len() > CHANGES_MAX || self.bytes > CHANGES_BYTES_MAX)
+        {
             if let Some(forgotten) = self.changes.pop_front() {
                 self.forgotten = forgotten.revision;
+                self.bytes = self.bytes.saturating_sub(forgotten.bytes());
+                if self.fresh > self.changes.len() {
+                    self.fresh = self.changes.len();
+                    self.fresh_memory = self.fresh_memory.saturating_sub(forgotten.memory());
+                }
             }
         }
     }
 
     /// All objects but those that are put one by one, by their keys.
     pub fn all(&self) -> impl Iterator<Item = (&Key, &Value)> {
-        self.objects.iter().filter_map(|(key, held)| match held {
-            Held::Value(object) => Some((key, &**object)),
-            Held::Text(_) => None,
-        })
+        self.objects
+            .iter()
+            .filter_map(|(key, version)| match &version.held {
+                Held::Value(object) => Some((key, &**object)),
+                Held::Text(_) => None,
+            })
     }
 
     /// The object of that key.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
-        self.objects.get(key).map(Held::object)
+        self.objects.get(key).map(Version::object)
     }
 
     /// The objects of a resource that a selector means, in one namespace or in all (empty), by
@@ -310,14 +407,35 @@ impl Cache {
         namespace: &str,
         selector: &Selector,
     ) -> Vec<Arc<Value>> {
+        let found = self.found(resource, namespace, selector);
+        found.map(|(_, object)| object).collect()
+    }
+
+    /// The same, as they are held.
+    #[must_use]
+    pub fn versions(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Vec<Version> {
+        let found = self.found(resource, namespace, selector);
+        found.map(|(version, _)| version.clone()).collect()
+    }
+
+    fn found(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        selector: &Selector,
+    ) -> impl Iterator<Item = (&Version, Arc<Value>)> {
         let from = Key::new(resource, namespace, "");
         self.objects
             .range(from..)
-            .take_while(|(key, _)| key.resource == resource)
-            .filter(|(key, _)| namespace.is_empty() || key.namespace == namespace)
-            .map(|(_, held)| held.object())
-            .filter(|object| selector.matches(object))
-            .collect()
+            .take_while(move |(key, _)| key.resource == resource)
+            .filter(move |(key, _)| namespace.is_empty() || key.namespace == namespace)
+            .map(|(_, version)| (version, version.object()))
+            .filter(|(_, object)| selector.matches(object))
     }
 
     /// The objects as they were at a revision: those of now, with the changes since undone.

@@ -16,12 +16,14 @@
 //! | [`cache`] | all objects, and the changes that a watch resumes from |
 //! | [`meta`] | names, metadata and what a write keeps of it |
 //! | [`garbage`] | finalizers, and what goes with its owners |
+//! | [`bounds`] | limits on the memory that a request may cost |
 //! | [`patch`] | JSON, merge and strategic patches |
 //! | [`apply`] | server-side apply: who manages which field, and conflicts |
 //! | [`table`] | the columns that kubectl prints |
 //! | [`protobuf`] | bodies that clients send in protobuf |
 
 pub mod apply;
+pub mod bounds;
 pub mod cache;
 pub mod discovery;
 pub mod garbage;

@@ -4,6 +4,7 @@
 //!
 //! Upstream: `apimachinery/pkg/runtime/serializer/protobuf`, `k8s.io/api/*/generated.proto`.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -12,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use mirrorlet_core::api::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::bounds::{VALUES_MAX, json_values};
 use crate::schemas;
 
 /// Content type of protobuf.
@@ -67,6 +69,32 @@ pub enum ProtobufError {
     /// It is of a kind that is read in JSON alone.
     #[error("{0} is read in JSON alone")]
     Kind(String),
+    /// It has more than [`VALUES_MAX`] values.
+    #[error("the body has more than {VALUES_MAX} values")]
+    TooManyValues,
+}
+
+/// What may still be read of a body.
+#[derive(Clone, Copy)]
+struct Left<'a> {
+    /// The levels below.
+    depth: usize,
+    /// The values; none once there were more.
+    values: &'a Cell<Option<usize>>,
+}
+
+impl Left<'_> {
+    fn below(self) -> Option<Self> {
+        let depth = self.depth.checked_sub(1)?;
+        Some(Self { depth, ..self })
+    }
+
+    /// Counts values before they are made.
+    fn count(self, values: usize) -> Option<()> {
+        let left = self.values.get().and_then(|left| left.checked_sub(values));
+        self.values.set(left);
+        left.map(drop)
+    }
 }
 
 /// The JSON of a body.
@@ -84,7 +112,15 @@ pub fn to_json(body: &[u8]) -> Result<Value, ProtobufError> {
     };
     let known = messages().get_key_value(name.as_str());
     let (name, _) = known.ok_or_else(|| ProtobufError::Kind(format!("a {kind}")))?;
-    let mut object = message(raw, name, DEPTH_MAX).ok_or(malformed)?;
+    let values = Cell::new(Some(VALUES_MAX));
+    let left = Left {
+        depth: DEPTH_MAX,
+        values: &values,
+    };
+    let mut object = message(raw, name, left).ok_or_else(|| match values.get() {
+        Some(_) => malformed,
+        None => ProtobufError::TooManyValues,
+    })?;
     object.insert("apiVersion".to_owned(), api_version.into());
     object.insert("kind".to_owned(), kind.into());
     Ok(Value::Object(object))
@@ -134,8 +170,8 @@ enum Wire<'a> {
     Other,
 }
 
-fn message(bytes: &[u8], name: &str, depth: usize) -> Option<Map<String, Value>> {
-    let depth = depth.checked_sub(1)?;
+fn message(bytes: &[u8], name: &str, left: Left<'_>) -> Option<Map<String, Value>> {
+    let left = left.below()?;
     let fields = messages().get(name)?;
     let mut rest = bytes;
     let mut object = Map::new();
@@ -148,7 +184,7 @@ fn message(bytes: &[u8], name: &str, depth: usize) -> Option<Map<String, Value>>
             }
             return None;
         };
-        take(&mut object, field, wire, depth)?;
+        take(&mut object, field, wire, left)?;
     }
     Some(object)
 }
@@ -157,23 +193,23 @@ fn take(
     object: &mut Map<String, Value>,
     field: &Field,
     wire: Wire<'_>,
-    depth: usize,
+    left: Left<'_>,
 ) -> Option<()> {
     let name = field.name.to_owned();
     if let Some(form) = field.form.strip_prefix("list:") {
-        let value = value(form, wire, depth)?;
+        let value = value(form, wire, left)?;
         let list = object.entry(name).or_insert_with(|| json!([]));
         list.as_array_mut()?.push(value);
         return Some(());
     }
     if let Some(form) = field.form.strip_prefix("map:") {
-        let (key, value) = entry(form, wire, depth)?;
+        let (key, value) = entry(form, wire, left)?;
         let map = object.entry(name).or_insert_with(|| json!({}));
         map.as_object_mut()?.insert(key, value);
         return Some(());
     }
     let form = field.form.strip_prefix('*');
-    let value = value(form.unwrap_or(field.form), wire, depth)?;
+    let value = value(form.unwrap_or(field.form), wire, left)?;
     if field.name == "." {
         let Value::Object(fields) = value else {
             return None;
@@ -198,7 +234,8 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// A value of a form that is neither a list nor a map; null for a time that isn't set.
-fn value(form: &str, wire: Wire<'_>, depth: usize) -> Option<Value> {
+fn value(form: &str, wire: Wire<'_>, left: Left<'_>) -> Option<Value> {
+    left.count(1)?;
     let text = |bytes| str::from_utf8(bytes).ok().map(Value::from);
     Some(match (form, wire) {
         // A negative number is the two's complement of 64 bits.
@@ -214,18 +251,21 @@ fn value(form: &str, wire: Wire<'_>, depth: usize) -> Option<Value> {
         },
         ("json", Wire::Bytes(bytes)) => match only(bytes)? {
             [] => Value::Null,
-            bytes => serde_json::from_slice(bytes).ok()?,
+            bytes => {
+                left.count(json_values(bytes))?;
+                serde_json::from_slice(bytes).ok()?
+            }
         },
         ("intorstring", Wire::Bytes(bytes)) => int_or_string(bytes)?,
         (form, Wire::Bytes(bytes)) => match form.strip_prefix("items:") {
             Some(form) => {
                 let (mut rest, mut items) = (bytes, Vec::new());
                 while !rest.is_empty() {
-                    items.push(value(form, next(&mut rest)?.1, depth)?);
+                    items.push(value(form, next(&mut rest)?.1, left)?);
                 }
                 items.into()
             }
-            None => message(bytes, form, depth)?.into(),
+            None => message(bytes, form, left)?.into(),
         },
         (_, Wire::Number(_) | Wire::Other) => return None,
     })
@@ -275,7 +315,8 @@ fn int_or_string(mut bytes: &[u8]) -> Option<Value> {
 }
 
 /// Key and value of an entry of a map.
-fn entry(form: &str, wire: Wire<'_>, depth: usize) -> Option<(String, Value)> {
+fn entry(form: &str, wire: Wire<'_>, left: Left<'_>) -> Option<(String, Value)> {
+    left.count(1)?;
     let Wire::Bytes(mut rest) = wire else {
         return None;
     };
@@ -284,7 +325,7 @@ fn entry(form: &str, wire: Wire<'_>, depth: usize) -> Option<(String, Value)> {
     while !rest.is_empty() {
         match next(&mut rest)? {
             (1, Wire::Bytes(bytes)) => str::from_utf8(bytes).ok()?.clone_into(&mut key),
-            (2, wire) => found = value(form, wire, depth)?,
+            (2, wire) => found = value(form, wire, left)?,
             _ => return None,
         }
     }
@@ -328,159 +369,4 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-        let mut out = vec![number << 3 | 2, u8::try_from(bytes.len()).unwrap()];
-        out.extend(bytes);
-        out
-    }
-
-    fn body(kind: &str, raw: &[u8]) -> Vec<u8> {
-        let api_version = match kind {
-            "Job" => "batch/v1",
-            "SelfSubjectReview" => "authentication.k8s.io/v1",
-            "Lease" => "coordination.k8s.io/v1",
-            _ => "v1",
-        };
-        let type_meta = [field(1, api_version.as_bytes()), field(2, kind.as_bytes())].concat();
-        [MAGIC.to_vec(), field(1, &type_meta), field(2, raw)].concat()
-    }
-
-    #[test]
-    fn kubectls_bodies_are_read() {
-        let meta = field(
-            1,
-            &[field(1, b"web"), field(2, b""), field(3, b"a")].concat(),
-        );
-        let entry = [field(1, b"key"), field(2, b"value")].concat();
-        let map = [meta.clone(), field(2, &entry)].concat();
-        // embedded 13
-        assert_eq!(
-            to_json(&body("ConfigMap", &map)).unwrap(),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "namespace": "a"}, "data": {"key": "value"}})
-        );
-        assert_eq!(
-            to_json(&body("Secret", &map)).unwrap()["data"]["key"],
-            "dmFsdWU="
-        );
-        // A grace period of 5 seconds, and a policy.
-        let options = [vec![1 << 3, 5], field(4, b"Background")].concat();
-        assert_eq!(
-            to_json(&body("DeleteOptions", &options)).unwrap(),
-            json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 5, "propagationPolicy": "Background"})
-        );
-        assert_eq!(
-            to_json(&body("Ingress", b"")),
-            Err(ProtobufError::Kind("a Ingress".to_owned()))
-        );
-        // A Job of one container with an empty time, empty resources and an empty status.
-        let container = [
-            field(1, b"c"),
-            field(2, b"i"),
-            field(3, b"true"),
-            field(8, b""),
-        ]
-        .concat();
-        let spec = [field(2, &container), field(3, b"Never")].concat();
-        let template = [field(1, &field(8, b"")), field(2, &spec)].concat();
-        let job = |more: &[u8]| {
-            let spec = [&field(6, &template)[..], more].concat();
-            [meta.clone(), field(2, &spec), field(3, b"")].concat()
-        };
-        let read = to_json(&body("Job", &job(b""))).unwrap();
-        assert_eq!(
-            read["spec"]["template"]["spec"],
-            json!({"containers": [{"name": "c", "image": "i", "command": ["true"]}], "restartPolicy": "Never"})
-        );
-        // A field that isn't known is never dropped.
-        assert_eq!(
-            to_json(&body("Job", &job(&[0xfa, 0x06, 1, b'x']))),
-            Err(ProtobufError::Malformed)
-        );
-        assert_eq!(to_json(b"{}"), Err(ProtobufError::Malformed));
-    }
-
-    #[test]
-    fn forms_of_go_are_those_of_json() {
-        // A Service with a port by its name, an empty type and a status.
-        let port = [
-            vec![3 << 3, 80],
-            field(4, &[vec![1 << 3, 1], field(3, b"web")].concat()),
-        ]
-        .concat();
-        let spec = [field(1, &port), field(4, b"")].concat();
-        let service = [field(2, &spec), field(3, &field(1, b""))].concat();
-        // embedded 13
-        assert_eq!(
-            to_json(&body("Service", &service)).unwrap()["spec"],
-            json!({"ports": [{"port": 80, "targetPort": "web"}]})
-        );
-        // Of pointers, nothing and zero are two things; a source of a volume belongs to the volume.
-        let empty_dir = field(2, &field(2, b""));
-        let volume = [field(1, b"v"), empty_dir].concat();
-        let limits = field(
-            1,
-            &[field(1, b"cpu"), field(2, &field(1, b"500m"))].concat(),
-        );
-        let container = [field(1, b"c"), field(8, &limits), vec![0x90, 1, 0]].concat();
-        let spec = [field(1, &volume), field(2, &container), vec![4 << 3, 0]].concat();
-        assert_eq!(
-            to_json(&body("Pod", &field(2, &spec))).unwrap()["spec"],
-            json!({
-                "volumes": [{"name": "v", "emptyDir": {}}],
-                "containers": [{"name": "c", "resources": {"limits": {"cpu": "500m"}}}],
-                "terminationGracePeriodSeconds": 0,
-            })
-        );
-        let renewed = [vec![1 << 3, 1], vec![2 << 3, 0xd0, 0x0f]].concat();
-        assert_eq!(
-            to_json(&body("Lease", &field(2, &field(4, &renewed)))).unwrap()["spec"],
-            json!({"renewTime": "1970-01-01T00:00:01.000002Z"})
-        );
-    }
-
-    #[test]
-    fn every_message_that_a_field_names_is_there() {
-        let plain = [
-            "string",
-            "bool",
-            "int",
-            "bytes",
-            "time",
-            "microtime",
-            "quantity",
-            "intorstring",
-            "json",
-        ];
-        assert!(messages().len() > 200, "{}", messages().len());
-        for (message, fields) in messages() {
-            for field in fields {
-                let form = field
-                    .form
-                    .trim_start_matches('*')
-                    .rsplit(':')
-                    .next()
-                    .unwrap();
-                let form = form.trim_start_matches('*');
-                assert!(
-                    plain.contains(&form) || messages().contains_key(form),
-                    "{message}: {form}"
-                );
-            }
-        }
-    }
-
-    proptest! {
-        /// No bytes do harm.
-        #[test]
-        fn any_bytes_give_an_answer(raw in prop::collection::vec(any::<u8>(), 0..100), kind in 0..6_usize) {
-            let kind = ["ConfigMap", "Secret", "DeleteOptions", "Job", "Lease", "SelfSubjectReview"][kind];
-            let _ = to_json(&body(kind, &raw));
-            let _ = to_json(&[MAGIC, &raw].concat());
-        }
-    }
-}
+mod tests;

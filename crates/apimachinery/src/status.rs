@@ -182,6 +182,11 @@ impl Status {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
+    /// Answering the request would take too much memory.
+    pub fn too_costly(message: impl Into<String>) -> Self {
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
     /// Fields of the object are wrong.
     #[must_use]
     pub fn invalid(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {

@@ -9,7 +9,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use mirrorlet_apimachinery::cache::{Change, ChangeKind, Key};
+use mirrorlet_apimachinery::cache::{Change, ChangeKind, Key, Version};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::ListOptions;
 use mirrorlet_apimachinery::paging;
@@ -34,6 +34,10 @@ const WATCH_FOR: Duration = Duration::from_mins(30);
 const WATCH_MAX: Duration = Duration::from_hours(2);
 /// The period of bookmarks, for a watch that asks for them.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
+
+/// How many bytes of events are written ahead of what the client has read. An event that is longer is
+/// written alone.
+const AHEAD_BYTES: usize = 64 << 10;
 
 /// Answers `get`.
 pub(super) fn get(
@@ -92,6 +96,14 @@ pub(super) fn list(
     Ok(answer::json(200, &value, &asked.headers))
 }
 
+/// An initial event of a watch.
+enum Initial {
+    /// An object that exists already.
+    Object(Version),
+    /// The bookmark behind these.
+    End,
+}
+
 /// One watch.
 struct Watching {
     store: Arc<Store>,
@@ -102,6 +114,9 @@ struct Watching {
     /// Changes up to this revision were sent, or are waiting.
     revision: u64,
     lines: Lines,
+    /// The initial events that are not written yet.
+    initial: VecDeque<Initial>,
+    /// Lines that were written, and not sent.
     waiting: VecDeque<Bytes>,
     until: Instant,
     bookmarks: bool,
@@ -112,6 +127,7 @@ struct Watching {
     _place: Place,
 }
 
+/// Answers `watch`.
 fn watch(
     store: &Arc<Store>,
     target: &Target,
@@ -120,6 +136,25 @@ fn watch(
     form: Form,
     watches: &Watches,
 ) -> Result<Response, Status> {
+    let watching = begin(store, target, options, selector, form, watches)?;
+    let cancel = watches.cancel.clone();
+    let pieces = stream::unfold(watching, |mut watching| async move {
+        let piece = watching.next().await?;
+        Some((Ok::<_, std::io::Error>(piece), watching))
+    });
+    let body = Body::from_stream(pieces.take_until(cancel.cancelled_owned()));
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    Ok((kind, body).into_response())
+}
+
+fn begin(
+    store: &Arc<Store>,
+    target: &Target,
+    options: &ListOptions,
+    selector: Selector,
+    form: Form,
+    watches: &Watches,
+) -> Result<Watching, Status> {
     let place = watches.begin()?;
     let now = Instant::now();
     let lasts = options
@@ -127,12 +162,15 @@ fn watch(
         .map_or(WATCH_FOR, Duration::from_secs);
     // Before the first look, so that no change is missed between the two.
     let changes = store.changes();
-    let (newest, existing) = store.read(|cache| {
-        let objects = cache.list(target.resource, &target.namespace, &selector);
-        (cache.revision(), objects)
-    });
     let from_now = matches!(options.resource_version, None | Some(0));
     let begins_with_all = options.initial_events || from_now;
+    let (newest, existing) = store.read(|cache| {
+        let objects =
+            begins_with_all.then(|| cache.versions(target.resource, &target.namespace, &selector));
+        (cache.revision(), objects.unwrap_or_default())
+    });
+    let initial = existing.into_iter().map(Initial::Object);
+    let end = options.initial_events.then_some(Initial::End);
     let revision = match options.resource_version {
         Some(wanted) if !begins_with_all => {
             if wanted > newest {
@@ -144,7 +182,7 @@ fn watch(
         }
         Some(_) | None => newest,
     };
-    let mut watching = Watching {
+    Ok(Watching {
         store: Arc::clone(store),
         changes,
         target: target.clone(),
@@ -152,6 +190,7 @@ fn watch(
         form,
         revision,
         lines: watches.lines.clone(),
+        initial: initial.chain(end).collect(),
         waiting: VecDeque::new(),
         until: now + lasts.min(WATCH_MAX),
         bookmarks: options.bookmarks,
@@ -159,36 +198,21 @@ fn watch(
         has_columns: false,
         is_over: false,
         _place: place,
-    };
-    if begins_with_all {
-        for object in existing {
-            watching.send(ChangeKind::Added, &object);
-        }
-    }
-    if options.initial_events {
-        watching.bookmark(true);
-    }
-    let cancel = watches.cancel.clone();
-    let pieces = stream::unfold(watching, |mut watching| async move {
-        let piece = watching.next().await?;
-        Some((Ok::<_, std::io::Error>(piece), watching))
-    });
-    let body = Body::from_stream(pieces.take_until(cancel.cancelled_owned()));
-    let kind = [(header::CONTENT_TYPE, "application/json")];
-    Ok((kind, body).into_response())
+    })
 }
 
 impl Watching {
     /// The next bytes; none at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if !self.waiting.is_empty() {
-                // All that waits goes out at once.
-                let pieces: Vec<Bytes> = self.waiting.drain(..).collect();
-                return Some(pieces.concat().into());
+            if let Some(piece) = self.piece() {
+                return Some(piece);
             }
             if self.is_over {
                 return None;
+            }
+            if self.write_initial() {
+                continue;
             }
             self.take();
             if !self.waiting.is_empty() {
@@ -213,15 +237,56 @@ impl Watching {
         }
     }
 
-    /// Takes the changes since the last one.
+    /// What waits, up to [`AHEAD_BYTES`] of it or a single longer line.
+    fn piece(&mut self) -> Option<Bytes> {
+        let first = self.waiting.pop_front()?;
+        let mut bytes = first.len();
+        let mut lines = vec![first];
+        while let Some(line) = self
+            .waiting
+            .pop_front_if(|line| bytes + line.len() <= AHEAD_BYTES)
+        {
+            bytes += line.len();
+            lines.push(line);
+        }
+        match &lines[..] {
+            [line] => Some(line.clone()),
+            lines => Some(lines.concat().into()),
+        }
+    }
+
+    /// Writes the next initial events; returns whether there were some left.
+    fn write_initial(&mut self) -> bool {
+        let mut bytes = 0;
+        while bytes < AHEAD_BYTES {
+            match self.initial.pop_front() {
+                Some(Initial::Object(version)) => self.send(ChangeKind::Added, &version.object()),
+                Some(Initial::End) => self.bookmark(true),
+                None => break,
+            }
+            bytes += self.waiting.back().map_or(0, Bytes::len);
+        }
+        bytes > 0
+    }
+
+    /// Takes the changes since the last one, as many as are written ahead.
     fn take(&mut self) {
         let store = Arc::clone(&self.store);
         let taken = store.read(|cache| {
-            let changes = cache.since(self.revision)?;
-            let seen: Vec<_> = changes
-                .filter(|change| self.concerns(change))
-                .filter_map(|change| change.seen_by(&self.selector))
-                .collect();
+            let (mut seen, mut bytes) = (Vec::new(), 0);
+            for change in cache.since(self.revision)? {
+                if !self.concerns(change) {
+                    continue;
+                }
+                if bytes >= AHEAD_BYTES {
+                    // This one and those after it come next time.
+                    return Ok((change.revision.saturating_sub(1), seen));
+                }
+                if let Some(event) = change.seen_by(&self.selector) {
+                    seen.push(event);
+                    bytes += change.bytes();
+                }
+            }
             Ok((cache.revision(), seen))
         });
         match taken {
@@ -282,5 +347,107 @@ impl Watching {
 
     fn push(&mut self, kind: &str, object: &Value) {
         self.waiting.extend(events::line(kind, object));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+    use mirrorlet_core::desired::{Origin, PodSource};
+
+    use super::*;
+    use crate::server::embedded::bed::Bed;
+
+    fn show(bed: &Bed, name: &str, bytes: usize) {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "default"},
+            "data": {"text": "x".repeat(bytes)},
+        });
+        bed.show(&object, Origin::whole(PodSource::File, "f.yaml"));
+        bed.api.store.touch();
+    }
+
+    fn watching(bed: &Bed, query: &str) -> Watching {
+        let query: Vec<_> = form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
+        let options = ListOptions::parse(&query).unwrap();
+        let target = Target {
+            resource: &CONFIG_MAPS,
+            namespace: "default".to_owned(),
+            name: None,
+            subresource: None,
+        };
+        let selector = Selector::default();
+        let (store, watches) = (&bed.api.store, &bed.api.watches);
+        begin(store, &target, &options, selector, Form::Whole, watches).unwrap()
+    }
+
+    /// The names of the objects of the events in a piece.
+    fn names(piece: &[u8]) -> Vec<String> {
+        let lines = piece.split_inclusive(|byte| *byte == b'\n');
+        let name = |line| {
+            let event: Value = serde_json::from_slice(line).unwrap();
+            let name = event["object"]["metadata"]["name"].as_str();
+            name.unwrap_or("bookmark").to_owned()
+        };
+        lines.map(name).collect()
+    }
+
+    #[tokio::test]
+    async fn initial_events_are_written_as_they_are_read() {
+        let bed = Bed::new();
+        for name in ["a", "b", "z"] {
+            show(&bed, name, 2 * AHEAD_BYTES);
+        }
+        for number in 0..20 {
+            show(&bed, &format!("m{number:02}"), AHEAD_BYTES / 8);
+        }
+        let query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+        let mut watching = watching(&bed, query);
+        assert_eq!((watching.waiting.len(), watching.initial.len()), (0, 24));
+        let mut sent = Vec::new();
+        while !sent.contains(&"bookmark".to_owned()) {
+            let piece = watching.next().await.unwrap();
+            let found = names(&piece);
+            assert!(piece.len() <= AHEAD_BYTES || found.len() == 1, "{found:?}");
+            let ahead: usize = watching.waiting.iter().map(Bytes::len).sum();
+            assert!(ahead <= 3 * AHEAD_BYTES, "{ahead}");
+            sent.extend(found);
+            // Each long one is written alone.
+            if sent.len() < 3 {
+                assert_eq!(watching.initial.len(), 24 - sent.len());
+            }
+        }
+        let middle = (0..20).map(|number| format!("m{number:02}"));
+        let mut expected = vec!["a".to_owned(), "b".to_owned()];
+        expected.extend(middle);
+        expected.extend(["z".to_owned(), "bookmark".to_owned()]);
+        assert_eq!(sent, expected);
+    }
+
+    #[tokio::test]
+    async fn changes_are_written_as_they_are_read() {
+        let bed = Bed::new();
+        let revision = bed
+            .api
+            .store
+            .read(mirrorlet_apimachinery::cache::Cache::revision);
+        for number in 0..9 {
+            show(&bed, &format!("m{number}"), AHEAD_BYTES / 3);
+        }
+        let mut watching = watching(&bed, &format!("watch=true&resourceVersion={revision}"));
+        let mut sent = Vec::new();
+        while sent.len() < 9 {
+            let piece = watching.next().await.unwrap();
+            assert!(piece.len() <= AHEAD_BYTES, "{}", piece.len());
+            sent.extend(names(&piece));
+            assert!(watching.waiting.len() <= 3, "{}", watching.waiting.len());
+        }
+        let expected: Vec<_> = (0..9).map(|number| format!("m{number}")).collect();
+        // embedded 59
+        assert_eq!(sent, expected);
     }
 }

@@ -91,6 +91,74 @@ fn changes_that_are_held_as_json_are_what_they_were() {
 }
 
 #[test]
+fn changes_of_large_objects_are_bounded_by_their_bytes() {
+    let large = |turn: usize| {
+        let (key, mut object) = pod("web", "1", &turn.to_string());
+        object["spec"] = "x".repeat(1 << 20).into();
+        (key, object)
+    };
+    let mut cache = Cache::new(0);
+    for turn in 1..=40 {
+        cache.replace([large(turn), pod("small", "2", &turn.to_string())].into());
+    }
+    let kept: Vec<_> = cache.since(cache.forgotten).unwrap().collect();
+    assert!((2..32).contains(&kept.len()), "{}", kept.len());
+    assert_eq!(cache.since(0).err().unwrap().code, 410);
+    let bytes: usize = kept.iter().map(|change| change.bytes()).sum();
+    assert!(
+        bytes == cache.bytes && bytes <= CHANGES_BYTES_MAX,
+        "{bytes}"
+    );
+    let fresh = kept.iter().rev().take(cache.fresh);
+    let memory: usize = fresh.map(|change| change.memory()).sum();
+    assert_eq!(cache.fresh_memory, memory);
+    assert!(cache.fresh_memory <= FRESH_BYTES_MAX);
+    for change in kept.iter().rev().skip(cache.fresh) {
+        assert!(matches!(change.object.held, Held::Text(_)));
+    }
+    for change in &kept {
+        let revision = change.before().map(|before| meta::revision(&before));
+        // The others were changed in turn.
+        assert_eq!(revision, Some(Some(change.revision - 2)));
+    }
+    // The newest stays, however large it is.
+    let (key, mut huge) = large(0);
+    huge["spec"] = "x".repeat(CHANGES_BYTES_MAX).into();
+    cache.put(key.clone(), huge.clone());
+    assert_eq!(cache.since(cache.revision() - 1).unwrap().count(), 1);
+    huge["spec"] = "y".into();
+    cache.put(key, huge);
+    assert_eq!(cache.since(cache.revision() - 1).unwrap().count(), 1);
+    assert_eq!(cache.changes.len(), 1);
+    // embedded 59
+    assert_eq!(cache.bytes, cache.changes[0].bytes());
+}
+
+/// Many small values take eighty times the memory of their JSON.
+#[test]
+fn changes_that_take_much_memory_are_held_as_json() {
+    let mut cache = Cache::new(0);
+    for turn in 0..20 {
+        let (key, mut object) = pod("web", "1", &turn.to_string());
+        object["spec"] = vec![json!({"a": 0}); 10_000].into();
+        cache.put(key, object);
+    }
+    let is_value = |version: &Version| matches!(version.held, Held::Value(_));
+    let changes = cache.changes.iter();
+    let values = changes.clone().filter(|change| is_value(&change.object));
+    assert_eq!((cache.changes.len(), values.count()), (20, cache.fresh));
+    assert!(cache.fresh < 3, "{}", cache.fresh);
+    // The text of a version is shared by the change that made it and the one that ended it.
+    for (made, ended) in changes.clone().zip(changes.skip(1)) {
+        let before = &ended.before.as_ref().unwrap().held;
+        match (&made.object.held, before) {
+            (Held::Text(made), Held::Text(ended)) => assert!(Arc::ptr_eq(made, ended)),
+            (_, held) => assert!(matches!(held, Held::Value(_))),
+        }
+    }
+}
+
+#[test]
 fn selections_are_entered_and_left() {
     let mut cache = Cache::new(0);
     let running = Selector::parse("", "status.phase=Running", &PODS).unwrap();
