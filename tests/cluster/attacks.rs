@@ -9,11 +9,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use mirrorlet::config::node::ApiAccess;
+use mirrorlet_core::api::keys;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::common::cluster::unique;
 use crate::common::confined::Confined;
+use crate::common::image::image_archive;
 use crate::common::node::{NodeBed, QUIET, bound, is_ready, uid, until};
+use crate::common::reaper;
 use crate::common::{IMAGE, eventually, free_port};
 
 /// The limit of memory in the chart, in MiB.
@@ -25,6 +29,11 @@ const REFUSED: usize = 320;
 /// How many of them come at once.
 const BATCH: usize = 32;
 const ANNOTATION_BYTES: usize = 250_000;
+/// Pods with long lists, and the length of each.
+const LONG: usize = 12;
+const VARIABLES: usize = 90_000;
+/// The size of a label of an image.
+const LABEL_BYTES: usize = 20 << 20;
 /// Connections with a message that never ends, and its bytes so far.
 const CONNECTIONS: usize = 9;
 const MESSAGE_BYTES: usize = 30 << 20;
@@ -192,6 +201,18 @@ fn link(dir: &Path) {
     }
 }
 
+/// Loads an image with a large label, and returns its name.
+fn load_labelled(bed: &NodeBed) -> String {
+    let image = format!("mirrorlet.test/{}:1", unique("labelled"));
+    reaper::remember("image", &[&bed.docker, &image]);
+    let config = json!({"Labels": {"of.image": "x".repeat(LABEL_BYTES)}});
+    let archive = bed.path().join("labelled.tar");
+    std::fs::write(&archive, image_archive(&image, &config).unwrap()).unwrap();
+    bed.docker(&["load", "-i", archive.to_str().unwrap()]);
+    std::fs::remove_file(archive).unwrap();
+    image
+}
+
 /// Creates pods that the node refuses, each batch after the one before was.
 async fn create_refused(victim: &mut Victim) {
     let bed = &victim.bed;
@@ -222,6 +243,24 @@ async fn create_refused(victim: &mut Victim) {
             rest.is_empty().then_some(()).ok_or(rest.len())
         })
         .await;
+    }
+}
+
+/// Creates pods with as many variables as the API server stores.
+async fn create_long(victim: &mut Victim) {
+    let bed = &victim.bed;
+    let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+    for number in 0..LONG {
+        let mut pod = bound(bed, &format!("long-{number}"), IMAGE, QUIET);
+        pod["spec"]["containers"][0]["env"] = json!(vec![json!({"name": "a"}); VARIABLES]);
+        let pod = serde_json::from_value(pod).unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    for number in 0..LONG {
+        let name = format!("long-{number}");
+        // tenants M8
+        bed.until_pod(&name, |pod| pod["status"]["reason"] == "PodTooLarge")
+            .await;
     }
 }
 
@@ -260,6 +299,34 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     .await;
     victim.assert_serves("variables that expand");
 
+    // An image whose labels, in a list of ten of its containers, don't fit into the limit.
+    let bed = &victim.bed;
+    let image = load_labelled(bed);
+    let owner = format!("{}={}", keys::OWNER, bed.owner().unwrap());
+    // As an earlier release may have left them.
+    let create = ["create", "--label", &owner, &image, "/busybox", "true"];
+    let unknown: Vec<String> = (0..10).map(|_| bed.docker(&create)).collect();
+    let mut heavy = bound(bed, "heavy", &image, QUIET);
+    let one = heavy["spec"]["containers"][0].clone();
+    let ten = (0..10).map(|number| {
+        let mut container = one.clone();
+        container["name"] = json!(format!("c{number}"));
+        container
+    });
+    heavy["spec"]["containers"] = ten.collect();
+    bed.cluster.apply(&heavy.to_string());
+    bed.until_pod("heavy", |pod| {
+        let all = pod["status"]["containerStatuses"].as_array();
+        let waiting = |status: &Value| status["state"]["waiting"]["message"].is_string();
+        all.is_some_and(|all| all.len() == 10 && all.iter().all(waiting))
+    })
+    .await;
+    for id in &unknown {
+        bed.docker(&["rm", id]);
+    }
+    bed.docker(&["rmi", &image]);
+    victim.assert_serves("an image with large labels");
+
     let bed = &victim.bed;
     victim.ready(&bound(bed, "shell", IMAGE, QUIET)).await;
     let unfinished: Vec<Unfinished> = (0..CONNECTIONS).map(|n| victim.unfinished(n)).collect();
@@ -272,6 +339,9 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     .await;
     victim.assert_serves("messages that don't end");
     drop(unfinished);
+
+    create_long(&mut victim).await;
+    victim.assert_serves("pods with long lists");
 
     create_refused(&mut victim).await;
     victim.assert_serves("pods that are refused");

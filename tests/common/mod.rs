@@ -22,6 +22,7 @@ pub mod confined;
 pub mod dockerd;
 pub mod history;
 pub mod http;
+pub mod image;
 pub mod intercept;
 pub mod link;
 pub mod node;

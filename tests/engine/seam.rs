@@ -3,6 +3,7 @@
 //!
 //! Every test owns what it creates by a label of its own and removes it at its end.
 
+use crate::common::image::image_archive;
 use crate::common::reaper;
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +20,7 @@ use futures::stream::BoxStream;
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::{Engine, EngineError, READ_DEADLINE};
-use mirrorlet_docker::image::{ImagePuller, PullerOptions, digest};
+use mirrorlet_docker::image::{ImagePuller, PullerOptions};
 use mirrorlet_docker::logs::container_logs;
 use mirrorlet_docker::sandbox_image::{SANDBOX_IMAGE, archive, ensure_sandbox_image};
 use mirrorlet_runtime::{LogChunk, LogOptions};
@@ -169,42 +170,8 @@ fn touch(id: &str, file: &str) {
     assert!(done.status.success(), "{done:?}");
 }
 
-fn tar_of(files: &[(&str, u32, &[u8])]) -> io::Result<Vec<u8>> {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (path, mode, data) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(data.len() as u64);
-        header.set_mode(*mode);
-        header.set_mtime(0);
-        tar.append_data(&mut header, path, *data)?;
-    }
-    tar.into_inner()
-}
-
 fn busybox_archive() -> io::Result<Vec<u8>> {
     image_archive(BUSYBOX, &serde_json::json!({ "User": "0" }))
-}
-
-/// An image of that name and configuration, with a busybox.
-fn image_archive(name: &str, config: &serde_json::Value) -> io::Result<Vec<u8>> {
-    let busybox = std::fs::read("/bin/busybox")?;
-    let layer = tar_of(&[("busybox", 0o755, &busybox)])?;
-    let config = serde_json::json!({
-        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
-        "os": "linux",
-        "config": config,
-        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
-    })
-    .to_string();
-    let manifest = serde_json::json!([
-        { "Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"] }
-    ])
-    .to_string();
-    tar_of(&[
-        ("config.json", 0o644, config.as_bytes()),
-        ("layer.tar", 0o644, &layer),
-        ("manifest.json", 0o644, manifest.as_bytes()),
-    ])
 }
 
 fn what(event: &EventMessage) -> (String, Option<String>) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::api::core::{
     self, ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus,
 };
-use crate::api::{Pod, keys, meta};
+use crate::api::{Pod, is_too_large, keys, meta};
 use crate::manager::is_mirror_pod;
 use crate::spec;
 
@@ -78,9 +78,13 @@ pub fn is_settled(pod: &Pod) -> bool {
 /// and whoever makes them decides how large they are. Any other pod is kept whole.
 #[must_use]
 pub fn remains(mut pod: Pod) -> Pod {
-    if !is_over(pod.status.as_ref()) || !all_ended(&pod) || is_mirror_pod(&pod) {
+    let is_done = is_over(pod.status.as_ref()) && all_ended(&pod);
+    if is_mirror_pod(&pod) || !(is_done || is_too_large(&pod.metadata)) {
         return pod;
     }
+    // What is left of it must never run.
+    let too_large = is_too_large(&pod.metadata);
+    let annotations = too_large.then(|| [(keys::TOO_LARGE.to_owned(), "true".to_owned())].into());
     let metadata = pod.metadata;
     pod.metadata = meta::ObjectMeta {
         name: metadata.name,
@@ -90,6 +94,7 @@ pub fn remains(mut pod: Pod) -> Pod {
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
         deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+        annotations,
         ..meta::ObjectMeta::default()
     };
     pod.spec = pod.spec.map(|spec| core::PodSpec {

@@ -1,13 +1,14 @@
 //! PURE: from the events of a watch to whole sets.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
 use mirrorlet_core::api::meta::Time;
-use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched, keys};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched, is_too_large, keys};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
 use mirrorlet_core::ending::{is_over, is_settled, remains};
 use mirrorlet_core::manager::is_mirror_pod;
@@ -18,6 +19,40 @@ pub(super) const LOCATION: &str = "api server";
 /// Pods that are not over, and are taken up beyond those that the node runs: they are on their way to
 /// be refused.
 const REFUSED_AT_A_TIME: usize = 256;
+
+/// Most bytes that pods may take which are not over, about, for another one to be taken up. A pod of
+/// everyday size takes 20 to 100 KB.
+const ACTIVE_BYTES_MAX: usize = 48 << 20;
+/// The bytes that a value of a pod takes beside its text, about.
+const VALUE_BYTES: usize = 200;
+
+/// The bytes that a pod takes here, about.
+fn bytes_of(pod: &Pod) -> usize {
+    /// Counts bytes, and the signs that begin a value.
+    #[derive(Default)]
+    struct Count {
+        bytes: usize,
+        values: usize,
+    }
+
+    impl io::Write for Count {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let begins = |sign: &&u8| matches!(sign, b',' | b'[' | b'{');
+            self.bytes += text.len();
+            self.values += text.iter().filter(begins).count();
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count::default();
+    // Nothing fails there.
+    let _ = serde_json::to_writer(&mut count, pod);
+    count.bytes + count.values * VALUE_BYTES
+}
 
 /// The API server's pods of our Node.
 #[derive(Debug)]
@@ -135,12 +170,12 @@ type Turn = (Reverse<i32>, Option<Time>, PodUid);
 #[derive(Debug, Default)]
 struct Known {
     /// Every object that is taken up, and the names of settled pods. Copied by a change only while a
-    /// reader still has the one of before.
+    /// reader still holds the previous one.
     objects: Arc<ApiPods>,
     /// Those that are no mirrors and not settled, marked with their source.
     ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
-    /// Those of them that are not over.
-    active: BTreeSet<PodUid>,
+    /// Those of them that are not over, and the bytes that each takes, about.
+    active: BTreeMap<PodUid, usize>,
     /// Pods that wait to be taken up, as JSON. A tenant can make thousands that the node has to refuse,
     /// and each takes twenty times as much while it is dealt with.
     waiting: BTreeMap<Turn, Box<[u8]>>,
@@ -168,14 +203,19 @@ impl Known {
     /// Tells whether that made a difference.
     fn put(&mut self, pod: Pod, place: Place, active_max: usize) -> bool {
         let uid = PodUid::of(&pod);
-        let has_room = self.active.len() < active_max;
+        let has_room = self.has_room(active_max);
         match place {
             Place::Settled => {
                 let name = FullName::of(&pod);
                 self.stop_waiting(&uid);
                 self.settle(uid, name)
             }
-            Place::Newcomer if !has_room && let Ok(text) = serde_json::to_vec(&pod) => {
+            // One that is too large is refused, and of it only its remains are held.
+            Place::Newcomer
+                if !has_room
+                    && !is_too_large(&pod.metadata)
+                    && let Ok(text) = serde_json::to_vec(&pod) =>
+            {
                 self.stop_waiting(&uid);
                 let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
                 let created = pod.metadata.creation_timestamp;
@@ -195,7 +235,7 @@ impl Known {
     /// Takes up pods that wait, while there is room. Tells whether there were any.
     fn promote(&mut self, active_max: usize) -> bool {
         let mut promoted = false;
-        while self.active.len() < active_max
+        while self.has_room(active_max)
             && let Some(((.., uid), text)) = self.waiting.pop_first()
         {
             self.turns.remove(&uid);
@@ -206,6 +246,11 @@ impl Known {
             }
         }
         promoted
+    }
+
+    /// Whether one more pod may be taken up that is not over: by their number, and by what they take.
+    fn has_room(&self, active_max: usize) -> bool {
+        self.active.len() < active_max && self.active.values().sum::<usize>() < ACTIVE_BYTES_MAX
     }
 
     fn stop_waiting(&mut self, uid: &PodUid) {
@@ -255,7 +300,7 @@ impl Known {
             ordinary.insert(uid.clone(), Arc::clone(&pod));
             pod
         } else {
-            self.active.insert(uid.clone());
+            self.active.insert(uid.clone(), bytes_of(&pod));
             ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
             Arc::new(pod)
         };

@@ -631,6 +631,37 @@ async fn of_pods_that_are_over_only_the_remains_are_held() {
     }
 }
 
+#[tokio::test]
+async fn pods_that_are_too_much_together_wait() {
+    let mut bench = Bench::start();
+    bench.settled.start_with([]);
+    // Of each some 2.5 MB are held; one has more values than any pod may have, and waits for nothing.
+    let variables = |count: usize| json!(vec![json!({"name": "a"}); count]);
+    let long = |n: usize, count: usize| {
+        let pod = pod(&format!("p{n:03}"));
+        with(pod, "/spec/containers/0/env", variables(count))
+    };
+    let mut all: Vec<Value> = (0..40).map(|n| long(n, 4_900)).collect();
+    all.push(long(40, 50_000));
+    bench.next().await.list(&all);
+    let events = bench.next().await.watch();
+    let first = bench.objects.wait_for(Option::is_some);
+    first.await.unwrap();
+    let first = bench.known();
+    // tenants M8
+    assert!(first.contains(&"p040".to_owned()), "{first:?}");
+    assert!((10..40).contains(&first.len()), "{first:?}");
+    // Once one has gone, the next one is taken up.
+    let next = format!("p{:03}", first.len() - 1);
+    assert!(!first.contains(&next));
+    let event = json!({"type": "DELETED", "object": all[0]});
+    events.send(event).unwrap();
+    let mut wanted: Vec<String> = first.into_iter().filter(|name| name != "p000").collect();
+    wanted.push(next);
+    wanted.sort();
+    bench.until_known(&wanted).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_beyond_those_that_can_run_wait_as_text() {
     let mut bench = Bench::start();

@@ -42,7 +42,26 @@ struct Known {
     again: Option<Instant>,
     /// Whether it defines a Secret.
     is_secret: bool,
+    /// The size of what is held of it.
+    size: Size,
 }
+
+/// The size of manifests: each value takes several hundred bytes in memory, each byte of text several.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    /// Values in lists and mappings, as often as there are pods of them.
+    values: usize,
+    bytes: usize,
+}
+
+/// The size of all manifests of a directory together: far above what a node runs.
+const SIZE_MAX: Size = Size {
+    values: 100_000,
+    bytes: 32 << 20,
+};
+
+/// When a file is read again that was too much, as others may have become smaller.
+const TOO_MUCH_PAUSE: Duration = Duration::from_mins(1);
 
 /// The result of one look at the directory.
 #[derive(Debug)]
@@ -192,11 +211,48 @@ impl Directory {
             location: &location,
         };
         let parsed = parse_manifest(&bytes, &context);
+        let size = Size {
+            values: parsed.values(),
+            bytes: bytes.len(),
+        };
+        if let Some(problem) = self.too_much(&entry.path, size) {
+            self.take_problem(&entry.path, problem, now);
+            if let Some(known) = self.files.get_mut(&entry.path) {
+                known.again = Some(now + TOO_MUCH_PAUSE);
+                known.identity = settled;
+            }
+            return true;
+        }
         self.decide(&entry.path, &bytes, &parsed, digest, now);
         if let Some(known) = self.files.get_mut(&entry.path) {
             known.identity = settled;
+            known.size = size;
         }
         true
+    }
+
+    /// The problem of a file that is too much together with all others.
+    fn too_much(&self, path: &Path, size: Size) -> Option<Diagnostic> {
+        let others = self.files.iter().filter(|(other, _)| *other != path);
+        let all = others.fold(size, |all, (_, known)| Size {
+            values: all.values.saturating_add(known.size.values),
+            bytes: all.bytes.saturating_add(known.size.bytes),
+        });
+        let message = if all.values > SIZE_MAX.values {
+            format!(
+                "the manifests of this directory would have {} values in lists and mappings, counted for each pod; at most {} are read",
+                all.values, SIZE_MAX.values
+            )
+        } else if all.bytes > SIZE_MAX.bytes {
+            format!(
+                "the manifests of this directory would have {} bytes; at most {} are read",
+                all.bytes, SIZE_MAX.bytes
+            )
+        } else {
+            return None;
+        };
+        let problem = Diagnostic::error(Code::TooLarge, path.to_string_lossy(), message);
+        Some(problem.help("remove manifests that are not needed, or make large ones smaller"))
     }
 
     fn take_unreadable(&mut self, entry: &Entry, why: &str, now: Instant) -> bool {
@@ -252,6 +308,7 @@ impl Directory {
                 problems,
                 again: look_again.map(|wait| now + wait),
                 is_secret: parsed.documents.iter().any(Document::is_secret),
+                size: Size::default(),
             },
         );
     }

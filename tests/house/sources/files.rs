@@ -8,7 +8,7 @@ use mirrorlet::source::files::FileSource;
 use mirrorlet::source::{SourceReader, source};
 use mirrorlet::store::refresh::{RefreshHandle, refreshes};
 use mirrorlet_core::desired::{PodSource, SourceState};
-use mirrorlet_host::disk::{self, NEXT_DOOR};
+use mirrorlet_host::disk::{self, TEMP_SUFFIX};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -117,7 +117,7 @@ impl Bench {
             let files = fs::read_dir(&dir).into_iter().flatten().flatten();
             // Not what is about to be renamed in.
             files
-                .filter(|file| !file.file_name().to_string_lossy().ends_with(NEXT_DOOR))
+                .filter(|file| !file.file_name().to_string_lossy().ends_with(TEMP_SUFFIX))
                 .filter_map(|file| fs::read_to_string(file.path()).ok())
                 .any(|t| t.contains(text))
         };
@@ -275,6 +275,45 @@ async fn everything_but_manifests_is_ignored_and_listed() {
     bench.expect_ignored(&names).await;
     // pods 6
     assert_eq!(bench.reader.report().ignored, names);
+}
+
+#[tokio::test]
+async fn manifests_that_are_too_much_together_are_refused_one_by_one() {
+    let long = |name: &str, variables: usize| {
+        let variable = "\n    - {name: a, value: b}";
+        format!(
+            "{}\n    env:{}\n",
+            pod(name, "a:1").trim_end(),
+            variable.repeat(variables)
+        )
+    };
+    let mut bench = Bench::start(|dir| {
+        for name in ["a", "b"] {
+            fs::write(dir.join(format!("{name}.yaml")), long(name, 10)).unwrap();
+        }
+    });
+    let mut wanted = vec!["a-node a:1".to_owned(), "b-node a:1".to_owned()];
+    bench.expect(&refs(&wanted), &[]).await;
+    // One with too many values is held, as after any bad edit.
+    bench.write("b.yaml", &long("b", 4_000));
+    // tenants M8
+    bench
+        .expect(&["a-node a:1", "b-node a:1 held too-large"], &[])
+        .await;
+    bench.write("b.yaml", &long("b", 10));
+    bench.expect(&refs(&wanted), &[]).await;
+    for number in 0..11 {
+        let name = format!("large-{number:02}");
+        bench.write(&format!("{name}.yaml"), &long(&name, 3_000));
+        wanted.push(format!("{name}-node a:1"));
+    }
+    bench.expect(&refs(&wanted), &[]).await;
+    bench.write("large-11.yaml", &long("large-11", 3_000));
+    bench.expect(&refs(&wanted), &["too-large"]).await;
+}
+
+fn refs(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::quantity::Quantity;
-use crate::api::{FullName, Pod, PodUid, Timestamp, core, meta};
+use crate::api::{FullName, Pod, PodUid, Timestamp, VALUES_MAX, core, is_too_large, meta};
 use crate::ending::is_api_pod;
 use crate::pressure::{self, Pressure, Pressures};
 use crate::resources::QosClass;
@@ -199,6 +199,12 @@ pub struct AdmitInput<'a> {
 #[must_use]
 pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     let pod = input.pod;
+    if is_api_pod(pod) && is_too_large(&pod.metadata) {
+        let message = format!(
+            "the pod has more than {VALUES_MAX} values in lists and mappings, which is more than this node takes"
+        );
+        return Verdict::Refused(Failure::refused("PodTooLarge", &message));
+    }
     if is_pressed_out(pod, &input.node.pressures) {
         let pressures = pressure::listed(&input.node.pressures);
         let message = format!("The node had condition: {pressures}. ");

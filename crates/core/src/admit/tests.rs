@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::Watched;
 
 /// A pod of the API server with this spec.
 fn pod(spec: Value) -> Pod {
@@ -201,6 +202,22 @@ fn each_check_has_the_reason_that_users_know() {
             "{spec}"
         );
     }
+}
+
+#[test]
+fn a_pod_with_too_many_values_is_refused() {
+    let read = |count: usize| {
+        let variables = vec![json!({"name": "a"}); count];
+        let pod = json!({
+            "metadata": {"name": "a", "annotations": {"kubernetes.io/config.source": "api"}},
+            "spec": {"containers": [{"name": "a", "env": variables}]},
+        });
+        let Watched(pod): Watched<Pod> = serde_json::from_value(pod).unwrap();
+        verdict(&pod, &[], &node())
+    };
+    // tenants M8
+    assert!(read(6_000).starts_with("PodTooLarge"), "{}", read(6_000));
+    assert!(!read(4_000).contains("PodTooLarge"), "{}", read(4_000));
 }
 
 #[test]

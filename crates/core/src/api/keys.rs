@@ -142,3 +142,10 @@ pub const VOLUME_OPTIONS: &str = "mirrorlet.dev/volume-options";
 pub const CLAIM_NAMESPACE: &str = "mirrorlet.dev/claim-namespace";
 /// Label of a volume on the Engine: the name of its claim.
 pub const CLAIM_NAME: &str = "mirrorlet.dev/claim-name";
+
+/// Label with the name of the Job that a pod belongs to.
+pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// Annotation of a Pod of the API server, as it is held here, of which values were left out because it has
+/// too many. It is never in the API server.
+pub const TOO_LARGE: &str = "mirrorlet.dev/too-large";

@@ -15,7 +15,7 @@ mod watched;
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};
-pub use watched::{Watched, read, shared};
+pub use watched::{VALUES_MAX, Watched, is_too_large, read, shared};
 
 pub use k8s_openapi::ByteString;
 /// Kubernetes' core types, in the one version this crate speaks.

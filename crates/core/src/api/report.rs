@@ -22,8 +22,8 @@ pub use images::{ImageReport, ImagesReport};
 pub use jobs::{CronJobReport, JobReport};
 pub use port::PortReport;
 pub use rollout::{
-    Downtime, HistoryReport, OrderedChange, PlanAction, PlanReport, PlannedOrder, PlannedPod,
-    PlannedRun, RevisionReport, RolloutPhase, RolloutReport, RunAction,
+    Downtime, HistoryReport, ObjectAction, OrderedChange, PlanAction, PlanReport, PlannedObject,
+    PlannedOrder, PlannedPod, PlannedRun, RevisionReport, RolloutPhase, RolloutReport, RunAction,
 };
 pub use story::{EventReport, ExplainReport, StoryReport};
 pub use top::{ContainerUsage, PodUsage, TopReport, UsageReport};

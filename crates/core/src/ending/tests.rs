@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::PodUid;
+use crate::api::Watched;
 
 #[expect(
     clippy::needless_pass_by_value,
@@ -148,6 +149,29 @@ fn large(phase: &str, state: &Value) -> Pod {
         },
     }))
     .unwrap()
+}
+
+#[test]
+fn of_a_pod_that_is_too_large_nothing_is_kept_that_could_run() {
+    let variables = vec![serde_json::json!({"name": "a"}); 60_000];
+    let pod = serde_json::json!({
+        "metadata": {"name": "a", "uid": "u", "annotations": {"note": "n"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i", "env": variables}]},
+        "status": {"phase": "Pending"},
+    });
+    let Watched(pod): Watched<Pod> = serde_json::from_value(pod).unwrap();
+    let pod = remains(pod);
+    // tenants M8
+    assert!(
+        is_too_large(&pod.metadata),
+        "it is refused by this mark alone"
+    );
+    assert_eq!(pod.metadata.annotations.unwrap().len(), 1);
+    let spec = pod.spec.unwrap();
+    assert_eq!(
+        (spec.node_name.as_deref(), &spec.containers[0].env),
+        (Some("n"), &None)
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::meta::ObjectMeta;
-use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
+use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, VALUES_MAX, keys};
 use crate::decode;
 use crate::desired::{Places, PodSource};
 use crate::fields;
@@ -116,6 +116,7 @@ fn joined(root: &Node, key: &str, ctx: &ParseContext<'_>, number: usize) -> Docu
         position: root.position,
         key: None,
         may_be_secret: true,
+        values: root.count(),
         accepted: None,
         places: Places::default(),
         problems: problems.into_sorted(),
@@ -137,6 +138,14 @@ fn read_one(
     });
     let mut canonical = node.to_json();
     let kind = check_kind(&canonical, is_item, &mut problems);
+    let values = node.count();
+    if values > VALUES_MAX && matches!(kind, Some(Kind::Pod | Kind::Workload(_))) {
+        let message = format!(
+            "a pod may have at most {VALUES_MAX} values in lists and mappings; this one has {values}"
+        );
+        problems.add(Severity::Error, Code::TooLarge, &Path::default(), message);
+        problems.help("shorten its longest list, or use several pods");
+    }
     let built = kind.map(|kind| {
         if let (Kind::Pod | Kind::Workload(_), Some(map)) = (kind, canonical.as_object_mut()) {
             let version = kind.api_version();
@@ -166,10 +175,15 @@ fn read_one(
         position: node.position,
         key: built.key,
         may_be_secret: matches!(kind, None | Some(Kind::Object(ObjectKind::Secret))),
+        values: values * pods_of(built.accepted.as_ref()).max(1),
         accepted: built.accepted,
         places,
         problems,
     }
+}
+
+fn pods_of(accepted: Option<&Accepted>) -> usize {
+    accepted.map_or(0, |accepted| accepted.pods().len())
 }
 
 /// Where a pod names objects, and what else of it may fail, by field.

@@ -85,6 +85,13 @@ pub struct Parsed {
 }
 
 impl Parsed {
+    /// The number of values in the lists and mappings of its documents, as often as each has pods.
+    #[must_use]
+    pub fn values(&self) -> usize {
+        let values = self.documents.iter().map(|document| document.values);
+        values.fold(0, usize::saturating_add)
+    }
+
     /// Whether the file holds a Secret, or a document that may be one.
     #[must_use]
     pub fn may_hold_secret(&self) -> bool {
@@ -104,6 +111,8 @@ pub struct Document {
     pub key: Option<DocumentKey>,
     /// Whether its kind is Secret, or is not known.
     pub may_be_secret: bool,
+    /// The number of values in its lists and mappings, as often as it has pods.
+    pub values: usize,
     /// Its content; none when it is rejected.
     pub accepted: Option<Accepted>,
     /// Where it names objects, by field.

@@ -216,7 +216,9 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.volumes[].ephemeral",
         Written,
-        Forbidden("persistentvolumeclaims"),
+        NotInManifest(
+            "a manifest can't have ephemeral claims; use emptyDir or persistentVolumeClaim",
+        ),
     ),
     Rule(
         "spec.volumes[].csi",

@@ -13,7 +13,7 @@ use super::tree::{Node, position};
 
 /// Bounds of what a manifest may ask of the parser: far above any real manifest, and small enough
 /// that a hostile one costs milliseconds.
-const NODES_MAX: usize = 200_000;
+const NODES_MAX: usize = 50_000;
 /// Events replayed by all aliases of a file together.
 const ALIAS_EVENTS_MAX: usize = 20_000;
 /// Aliases inside aliases.

@@ -48,6 +48,15 @@ impl Node {
         matches!(self.kind, Kind::Scalar(Value::Null))
     }
 
+    /// How many values are written below it: items of lists and entries of mappings.
+    pub(super) fn count(&self) -> usize {
+        match &self.kind {
+            Kind::Scalar(_) => 0,
+            Kind::Sequence(items) => items.iter().map(|item| 1 + item.count()).sum(),
+            Kind::Mapping(entries) => entries.iter().map(|entry| 1 + entry.value.count()).sum(),
+        }
+    }
+
     /// The value of `key`, when this is a mapping that has it.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|entry| &entry.value)

@@ -68,8 +68,44 @@ pub struct PlanReport {
     /// The Jobs and CronJobs, by kind, namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<PlannedRun>,
+    /// The `ConfigMap`s, Secrets, Services, claims and volumes that would change, by kind, namespace and
+    /// name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<PlannedObject>,
     /// Problems of the manifests that belong to no pod, and warnings.
     pub problems: Vec<Diagnostic>,
+}
+
+/// The change of an object that pods refer to. It has no value of the object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedObject {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace; empty where it has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The planned action.
+    pub action: ObjectAction,
+    /// The keys of data that would change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// The pods that refer to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<String>,
+}
+
+/// The planned action for an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ObjectAction {
+    /// It would be known.
+    Create,
+    /// It would have other content. Files of it change in containers; variables don't.
+    Change,
+    /// It would be gone.
+    Remove,
 }
 
 /// The order in which pods of a workload would change.

@@ -334,12 +334,12 @@ fn check_unsupported(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
         let message = if spec.pod_failure_policy.is_some() {
             return problems.invalid(&path, "must be Failed with podFailurePolicy");
         } else {
-            "has no effect: a pod is replaced once nothing of it runs"
+            "has no effect: a pod is always replaced after all its containers have stopped"
         };
         problems.warn(&path, message);
     }
     if spec.selector.is_some() || spec.manual_selector == Some(true) {
-        let message = "has no effect: the pods of a Job are those that it makes";
+        let message = "has no effect: a Job selects exactly the pods that it creates";
         let field = if spec.selector.is_some() {
             "selector"
         } else {

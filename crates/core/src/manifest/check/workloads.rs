@@ -215,7 +215,7 @@ fn check_template_fields(
     if spec.restart_policy.as_deref() != Some("Always") {
         let message = format!("must be Always in a {kind}");
         problems.invalid(&at.key("restartPolicy"), message);
-        problems.help("remove it; a pod that is to end by itself is a document of kind Pod");
+        problems.help("remove it; for containers that run to completion, use a Job or a Pod");
     }
     if spec.active_deadline_seconds.is_some() {
         let message = format!("a {kind} can't have this field");
