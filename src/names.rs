@@ -14,9 +14,11 @@ use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::core::{PodStatus, Service};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::{Object, is_static};
+use mirrorlet_core::observed::{self, ContainerState};
 use mirrorlet_core::status::is_ready;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::Runtime;
@@ -134,6 +136,10 @@ impl PodNames {
 fn named(view: PodView) -> Option<(PodUid, NamedPod)> {
     let pod = view.pod.filter(|pod| is_static(pod))?;
     let status = view.status.filter(|_| view.phase == Phase::Syncing)?;
+    // Its address may be that of another pod already.
+    if is_over(Some(&status)) || !has_sandbox(&view.observed) {
+        return None;
+    }
     let addresses = addresses(&status);
     let named = NamedPod {
         pod,
@@ -143,7 +149,75 @@ fn named(view: PodView) -> Option<(PodUid, NamedPod)> {
     (!named.addresses.is_empty()).then_some((view.uid, named))
 }
 
+/// Whether the pod has a sandbox that runs, or about which nothing is known at the moment.
+fn has_sandbox(observed: &observed::PodStatus) -> bool {
+    let may_run = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+    let mut all = observed.sandboxes.iter();
+    all.any(|sandbox| may_run(sandbox.state))
+}
+
 fn addresses(status: &PodStatus) -> Vec<std::net::IpAddr> {
     let ips = status.pod_ips.iter().flatten();
     ips.filter_map(|ip| ip.ip.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp};
+    use mirrorlet_core::observed::SandboxStatus;
+
+    fn view(status: Value, sandbox: ContainerState) -> PodView {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "web", "namespace": "default", "uid": "u",
+                "annotations": {"kubernetes.io/config.source": "file"},
+            },
+            "spec": {"containers": []},
+        }))
+        .unwrap();
+        let mut observed = observed::PodStatus::empty("u".into());
+        observed.sandboxes.push(SandboxStatus {
+            id: ContainerId::new("fake", "s"),
+            attempt: 0,
+            state: sandbox,
+            created_at: Timestamp::UNIX_EPOCH,
+            pod_started_at: None,
+            host_network: false,
+            ips: Vec::new(),
+            by_hand: None,
+        });
+        PodView {
+            uid: "u".into(),
+            full_name: FullName::of(&pod),
+            pod: Some(Arc::new(pod)),
+            phase: Phase::Syncing,
+            status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+            observed: Arc::new(observed),
+            error: "".into(),
+            failed_probe: None,
+        }
+    }
+
+    #[test]
+    fn a_pod_that_ended_or_was_stopped_has_no_name() {
+        let address = |phase: &str| json!({"phase": phase, "podIPs": [{"ip": "10.0.0.1"}]});
+        for (phase, sandbox, is_named) in [
+            ("Running", ContainerState::Running, true),
+            ("Pending", ContainerState::Running, true),
+            // The Engine did not say.
+            ("Running", ContainerState::Unknown, true),
+            // Stopped by a person.
+            ("Running", ContainerState::Exited, false),
+            ("Succeeded", ContainerState::Running, false),
+            ("Failed", ContainerState::Exited, false),
+        ] {
+            let named = named(view(address(phase), sandbox));
+            // names 8
+            assert_eq!(named.is_some(), is_named, "{phase} {sandbox:?}");
+        }
+        assert!(named(view(json!({"phase": "Running"}), ContainerState::Running)).is_none());
+    }
 }

@@ -11,7 +11,8 @@ use crate::config::args::{AgentArgs, RolloutCommand, RolloutHistoryArgs, Rollout
 use crate::server::admin::{CommandAnswer, CommandName};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
-    HistoryReport, PodReport, RevisionReport, RolloutPhase, RolloutReport, StatusReport,
+    HistoryReport, PodReport, RevisionReport, RolloutPhase, RolloutReport, STOPPED, STOPPING,
+    StatusReport,
 };
 use mirrorlet_core::rollout::group::FAILED_ELSEWHERE;
 use mirrorlet_core::workload::WorkloadKind;
@@ -55,14 +56,14 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let answer = client::post(root, &path).await?;
     let CommandAnswer { revision } = client::parse(&answer)?;
     let done = match name {
-        CommandName::Undo => format!("revision {revision} is to run until the manifest changes"),
+        CommandName::Undo => format!("switching to revision {revision} until the manifest changes"),
         CommandName::Retry => format!("revision {revision} is tried again"),
         CommandName::Pause => {
             format!("revision {revision} runs on until: mirrorlet rollout resume")
         }
         CommandName::Resume => format!("revision {revision} is to run"),
     };
-    let what = if WorkloadKind::owner(&pod.pod).is_some() {
+    let what = if WorkloadKind::named(&pod.pod).is_some() {
         ""
     } else {
         "pod "
@@ -177,7 +178,8 @@ async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
             Standing::Gone => {
                 let what = name.split_once('/').map_or("pod", |(kind, _)| kind);
                 let name = name.rsplit('/').next().unwrap_or_default();
-                let gone = anyhow::anyhow!("{what} {namespace}/{name} is not wanted any more");
+                let gone =
+                    anyhow::anyhow!("no manifest defines {what} {namespace}/{name} any more");
                 return Err(gone.into());
             }
             Standing::Done(line) => (line, Some(Ok(()))),
@@ -268,7 +270,7 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
         (Some(line), _) => Standing::Failed(format!("{all_are}{line}")),
         (None, Some(line)) => Standing::Done(format!("{all_are}{line}")),
         (None, None) => Standing::Done(format!(
-            "{all_are}the version of the document runs in all {} pods",
+            "{all_are}successfully rolled out to all {} pods",
             pods.len()
         )),
     }
@@ -293,11 +295,27 @@ fn failed_itself(pod: &PodReport) -> bool {
     rollout.is_some_and(|rollout| rollout.reason != FAILED_ELSEWHERE)
 }
 
+/// Whether a pod without a rollout is not ready, though nobody stopped it and it isn't over.
+fn is_starting(pod: &PodReport) -> bool {
+    let is_over = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
+    !is_over && !pod.is_ready() && ![STOPPED, STOPPING].contains(&pod.status.as_str())
+}
+
 fn standing_of(pod: &PodReport) -> Standing {
     let (namespace, name) = (&pod.namespace, &pod.name);
     let pod_is = format!("pod {namespace}/{name}: ");
     let Some(rollout) = &pod.rollout else {
-        return Standing::Done(format!("{pod_is}the version of the manifest runs"));
+        if is_starting(pod) {
+            let PodReport {
+                ready,
+                containers_total,
+                ..
+            } = pod;
+            return Standing::UnderWay(format!(
+                "{pod_is}the version of the manifest was started, {ready} of {containers_total} containers are ready"
+            ));
+        }
+        return Standing::Done(format!("{pod_is}successfully rolled out"));
     };
     let RolloutReport {
         phase,
@@ -316,7 +334,7 @@ fn standing_of(pod: &PodReport) -> Standing {
             "{pod_is}revision {target} waits, revision {revision} runs: {message}"
         )),
         RolloutPhase::Restoring => Standing::UnderWay(format!(
-            "{pod_is}revision {target} failed, an older one is to run: {reason}: {message}"
+            "{pod_is}revision {target} failed, restoring an older revision: {reason}: {message}"
         )),
         RolloutPhase::Held => Standing::UnderWay(format!(
             "{pod_is}revision {target} can't be started, revision {revision} runs: {reason}: {message}"

@@ -1,7 +1,7 @@
 //! A person's commands.
 
 use super::Rollouts;
-use super::handle::{Answering, CommandError, Obeyed, Request, Whom};
+use super::handle::{Answering, CommandError, Obeyed, Request, RolloutTarget};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::group::{Member, obey_all, try_again};
 use mirrorlet_core::rollout::{Command, Refused};
@@ -16,8 +16,8 @@ impl Rollouts {
             answer,
         } = request;
         let (obeyed, pods) = match whom {
-            Whom::Pod(name) => (self.obey_of_pod(&name, &command), vec![name]),
-            Whom::Workload(key) => {
+            RolloutTarget::Pod(name) => (self.obey_of_pod(&name, &command), vec![name]),
+            RolloutTarget::Workload(key) => {
                 let members = self.members(&key);
                 let pods = members.iter().map(|member| member.name.clone()).collect();
                 (self.obey_of_workload(members, &command), pods)
@@ -103,10 +103,15 @@ impl Rollouts {
 /// The Event of a command that was obeyed, by the number of the revision.
 fn words(command: &Command) -> fn(u64) -> (&'static str, String) {
     match command {
-        Command::Undo { .. } => |n| ("RolloutUndone", format!("revision {n} is to run")),
+        Command::Undo { .. } => |n| ("RolloutUndone", format!("switching to revision {n}")),
         Command::Retry => |n| ("RolloutRetried", format!("revision {n} is tried again")),
         Command::Pause => |n| ("RolloutPaused", format!("revision {n} runs on")),
-        Command::Resume => |n| ("RolloutResumed", format!("revision {n} is to run")),
+        Command::Resume => |n| {
+            (
+                "RolloutResumed",
+                format!("rollouts resumed, switching to revision {n}"),
+            )
+        },
         Command::Stop => |_| ("PodStopped", "A person stopped the pod".to_owned()),
         Command::Start { .. } => |_| ("PodStarted", "A person started the pod".to_owned()),
         Command::Evict { .. } => |_| {

@@ -27,9 +27,9 @@ pub(super) type Obeyed = Result<u64, Refused>;
 /// The answer to a command: its result, once it is on disk.
 pub(super) type Answer = Result<u64, CommandError>;
 
-/// Whom a command is about.
+/// The pod or workload that a command is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whom {
+pub enum RolloutTarget {
     /// A pod.
     Pod(FullName),
     /// All pods of a workload.
@@ -38,7 +38,7 @@ pub enum Whom {
 
 /// A command on its way.
 pub(super) struct Request {
-    pub(super) whom: Whom,
+    pub(super) whom: RolloutTarget,
     pub(super) command: Command,
     pub(super) answer: oneshot::Sender<Answer>,
 }
@@ -58,7 +58,7 @@ pub enum CommandError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// There was no answer in time, or too many wait.
-    #[error("the agent did not get to the command within {} s", DEADLINE.as_secs())]
+    #[error("the agent did not execute the command within {} s", DEADLINE.as_secs())]
     Busy,
     /// It was obeyed, and the disk doesn't have it.
     #[error(
@@ -115,7 +115,11 @@ impl RolloutHandle {
     ///
     /// # Errors
     /// It was refused, the disk doesn't take it, or the agent is too busy.
-    pub async fn command(&self, whom: Whom, command: Command) -> Result<u64, CommandError> {
+    pub async fn command(
+        &self,
+        whom: RolloutTarget,
+        command: Command,
+    ) -> Result<u64, CommandError> {
         let (answer, answered) = oneshot::channel();
         let request = Request {
             whom,

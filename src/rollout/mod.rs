@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::store::board::PodView;
+use crate::store::board::{Phase as WorkerPhase, PodView};
 use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod};
@@ -43,7 +43,7 @@ mod turns;
 mod versions;
 
 use handle::{Answering, Request};
-pub use handle::{CommandError, Histories, RolloutHandle, Whom};
+pub use handle::{CommandError, Histories, RolloutHandle, RolloutTarget};
 use kept::HistoryStore;
 use mirrorlet_core::small::SmallCollect;
 pub use options::RolloutOptions;
@@ -286,7 +286,7 @@ impl Rollouts {
             .current
             .as_ref()
             .map_or(&uid, |(current, _)| current);
-        let view = self.options.board.get(current);
+        let view = self.options.board.get(current).filter(lives);
         let runs = match &view {
             Some(view) => view.observed.anything_running(),
             None => listed.has(current),
@@ -329,7 +329,8 @@ impl Rollouts {
                 Preparation::Done
             }
         };
-        let beside = self.options.board.get(&uid).filter(|_| uid != *current);
+        let beside = self.options.board.get(&uid).filter(lives);
+        let beside = beside.filter(|_| uid != *current);
         let input = Input {
             wanted: newest,
             runs,
@@ -438,6 +439,15 @@ fn starts_first(pod: &Pod) -> bool {
 }
 
 /// The board's view of a version.
+/// Whether a version isn't being stopped. One that is wanted again is started once it has stopped, and
+/// the status of its earlier life says nothing about that.
+fn lives(view: &PodView) -> bool {
+    !matches!(
+        view.phase,
+        WorkerPhase::Terminating | WorkerPhase::Terminated
+    )
+}
+
 fn seen(view: Option<&PodView>) -> View<'_> {
     View {
         status: view.and_then(|view| view.status.as_deref()),

@@ -38,7 +38,7 @@ pub struct RolloutOptions {
     pub node_edits: NodeEditsHandle,
     /// Tells image collection which images have to stay: those of versions that may be started.
     pub needed_images: watch::Sender<BTreeSet<String>>,
-    /// Where occurrences are told.
+    /// Receives log lines, metrics and journal entries.
     pub telemetry: Telemetry,
     /// Returns the present time.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,

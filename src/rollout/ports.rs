@@ -119,3 +119,171 @@ impl Ports {
         Some(names.collect::<Vec<_>>().join(", "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::board::{BoardWriter, Phase as WorkerPhase, board};
+    use mirrorlet_core::api::{ContainerId, Timestamp};
+    use mirrorlet_core::desired::{Origin, PodSource};
+    use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
+
+    /// A version of a pod, with one host port; 0 is none.
+    fn pod(name: &str, port: u16) -> Arc<Pod> {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": format!("{name}-{port}")},
+            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": port}]}]},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn of_sources(pods: &[Arc<Pod>]) -> BTreeMap<FullName, SourcePod> {
+        let origin = || Origin::whole(PodSource::File, "/m/a.yaml");
+        let pods = pods.iter();
+        pods.map(|pod| {
+            let name = FullName::of(pod);
+            (name, SourcePod::new(Arc::clone(pod), origin()))
+        })
+        .collect()
+    }
+
+    fn merged(pods: &[Arc<Pod>]) -> Merged {
+        let pods = of_sources(pods).into_values();
+        Merged {
+            pods: pods.map(|pod| (pod.uid(), pod)).collect(),
+            ..Merged::default()
+        }
+    }
+
+    fn name(pod: &str) -> FullName {
+        FullName::new(pod, "default")
+    }
+
+    fn held(field: Option<&str>) -> Phase {
+        Phase::Held(Cause::new("NodePorts", "taken").of_field(field))
+    }
+
+    /// Phases in which the pods of these names wait for ports, and no other waits for one.
+    fn waiting_for_ports(names: &[&str]) -> BTreeMap<FullName, Phase> {
+        let others = [
+            ("image", held(Some("spec.containers[0].image"))),
+            ("other", held(None)),
+            ("done", Phase::Settled),
+        ];
+        let port = "spec.containers[0].ports[0].hostPort";
+        let waiting = names.iter().map(|name| (*name, held(Some(port))));
+        let all = waiting.chain(others);
+        all.map(|(pod, phase)| (name(pod), phase)).collect()
+    }
+
+    fn publish(writer: &BoardWriter, pod: &Arc<Pod>, state: ContainerState) {
+        let uid = PodUid::of(pod);
+        let mut observed = PodStatus::empty(uid.clone());
+        observed.sandboxes.push(SandboxStatus {
+            id: ContainerId::new("fake", "s"),
+            attempt: 0,
+            state,
+            created_at: Timestamp::UNIX_EPOCH,
+            pod_started_at: None,
+            host_network: false,
+            ips: Vec::new(),
+            by_hand: None,
+        });
+        writer.publish(PodView {
+            full_name: FullName::of(pod),
+            pod: Some(Arc::clone(pod)),
+            phase: WorkerPhase::Syncing,
+            status: None,
+            observed: Arc::new(observed),
+            error: "".into(),
+            failed_probe: None,
+            uid,
+        });
+    }
+
+    #[test]
+    fn a_port_may_be_free_once_a_pod_with_ports_has_stopped() {
+        let (writer, board) = board();
+        let (with, without) = (pod("with", 80), pod("without", 0));
+        publish(&writer, &with, ContainerState::Running);
+        publish(&writer, &without, ContainerState::Running);
+        let mut ports = Ports::default();
+        assert!(!ports.may_be_free(&waiting_for_ports(&[]), &board));
+        assert!(ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+        assert!(!ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+        publish(&writer, &without, ContainerState::Exited);
+        assert!(!ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+        publish(&writer, &with, ContainerState::Exited);
+        assert!(ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+        assert!(!ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+        // It ran again, and left while nothing waited.
+        publish(&writer, &with, ContainerState::Running);
+        assert!(!ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+        assert!(!ports.may_be_free(&waiting_for_ports(&[]), &board));
+        writer.remove(&PodUid::of(&with));
+        assert!(!ports.may_be_free(&waiting_for_ports(&[]), &board));
+        assert!(ports.may_be_free(&waiting_for_ports(&["a"]), &board));
+    }
+
+    #[test]
+    fn a_switch_is_news_to_those_that_wait() {
+        let (_writer, board) = board();
+        let mut ports = Ports::default();
+        assert!(!ports.have_news(true, &waiting_for_ports(&[])));
+        assert!(ports.have_news(false, &waiting_for_ports(&["a"])));
+        ports.may_be_free(&waiting_for_ports(&["a"]), &board);
+        assert!(!ports.have_news(false, &waiting_for_ports(&["a"])));
+        assert!(ports.have_news(true, &waiting_for_ports(&["a"])));
+        assert!(ports.have_news(false, &waiting_for_ports(&["a", "b"])));
+    }
+
+    #[test]
+    fn a_circle_of_pods_that_wait_for_one_another_is_named() {
+        /// A pod with the port that it has and the one that it wants.
+        type Wants = (&'static str, u16, u16);
+        let cases: [(&str, &[Wants], Option<&str>); 5] = [
+            ("nobody has it", &[("a", 1, 2)], None),
+            ("another keeps it", &[("a", 1, 2), ("b", 2, 2)], None),
+            ("another gives it up", &[("a", 1, 2), ("b", 2, 3)], None),
+            (
+                "two",
+                &[("a", 1, 2), ("b", 2, 1)],
+                Some("default/a, default/b"),
+            ),
+            (
+                "three",
+                &[("a", 1, 2), ("b", 2, 3), ("c", 3, 1)],
+                Some("default/a, default/b, default/c"),
+            ),
+        ];
+        for (case, pods, circle) in cases {
+            let of = |port: fn(&Wants) -> u16| {
+                let pods = pods.iter().map(|it| pod(it.0, port(it)));
+                pods.collect::<Vec<_>>()
+            };
+            let mut ports = Ports::default();
+            ports.want(&of_sources(&of(|it| it.2)));
+            let before = merged(&of(|it| it.1));
+            let cause = Cause::new("NodePorts", "port 2 is taken");
+            let told = ports.with_circle(cause.clone(), &name("a"), &before);
+            // rollouts 31
+            match circle {
+                Some(circle) => assert!(told.message.contains(circle), "{case}: {told:?}"),
+                None => assert_eq!(told, cause, "{case}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_beside_a_circle_is_no_part_of_it() {
+        let mut ports = Ports::default();
+        let wanted = [pod("a", 2), pod("b", 3), pod("c", 2)];
+        ports.want(&of_sources(&wanted));
+        let before = merged(&[pod("a", 1), pod("b", 2), pod("c", 3)]);
+        assert_eq!(ports.circle(&name("a"), &before), None);
+        let circle = ports.circle(&name("b"), &before);
+        assert_eq!(circle.as_deref(), Some("default/b, default/c"));
+    }
+}

@@ -167,7 +167,12 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
             let problem = &pod.problems[0];
             let file = bed.manifest(&format!("{name}.yaml"));
             assert_eq!(problem.file, file.display().to_string());
-            assert!(problem.message.contains("the one before runs"), "{problem}");
+            assert!(
+                problem
+                    .message
+                    .contains("the previous version keeps running"),
+                "{problem}"
+            );
             if let Some((field, word)) = FIELDS
                 .iter()
                 .find(|(of, ..)| of == name)
@@ -311,7 +316,7 @@ async fn an_edit_that_fails_is_undone() {
         // rollouts 3, rollouts 4, rollouts 5, rollouts 6, rollouts 7, rollouts M3
         assert_eq!(pod.uid, uids[name], "{name}");
         assert!(
-            told(&pod).contains("failed, the one before runs"),
+            told(&pod).contains("failed, the previous version runs"),
             "{pod:?}"
         );
     }
@@ -382,10 +387,7 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     let first = agent.until_running("web").await.uid;
     let (code, text) = rollout(&bed, &["status", "web"]).await;
     assert_eq!(code, Some(0), "{text}");
-    assert!(
-        text.ends_with("the version of the manifest runs\n"),
-        "{text}"
-    );
+    assert!(text.ends_with("successfully rolled out\n"), "{text}");
     let (code, text) = rollout(&bed, &["undo", "web"]).await;
     assert_eq!(code, Some(1), "{text}");
     assert!(
@@ -766,7 +768,7 @@ async fn an_edit_of_a_url_is_a_rollout() {
     // A busy Engine tells of an end late.
     says(crashing.replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"5\""));
     let restored = |pod: &PodReport| {
-        pod.held && pod.ready == 1 && told(pod).contains("failed, the one before runs")
+        pod.held && pod.ready == 1 && told(pod).contains("failed, the previous version runs")
     };
     // rollouts M5
     assert_eq!(agent.until_pod("web", restored).await.uid, first);

@@ -176,6 +176,30 @@ async fn host_ports_change_hands_without_a_failed_request() {
     assert_eq!(ask(other).as_deref(), Ok("new"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_put_back_while_it_ends_is_judged_by_its_new_life() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    bed.write("web.yaml", &web("one", port, "StartFirst"));
+    until_says(&mut agent, at, "one").await;
+    let traffic = Traffic::to(at);
+    bed.write("web.yaml", &web("two", port, "StartFirst"));
+    until_says(&mut agent, at, "two").await;
+    // The first one has not ended yet, and its status still says that it is ready.
+    bed.write("web.yaml", &web("one", port, "StartFirst"));
+    until_says(&mut agent, at, "one").await;
+    crate::common::eventually("the second version to be gone", || {
+        let all = bed.running();
+        let webs = all.keys().filter(|name| name.starts_with("k8s_web_"));
+        (webs.count() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(ask(at).as_deref(), Ok("one"));
+    // rollouts 32
+    assert_eq!(traffic.failures(), [""; 0]);
+}
+
 /// The network namespace of a container.
 fn network_of(bed: &Bed, container: &str) -> File {
     let pid = bed.inspect(&bed.running_id(container))["State"]["Pid"].to_string();

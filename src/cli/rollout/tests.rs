@@ -64,17 +64,30 @@ fn a_rollout_has_an_end() {
             "reason": "ErrImagePull", "message": "not found",
         })
     };
+    let mut starting = pod(json!(null));
+    let words = "the version of the manifest was started, 1 of 2 containers are ready";
+    // rollouts 33
+    assert_eq!(
+        standing(&starting, "default", "web-box"),
+        Standing::UnderWay(format!("pod default/web-box: {words}"))
+    );
+    // Nobody waits for one that is over, or that a person stopped.
+    for (phase, status) in [
+        ("Failed", "Error"),
+        ("Succeeded", "Completed"),
+        ("Running", "Stopped"),
+    ] {
+        (starting.pods[0].phase, starting.pods[0].status) = (phase.to_owned(), status.to_owned());
+        let standing = standing(&starting, "default", "web-box");
+        assert!(matches!(standing, Standing::Done(_)), "{status}");
+    }
     let cases: [(serde_json::Value, Made, &str); 8] = [
         (
             rollout("Failed"),
             Standing::Failed,
             "revision 5 failed and runs on: ErrImagePull: not found",
         ),
-        (
-            json!(null),
-            Standing::Done,
-            "the version of the manifest runs",
-        ),
+        (json!(null), Standing::Done, "successfully rolled out"),
         (
             rollout("Preparing"),
             Standing::UnderWay,
@@ -107,7 +120,10 @@ fn a_rollout_has_an_end() {
         ),
     ];
     for (told, made, words) in cases {
-        let report = pod(told);
+        let mut report = pod(told);
+        if report.pods[0].rollout.is_none() {
+            report.pods[0].ready = 2;
+        }
         assert_eq!(
             standing(&report, "default", "web-box"),
             made(format!("pod default/web-box: {words}"))

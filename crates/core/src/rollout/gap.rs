@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long a container that was told to end is taken to be about to. One that still accepts
+/// How long after the stop signal a container is assumed to be shutting down. One that still accepts
 /// connections after that serves until it is killed.
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// How long before it is killed connections to it wait again.

@@ -32,6 +32,9 @@ pub enum Health {
     Failed(Cause),
 }
 
+/// The precision of the time since when a pod is ready: a status has whole seconds.
+const READY_PRECISION: Duration = Duration::from_secs(1);
+
 /// The observations of a running revision that its health depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
@@ -55,7 +58,11 @@ impl Seen<'_> {
     /// Time until it has been ready for long enough, if it stays ready; none if it is not ready, or has
     /// been.
     pub(super) fn healthy_in(&self, settings: &Settings) -> Option<Duration> {
-        self.left(ready_since(self.status)?, settings.min_ready)
+        let since = ready_since(self.status)?;
+        if settings.min_ready.is_zero() {
+            return None;
+        }
+        self.left(since, settings.min_ready.saturating_add(READY_PRECISION))
     }
 }
 
@@ -96,8 +103,23 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
     if let Some(wait) = seen.left(seen.since, deadline) {
         return Health::Open(Some(wait));
     }
-    let message = format!("it was not ready within {} s", deadline.as_secs());
-    Health::Failed(Cause::new("ProgressDeadlineExceeded", message))
+    let late = Cause::new(
+        "ProgressDeadlineExceeded",
+        format!("it was not ready within {} s", deadline.as_secs()),
+    );
+    let init = status.init_container_statuses.iter().flatten();
+    let mut all = init.chain(status.container_statuses.iter().flatten());
+    Health::Failed(match all.find(|container| container.restart_count > 0) {
+        Some(container) => {
+            let crashed = crashed(pod, container);
+            Cause {
+                message: format!("{}: {}", late.message, crashed.message).into(),
+                field: crashed.field,
+                ..late
+            }
+        }
+        None => late,
+    })
 }
 
 /// The cause of a failure that needs no deadline.
@@ -115,10 +137,23 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
         return None;
     }
     let mut all = all();
-    let often = all.find(|container| container.restart_count >= settings.max_restarts);
+    let often = all.find(|container| {
+        container.restart_count >= settings.max_restarts
+            && !is_first_instance(container, seen.since)
+    });
     often
         .map(|container| crashed(pod, container))
         .or_else(|| Some(Cause::new("Unhealthy", seen.failed_probe?)))
+}
+
+/// Whether the instance before the present one belongs to an earlier life of this revision, which ran
+/// until another one took its place: its restarts say nothing about this life.
+fn is_first_instance(container: &ContainerStatus, since: Timestamp) -> bool {
+    let last = container.last_state.as_ref();
+    let last = last.and_then(|state| state.terminated.as_ref());
+    let started = last.and_then(|ended| ended.started_at.as_ref());
+    // A status has whole seconds.
+    started.is_some_and(|started| started.0.as_second() < since.as_second())
 }
 
 /// Why a container can't run, where that is for good.

@@ -187,6 +187,9 @@ pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<Strin
     lines
 }
 
+const NOT_RETRIED: &str =
+    "correct the manifest, or run mirrorlet rollout retry: otherwise this version is not retried";
+
 /// The problem to report while another revision runs than the one in the manifest.
 fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
     let name = wanted.full_name();
@@ -212,7 +215,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
         }
         RolloutPhase::Held => {
             let message = format!(
-                "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
+                "{which} of pod {name} can't be started, the previous version keeps running: {reason}: {message}"
             );
             Diagnostic::error(Code::RolloutFailed, location, message).help(RETRIED)
         }
@@ -222,11 +225,11 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
         }
         RolloutPhase::Restoring | RolloutPhase::Restored => {
             let is_back = rollout.phase == RolloutPhase::Restored;
-            let verb = if is_back { "runs" } else { "is to run" };
-            let message =
-                format!("{which} of pod {name} failed, the one before {verb}: {reason}: {message}");
-            let help = "mend the manifest: this version is not tried again until it changes, or by mirrorlet rollout retry";
-            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+            let verb = if is_back { "runs" } else { "is being restored" };
+            let message = format!(
+                "{which} of pod {name} failed, the previous version {verb}: {reason}: {message}"
+            );
+            Diagnostic::error(Code::RolloutFailed, location, message).help(NOT_RETRIED)
         }
         RolloutPhase::Preparing
         | RolloutPhase::Waiting

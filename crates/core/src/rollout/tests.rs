@@ -196,14 +196,63 @@ fn a_first_revision_runs_at_once_and_is_healthy_once_it_was_ready_for_long_enoug
     story.now = 7;
     let decision = story.decide(Some(&ready(2)));
     assert_eq!(decision.phase, Phase::Judging);
-    assert_eq!(decision.look_again, Some(Duration::from_secs(5)));
+    assert_eq!(decision.look_again, Some(Duration::from_secs(6)));
+    // The pod became ready at some moment of second 2.
     story.now = 12;
+    assert_eq!(story.decide(Some(&ready(2))).phase, Phase::Judging);
+    story.now = 13;
     let decision = story.decide(Some(&ready(2)));
     // rollouts 24
     assert_eq!(decision.phase, Phase::Settled);
     assert_eq!(decision.change, Some(Change::Succeeded));
     let decision = story.decide(Some(&crashing(9)));
     assert_eq!(decision.phase, Phase::Settled, "nothing is judged twice");
+}
+
+#[test]
+fn restarts_of_an_earlier_life_do_not_count() {
+    let pod = revision("a").pod;
+    for (started, fails) in [(3, false), (10, true), (12, true)] {
+        let mut status = crashing(9);
+        let last = status.container_statuses.as_mut().unwrap()[0]
+            .last_state
+            .as_mut();
+        let started = Some(crate::api::meta::Time(at(started)));
+        last.unwrap().terminated.as_mut().unwrap().started_at = started;
+        let seen = Seen {
+            status: &status,
+            failed_probe: None,
+            since: at(10),
+            now: at(20),
+        };
+        let health = assess(&pod, &seen, &Settings::default());
+        // rollouts 32
+        assert_eq!(matches!(health, Health::Failed(_)), fails, "{health:?}");
+    }
+}
+
+#[test]
+fn a_version_that_crashed_until_its_deadline_says_so() {
+    let pod = revision("a").pod;
+    let seen = Seen {
+        status: &crashing(2),
+        failed_probe: None,
+        since: at(0),
+        now: at(100_000),
+    };
+    let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
+        panic!("it did not fail")
+    };
+    assert_eq!(&*cause.reason, "ProgressDeadlineExceeded");
+    // rollouts 34
+    assert!(
+        cause
+            .message
+            .ends_with(" s: container web was restarted 2 times, last with exit code 3 (Error)"),
+        "{}",
+        cause.message
+    );
+    assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
 }
 
 #[test]
@@ -220,8 +269,8 @@ fn a_first_revision_that_crashes_runs_on() {
     status.conditions = ready(10).conditions;
     story.now = 12;
     let decision = story.decide(Some(&status));
-    assert_eq!(decision.look_again, Some(Duration::from_secs(8)));
-    story.now = 20;
+    assert_eq!(decision.look_again, Some(Duration::from_secs(9)));
+    story.now = 21;
     let decision = story.decide(Some(&status));
     // rollouts M6
     assert_eq!(decision.change, Some(Change::Succeeded));
@@ -291,7 +340,7 @@ fn the_old_revision_runs_until_the_new_one_is_prepared() {
     assert_eq!((pod.uid().as_str(), pod.held), ("a", true));
     assert_eq!(
         pod.problems[0].message,
-        "the new version of pod web-box_default can't be started, the one before runs: ErrImagePull: not found"
+        "the new version of pod web-box_default can't be started, the previous version keeps running: ErrImagePull: not found"
     );
     assert_eq!(pod.problems[0].file, "/m/web.yaml");
     let annotations = pod.pod.metadata.annotations.clone().unwrap();
@@ -545,7 +594,7 @@ fn restores_can_be_declined() {
             "the new version of pod web-box_default failed and runs on: CrashLoopBackOff: container web was restarted 7 times, last with exit code 3 (Error)"
         );
         assert_eq!(problem_lines([&pod].into_iter()).len(), 1);
-        story.now = 90;
+        story.now = 91;
         let decision = story.decide(Some(&ready(80)));
         // rollouts M6
         assert_eq!(decision.change, Some(Change::Succeeded));

@@ -37,7 +37,7 @@ fn the_new_revision_is_judged_beside_the_old_one_and_takes_its_place() {
         (decision.phase.clone(), decision.change),
         (Phase::Judging, None)
     );
-    assert_eq!(decision.look_again, Some(Duration::from_secs(7)));
+    assert_eq!(decision.look_again, Some(Duration::from_secs(8)));
     assert_eq!(decision.pod(&story.wanted).uid(), "a".into());
     let report = decision.pod(&story.wanted).rollout.unwrap();
     assert_eq!((report.revision, report.target), (1, 2));
