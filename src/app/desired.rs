@@ -24,7 +24,7 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::objects::ManifestObjects;
 
-/// Where a merge is told. The task is the sole writer of all of them.
+/// The stores that a merge writes. The task is their only writer.
 pub struct MergeOutputs {
     /// The wanted pods by name.
     pub pods: PodWriter,
@@ -205,7 +205,7 @@ impl MergeTask {
                 }
                 PodOperation::Remove(_) => {
                     let reason = if self.outputs.pods.is_settled(&pod.uid()) {
-                        "it is over and nothing of it is left here"
+                        "it has finished, and nothing is left on this node"
                     } else {
                         "its source no longer contains it"
                     };

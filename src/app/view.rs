@@ -25,7 +25,7 @@ use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::jobs::JobHandle;
 use crate::observe::Reach;
-use crate::rollout::{RolloutHandle, Whom};
+use crate::rollout::{RolloutHandle, RolloutTarget};
 use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError};
 use crate::source::SourceReader;
 use crate::stats::StatsProvider;
@@ -46,6 +46,7 @@ use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
+use mirrorlet_core::merge::plan::plan as planned_objects;
 use mirrorlet_core::merge::{Merged, merge_sources};
 use mirrorlet_core::node::{NodeEdits, NodeFacts};
 use mirrorlet_core::rollout::Command;
@@ -137,7 +138,7 @@ impl View {
     }
 
     /// The static pod, or the workload, that `text` names.
-    fn whom(&self, text: &str) -> Result<Whom, ViewError> {
+    fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
         let merged = self.merged.get();
         rollouts::whom(text, &self.pods(&merged), &merged)
     }
@@ -355,8 +356,8 @@ impl AgentView for View {
     fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
         let histories = self.rollouts.histories();
         match self.whom(pod)? {
-            Whom::Pod(name) => rollouts::history(&name, histories.get(&name)),
-            Whom::Workload(key) => rollouts::workload_history(&key, &histories),
+            RolloutTarget::Pod(name) => rollouts::history(&name, histories.get(&name)),
+            RolloutTarget::Workload(key) => rollouts::workload_history(&key, &histories),
         }
     }
 
@@ -380,6 +381,10 @@ impl AgentView for View {
 
     async fn forget_job_pod(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
         self.forget(job, pod).await
+    }
+
+    async fn delete_run(&self, job: JobName) -> Result<(), ViewError> {
+        self.end_run(job).await
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeReport>, ViewError> {
@@ -417,6 +422,11 @@ impl AgentView for View {
         PlanReport {
             orders: self.rollouts.orders(&newest, &before, &mut pods),
             runs: self.jobs.states().plan(&newest, &present, Timestamp::now()),
+            objects: planned_objects(
+                &newest.objects,
+                &present.objects,
+                newest.pods.values().map(|pod| &*pod.pod),
+            ),
             pods,
             problems: problems.into_iter().collect(),
         }

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use super::logs::escape;
+use super::status::watch_reports;
 use super::table::one_line;
-use super::{Outcome, client, print};
+use super::{Failure, Outcome, client, print};
 use crate::config::args::{OrderArgs, RestartArgs, RunJobArgs};
 use crate::server::admin::OrderAnswer;
+use mirrorlet_core::select::find_pods;
+use mirrorlet_core::workload::WorkloadKind;
 
 /// Restarts containers of pods.
 pub async fn restart(args: &RestartArgs, root: &Path) -> Outcome {
@@ -62,7 +65,34 @@ async fn order(
     verb: &str,
     done: impl Fn(&OrderAnswer) -> String,
 ) -> Outcome {
-    order_each(&args.pods, root, verb, done).await
+    let pods = pods_of(&args.pods, root).await?;
+    order_each(&pods, root, verb, done).await
+}
+
+/// The pods of these names, those of each workload in its place. A Job is ordered as one.
+async fn pods_of(names: &[String], root: &Path) -> Result<Vec<String>, Failure> {
+    let has_many = |name: &String| {
+        let word = name.split_once('/').map(|(word, _)| word);
+        let kind = word.and_then(WorkloadKind::of_word);
+        kind.is_some_and(|kind| !matches!(kind, WorkloadKind::Job | WorkloadKind::CronJob))
+    };
+    if !names.iter().any(has_many) {
+        return Ok(names.to_vec());
+    }
+    let report = watch_reports(root, true).await?.next().await?;
+    let mut all = Vec::new();
+    for name in names {
+        if has_many(name) {
+            let pods = find_pods(&report.pods, name).map_err(anyhow::Error::from)?;
+            all.extend(
+                pods.iter()
+                    .map(|pod| format!("{}/{}", pod.namespace, pod.name)),
+            );
+        } else {
+            all.push(name.clone());
+        }
+    }
+    Ok(all)
 }
 
 async fn order_each(

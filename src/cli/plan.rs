@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use k8s_openapi::ByteString;
 use similar::TextDiff;
 
 use super::table::{self, Cell, one_line};
@@ -14,8 +15,8 @@ use crate::config::args::{DiffArgs, PlanArgs};
 use crate::server::admin::{PlanFile, PlanRequest};
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::report::{
-    Downtime, OrderedChange, PlanAction, PlanReport, PlannedOrder, PlannedPod, PlannedRun,
-    RunAction,
+    Downtime, ObjectAction, OrderedChange, PlanAction, PlanReport, PlannedObject, PlannedOrder,
+    PlannedPod, PlannedRun, RunAction,
 };
 use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 use mirrorlet_core::small::SmallSort;
@@ -36,7 +37,8 @@ pub async fn plan(args: &PlanArgs, root: &Path) -> Outcome {
         return Err(Failure::Problems);
     }
     let changes = report.pods.iter().any(|pod| pod.action != PlanAction::None);
-    if changes || report.runs.iter().any(|run| run.action != RunAction::None) {
+    let runs = report.runs.iter().any(|run| run.action != RunAction::None);
+    if changes || runs || !report.objects.is_empty() {
         return Err(Failure::Exit(CHANGES));
     }
     Ok(())
@@ -55,7 +57,8 @@ pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     for problem in report.problems.iter().filter(|problem| problem.is_error()) {
         eprintln_once(problem);
     }
-    let text: String = report.pods.iter().map(differences).collect();
+    let mut text: String = report.pods.iter().map(differences).collect();
+    text.extend(report.objects.iter().map(object_difference));
     print(&text)?;
     if report.problems.iter().any(Diagnostic::is_error) {
         return Err(Failure::Exit(DIFF_FAILED));
@@ -132,10 +135,18 @@ fn file(path: &Path) -> anyhow::Result<PlanFile> {
             bytes.len()
         ));
     }
-    let text = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
-    Ok(PlanFile {
-        name: name.to_owned(),
-        text,
+    let name = name.to_owned();
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => PlanFile {
+            name,
+            text,
+            binary: None,
+        },
+        Err(error) => PlanFile {
+            name,
+            text: String::new(),
+            binary: Some(ByteString(error.into_bytes())),
+        },
     })
 }
 
@@ -180,6 +191,10 @@ fn render(report: &PlanReport) -> String {
         text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
     }
     text.push_str(&runs(&report.runs));
+    if !text.is_empty() && !report.objects.is_empty() {
+        text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
+    }
+    text.push_str(&objects(&report.objects));
     if !text.is_empty() {
         text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
     }
@@ -269,6 +284,55 @@ fn runs(runs: &[PlannedRun]) -> String {
     table::render(&rows)
 }
 
+/// The table of objects that pods refer to.
+fn objects(objects: &[PlannedObject]) -> String {
+    let or_none = |names: &[String]| match names {
+        [] => "-".to_owned(),
+        names => names.join(", "),
+    };
+    let rows = objects.iter().map(|object| {
+        vec![
+            Cell::from(object_word(object.action)),
+            object.kind.as_str().into(),
+            object_name(object).into(),
+            or_none(&object.changed).into(),
+            or_none(&object.pods).into(),
+        ]
+    });
+    let titles = ["ACTION", "KIND", "NAME", "CHANGED", "USED BY"].map(Cell::from);
+    let rows: Vec<_> = std::iter::once(titles.to_vec()).chain(rows).collect();
+    if rows.len() == 1 {
+        return String::new();
+    }
+    table::render(&rows)
+}
+
+fn object_word(action: ObjectAction) -> &'static str {
+    match action {
+        ObjectAction::Create => "create",
+        ObjectAction::Change => "change",
+        ObjectAction::Remove => "remove",
+    }
+}
+
+fn object_name(object: &PlannedObject) -> String {
+    match object.namespace.as_str() {
+        "" => object.name.clone(),
+        namespace => format!("{namespace}/{}", object.name),
+    }
+}
+
+/// One line about an object, which never shows its values: they may be secret.
+fn object_difference(object: &PlannedObject) -> String {
+    let keys = match object.changed.as_slice() {
+        [] => String::new(),
+        keys => format!(": {}", keys.join(", ")),
+    };
+    let (kind, name) = (&object.kind, object_name(object));
+    let line = format!("{}: {kind} {name}{keys}", object_word(object.action));
+    format!("{}\n", one_line(&line))
+}
+
 /// Returns the lines about a pod besides its row.
 fn remarks(pod: &PlannedPod) -> Vec<String> {
     let mut lines = Vec::new();
@@ -283,7 +347,7 @@ fn remarks(pod: &PlannedPod) -> Vec<String> {
         lines.push(format!("images to pull: {}", pod.pulls.join(", ")));
     }
     let unknown = pod.unknown.iter();
-    lines.extend(unknown.map(|what| format!("not known before: {what}")));
+    lines.extend(unknown.map(|what| format!("not known in advance: {what}")));
     lines
 }
 

@@ -29,7 +29,7 @@ pub fn version(output: VersionOutput, out: &mut dyn Write) -> io::Result<()> {
     match output {
         VersionOutput::Text => writeln!(
             out,
-            "mirrorlet {} ({}), Docker Engine API from {}, Kubernetes API {}",
+            "mirrorlet {} ({}), Docker Engine API from {}, Kubernetes API types {}",
             program.version, program.target, program.engine_api_min, program.kubernetes_api
         ),
         VersionOutput::Json => {

@@ -88,7 +88,7 @@ pub enum Cmd {
     /// Check manifests. Needs neither an agent nor an Engine.
     #[command(after_help = EXIT_CODES)]
     Validate(ValidateArgs),
-    /// Make manifests of what other programs run.
+    /// Convert the configuration of other tools to manifests.
     Import(ImportArgs),
     /// Show the pods of the running agent, and problems.
     #[command(after_help = EXIT_CODES)]
@@ -99,7 +99,7 @@ pub enum Cmd {
     /// Show the Events of pods and of the node.
     #[command(after_help = EXIT_CODES)]
     Events(EventsArgs),
-    /// Show what would happen with other manifests in place. Changes nothing.
+    /// Show what would change with other manifests. Changes nothing.
     #[command(after_help = PLAN_EXIT_CODES)]
     Plan(PlanArgs),
     /// Show how running pods differ from their manifests.
@@ -107,15 +107,15 @@ pub enum Cmd {
     Diff(DiffArgs),
     /// Manage the rollouts of static pods: edits of their manifests.
     Rollout(RolloutArgs),
-    /// Restart the containers of static pods, without back-off, or Jobs (job/NAME) from their
+    /// Restart the containers of static pods without back-off, or run Jobs (job/NAME) again from the
     /// beginning.
     #[command(after_help = EXIT_CODES)]
     Restart(RestartArgs),
     /// Pull the images of static pods, whatever their pull policy. Nothing is restarted.
     #[command(after_help = EXIT_CODES)]
     Pull(OrderArgs),
-    /// Stop static pods until they are started, or their manifests change; also over restarts of
-    /// the agent.
+    /// Stop static pods until they are started or their manifests change. They stay stopped when
+    /// the agent restarts.
     #[command(after_help = EXIT_CODES)]
     Stop(OrderArgs),
     /// Start static pods that were stopped.
@@ -154,7 +154,7 @@ pub enum Cmd {
     /// Approve and deny the certificate signing requests of agents in a cluster.
     #[command(after_help = EXIT_CODES)]
     ApproveCertificates(ApproveArgs),
-    /// Remove what an agent that was stopped left on this machine: its containers, the volumes of
+    /// Remove what a stopped agent left on this machine: its containers, the volumes of
     /// its pods, its rules for host ports. Volumes of claims, images and manifests stay.
     #[command(after_help = EXIT_CODES)]
     Cleanup(CleanupArgs),
@@ -309,7 +309,7 @@ pub enum ValidateOutput {
 /// Arguments of `cleanup`.
 #[derive(Debug, Clone, Args)]
 pub struct CleanupArgs {
-    /// Remove it. Without, print what there is to remove.
+    /// Remove everything found. Without this flag, only print what would be removed.
     #[arg(long)]
     pub yes: bool,
     /// The agent's settings.

@@ -104,7 +104,7 @@ pub fn resolve(
     file: Option<&LocatedFile>,
     ambient: &Ambient,
 ) -> Result<Resolved, ConfigFaults> {
-    let mut rungs = Rungs::new(flags, file, ambient);
+    let mut rungs = SettingSources::new(flags, file, ambient);
     rungs
         .faults
         .extend(file.iter().flat_map(|file| file.faults.clone()));
@@ -127,7 +127,7 @@ pub fn resolve_root(
     file: Option<&LocatedFile>,
     ambient: &Ambient,
 ) -> Result<PathBuf, ConfigFaults> {
-    let mut rungs = Rungs::new(flags, file, ambient);
+    let mut rungs = SettingSources::new(flags, file, ambient);
     let root = rungs.value(Key::Root, &kinds::path("DIR"));
     root.ok_or(ConfigFaults(rungs.faults))
 }
@@ -166,7 +166,7 @@ fn is_service_link(name: &str) -> bool {
 }
 
 /// The rungs that may set a value, and what was found on them.
-pub struct Rungs<'a> {
+pub struct SettingSources<'a> {
     /// The environment of this process.
     pub ambient: &'a Ambient,
     flags: &'a BTreeMap<Key, Setting>,
@@ -175,7 +175,7 @@ pub struct Rungs<'a> {
     faults: Vec<String>,
 }
 
-impl<'a> Rungs<'a> {
+impl<'a> SettingSources<'a> {
     fn new(
         flags: &'a BTreeMap<Key, Setting>,
         file: Option<&'a LocatedFile>,
@@ -346,12 +346,12 @@ impl<'a> Rungs<'a> {
 }
 
 /// The default of the low threshold: at most the high one.
-pub(super) fn low_threshold(rungs: &Rungs<'_>) -> String {
+pub(super) fn low_threshold(rungs: &SettingSources<'_>) -> String {
     rungs.high_threshold().min(80).to_string()
 }
 
 /// The default manifest directory, in the root directory.
-pub(super) fn manifests(rungs: &Rungs<'_>) -> String {
+pub(super) fn manifests(rungs: &SettingSources<'_>) -> String {
     let root = match (rungs.text(Key::Root), Key::Root.row().fallback) {
         (None, Fallback::Text(text)) => text.to_owned(),
         (text, _) => text.unwrap_or_default(),
@@ -360,7 +360,7 @@ pub(super) fn manifests(rungs: &Rungs<'_>) -> String {
 }
 
 /// As Docker's own client has it: in the home of who runs it.
-pub(super) fn docker_config(rungs: &Rungs<'_>) -> String {
+pub(super) fn docker_config(rungs: &SettingSources<'_>) -> String {
     let home = rungs.ambient.env.get("HOME");
     let home = home.filter(|home| !home.is_empty());
     let home = home.map_or(ROOT_HOME, String::as_str);

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::eviction;
 use super::kinds::{self, Arity, Kind, NONE, boolean, docker, number, one_of, path, period};
 use super::node::{self, ApiAccess, SystemReserved};
-use super::resolve::{self, Rungs};
+use super::resolve::{self, SettingSources};
 use super::{DEFAULT_RESOLV_CONF, ImageGcMode, LogFormat};
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::api::core::Taint;
@@ -41,7 +41,7 @@ pub enum Fallback {
     /// No value; the words describe what is used instead.
     Absent(Option<&'static str>),
     /// A value computed from other settings or the environment; the words describe it.
-    Of(&'static str, fn(&Rungs<'_>) -> String),
+    Of(&'static str, fn(&SettingSources<'_>) -> String),
 }
 
 impl Fallback {
@@ -107,7 +107,7 @@ macro_rules! settings {
         impl Config {
             /// Takes each value from the first rung that sets it; `None` if one is invalid, which
             /// `rungs` records.
-            pub(super) fn by(rungs: &mut Rungs<'_>) -> Option<Self> {
+            pub(super) fn by(rungs: &mut SettingSources<'_>) -> Option<Self> {
                 $(let $field = rungs.value(Key::$key, &$kind);)*
                 Some(Self { $($field: $field?),* })
             }

@@ -1,5 +1,6 @@
 //! CronJobs: their runs become Jobs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ impl Jobs {
         at: &At<'_>,
     ) {
         let mut waiting = self.take_runs(orders, documents);
+        let deletions = take_deletions(orders);
+        let mut deleted: BTreeMap<JobName, JobName> = BTreeMap::new();
         let mut decided: BTreeMap<JobName, CronDecision> = BTreeMap::new();
         for (name, WantedCron { cron, pod }) in &documents.crons {
             if let Some((file, why)) = self.cron_store.unreadable(name) {
@@ -40,9 +43,14 @@ impl Jobs {
                 let end = self.store.get(job)?.end.as_ref()?;
                 Some(end.complete)
             };
+            let mut ledger = self.cron_store.get(name).map(Cow::Borrowed);
+            if let Some(ledger) = &mut ledger {
+                let forgotten = forget(ledger, deletions.keys());
+                deleted.extend(forgotten.map(|job| (job.clone(), name.clone())));
+            }
             let decision = decide(&CronInput {
                 cron,
-                ledger: self.cron_store.get(name),
+                ledger: ledger.as_deref(),
                 ended: &ended,
                 ordered: waiting.contains_key(name),
                 may_start: at.known,
@@ -59,6 +67,7 @@ impl Jobs {
             changes.extend(self.forgotten_crons(at).map(|name| (name, None)));
         }
         let failed = self.cron_store.keep(changes).await;
+        answer_deletions(deletions, &deleted, &failed);
         for (name, decision) in decided {
             self.look_in(decision.look_again);
             let sender = waiting.remove(&name);
@@ -73,19 +82,7 @@ impl Jobs {
                 }
                 continue;
             }
-            for job in &decision.begun {
-                let message = format!("Created job {}", job.name);
-                occurrences::job(&name.to_string(), &message, false);
-            }
-            if let Some((sender, job)) = sender.zip(decision.begun.into_iter().next()) {
-                let taken = documents.jobs.contains_key(&job);
-                let answer = if taken {
-                    Err(OrderError::Taken(job))
-                } else {
-                    Ok(job)
-                };
-                let _ = sender.send(answer);
-            }
+            tell_begun(&name, decision.begun, sender, documents);
         }
         self.add_runs(documents);
     }
@@ -169,5 +166,71 @@ impl Jobs {
             let report = cron.report(ledger, active, &pod.origin.location, now);
             reports.cron_jobs.push(report);
         }
+    }
+}
+
+/// The orders to delete runs, which are answered once all ledgers are decided.
+fn take_deletions(orders: &mut Orders) -> BTreeMap<JobName, Vec<oneshot::Sender<Answer>>> {
+    let is_deletion = |order: &Order| matches!(order, Order::Delete(_));
+    let taken = orders.extract_if(.., |order, _| is_deletion(order));
+    let named = taken.filter_map(|(order, senders)| match order {
+        Order::Delete(job) => Some((job, senders)),
+        _ => None,
+    });
+    named.collect()
+}
+
+/// Takes those runs of `jobs` out of a ledger that are in it, and returns them.
+fn forget<'a>(
+    ledger: &mut Cow<'_, CronLedger>,
+    jobs: impl Iterator<Item = &'a JobName>,
+) -> impl Iterator<Item = &'a JobName> {
+    let is_run = |job: &&JobName| ledger.runs.iter().any(|run| run.job.name == **job);
+    let found: Vec<&JobName> = jobs.filter(is_run).collect();
+    for job in &found {
+        ledger.to_mut().forget(job);
+    }
+    found.into_iter()
+}
+
+/// Answers the orders to delete runs. `deleted` has the CronJob of each that was found.
+fn answer_deletions(
+    orders: BTreeMap<JobName, Vec<oneshot::Sender<Answer>>>,
+    deleted: &BTreeMap<JobName, JobName>,
+    failed: &BTreeMap<JobName, String>,
+) {
+    for (job, senders) in orders {
+        let answer = match deleted.get(&job).map(|cron| failed.get(cron)) {
+            Some(None) => Ok(job),
+            Some(Some(why)) => Err(OrderError::Disk(why.clone())),
+            None => Err(OrderError::Unknown(job)),
+        };
+        for sender in senders {
+            // The receiver may be gone.
+            let _ = sender.send(answer.clone());
+        }
+    }
+}
+
+/// Reports the runs of a CronJob that begin, also to the person who ordered one.
+fn tell_begun(
+    name: &JobName,
+    begun: Vec<JobName>,
+    ordered: Option<oneshot::Sender<Answer>>,
+    documents: &Documents,
+) {
+    for job in &begun {
+        let message = format!("Created job {}", job.name);
+        occurrences::job(&name.to_string(), &message, false);
+    }
+    if let Some((sender, job)) = ordered.zip(begun.into_iter().next()) {
+        let taken = documents.jobs.contains_key(&job);
+        let answer = if taken {
+            Err(OrderError::Taken(job))
+        } else {
+            Ok(job)
+        };
+        // The receiver may be gone.
+        let _ = sender.send(answer);
     }
 }

@@ -25,6 +25,8 @@ pub(super) enum Order {
     Run(JobName),
     /// The remains of an ended pod of a Job are removed.
     Forget(JobName, PodUid),
+    /// A Job that is a run of a CronJob ends, and is forgotten.
+    Delete(JobName),
 }
 
 /// The answer to an order: the Job that runs.
@@ -54,7 +56,7 @@ pub enum OrderError {
     #[error("no manifest describes a Job or CronJob {0}")]
     Unknown(JobName),
     /// Its ledger can't be read.
-    #[error("what was done of {0} can't be read; see mirrorlet status")]
+    #[error("the progress of {0} can't be read; see mirrorlet status")]
     Unreadable(JobName),
     /// A Job of another document has the name of the run.
     #[error("another Job is named {0}")]
@@ -63,7 +65,7 @@ pub enum OrderError {
     #[error("the ledger of the Job can't be written: {0}")]
     Disk(String),
     /// There was no answer in time, or too many wait.
-    #[error("the agent did not get to the order within {} s", DEADLINE.as_secs())]
+    #[error("the agent did not execute the command within {} s", DEADLINE.as_secs())]
     Busy,
 }
 
@@ -109,6 +111,15 @@ impl JobHandle {
     /// There is no such Job, its ledger can't be written, or the agent is too busy.
     pub async fn forget(&self, job: JobName, pod: PodUid) -> Answer {
         self.order(Order::Forget(job, pod)).await
+    }
+
+    /// Has a Job that is a run of a CronJob end, and its pods removed; the time it was due is not due
+    /// again. Returns once the disk says so.
+    ///
+    /// # Errors
+    /// No CronJob has such a run, its ledger can't be written, or the agent is too busy.
+    pub async fn delete(&self, job: JobName) -> Answer {
+        self.order(Order::Delete(job)).await
     }
 
     async fn order(&self, order: Order) -> Answer {

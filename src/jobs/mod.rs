@@ -51,7 +51,7 @@ const KEEP_RETRY: Duration = Duration::from_secs(30);
 pub struct JobOptions {
     /// The workers' states of pods.
     pub board: Board,
-    /// Where occurrences are told.
+    /// Receives log lines, metrics and journal entries.
     pub telemetry: Telemetry,
     /// Returns the present time.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,

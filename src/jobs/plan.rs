@@ -31,7 +31,7 @@ impl JobStates {
         if newest.delivered.manifests {
             let gone = before.iter().filter(|(key, _)| !wanted.contains_key(key));
             planned.extend(gone.map(|(_, (runs, pod))| PlannedRun {
-                reason: "its document is removed; what runs of it is stopped".to_owned(),
+                reason: "its document is removed; its running pods are stopped".to_owned(),
                 ..row(runs, pod, RunAction::Remove)
             }));
         }

@@ -12,9 +12,8 @@ pub(super) fn unreadable(
     file: &str,
     why: &str,
 ) -> Diagnostic {
-    let message = format!(
-        "nothing of {kind} {name} runs: what was done of it can't be read from {file} ({why})"
-    );
+    let message =
+        format!("{kind} {name} doesn't run: its progress can't be read from {file} ({why})");
     let help = match kind {
         "Job" => format!(
             "restore the file; or have the Job run from its beginning: mirrorlet restart job/{}",
@@ -27,8 +26,7 @@ pub(super) fn unreadable(
 
 /// The ledger of a workload can't be written.
 pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) -> Diagnostic {
-    let message =
-        format!("{kind} {name} goes on once what was done of it can be written to disk: {why}");
+    let message = format!("{kind} {name} waits until its progress can be written to disk: {why}");
     at(origin, Code::Unreadable, message)
 }
 

@@ -304,6 +304,7 @@ impl AgentView for FakeView {
             runs: Vec::new(),
             pods: Vec::new(),
             problems: request.files.iter().map(problem).collect(),
+            objects: Vec::new(),
         }
     }
 
@@ -492,6 +493,10 @@ impl AgentView for FakeView {
     }
 
     async fn forget_job_pod(&self, _job: JobName, _pod: &PodUid) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    async fn delete_run(&self, _job: JobName) -> Result<(), ViewError> {
         Ok(())
     }
 

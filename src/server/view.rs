@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -107,6 +108,9 @@ pub struct PlanFile {
     pub name: String,
     /// Its content.
     pub text: String,
+    /// Its content where that is no UTF-8 text: the plan says what is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<ByteString>,
 }
 
 /// Why a question can't be answered.
@@ -298,11 +302,18 @@ pub trait AgentView: Send + Sync + 'static {
     /// There is no such static pod or container, an image can't be pulled, or it is refused.
     async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError>;
 
-    /// Has what is left of a pod of a Job that is over removed. What it counted for stays.
+    /// Removes what is left of a finished Job's pod. Its result stays counted.
     ///
     /// # Errors
     /// The Job is not there any more, or its state can't be written.
     async fn forget_job_pod(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError>;
+
+    /// Has a Job that is a run of a CronJob end, and its pods removed. The time it was due is not due
+    /// again.
+    ///
+    /// # Errors
+    /// No CronJob has such a run any more, or its state can't be written.
+    async fn delete_run(&self, job: JobName) -> Result<(), ViewError>;
 
     /// The volumes of claims.
     ///

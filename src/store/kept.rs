@@ -59,7 +59,7 @@ impl KeptDir {
         for entry in entries.flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.ends_with(disk::NEXT_DOOR) {
+            if name.ends_with(disk::TEMP_SUFFIX) {
                 // Left by a crash in the middle of a write; the rename never happened.
                 let _ = fs::remove_file(&path);
             } else if !name.ends_with(SET_ASIDE) {
@@ -91,7 +91,7 @@ impl KeptDir {
         for entry in entries {
             let entry = entry.map_err(|error| error.to_string())?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.ends_with(disk::NEXT_DOOR) {
+            if name.ends_with(disk::TEMP_SUFFIX) {
                 // Left by a crash in the middle of a write; the rename never happened.
                 let _ = fs::remove_file(entry.path());
             } else {

@@ -296,7 +296,7 @@ impl Worker {
     }
 
     /// As [`publish`](Self::publish), of what the cache has. Where no look has succeeded, nothing is
-    /// known of the pod, and what was told of it stands.
+    /// known of the pod, and its last report stays.
     pub(super) fn publish_entry(&mut self, entry: &Entry) {
         if entry.error.is_some() && entry.status.is_empty() {
             self.tell();
@@ -313,8 +313,8 @@ impl Worker {
         )
     }
 
-    /// Whether a static pod that is to be stopped was gone before this agent saw anything of it: an
-    /// agent before this one stopped it. What that one told of it stands.
+    /// Whether a static pod that is to be stopped was gone before this agent saw anything of it: a
+    /// previous agent stopped it. The report of that agent stays.
     fn was_gone(&self, observed: &PodStatus) -> bool {
         !self.is_api && self.status.is_none() && observed.is_empty() && self.is_ending()
     }

@@ -84,6 +84,16 @@ impl Box {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
+    /// Has a run of a CronJob begin now.
+    fn run_job(&self, cron_job: &str) {
+        let output = Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
+            .args(["run-job", cron_job, "--root"])
+            .arg(self.bed.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
     pub(super) fn object(&self, args: &[&str]) -> Value {
         let mut all = vec!["get", "-o", "json"];
         all.extend(args);
@@ -327,6 +337,18 @@ async fn jobs_are_done_and_waited_for_by_kubectl() {
     let columns: Vec<_> = row.split_whitespace().collect();
     // embedded 27
     assert_eq!(columns[..3], ["work", "Complete", "1/1"]);
+    // With other pods beside it.
+    alone.kubectl_with(&STDIN, &pod("beside", IMAGE));
+    alone.kubectl(&[
+        "wait",
+        "--for=condition=Ready",
+        "pod/beside",
+        "--timeout=60s",
+    ]);
+    let logs = alone.output(&["logs", "job/work"], "");
+    // embedded 58
+    assert!(logs.stdout.is_empty() && logs.status.success(), "{logs:?}");
+    alone.kubectl(&["delete", "pod", "beside", "--grace-period=1"]);
     alone.kubectl(&["delete", "job", "work"]);
     eventually("no container", || {
         alone.bed.containers().is_empty().then_some(())
@@ -336,4 +358,26 @@ async fn jobs_are_done_and_waited_for_by_kubectl() {
     alone.kubectl_with(&STDIN, &document("CronJob", "nightly", &spec));
     let nightly = alone.kubectl(&["get", "cronjob", "nightly", "--no-headers"]);
     assert!(nightly.contains("0 3 * * *"), "{nightly}");
+
+    // A run of a CronJob ends by its deletion, and does not come back.
+    let sleeps = "{template: {spec: {restartPolicy: Never, terminationGracePeriodSeconds: 1, containers: [{name: c, image: \"mirrorlet.test/busybox:1\", command: [sleep, '1000']}]}}}";
+    let spec = format!("{{schedule: '0 0 1 1 *', jobTemplate: {{spec: {sleeps}}}}}");
+    alone.kubectl_with(&STDIN, &document("CronJob", "yearly", &spec));
+    for run in ["yearly-run-0", "yearly-run-1"] {
+        alone.run_job("yearly");
+        eventually("the run to have a container", || {
+            (alone.bed.containers().len() == 2).then_some(())
+        })
+        .await;
+        alone.kubectl(&["delete", "job", run, "--timeout=60s"]);
+        eventually("no container of the run", || {
+            alone.bed.containers().is_empty().then_some(())
+        })
+        .await;
+        let left = alone.kubectl(&["get", "jobs,pods", "-o", "name"]);
+        // embedded 57
+        assert!(!left.contains(run), "{left}");
+    }
+    let yearly = alone.object(&["cronjob", "yearly"]);
+    assert!(yearly["status"].get("active").is_none(), "{yearly}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mirrorlet::jobs::JobStates;
-use mirrorlet::rollout::{CommandError, RolloutHandle, RolloutOptions, Rollouts, Whom};
+use mirrorlet::rollout::{CommandError, RolloutHandle, RolloutOptions, RolloutTarget, Rollouts};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cell::cell;
 use mirrorlet_core::admit::AdmitNode;
@@ -120,10 +120,11 @@ async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
         }
         if let Some(command) = command {
             let name = FullName::new(format!("pod{name}"), "default");
-            let (obeyed, ()) = tokio::join!(handle.command(Whom::Pod(name), command), async {
-                rollouts.changed().await;
-                rollouts.keep().await;
-            });
+            let (obeyed, ()) =
+                tokio::join!(handle.command(RolloutTarget::Pod(name), command), async {
+                    rollouts.changed().await;
+                    rollouts.keep().await;
+                });
             drop(obeyed);
         }
         match version {
@@ -227,7 +228,7 @@ async fn an_order_that_the_disk_does_not_take_is_an_error() {
     let mut before = merged(&BTreeMap::from([(0, 0)]), &Merged::default());
     let none = Merged::default();
     rollouts.apply(&mut before, &none, &Pods::default()).await;
-    let pod = Whom::Pod(FullName::new("pod0", "default"));
+    let pod = RolloutTarget::Pod(FullName::new("pod0", "default"));
     let mut order = async |command: Command| {
         let (answer, ()) = tokio::join!(handle.command(pod.clone(), command), async {
             rollouts.changed().await;

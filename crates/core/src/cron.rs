@@ -244,6 +244,16 @@ fn forget_runs(ledger: &mut CronLedger, input: &CronInput<'_>) {
     }
 }
 
+impl CronLedger {
+    /// Forgets a run, whether it is over or not; its time was due and is not due again. Returns whether
+    /// there was one of that name.
+    pub fn forget(&mut self, job: &JobName) -> bool {
+        let before = self.runs.len();
+        self.runs.retain(|run| run.job.name != *job);
+        self.runs.len() < before
+    }
+}
+
 impl CronJob {
     /// The Job of one of its runs.
     fn run(&self, number: &str) -> Job {

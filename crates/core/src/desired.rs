@@ -94,7 +94,7 @@ pub struct SourcePod {
     pub places: Places,
     /// The template of its workload as it is written, where its pods are updated together.
     pub template: Option<Arc<Value>>,
-    /// The workload with pods that end which this one stands for, or belongs to.
+    /// The Job or CronJob that this pod represents or belongs to.
     pub runs: Option<Arc<Runs>>,
 }
 

@@ -20,6 +20,7 @@ use diff::{keep_local_annotations, with_seen};
 pub use diff::{PodOperation, diff};
 
 mod diff;
+pub mod plan;
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -105,16 +105,19 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
 }
 
 /// The pods a text means: the one that [`find_pod`] finds, or all those of a workload, named as
-/// `deployment/web` or `ds/agent`, in all namespaces.
+/// `deployment/web` in all namespaces, or `deployment/shop/web`.
 ///
 /// # Errors
 /// No pod, or more than one by its name, is meant.
 pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
     let found = find_pod(pods, text);
-    let Some(owner) = WorkloadKind::owner(text).filter(|_| found.is_err()) else {
+    let Some((namespace, owner)) = WorkloadKind::named(text).filter(|_| found.is_err()) else {
         return found.map(|pod| vec![pod]);
     };
     let is_its = |pod: &&PodReport| {
+        if namespace.is_some_and(|namespace| namespace != pod.namespace) {
+            return false;
+        }
         let cron_job = pod.cron_job.as_ref().map(|name| format!("CronJob/{name}"));
         pod.workload.as_deref() == Some(&*owner) || cron_job.as_deref() == Some(&*owner)
     };

@@ -8,7 +8,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 
 /// The suffix of a file that is being written, before it is renamed.
-pub const NEXT_DOOR: &str = ".new";
+pub const TEMP_SUFFIX: &str = ".new";
 
 /// Runs what blocks for a moment on a thread where that hurts nobody. A panic goes on in the task
 /// that asked.
@@ -100,7 +100,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         builder.recursive(true).mode(0o700).create(directory)?;
     }
     let mut next_door = path.as_os_str().to_owned();
-    next_door.push(NEXT_DOOR);
+    next_door.push(TEMP_SUFFIX);
     let next_door = PathBuf::from(next_door);
     // Also removes a file that a crash has left there, with its mode.
     remove(&next_door)?;

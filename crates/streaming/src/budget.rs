@@ -82,12 +82,12 @@ impl Deref for Charged {
 }
 
 /// A connection's access to the budget.
-pub(super) struct Purse {
+pub(super) struct ConnectionBudget {
     budget: Budget,
     lean: Arc<Semaphore>,
 }
 
-impl Purse {
+impl ConnectionBudget {
     pub(super) fn new(budget: Budget) -> Self {
         Self {
             budget,
@@ -130,7 +130,7 @@ impl Purse {
 mod tests {
     use super::*;
 
-    async fn charge(purse: &Purse, length: usize) -> Vec<Charged> {
+    async fn charge(purse: &ConnectionBudget, length: usize) -> Vec<Charged> {
         let mut bytes = Bytes::from(vec![0; length]);
         let mut pieces = Vec::new();
         while !bytes.is_empty() {
@@ -142,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_dropped_is_given_back() {
         let budget = Budget::new(100);
-        let purse = Purse::new(budget.clone());
+        let purse = ConnectionBudget::new(budget.clone());
         let pieces = charge(&purse, 60).await;
         assert_eq!((pieces.len(), budget.left()), (1, 40));
         drop(pieces);
@@ -152,7 +152,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn beyond_the_budget_there_is_one_lean_piece_for_each() {
         let budget = Budget::new(100);
-        let (one, other) = (Purse::new(budget.clone()), Purse::new(budget.clone()));
+        let (one, other) = (
+            ConnectionBudget::new(budget.clone()),
+            ConnectionBudget::new(budget.clone()),
+        );
         let all = charge(&one, 100).await;
         let mut bytes = Bytes::from(vec![0; 2 * LEAN_BYTES]);
         let lean = one.charge(&mut bytes).await;

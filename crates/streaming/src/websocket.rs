@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::Limits;
-use super::budget::Purse;
+use super::budget::ConnectionBudget;
 use super::drive::{
     Activity, LINGER_MAX, OUTGOING_MAX, PIECE_BYTES_MAX, Piece, READ_BYTES, WRITE_BYTES,
 };
@@ -117,7 +117,7 @@ pub(super) fn accept<R: AsyncRead + Unpin, W>(
             frames: Frames::new(read, out.clone()),
             messages: Messages::new(codec, version),
             inbound,
-            purse: Purse::new(limits.budget.clone()),
+            purse: ConnectionBudget::new(limits.budget.clone()),
             activity: Arc::clone(&activity),
         },
         channels: Channels {
@@ -236,7 +236,7 @@ pub(super) struct Reader<R> {
     frames: Frames<R>,
     messages: Messages,
     inbound: Vec<Option<mpsc::Sender<Piece>>>,
-    purse: Purse,
+    purse: ConnectionBudget,
     activity: Arc<Activity>,
 }
 

@@ -89,11 +89,14 @@ fn rejected_workload(
     pods: &[PodReport],
     sources: &[SourceReport],
 ) -> Option<ViewError> {
-    let owner = WorkloadKind::owner(text)?;
+    let (namespace, owner) = WorkloadKind::named(text)?;
+    let is_it = |key: &WorkloadKey| {
+        key.owner() == owner && namespace.is_none_or(|namespace| namespace == key.namespace)
+    };
     let mut problems = sources.iter().flat_map(|source| &source.problems);
     let (key, problem) = problems.find_map(|problem| {
         let key = WorkloadKey::read(problem.workload.as_deref()?)?;
-        (problem.is_error() && key.owner() == owner).then_some((key, problem))
+        (problem.is_error() && is_it(&key)).then_some((key, problem))
     })?;
     let runs = pods
         .iter()
@@ -101,7 +104,7 @@ fn rejected_workload(
     let consequence = if runs {
         "its pods are those of the last good version"
     } else {
-        "nothing of it runs"
+        "none of its pods run"
     };
     Some(ViewError::NotFound {
         message: format!("{key} is rejected, {consequence}: {problem}"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{View, rollouts};
 use crate::jobs::OrderError;
-use crate::rollout::Whom;
+use crate::rollout::RolloutTarget;
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
@@ -67,7 +67,10 @@ impl View {
             }
             Verb::Restart => Command::Restart { instances },
         };
-        let obeyed = self.rollouts.command(Whom::Pod(name), command).await;
+        let obeyed = self
+            .rollouts
+            .command(RolloutTarget::Pod(name), command)
+            .await;
         obeyed.map_err(rollouts::view_error)?;
         Ok(answer)
     }
@@ -99,6 +102,11 @@ impl View {
     /// See [`AgentView::forget_job_pod`](crate::server::view::AgentView::forget_job_pod).
     pub(super) async fn forget(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
         answer_of(self.jobs.forget(job, pod.clone()).await).map(|_| ())
+    }
+
+    /// See [`AgentView::delete_run`](crate::server::view::AgentView::delete_run).
+    pub(super) async fn end_run(&self, job: JobName) -> Result<(), ViewError> {
+        answer_of(self.jobs.delete(job).await).map(|_| ())
     }
 
     /// Has a run of a CronJob begin, named as `backup` or `cronjob/backup`.

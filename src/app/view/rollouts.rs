@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::ByteString;
+
 use crate::config::Config;
-use crate::rollout::{CommandError, Histories, Whom};
+use crate::rollout::{CommandError, Histories, RolloutTarget};
 use crate::server::view::{PlanRequest, ViewError};
 use crate::source::SourceReader;
 use mirrorlet_core::api::FullName;
@@ -59,24 +61,37 @@ pub(super) fn static_pod(
 }
 
 /// The static pod that `text` names, or the workload, as `deployment/web`.
-pub(super) fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<Whom, ViewError> {
+pub(super) fn whom(
+    text: &str,
+    pods: &[PodReport],
+    merged: &Merged,
+) -> Result<RolloutTarget, ViewError> {
     let found = static_pod(text, pods, merged);
-    let (Some(owner), Err(ViewError::NotFound { .. })) = (WorkloadKind::owner(text), &found) else {
-        return found.map(Whom::Pod);
+    let named = WorkloadKind::named(text);
+    let (Some((namespace, owner)), Err(ViewError::NotFound { .. })) = (named, &found) else {
+        return found.map(RolloutTarget::Pod);
+    };
+    let is_it = |key: &WorkloadKey| {
+        key.owner() == owner && namespace.is_none_or(|namespace| namespace == key.namespace)
     };
     let of_manifests = merged
         .pods
         .values()
         .filter(|pod| !pod.is_api() && pod.runs.is_none());
     let keys = of_manifests.filter_map(|pod| WorkloadKey::of(&pod.pod));
-    let keys: BTreeSet<WorkloadKey> = keys.filter(|key| key.owner() == owner).collect_set();
+    let keys: BTreeSet<WorkloadKey> = keys.filter(is_it).collect_set();
     let mut keys = keys.into_iter();
     match (keys.next(), keys.next()) {
-        (Some(key), None) => Ok(Whom::Workload(key)),
-        (None, _) => found.map(Whom::Pod),
+        (Some(key), None) => Ok(RolloutTarget::Workload(key)),
+        (None, _) => found.map(RolloutTarget::Pod),
         (Some(one), Some(other)) => Err(ViewError::Invalid {
             message: format!("{text:?} means {one} and {other}"),
-            help: Some("name the pods instead".to_owned()),
+            help: Some(format!(
+                "name the namespace, too: {}/{}/{}",
+                one.kind.as_str().to_lowercase(),
+                one.namespace,
+                one.name
+            )),
         }),
     }
 }
@@ -99,7 +114,10 @@ pub(super) fn with_request(
             .iter()
             .map(|file| NewFile {
                 location: format!("{}/{}", name.location, file.name),
-                bytes: file.text.clone().into_bytes(),
+                bytes: match &file.binary {
+                    Some(ByteString(bytes)) => bytes.clone(),
+                    None => file.text.clone().into_bytes(),
+                },
             })
             .collect();
         let set = with_files(present, &files, request.whole, &config.node_name);

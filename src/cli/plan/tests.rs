@@ -1,5 +1,7 @@
 use serde_json::json;
 
+use k8s_openapi::ByteString;
+
 use super::*;
 
 fn report() -> PlanReport {
@@ -67,11 +69,41 @@ fn a_plan_says_what_and_why() {
         pods: vec![report().pods.remove(3)],
         orders: Vec::new(),
         runs: vec![report().runs.remove(1)],
+        objects: Vec::new(),
         problems: Vec::new(),
     };
     assert_eq!(
         render(&nothing),
         "0 to create, 0 to replace, 0 held, 0 to remove, 1 unchanged\n"
+    );
+}
+
+#[test]
+fn objects_are_a_table_and_lines_without_values() {
+    let object = |action, kind: &str, changed: &[&str]| PlannedObject {
+        kind: kind.to_owned(),
+        namespace: "default".to_owned(),
+        name: "app".to_owned(),
+        action,
+        changed: changed.iter().map(|key| (*key).to_owned()).collect(),
+        pods: vec!["default/web-box".to_owned()],
+    };
+    let changed = PlanReport {
+        pods: Vec::new(),
+        orders: Vec::new(),
+        runs: Vec::new(),
+        objects: vec![
+            object(ObjectAction::Change, "ConfigMap", &["a.conf", "b.conf"]),
+            object(ObjectAction::Create, "Service", &[]),
+        ],
+        problems: Vec::new(),
+    };
+    insta::assert_snapshot!(anstream::adapter::strip_str(&render(&changed)).to_string());
+    let lines: String = changed.objects.iter().map(object_difference).collect();
+    // rollouts 35
+    assert_eq!(
+        lines,
+        "change: ConfigMap default/app: a.conf, b.conf\ncreate: Service default/app\n"
     );
 }
 
@@ -118,11 +150,14 @@ fn paths_are_files_of_the_manifest_directory() {
     for (paths, words) in [
         (vec![web, same], "two of the files are named web.yaml"),
         (vec![notes], "would be ignored"),
-        (vec![binary], "is not UTF-8 text"),
         (vec![socket], "it is a socket, not a regular file"),
         (vec![dir.path().join("gone.yaml")], "failed to read"),
     ] {
         let error = format!("{:#}", request(&paths, false).unwrap_err());
         assert!(error.contains(words), "{error}");
     }
+    // The plan says what is wrong with it, beside what it says of others.
+    let files = request(&[binary], false).unwrap().files;
+    assert_eq!(files[0].binary, Some(ByteString(vec![0xff])));
+    assert_eq!(files[0].text, "");
 }

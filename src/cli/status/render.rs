@@ -72,7 +72,7 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
     }
     let mut text = format!("The Docker Engine at {} is not reachable", engine.endpoint);
     if let Some(since) = engine.unreachable_since {
-        let _ = write!(text, " for {}", age(since, now));
+        let _ = write!(text, " (for {})", age(since, now));
     }
     if let Some(error) = &engine.error {
         let _ = write!(text, ": {}", one_line(error));
@@ -103,7 +103,7 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
     let mut text = if is_unknown {
         format!("No client certificate for the API server at {server} for {since}")
     } else {
-        format!("The API server at {server} is not reachable for {since}")
+        format!("The API server at {server} has not been reachable for {since}")
     };
     if let Some(error) = &api.error {
         let _ = write!(text, ": {}", one_line(error));
@@ -386,7 +386,7 @@ fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
         let state = match (api.reachable, api.unreachable_since) {
             (true, _) => "reachable".to_owned(),
             (false, Some(since)) => {
-                styled(&format!("not reachable for {}", age(since, now)), PENDING)
+                styled(&format!("not reachable (for {})", age(since, now)), PENDING)
             }
             (false, None) => styled("not reached yet", PENDING),
         };

@@ -12,7 +12,7 @@ use crate::cluster::error::ApiError;
 use crate::store::board::PodView;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::status::merge::{Deed, MergeInput, deed, is_urgent};
+use mirrorlet_core::status::merge::{MergeInput, StatusAction, deed, is_urgent};
 use mirrorlet_host::telemetry::Telemetry;
 
 /// Pauses after failed writes.
@@ -56,7 +56,7 @@ impl Seen {
             && (self.may_run, self.finished) == (other.may_run, other.finished)
     }
 
-    pub(super) fn deed(&self) -> Deed {
+    pub(super) fn deed(&self) -> StatusAction {
         let input = MergeInput {
             api: &self.api,
             pod: &self.pod,
@@ -119,8 +119,11 @@ impl Entry {
         self.written_for.take_if(|written| !same(written));
         let deed = seen.deed();
         let illegal = match &deed {
-            Deed::Illegal(why) => Some(why.clone()),
-            Deed::Nothing | Deed::Patch(_) | Deed::DeleteObject | Deed::DeleteMirror => None,
+            StatusAction::Illegal(why) => Some(why.clone()),
+            StatusAction::Nothing
+            | StatusAction::Patch(_)
+            | StatusAction::DeleteObject
+            | StatusAction::DeleteMirror => None,
         };
         if illegal.is_some() && illegal != self.told {
             let why = illegal.clone().unwrap_or_default();
@@ -128,8 +131,8 @@ impl Entry {
             self.told = illegal;
         }
         let settles = match deed {
-            Deed::Nothing | Deed::Illegal(_) => None,
-            Deed::Patch(patch) => {
+            StatusAction::Nothing | StatusAction::Illegal(_) => None,
+            StatusAction::Patch(patch) => {
                 let version = &seen.api.metadata.resource_version;
                 let is_answer = self.answered.is_some() && self.answered == *version;
                 let digest = digest(&patch);
@@ -147,7 +150,7 @@ impl Entry {
                 let urgent = is_urgent(&seen.api, &patch);
                 Some(now + if urgent { SETTLE } else { SETTLE_STEP })
             }
-            Deed::DeleteObject | Deed::DeleteMirror => Some(now),
+            StatusAction::DeleteObject | StatusAction::DeleteMirror => Some(now),
         };
         self.settled = settles.map(|at| self.settled.map_or(at, |known| known.min(at)));
         self.seen = Some(seen);

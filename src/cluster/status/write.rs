@@ -14,7 +14,7 @@ use crate::cluster::mirror::{delete_now, without_managed_fields};
 use crate::store::board::Board;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Watched, core};
 use mirrorlet_core::ending::remains;
-use mirrorlet_core::status::merge::Deed;
+use mirrorlet_core::status::merge::StatusAction;
 
 /// A write that is over.
 pub(super) struct Done {
@@ -52,16 +52,16 @@ pub(super) async fn write(
     let deed = seen.deed();
     let object_uid = Some(api_uid.as_str());
     let outcome = match deed {
-        Deed::Nothing | Deed::Illegal(_) => Outcome::Nothing,
-        Deed::DeleteObject => match delete_now(&cluster, &full_name, object_uid).await {
+        StatusAction::Nothing | StatusAction::Illegal(_) => Outcome::Nothing,
+        StatusAction::DeleteObject => match delete_now(&cluster, &full_name, object_uid).await {
             Ok(by_us) => Outcome::ObjectDeleted { by_us },
             Err(error) => Outcome::Failed(error),
         },
-        Deed::DeleteMirror => match delete_now(&cluster, &full_name, object_uid).await {
+        StatusAction::DeleteMirror => match delete_now(&cluster, &full_name, object_uid).await {
             Ok(by_us) => Outcome::MirrorDeleted { by_us },
             Err(error) => Outcome::Failed(error),
         },
-        Deed::Patch(_) => patch(&cluster, &board, seen).await,
+        StatusAction::Patch(_) => patch(&cluster, &board, seen).await,
     };
     Done {
         uid,
@@ -78,7 +78,7 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         let newest = view.and_then(|view| seen_of(&view, Arc::clone(&seen.api)));
         let same_pod = newest.filter(|newest| newest.pod.metadata.uid == seen.pod.metadata.uid);
         let newest = same_pod.unwrap_or(seen.clone());
-        let Deed::Patch(patch) = newest.deed() else {
+        let StatusAction::Patch(patch) = newest.deed() else {
             return Ok(None);
         };
         let body = Patch::Strategic(&patch);

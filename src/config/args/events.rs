@@ -39,10 +39,10 @@ pub struct EventsArgs {
 /// Types of Events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EventKind {
-    /// As it should be.
+    /// Informational.
     #[value(name = "Normal")]
     Normal,
-    /// Something is wrong.
+    /// A problem.
     #[value(name = "Warning")]
     Warning,
 }

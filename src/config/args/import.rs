@@ -32,10 +32,10 @@ pub struct ComposeArgs {
     /// Import the services of this profile, too; * is every profile. Can be repeated.
     #[arg(long = "profile", value_name = "NAME")]
     pub profiles: Vec<String>,
-    /// Name of the project, which names of volumes begin with [default: as Docker Compose].
+    /// Project name, the prefix of volume names [default: as with Docker Compose].
     #[arg(short, long, value_name = "NAME")]
     pub project_name: Option<String>,
-    /// File of variables, in place of .env beside the first file. Can be repeated.
+    /// File of variables, instead of the .env file next to the first file. May be repeated.
     #[arg(long = "env-file", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub env_files: Vec<PathBuf>,
     /// Namespace of the manifests [default: none is written, which means default].

@@ -10,7 +10,8 @@ use crate::config::duration;
 /// Arguments of `pull`, `stop` and `start`.
 #[derive(Debug, Clone, Args)]
 pub struct OrderArgs {
-    /// The pods, by name, namespace/name, UID, or UID of their mirror pods.
+    /// The pods, by name, namespace/name, UID, or UID of their mirror pods; or workloads, as
+    /// deployment/NAME or deployment/NAMESPACE/NAME, for all pods of each.
     #[arg(value_name = "POD", required = true)]
     pub pods: Vec<String>,
     /// The agent to connect to.
@@ -46,7 +47,7 @@ pub struct RunJobArgs {
 /// Arguments of `wait`.
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
-    /// The pods, as stop takes them; or workloads and Jobs, as deployment/NAME and job/NAME.
+    /// The pods, named as for stop; or workloads and Jobs, as deployment/NAME or job/NAME.
     #[arg(value_name = "POD", required = true)]
     pub pods: Vec<String>,
     /// The agent to connect to.
@@ -55,7 +56,7 @@ pub struct WaitArgs {
     /// State to wait for.
     #[arg(long = "for", value_enum, value_name = "STATE", default_value_t = WaitFor::Ready)]
     pub state: WaitFor,
-    /// Longest time to wait, for example 30s; 0 for ever.
+    /// Maximum time to wait, for example 30s; 0 for no limit.
     #[arg(long, value_name = "DURATION", default_value = "30s",
         value_parser = timeout)]
     pub timeout: Duration,
@@ -75,9 +76,9 @@ pub enum WaitFor {
     /// Every container is ready.
     #[value(aliases = ["condition=Ready", "condition=ready"])]
     Ready,
-    /// Ready, and the version of the manifest has passed its rollout.
+    /// Ready, and the rollout of the newest version has succeeded.
     Healthy,
-    /// Stopped with mirrorlet stop, and nothing of it runs.
+    /// Stopped with mirrorlet stop, and none of its containers run.
     Stopped,
     /// The Job has completed, or the pod has succeeded.
     #[value(aliases = ["condition=Complete", "condition=complete"])]

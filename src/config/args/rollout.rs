@@ -78,7 +78,7 @@ pub struct RolloutStatusArgs {
     /// Follow the rollout to its end.
     #[arg(short, long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub watch: bool,
-    /// How long to follow, for example 5m; 0s for any time.
+    /// Maximum time to follow, for example 5m; 0s for no limit.
     #[arg(long, value_name = "DURATION", default_value = "0s",
         value_parser = crate::config::duration::parse)]
     pub timeout: Duration,
@@ -98,8 +98,8 @@ pub struct RolloutHistoryArgs {
 /// Manifests that might be in place.
 #[derive(Debug, Clone, Args)]
 pub struct ManifestArgs {
-    /// Manifest files, each in the place of the file of that name in the manifest directory; or a
-    /// directory in the place of all of it [default: the manifests as they are].
+    /// Manifest files, each replacing the file of the same name in the manifest directory; or a
+    /// directory that replaces the whole manifest directory [default: the current manifests].
     #[arg(value_name = "FILE|DIR", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// The agent to connect to.

@@ -35,9 +35,9 @@ pub struct StatusArgs {
     /// Watch for changes until interrupted.
     #[arg(short, long)]
     pub watch: bool,
-    /// Exit with code 1 unless all is well: the Engine answers, every pod shown is ready, has
-    /// succeeded or was stopped by a person, and none runs another version than its manifest
-    /// says, but for a rollout under way; manifests have no errors.
+    /// Exit with code 1 unless the Engine is reachable, every pod shown is ready, has
+    /// succeeded or was stopped with mirrorlet stop, every pod runs the version of its manifest
+    /// or is in a rollout, and no manifest has errors.
     #[arg(long, conflicts_with = "watch")]
     pub exit_code: bool,
 }

@@ -34,6 +34,7 @@ impl Bed {
             node: NodeName::from("box"),
             known: Arc::default(),
             writing: Arc::default(),
+            bodies: Bodies::default(),
             watches: Watches::new(cancel.clone()),
             streams: Shared::new(shown, Arc::new(FakeStats), Metrics::default(), cancel),
         };

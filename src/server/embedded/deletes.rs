@@ -9,7 +9,9 @@ use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::garbage::{self, Propagation};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
-use mirrorlet_apimachinery::resources::{LEASES, NAMESPACES, PODS, SERVICES, Target};
+use mirrorlet_apimachinery::resources::{
+    CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS, SERVICES, Target,
+};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -87,7 +89,7 @@ impl Api {
         asked: &Asked,
         bytes: &[u8],
     ) -> Result<Response, Status> {
-        let eviction = body::object(&asked.headers, bytes)?;
+        let eviction = body::small(&asked.headers, bytes)?;
         let key = Key::new(target.resource, target.namespace.as_str(), name);
         let options = &eviction["deleteOptions"];
         self.asked_to_remove(&key, options, asked).await?;
@@ -197,11 +199,7 @@ impl Api {
             }
             return Ok(deletion_answer(key, &object));
         }
-        if let Some((job, pod)) = self.ended_of_job(key) {
-            // Its Job has counted it, and it stayed for its logs alone.
-            let forgotten = self.store.view().forget_job_pod(job, &pod).await;
-            forgotten.map_err(|error| of_view(&error))?;
-            self.taken_in().await;
+        if self.remove_of_job(key, &object, propagation).await? {
             return Ok(deletion_answer(key, &object));
         }
         self.check_stored(key, &object)?;
@@ -229,6 +227,28 @@ impl Api {
         let left = self.find(key).ok();
         let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
         Ok(deletion_answer(key, left.as_ref().unwrap_or(&object)))
+    }
+
+    /// Removes a pod of a Job that is over, or a run of a CronJob. Returns whether it is one of these.
+    async fn remove_of_job(
+        &self,
+        key: &Key,
+        object: &Value,
+        propagation: Propagation,
+    ) -> Result<bool, Status> {
+        let view = self.store.view();
+        let removed = if let Some((job, pod)) = self.ended_of_job(key) {
+            // Its Job has counted it, and it stayed for its logs alone.
+            view.forget_job_pod(job, &pod).await
+        } else if let Some(job) = self.run_of_cron_job(key, object) {
+            check_propagation(key, propagation)?;
+            view.delete_run(job).await
+        } else {
+            return Ok(false);
+        };
+        removed.map_err(|error| of_view(&error))?;
+        self.taken_in().await;
+        Ok(true)
     }
 
     /// Removes the file of an object, and waits until the agent has read that.
@@ -350,6 +370,20 @@ impl Api {
             name: job.name,
         };
         matches!(phase, Some("Succeeded" | "Failed")).then(|| (name, PodUid::of(&pod)))
+    }
+
+    /// The Job, if it is a run that a CronJob made by itself. One that a person made of a CronJob has a
+    /// document of its own.
+    fn run_of_cron_job(&self, key: &Key, object: &Value) -> Option<JobName> {
+        let owners = object["metadata"]["ownerReferences"].as_array();
+        let mut owners = owners.into_iter().flatten();
+        let is_run = key.resource == &JOBS
+            && self.store.origin(key).is_none()
+            && owners.any(|owner| owner["kind"] == CRON_JOBS.kind);
+        is_run.then(|| JobName {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        })
     }
 
     /// Has a pod end with the grace that its deletion says, or its own, and be shown so.

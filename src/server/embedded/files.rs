@@ -23,7 +23,7 @@ const END: &str = "# end\n";
 const SUFFIX: &str = ".yaml";
 /// Longest name of an object, in bytes: the names of its file, and of the file that is written next
 /// door and renamed, have at most 255 (`NAME_MAX` of Linux).
-const NAME_BYTES_MAX: usize = 255 - SUFFIX.len() - disk::NEXT_DOOR.len();
+const NAME_BYTES_MAX: usize = 255 - SUFFIX.len() - disk::TEMP_SUFFIX.len();
 
 /// Checks that the name of an object can be that of a file.
 ///

@@ -36,7 +36,7 @@ pub(super) async fn collect(api: Api, cancel: CancellationToken) {
                 let pause = match api.collect_garbage().await {
                     Ok(()) => PAUSE,
                     Err(error) => {
-                        tracing::warn!(%error, "objects without an owner are not deleted yet; it is tried again");
+                        tracing::warn!(%error, "failed to delete objects without an owner; retrying");
                         PAUSE_AFTER_ERROR
                     }
                 };

@@ -73,7 +73,7 @@ impl Held {
         let mut read = Read::default();
         for path in files_in(&directory)? {
             let Some((key, object)) = read_object(&path) else {
-                tracing::warn!(path = %path.display(), "no object that was deleted can be read from this file; it is ignored");
+                tracing::warn!(path = %path.display(), "this file does not hold a valid deleted object; it is ignored");
                 continue;
             };
             if files::path(stored, &key).exists() {

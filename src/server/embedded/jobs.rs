@@ -2,8 +2,10 @@
 //!
 //! Upstream: `pkg/controller/job/job_controller.go`, `pkg/apis/batch/v1/defaults.go`.
 
-use mirrorlet_core::api::Timestamp;
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::resources::JOBS;
 use mirrorlet_core::api::report::{CronJobReport, JobReport};
+use mirrorlet_core::api::{Timestamp, keys};
 use serde_json::{Value, json};
 
 use super::project::seconds;
@@ -13,6 +15,7 @@ use super::workloads::{default, generation};
 pub(super) fn job(object: &mut Value, report: Option<&JobReport>) {
     let generation = generation(object);
     object["metadata"]["generation"] = generation;
+    let name = object["metadata"]["name"].clone();
     let spec = &mut object["spec"];
     default(spec, "parallelism", 1.into());
     default(spec, "backoffLimit", 6.into());
@@ -21,7 +24,23 @@ pub(super) fn job(object: &mut Value, report: Option<&JobReport>) {
     if spec["completions"].is_null() && spec["parallelism"] == 1 {
         spec["completions"] = 1.into();
     }
+    // Clients find its pods by it: to kubectl, none means all pods of the namespace.
+    let own = selector(&name);
+    default(spec, "selector", own);
     object["status"] = report.map_or_else(|| json!({}), job_status);
+}
+
+/// The selector that the API server makes for a Job, which chooses the pods that it has made.
+pub(super) fn selector(name: &Value) -> Value {
+    json!({"matchLabels": {keys::JOB_NAME: name}})
+}
+
+/// Takes the selector out of a Job that was made for it: a document has none.
+pub(super) fn take_selector(object: &mut Value, key: &Key) {
+    let is_own = key.resource == &JOBS && object["spec"]["selector"] == selector(&json!(key.name));
+    if is_own && let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove("selector");
+    }
 }
 
 fn job_status(report: &JobReport) -> Value {
@@ -146,6 +165,23 @@ mod tests {
             started_at: Some("2026-01-02T03:04:05.5Z".parse().unwrap()),
             ended_at: Some("2026-01-02T03:05:05Z".parse().unwrap()),
         }
+    }
+
+    #[test]
+    fn a_job_is_shown_with_the_selector_of_its_pods_and_stored_without() {
+        let mut object = json!({"metadata": {"name": "work"}, "spec": {}});
+        job(&mut object, None);
+        let made = json!({"matchLabels": {"batch.kubernetes.io/job-name": "work"}});
+        // embedded 58
+        assert_eq!(object["spec"]["selector"], made);
+        let key = Key::new(&JOBS, "default", "work");
+        take_selector(&mut object, &key);
+        assert!(object["spec"].get("selector").is_none(), "{object}");
+        // Another one is its author's, who is told that it has no effect.
+        let other = json!({"matchLabels": {"a": "b"}});
+        object["spec"]["selector"] = other.clone();
+        take_selector(&mut object, &key);
+        assert_eq!(object["spec"]["selector"], other);
     }
 
     #[test]

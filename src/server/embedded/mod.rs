@@ -59,6 +59,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
+use self::body::Bodies;
 use self::events::Watches;
 use self::store::Store;
 use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
@@ -122,6 +123,7 @@ struct Api {
     known: Arc<OnceCell<()>>,
     /// One write at a time.
     writing: Arc<Mutex<()>>,
+    bodies: Bodies,
     watches: Watches,
     /// The state of the node API's streams.
     streams: Shared,
@@ -176,6 +178,7 @@ impl EmbeddedApi {
                 node: parts.node,
                 known: Arc::default(),
                 writing: Arc::default(),
+                bodies: Bodies::default(),
                 watches: Watches::new(cancel.clone()),
                 streams: Shared::new(parts.view, parts.stats, parts.metrics, cancel.clone()),
             },
@@ -274,7 +277,7 @@ impl Api {
     async fn check_known(&self) -> Result<(), Status> {
         let read = || async {
             let read = self.store.view().refresh().await;
-            let message = "the agent has not read what is stored yet; try again in a moment";
+            let message = "the agent has not loaded the stored objects yet; try again in a moment";
             read.then_some(())
                 .ok_or_else(|| Status::unavailable(message))
         };
@@ -306,7 +309,7 @@ impl Api {
                 "GET" if may("list").is_ok() => self.metrics(target, asked).await,
                 "POST" if name.is_none() => {
                     may("create")?;
-                    let bytes = body::read(request.into_body()).await?;
+                    let bytes = self.bodies.read(request.into_body()).await?;
                     reviews::review(target, asked, &bytes)
                 }
                 _ => Err(Status::not_allowed(&asked.method.to_lowercase(), resource)),
@@ -325,7 +328,7 @@ impl Api {
                 reads::get(&self.store, target, name, asked)
             }
             _ => {
-                let bytes = body::read(request.into_body()).await?;
+                let bytes = self.bodies.read(request.into_body()).await?;
                 self.write(target, asked, &bytes).await
             }
         }
@@ -376,15 +379,15 @@ impl Api {
             }
             ("GET", "scale") => self.get_scale(target, name, asked),
             ("PUT" | "PATCH", "scale") => {
-                let bytes = body::read(request.into_body()).await?;
+                let bytes = self.bodies.read(request.into_body()).await?;
                 self.change(target, name, asked, &bytes).await
             }
             ("PUT" | "PATCH", "ephemeralcontainers") => {
-                let bytes = body::read(request.into_body()).await?;
+                let bytes = self.bodies.read(request.into_body()).await?;
                 self.debug(target, name, asked, &bytes).await
             }
             ("POST", "eviction") => {
-                let bytes = body::read(request.into_body()).await?;
+                let bytes = self.bodies.read(request.into_body()).await?;
                 self.evict(target, name, asked, &bytes).await
             }
             ("GET", "log") | ("GET" | "POST", "exec" | "attach" | "portforward")

@@ -14,6 +14,8 @@ use mirrorlet_core::objects::Object;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::jobs;
+
 /// The finalizers whose names have no domain.
 ///
 /// Upstream: `pkg/apis/core/helper/helpers.go`.
@@ -57,6 +59,7 @@ pub(super) fn prepare(
     for own in ["resourceVersion", "selfLink"] {
         metadata.remove(own);
     }
+    jobs::take_selector(&mut object, key);
     if key.resource == &NAMESPACES
         && let Some(map) = object.as_object_mut()
     {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use axum::response::Response;
+use mirrorlet_apimachinery::bounds::check_lists;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::resources::{
@@ -119,7 +120,8 @@ impl Api {
         self.write_file(self.store.directory(), key, object).await?;
         self.taken_in().await;
         self.find(key).map_err(|_| {
-            let message = "the object is stored, and was not taken in yet: see mirrorlet status";
+            let message =
+                "the object is stored, but the agent has not loaded it yet: see mirrorlet status";
             Status::internal(message)
         })
     }
@@ -182,13 +184,15 @@ impl Api {
         let options = WriteOptions::parse(&asked.query)?;
         let form = answer::form(&asked.headers, Include::Metadata)?;
         let resource = target.resource;
+        // Decoded bodies are much larger than bytes: only one request has one.
+        let _writing = self.writing.lock().await;
         let mut object = body::object(&asked.headers, bytes)?;
+        check_lists(&object)?;
         meta::place(&mut object, resource, &target.namespace)?;
         let random = random::number().to_ne_bytes();
         let [first @ .., _, _, _] = random;
         meta::generate_name(&mut object, resource, first)?;
         let key = Key::new(resource, target.namespace.as_str(), meta::name(&object));
-        let _writing = self.writing.lock().await;
         self.check_namespace(target, &key.name)?;
         if let Ok(known) = self.find(&key) {
             return Err(if garbage::is_deleted(&known) {
@@ -243,6 +247,7 @@ impl Api {
                 (!bytes.starts_with(b"k8s\0") && !scales).then_some(bytes),
             )
         };
+        check_lists(&object)?;
         if scales {
             let replicas = object["spec"]["replicas"].clone();
             object = before.clone();
@@ -326,14 +331,15 @@ impl Api {
         let form = answer::form(&asked.headers, Include::Metadata)?;
         let resource = target.resource;
         let key = Key::new(resource, target.namespace.as_str(), name);
+        let _writing = self.writing.lock().await;
         let mut applied = body::yaml(bytes)?;
+        check_lists(&applied)?;
         meta::place(&mut applied, resource, &target.namespace)?;
         if meta::name(&applied) != name {
             return Err(Status::bad_request(
                 "the name of the object does not match the name on the URL",
             ));
         }
-        let _writing = self.writing.lock().await;
         let before = self.find(&key).ok();
         if before.is_none() {
             self.check_namespace(target, name)?;

@@ -130,7 +130,7 @@ pub(super) async fn container_logs(
     let pod = pod.ok_or_else(|| {
         let is_settled = shared.view.is_settled(&namespace, &name);
         not_found(if is_settled {
-            format!("pod {name:?} is over, and nothing of it is left on this node")
+            format!("pod {name:?} has finished, and its containers were removed from this node")
         } else {
             format!("pod {name:?} does not exist")
         })

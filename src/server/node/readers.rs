@@ -15,7 +15,7 @@ const ALL_MAX: usize = 256;
 const POD_MAX: usize = 64;
 /// Most of them for the pods of one namespace, which is what a tenant has.
 const NAMESPACE_MAX: usize = 128;
-/// Most of them for one who asks: all that ask by way of the API server are one.
+/// Maximum per client. All clients behind the API server count as one.
 const ASKER_MAX: usize = 192;
 
 /// When one who was refused may ask again, in seconds.

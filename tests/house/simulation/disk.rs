@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mirrorlet_core::api::{FullName, hex};
-use mirrorlet_host::disk::NEXT_DOOR;
+use mirrorlet_host::disk::TEMP_SUFFIX;
 use sha2::{Digest, Sha256};
 
 /// A directory in memory, where there is one: agents of lives write often.
@@ -43,6 +43,6 @@ pub(super) fn set_full(root: &Path, names: impl Iterator<Item = FullName>, full:
 
 fn next_door(root: &Path, name: &FullName) -> PathBuf {
     let digest = Sha256::digest(name.to_string().as_bytes());
-    let file = format!("{}.json{NEXT_DOOR}", hex(&digest[..16]));
+    let file = format!("{}.json{TEMP_SUFFIX}", hex(&digest[..16]));
     root.join("rollouts").join(file)
 }

@@ -199,7 +199,9 @@ impl Approver {
         }
         match client(request, &node) {
             Err(denied) => denied,
-            Ok(()) => Decision::Approve(format!("pod {pod} runs on {host}, whose Node it is for")),
+            Ok(()) => Decision::Approve(format!(
+                "it is for the Node of host {host}, where pod {pod} runs"
+            )),
         }
     }
 
@@ -233,7 +235,7 @@ impl Approver {
             return usages_denied(&request.usages);
         }
         if wanted.names.is_empty() && wanted.addresses.is_empty() {
-            return deny("NoNames", "it names no address that it would be shown for");
+            return deny("NoNames", "it contains no DNS name and no IP address");
         }
         let is_its = |dns: &str| {
             dns == name || dns == host || node.names.contains(dns) && own.names.contains(dns)

@@ -311,6 +311,21 @@ fn whoever_was_away_makes_one_late_run() {
 }
 
 #[test]
+fn a_run_can_be_forgotten_and_is_not_due_again() {
+    let mut life = Life::new("schedule: \"0 * * * *\"\n  concurrencyPolicy: Forbid");
+    life.at("2026-01-01T00:30");
+    assert_eq!(life.at("2026-01-01T01:00"), "01T01:00");
+    assert_eq!(life.at("2026-01-01T02:00"), "", "the other one runs");
+    let job = life.ledger.as_ref().unwrap().runs[0].job.name.clone();
+    let ledger = life.ledger.as_mut().unwrap();
+    assert!(ledger.forget(&job));
+    assert!(!ledger.forget(&job));
+    // embedded 57
+    assert_eq!(life.at("2026-01-01T02:01"), "01T02:00");
+    assert_eq!(life.runs(), 1);
+}
+
+#[test]
 fn a_clock_that_jumps_doubles_nothing() {
     let mut life = Life::new("schedule: \"0 * * * *\"");
     life.at("2026-01-01T00:30");

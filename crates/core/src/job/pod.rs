@@ -11,7 +11,7 @@ const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 /// Annotation and label that have it, too.
 const INDEX_KEY: &str = "batch.kubernetes.io/job-completion-index";
 /// The labels that name the Job.
-const JOB_KEYS: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
+const JOB_KEYS: [&str; 2] = [keys::JOB_NAME, "job-name"];
 
 /// Name of a pod of a Job, without the node's suffix: `<job>-<index>`, and a later attempt's
 /// number after it.

@@ -1,4 +1,4 @@
-//! Whom each full name stands for: the pod that holds it, or the one that is wanted next.
+//! The pod that each full name stands for: the pod that holds it, or the one that is wanted next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

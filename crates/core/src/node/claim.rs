@@ -71,7 +71,7 @@ pub fn claim(
         "somebody"
     };
     Claim::Foreign(format!(
-        "{whose} keeps the Node {name} alive; choose another name with --node-name, or stop the other agent; this one then takes over within a minute"
+        "{whose} renews the Lease of the Node {name}; choose another name with --node-name, or stop the other agent; this one then takes over within a minute"
     ))
 }
 

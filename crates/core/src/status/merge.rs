@@ -58,7 +58,7 @@ pub enum Merge {
 
 /// The action on a pod's object in the API.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Deed {
+pub enum StatusAction {
     /// Nothing.
     Nothing,
     /// Send this strategic merge patch to its status.
@@ -78,14 +78,14 @@ pub enum Deed {
 ///
 /// Upstream: `pkg/kubelet/status/status_manager.go` (`syncPod`, `canBeDeleted`).
 #[must_use]
-pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
+pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
     let is_mirror = is_mirror_pod(input.api);
     let goes = input.api.metadata.deletion_timestamp.is_some();
     if is_mirror && goes {
-        return Deed::Nothing;
+        return StatusAction::Nothing;
     }
     if is_mirror && !finished && is_revived(input.api, input.computed) {
-        return Deed::DeleteMirror;
+        return StatusAction::DeleteMirror;
     }
     let merged = match merge(input) {
         // The last words of its containers can't be known any more; that it ended can.
@@ -99,19 +99,19 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
             })
         }
         // A person stops, starts and restarts also what has ended for good.
-        Merge::Illegal(_) if is_mirror => return Deed::DeleteMirror,
+        Merge::Illegal(_) if is_mirror => return StatusAction::DeleteMirror,
         merged => merged,
     };
     match merged {
-        Merge::Patch(patch) => Deed::Patch(patch),
-        Merge::Illegal(why) => Deed::Illegal(why),
+        Merge::Patch(patch) => StatusAction::Patch(patch),
+        Merge::Illegal(why) => StatusAction::Illegal(why),
         Merge::Same => {
             let status = input.api.status.as_ref();
             let ended = phase::terminal(status.and_then(|s| s.phase.as_deref())).is_some();
             if goes && ended && finished {
-                Deed::DeleteObject
+                StatusAction::DeleteObject
             } else {
-                Deed::Nothing
+                StatusAction::Nothing
             }
         }
     }

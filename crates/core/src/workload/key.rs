@@ -88,11 +88,17 @@ impl WorkloadKind {
         kinds.find(|kind| kind.words().contains(&word.as_str()))
     }
 
-    /// Returns the value of [`keys::WORKLOAD`] that a text means: `deploy/web` is `Deployment/web`.
+    /// Returns the namespace, if one is named, and the value of [`keys::WORKLOAD`] that a text means:
+    /// `deploy/web` is `Deployment/web` in any namespace, `deploy/shop/web` the one in `shop`.
     #[must_use]
-    pub fn owner(text: &str) -> Option<String> {
-        let (word, name) = text.split_once('/')?;
-        Some(format!("{}/{name}", Self::of_word(word)?))
+    pub fn named(text: &str) -> Option<(Option<&str>, String)> {
+        let (word, rest) = text.split_once('/')?;
+        let kind = Self::of_word(word)?;
+        let (namespace, name) = match rest.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, rest),
+        };
+        Some((namespace, format!("{kind}/{name}")))
     }
 }
 

@@ -73,7 +73,7 @@ impl Progress<'_> {
 
 /// The settings of a document that concern its pods together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct DesiredPods {
     /// How many there are to be.
     pub pods: u32,
     /// How many may be unavailable.
@@ -82,7 +82,7 @@ pub struct Wish {
     pub paused: bool,
 }
 
-impl Wish {
+impl DesiredPods {
     /// The wish of a workload's document.
     #[must_use]
     pub fn of(document: &Value) -> Self {
@@ -130,7 +130,7 @@ pub fn report(
     waits: &[String],
     clash: Option<&str>,
 ) -> WorkloadReport {
-    let wish = Wish::of(&document.document);
+    let wish = DesiredPods::of(&document.document);
     let row = Row { document, members };
     let mut report = WorkloadReport {
         namespace: document.namespace.clone(),
@@ -185,13 +185,9 @@ pub fn report(
 /// `sts/default/web`.
 #[must_use]
 pub fn is_named(report: &WorkloadReport, text: &str) -> bool {
-    let parts: Vec<&str> = text.split('/').collect();
-    let (kind, name) = match parts[..] {
-        [kind, name] => (kind, name),
-        [kind, namespace, name] if namespace == report.namespace => (kind, name),
-        _ => return false,
-    };
-    WorkloadKind::owner(&format!("{kind}/{name}")).as_ref() == Some(&report.owner)
+    WorkloadKind::named(text).is_some_and(|(namespace, owner)| {
+        owner == report.owner && namespace.is_none_or(|namespace| namespace == report.namespace)
+    })
 }
 
 /// Every pod runs the version of the document, and is available.

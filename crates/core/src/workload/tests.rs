@@ -290,15 +290,16 @@ fn percentages_are_rounded_down() {
 #[test]
 fn texts_name_workloads() {
     for (text, expected) in [
-        ("deployment/web", Some("Deployment/web")),
-        ("deploy/web", Some("Deployment/web")),
-        ("DaemonSet/web", Some("DaemonSet/web")),
-        ("ds/a/b", Some("DaemonSet/a/b")),
+        ("deployment/web", Some((None, "Deployment/web"))),
+        ("deploy/web", Some((None, "Deployment/web"))),
+        ("DaemonSet/web", Some((None, "DaemonSet/web"))),
+        ("ds/a/b", Some((Some("a"), "DaemonSet/b"))),
         ("pod/web", None),
         ("web", None),
         ("default/web", None),
     ] {
-        assert_eq!(WorkloadKind::owner(text).as_deref(), expected, "{text}");
+        let expected = expected.map(|(namespace, owner)| (namespace, owner.to_owned()));
+        assert_eq!(WorkloadKind::named(text), expected, "{text}");
     }
 }
 

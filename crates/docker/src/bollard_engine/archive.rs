@@ -45,6 +45,11 @@ impl BollardEngine {
                 status: 404,
                 message: format!("{path} does not exist in the container"),
             }),
+            // Only an answer to GET says why.
+            Err(error @ EngineError::Api { status: 500.., .. }) => {
+                let told = self.open_download(id, path).await;
+                Err(told.err().unwrap_or(error))
+            }
             Err(error) => Err(error),
         }
     }

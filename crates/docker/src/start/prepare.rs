@@ -149,7 +149,7 @@ impl Starter {
         match there.await {
             Ok(image) => {
                 if policy == PullPolicy::Always {
-                    let what = format!("what the registry has as {name} by now");
+                    let what = format!("whether the registry has a newer image for {name}");
                     check.unknown.push(what);
                     check.pulls.push(name.to_owned());
                 }

@@ -89,7 +89,7 @@ pub fn api_pods_wait(any: bool) {
              are refused or over"
         );
     } else {
-        tracing::info!("no pod of the API server waits to be taken up any more");
+        tracing::info!("no pods of the API server are waiting any more");
     }
 }
 
@@ -120,7 +120,7 @@ pub fn manifest_mended(problem: &Diagnostic) {
     tracing::info!(
         source = problem.file,
         reason = problem.code.as_str(),
-        "no longer: {problem}"
+        "resolved: {problem}"
     );
 }
 
@@ -139,7 +139,10 @@ pub fn host_access_lacking(telemetry: &Telemetry, lack: &Lack) {
 
 /// Reports that missing access to the host is available again.
 pub fn host_access_had(need: Need) {
-    tracing::info!(reason = need.as_str(), "the host provides it again");
+    tracing::info!(
+        reason = need.as_str(),
+        "access to the host is available again"
+    );
 }
 
 /// Copies of our own volumes among the host's files can't be unmounted: the directories of pods that

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Limits;
-use super::budget::Purse;
+use super::budget::ConnectionBudget;
 use super::drive::{
     Activity, OUTGOING_MAX, PIECE_BYTES_MAX, PIECES_MAX, Piece, READ_BYTES, WRITE_BYTES,
 };
@@ -80,7 +80,7 @@ pub(super) fn accept<R, W>(read: R, write: W, limits: &Limits) -> Parts<R, W> {
             connection: Arc::clone(&connection),
             inbound: HashMap::new(),
             opened: Some(opening),
-            purse: Purse::new(limits.budget.clone()),
+            purse: ConnectionBudget::new(limits.budget.clone()),
         },
         writer: Writer {
             write,
@@ -155,7 +155,7 @@ pub(super) struct Reader<R> {
     connection: Arc<Connection>,
     inbound: HashMap<u32, mpsc::Sender<Piece>>,
     opened: Option<mpsc::Sender<Opened>>,
-    purse: Purse,
+    purse: ConnectionBudget,
 }
 
 /// Why a client is not read any more.

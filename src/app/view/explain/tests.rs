@@ -108,7 +108,7 @@ fn a_workload_whose_document_is_rejected_is_told_why() {
     };
     for text in ["deployment/web", "deploy/web", "Deployments/web"] {
         let error = asked(text, &[]);
-        let expected = "Deployment default/web is rejected, nothing of it runs: /m/web.yaml: not good [invalid-value]";
+        let expected = "Deployment default/web is rejected, none of its pods run: /m/web.yaml: not good [invalid-value]";
         // workloads 23
         assert_eq!(error.to_string(), expected);
         assert_eq!(error.help(), Some("mend it"));

@@ -156,7 +156,7 @@ pub(super) fn pressure(page: &mut Page, all: &[Series<'_>]) {
         for (word, is_full) in [("stalled", true), ("waiting", false)] {
             let name = format!("container_pressure_{what}_{word}_seconds_total");
             let help = if is_full {
-                format!("Total time no task of the container could go on for want of {what}.")
+                format!("Total time all tasks of the container were stalled for lack of {what}.")
             } else {
                 format!("Total time tasks of the container have waited for {what}.")
             };

@@ -438,12 +438,15 @@ fn a_mirror_of_a_container_that_runs_again_is_made_anew() {
     for policy in ["Never", "OnFailure"] {
         for state in [&stopped, &runs] {
             // pods 32a
-            assert_eq!(deed_of(policy, state, false), Deed::DeleteMirror);
+            assert_eq!(deed_of(policy, state, false), StatusAction::DeleteMirror);
         }
-        assert_ne!(deed_of(policy, &ended, false), Deed::DeleteMirror);
-        assert_ne!(deed_of(policy, &stopped, true), Deed::DeleteMirror);
+        assert_ne!(deed_of(policy, &ended, false), StatusAction::DeleteMirror);
+        assert_ne!(deed_of(policy, &stopped, true), StatusAction::DeleteMirror);
     }
-    assert!(matches!(deed_of("Always", &runs, false), Deed::Patch(_)));
+    assert!(matches!(
+        deed_of("Always", &runs, false),
+        StatusAction::Patch(_)
+    ));
 }
 
 #[expect(clippy::large_stack_arrays, reason = "a table of cases")]
@@ -466,7 +469,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             "Failed",
             false,
             true,
-            Some(Deed::DeleteObject),
+            Some(StatusAction::DeleteObject),
         ),
         (
             "not told yet",
@@ -482,7 +485,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             "Failed",
             false,
             false,
-            Some(Deed::Nothing),
+            Some(StatusAction::Nothing),
         ),
         (
             "something runs",
@@ -490,7 +493,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             "Failed",
             true,
             false,
-            Some(Deed::Nothing),
+            Some(StatusAction::Nothing),
         ),
         (
             "nobody deletes it",
@@ -498,7 +501,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             "Failed",
             false,
             true,
-            Some(Deed::Nothing),
+            Some(StatusAction::Nothing),
         ),
         (
             "a mirror",
@@ -506,7 +509,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             "Failed",
             false,
             true,
-            Some(Deed::Nothing),
+            Some(StatusAction::Nothing),
         ),
         (
             "a mirror, changed",
@@ -514,7 +517,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             "Failed",
             false,
             true,
-            Some(Deed::Nothing),
+            Some(StatusAction::Nothing),
         ),
     ] {
         let input = MergeInput {
@@ -528,7 +531,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
         match expected {
             // pods 51
             Some(expected) => assert_eq!(deed, expected, "{case}"),
-            None => assert!(matches!(deed, Deed::Patch(_)), "{case}: {deed:?}"),
+            None => assert!(matches!(deed, StatusAction::Patch(_)), "{case}: {deed:?}"),
         }
     }
 }
@@ -558,13 +561,13 @@ fn a_finished_pod_whose_containers_cannot_be_told_is_over_all_the_same() {
         };
         deed(&input, finished)
     };
-    assert!(matches!(deed_of(&api, false), Deed::Illegal(_)));
-    let Deed::Patch(patch) = deed_of(&api, true) else {
+    assert!(matches!(deed_of(&api, false), StatusAction::Illegal(_)));
+    let StatusAction::Patch(patch) = deed_of(&api, true) else {
         panic!("{:?}", deed_of(&api, true))
     };
     assert_eq!(patch["status"], json!({"phase": "Failed"}));
     api.status.as_mut().unwrap().phase = Some("Failed".into());
-    assert_eq!(deed_of(&api, true), Deed::DeleteObject);
+    assert_eq!(deed_of(&api, true), StatusAction::DeleteObject);
 }
 
 #[test]

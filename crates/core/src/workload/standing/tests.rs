@@ -105,13 +105,13 @@ fn what_a_document_wants_is_rounded_as_upstream() {
         ),
         (json!({"replicas": 0}), 0, 0, false),
     ] {
-        let wish = Wish {
+        let wish = DesiredPods {
             pods,
             unavailable_max,
             paused,
         };
         // workloads 15
-        assert_eq!(Wish::of(&json!({"spec": spec})), wish);
+        assert_eq!(DesiredPods::of(&json!({"spec": spec})), wish);
     }
 }
 

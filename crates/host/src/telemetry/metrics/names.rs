@@ -26,7 +26,7 @@ impl Metrics {
         self.register_requests(&mut registry);
         registry.register(
             "certificate_requests",
-            "Certificate signing requests that an approver looked at, by what it decided",
+            "Certificate signing requests decided by the approver, by decision",
             self.certificate_requests.clone(),
         );
         registry
@@ -51,23 +51,23 @@ impl Metrics {
         );
         r.register_with_unit(
             "pod_sync_duration",
-            "Time of one round of one pod",
+            "Duration of pod syncs",
             Unit::Seconds,
             self.sync_seconds.clone(),
         );
         r.register(
             "pod_sync_errors",
-            "Failures of rounds by reason",
+            "Failed pod syncs by reason",
             self.sync_errors.clone(),
         );
         r.register(
             "rollouts",
-            "New versions of static pods, by what became of them: started, held, failed, restored, succeeded",
+            "New versions of static pods by outcome: started, held, failed, restored, succeeded",
             self.rollouts.clone(),
         );
         r.register(
             "evictions",
-            "Pods evicted, by what for: a signal of the node, or a limit of the pod's own",
+            "Pods evicted by cause: an eviction signal of the node, or a limit of the pod itself",
             self.evictions.clone(),
         );
     }
@@ -100,7 +100,7 @@ impl Metrics {
         );
         r.register(
             "containers_collected",
-            "Dead containers and sandboxes removed by garbage collection, by why",
+            "Dead containers and sandboxes removed by garbage collection, by reason",
             self.containers_collected.clone(),
         );
         r.register(
@@ -113,7 +113,7 @@ impl Metrics {
     fn register_sources(&self, r: &mut Registry) {
         r.register(
             "source_reads",
-            "Whole sets delivered, by source",
+            "Complete reads of manifest sources, by source",
             self.source_reads.clone(),
         );
         r.register_with_unit(
@@ -258,7 +258,7 @@ fn begun() -> Registry {
     let mut registry = Registry::with_prefix("mirrorlet");
     registry.register(
         "build",
-        "The program",
+        "Build information",
         Info::new([("version", env!("CARGO_PKG_VERSION"))]),
     );
     registry

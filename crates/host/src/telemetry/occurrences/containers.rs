@@ -276,7 +276,10 @@ pub fn docker_config_unusable(error: &str) {
 
 /// The node's configuration of registries can be used again, or is gone.
 pub fn docker_config_mended(directory: &Path) {
-    tracing::info!("the docker config in {} is in order", directory.display());
+    tracing::info!(
+        "the Docker config in {} can be used again",
+        directory.display()
+    );
 }
 
 /// An image pull begins, for all who wait for it.

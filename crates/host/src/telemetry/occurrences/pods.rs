@@ -63,7 +63,7 @@ pub fn manifest_released(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
 /// The newest version of a pod is being prepared; the one of `uid` runs on.
 pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newest: &PodUid) {
     telemetry.metrics.rollout(RolloutOutcome::Started);
-    let message = format!("version {newest} is being prepared; {uid} runs meanwhile");
+    let message = format!("preparing version {newest}; version {uid} keeps running");
     trace(telemetry, pod, uid, "RolloutStarted", message);
     tracing::info!(pod = %Shown(pod), uid = %uid, newest = %newest, "preparing a new version");
 }
@@ -92,7 +92,7 @@ pub fn rollout_setback(
         RolloutSetback::Held => (
             RolloutOutcome::Held,
             "RolloutHeld",
-            "the new version can't be started, the one before runs",
+            "the new version can't be started, the previous one keeps running",
         ),
         RolloutSetback::Failed => (
             RolloutOutcome::Failed,
