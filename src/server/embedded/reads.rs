@@ -425,6 +425,7 @@ mod tests {
         let mut expected = vec!["a".to_owned(), "b".to_owned()];
         expected.extend(middle);
         expected.extend(["z".to_owned(), "bookmark".to_owned()]);
+        // embedded 59
         assert_eq!(sent, expected);
     }
 
@@ -447,7 +448,6 @@ mod tests {
             assert!(watching.waiting.len() <= 3, "{}", watching.waiting.len());
         }
         let expected: Vec<_> = (0..9).map(|number| format!("m{number}")).collect();
-        // embedded 59
         assert_eq!(sent, expected);
     }
 }
