@@ -64,8 +64,9 @@ Exit codes:
 
 const EXEC_EXIT_CODES: &str = "\
 Exit codes:
-  the exit code of the command or container; or, with a message on standard error:
-  1  the command could not be started, or the connection was lost
+  the exit code of the command or container: 126 or 127 if the Engine can't start the command,
+  with the reason on standard output; or, with a message on standard error:
+  1  there is no such pod or container, or the connection was lost
   2  the command line is invalid
   3  no agent is running with that root directory";
 

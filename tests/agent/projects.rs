@@ -242,7 +242,7 @@ impl Project {
         for expected in self.expected.values().flatten() {
             for host in expected.ports.values().flatten() {
                 count += 1;
-                let answer = super::compose::get(*host, "/").unwrap_or_default();
+                let answer = until_answered(*host);
                 if let Some(found) = expected.wrong(&answer) {
                     wrong.push(format!("{}: port of the host: {found}", self.name));
                 }
@@ -250,6 +250,18 @@ impl Project {
         }
         count
     }
+}
+
+/// The answer at a port of the host; empty if none comes in some seconds.
+fn until_answered(port: u16) -> String {
+    let mut tries = (0..50).map(|_| super::compose::get(port, "/"));
+    let answered = tries.find_map(|answer| {
+        if answer.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        answer
+    });
+    answered.unwrap_or_default()
 }
 
 /// Returns what a container of an imported manifest has to answer, and replaces its host ports by free

@@ -196,6 +196,21 @@ fn an_import_writes_manifests_and_lists_what_they_leave_out() {
             .unwrap()
             .contains("kind: Deployment")
     );
+    // A service that is gone leaves its file, which is named.
+    let fewer = compose.replace("web:", "app:");
+    std::fs::write(at("compose.yaml"), &fewer).unwrap();
+    let (code, _, stderr) = import(&["compose.yaml", "-o", "out", "--force"]);
+    // box 14
+    assert!(
+        code == 0 && stderr.contains("warning: out/web.yaml: left from an earlier import"),
+        "{stderr}"
+    );
+    let mut from_stdin = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
+    let from_stdin = from_stdin.args(["import", "compose", "-"]);
+    let from_stdin = from_stdin.stdin(std::fs::File::open(&file).unwrap());
+    let printed = from_stdin.env("IMPORT_SECRET", "hunter2").output().unwrap();
+    assert!(printed.status.success(), "{printed:?}");
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("kind: Deployment"));
     for (args, code, words) in [
         (&["gone.yaml"][..], 2, "gone.yaml does not exist"),
         (&["out"], 2, "has no compose.yaml"),

@@ -163,6 +163,43 @@ fn a_file_of_more_than_ten_mebibytes_is_not_read() {
 }
 
 #[test]
+fn what_is_too_large_is_refused_before_anything_is_made_of_it() {
+    let deployment = |name: &str, replicas: u32, variables: usize| {
+        let variable = "{name: a, value: b},".repeat(variables);
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  \
+             selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      \
+             containers:\n      - {{name: c, image: i, env: [{variable}]}}\n---\n"
+        )
+    };
+    let pods_of = |text: &str| {
+        let parsed = parse(text.as_bytes(), "web.yaml");
+        let pods = parsed.documents.iter().map(|document| {
+            let refused = document.problems.iter().any(|p| p.code == Code::TooLarge);
+            assert_eq!(
+                refused,
+                document.accepted.is_none(),
+                "{:?}",
+                document.problems
+            );
+            assert!(document.key.is_some(), "it can be held");
+            document.pods().len()
+        });
+        pods.collect::<Vec<_>>()
+    };
+    // tenants M8
+    assert_eq!(pods_of(&deployment("web", 1100, 10)), [1100]);
+    assert_eq!(pods_of(&deployment("web", 1, 3_000)), [1]);
+    assert_eq!(pods_of(&deployment("web", 1100, 3_000)), [0]);
+    assert_eq!(pods_of(&deployment("web", 1, 4_000)), [0]);
+    // Together.
+    let all: Vec<String> = (0..3)
+        .map(|n| deployment(&format!("web-{n}"), 10, 1_500))
+        .collect();
+    assert_eq!(pods_of(&all.concat()), [10, 10, 0]);
+}
+
+#[test]
 fn the_toleration_is_for_files_and_only_once() {
     let manifest = b"{apiVersion: v1, kind: Pod, metadata: {name: a, uid: given},
         spec: {tolerations: [{operator: Exists, effect: NoExecute}],

@@ -26,7 +26,8 @@ pub enum ImportCommand {
 /// Arguments of `import compose`.
 #[derive(Debug, Clone, Args)]
 pub struct ComposeArgs {
-    /// Compose files, later ones merged over earlier ones, or the directory of a project.
+    /// Compose files, later ones merged over earlier ones, or the directory of a project; - is
+    /// standard input.
     #[arg(required = true, value_name = "FILE|DIR", value_hint = clap::ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
     /// Import the services of this profile, too; * is every profile. Can be repeated.

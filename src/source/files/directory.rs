@@ -17,7 +17,7 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::hold::{FileDecision, Present, decide_file};
 use mirrorlet_core::manifest::{
-    Document, ParseContext, Parsed, parse_manifest, secret_open_to_others,
+    Document, ParseContext, Parsed, VALUES_TOTAL_MAX, parse_manifest, secret_open_to_others,
 };
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::disk;
@@ -56,7 +56,7 @@ struct Size {
 
 /// The size of all manifests of a directory together: far above what a node runs.
 const SIZE_MAX: Size = Size {
-    values: 100_000,
+    values: VALUES_TOTAL_MAX,
     bytes: 32 << 20,
 };
 

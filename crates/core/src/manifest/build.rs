@@ -19,10 +19,11 @@ use super::support::Verdict;
 use super::tree::Node;
 use super::workload::{build_workload, workload_key};
 use super::{
-    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, check, defaults, support,
-    text, uid,
+    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, VALUES_TOTAL_MAX, check,
+    defaults, support, text, uid,
 };
 use crate::path::{Path, Segment};
+use crate::workload::REPLICAS_MAX;
 
 /// Reads all documents of a manifest, YAML or JSON, and the items of lists.
 ///
@@ -81,7 +82,14 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
     let version = root.get("apiVersion").and_then(Node::as_str);
     let is_list = matches!(kind, Some("List" | "PodList")) && version == Some("v1");
     if !is_list {
-        let document = read_one(root, root, Path::default(), ctx, parsed.documents.len());
+        let document = read_one(
+            root,
+            root,
+            Path::default(),
+            ctx,
+            parsed.documents.len(),
+            parsed.left(),
+        );
         parsed.documents.push(document);
         return;
     }
@@ -91,7 +99,14 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
         Some(items) if items.items().is_some() => {
             for (index, item) in items.items().unwrap_or_default().iter().enumerate() {
                 let prefix = at.index(index);
-                let document = read_one(root, item, prefix, ctx, parsed.documents.len());
+                let document = read_one(
+                    root,
+                    item,
+                    prefix,
+                    ctx,
+                    parsed.documents.len(),
+                    parsed.left(),
+                );
                 parsed.documents.push(document);
             }
         }
@@ -123,12 +138,14 @@ fn joined(root: &Node, key: &str, ctx: &ParseContext<'_>, number: usize) -> Docu
     }
 }
 
+/// Reads one document, or one item of a list. Its pods may have `left` values together.
 fn read_one(
     root: &Node,
     node: &Node,
     prefix: Path,
     ctx: &ParseContext<'_>,
     number: usize,
+    left: usize,
 ) -> Document {
     let is_item = !prefix.0.is_empty();
     let mut problems = Problems::new(ctx.location, Some(root), prefix);
@@ -139,14 +156,21 @@ fn read_one(
     let mut canonical = node.to_json();
     let kind = check_kind(&canonical, is_item, &mut problems);
     let values = node.count();
-    if values > VALUES_MAX && matches!(kind, Some(Kind::Pod | Kind::Workload(_))) {
-        let message = format!(
-            "a pod may have at most {VALUES_MAX} values in lists and mappings; this one has {values}"
-        );
+    let too_large = kind.and_then(|kind| too_large(kind, values, &canonical, left));
+    let is_too_large = too_large.is_some();
+    if let Some(message) = too_large {
         problems.add(Severity::Error, Code::TooLarge, &Path::default(), message);
-        problems.help("shorten its longest list, or use several pods");
+        problems.help("shorten its longest list, or run fewer pods");
     }
     let built = kind.map(|kind| {
+        if is_too_large {
+            // Not even once: what is refused for its size must not be made first.
+            let key = key_of(kind, &canonical, ctx);
+            return Built {
+                key,
+                accepted: None,
+            };
+        }
         if let (Kind::Pod | Kind::Workload(_), Some(map)) = (kind, canonical.as_object_mut()) {
             let version = kind.api_version();
             map.entry("apiVersion").or_insert_with(|| version.into());
@@ -182,6 +206,44 @@ fn read_one(
     }
 }
 
+/// Why a document is refused for its size, if it is: by what is written, before anything is made of it.
+fn too_large(kind: Kind, values: usize, canonical: &Value, left: usize) -> Option<String> {
+    if !matches!(kind, Kind::Pod | Kind::Workload(_)) {
+        return None;
+    }
+    if values > VALUES_MAX {
+        return Some(format!(
+            "a pod may have at most {VALUES_MAX} values in lists and mappings; this one has {values}"
+        ));
+    }
+    let spec = &canonical["spec"];
+    let counts = [
+        &spec["replicas"],
+        &spec["parallelism"],
+        &spec["jobTemplate"]["spec"]["parallelism"],
+    ];
+    let pods = counts.into_iter().filter_map(Value::as_i64).max();
+    // More than a workload may have are refused for that, and are not made either.
+    let pods = pods.unwrap_or(1).clamp(1, i64::from(REPLICAS_MAX));
+    let pods = usize::try_from(pods).unwrap_or(1);
+    let all = values.saturating_mul(pods);
+    (all > left).then(|| {
+        format!(
+            "all pods of a file may have at most {VALUES_TOTAL_MAX} values in lists and mappings; with the {pods} of this document, {values} values each, it would be more"
+        )
+    })
+}
+
+/// The kind and name of a document, as far as it has them.
+fn key_of(kind: Kind, canonical: &Value, ctx: &ParseContext<'_>) -> Option<DocumentKey> {
+    match kind {
+        Kind::Pod => full_name(canonical, ctx).map(DocumentKey::Pod),
+        Kind::Object(kind) => object_key(canonical, kind).map(DocumentKey::Object),
+        Kind::Workload(kind) => workload_key(canonical, kind).map(DocumentKey::Workload),
+        Kind::Namespace => None,
+    }
+}
+
 fn pods_of(accepted: Option<&Accepted>) -> usize {
     accepted.map_or(0, |accepted| accepted.pods().len())
 }
@@ -208,29 +270,23 @@ fn build(
     ctx: &ParseContext<'_>,
     problems: &mut Problems<'_>,
 ) -> Built {
-    match kind {
-        Kind::Pod => Built {
-            key: full_name(canonical, ctx).map(DocumentKey::Pod),
-            accepted: build_pod(canonical, ctx, problems).map(|pod| {
-                let canonical = canonical.clone();
-                Accepted::Pod(AcceptedPod { pod, canonical })
-            }),
-        },
-        Kind::Object(kind) => Built {
-            key: object_key(canonical, kind).map(DocumentKey::Object),
-            accepted: build_object(kind, canonical, problems).map(Accepted::Object),
-        },
-        Kind::Workload(kind) => Built {
-            key: workload_key(canonical, kind).map(DocumentKey::Workload),
-            accepted: build_workload(kind, canonical, ctx, problems).map(Accepted::Workload),
-        },
+    let accepted = match kind {
+        Kind::Pod => build_pod(canonical, ctx, problems).map(|pod| {
+            let canonical = canonical.clone();
+            Accepted::Pod(AcceptedPod { pod, canonical })
+        }),
+        Kind::Object(kind) => build_object(kind, canonical, problems).map(Accepted::Object),
+        Kind::Workload(kind) => {
+            build_workload(kind, canonical, ctx, problems).map(Accepted::Workload)
+        }
         Kind::Namespace => {
             decode_checked(canonical, |_| (), check::check_namespace, problems);
-            Built {
-                key: None,
-                accepted: (!problems.has_error()).then_some(Accepted::Namespace),
-            }
+            (!problems.has_error()).then_some(Accepted::Namespace)
         }
+    };
+    Built {
+        key: key_of(kind, canonical, ctx),
+        accepted,
     }
 }
 

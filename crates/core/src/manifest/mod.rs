@@ -35,6 +35,10 @@ pub(crate) use uid::uid_of;
 /// Largest manifest read, as upstream: 10 MiB.
 pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;
 
+/// Most values in lists and mappings of all pods of a file, or of the files of a directory, counted for each
+/// pod. Each takes several hundred bytes in memory.
+pub const VALUES_TOTAL_MAX: usize = 100_000;
+
 /// File names that are manifests, by ending.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
@@ -90,6 +94,11 @@ impl Parsed {
     pub fn values(&self) -> usize {
         let values = self.documents.iter().map(|document| document.values);
         values.fold(0, usize::saturating_add)
+    }
+
+    /// The number of values that further documents may have.
+    fn left(&self) -> usize {
+        VALUES_TOTAL_MAX.saturating_sub(self.values())
     }
 
     /// Whether the file holds a Secret, or a document that may be one.
