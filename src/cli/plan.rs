@@ -276,8 +276,13 @@ fn runs(runs: &[PlannedRun]) -> String {
             one_line(&run.reason).into(),
         ]
     });
-    let titles = ["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"].map(Cell::from);
-    let rows: Vec<_> = std::iter::once(titles.to_vec()).chain(rows).collect();
+    table_of(["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"], rows)
+}
+
+/// A table of rows below their titles; empty where there are no rows.
+fn table_of<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = Vec<Cell>>) -> String {
+    let titles = titles.map(Cell::from).to_vec();
+    let rows: Vec<_> = std::iter::once(titles).chain(rows).collect();
     if rows.len() == 1 {
         return String::new();
     }
@@ -299,12 +304,7 @@ fn objects(objects: &[PlannedObject]) -> String {
             or_none(&object.pods).into(),
         ]
     });
-    let titles = ["ACTION", "KIND", "NAME", "CHANGED", "USED BY"].map(Cell::from);
-    let rows: Vec<_> = std::iter::once(titles.to_vec()).chain(rows).collect();
-    if rows.len() == 1 {
-        return String::new();
-    }
-    table::render(&rows)
+    table_of(["ACTION", "KIND", "NAME", "CHANGED", "USED BY"], rows)
 }
 
 fn object_word(action: ObjectAction) -> &'static str {

@@ -73,7 +73,7 @@ pub(crate) fn json_values(text: &[u8]) -> usize {
     count
 }
 
-/// What the operations of one JSON patch may still copy and move.
+/// The bytes and values that the rest of a JSON patch may copy and move.
 pub(crate) struct CopyBudget {
     bytes: usize,
     values: usize,

@@ -74,7 +74,7 @@ pub enum ProtobufError {
     TooManyValues,
 }
 
-/// What may still be read of a body.
+/// The limits that are left for the rest of a body.
 #[derive(Clone, Copy)]
 struct Left<'a> {
     /// The levels below.

@@ -237,7 +237,7 @@ impl Watching {
         }
     }
 
-    /// What waits, up to [`AHEAD_BYTES`] of it or a single longer line.
+    /// The next lines to send: at most [`AHEAD_BYTES`], or one longer line.
     fn piece(&mut self) -> Option<Bytes> {
         let first = self.waiting.pop_front()?;
         let mut bytes = first.len();

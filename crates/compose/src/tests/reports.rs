@@ -1,4 +1,4 @@
-//! What an import reports because compose would do it in another way.
+//! Reports of an import where compose behaves differently.
 
 use super::*;
 
