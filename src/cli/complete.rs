@@ -98,7 +98,19 @@ fn pods(begun: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Whether the command of a line takes a workload for its pods.
 fn takes_workloads(words: &[OsString]) -> bool {
-    const COMMANDS: [&str; 3] = ["logs", "status", "top"];
+    const COMMANDS: [&str; 11] = [
+        "attach",
+        "exec",
+        "logs",
+        "port-forward",
+        "pull",
+        "restart",
+        "start",
+        "status",
+        "stop",
+        "top",
+        "wait",
+    ];
     let command = words.get(1).and_then(|word| word.to_str());
     command.is_some_and(|command| COMMANDS.contains(&command))
 }
@@ -302,7 +314,8 @@ mod tests {
         for (line, expected) in [
             ("mirrorlet logs dep", true),
             ("mirrorlet status d", true),
-            ("mirrorlet exec d", false),
+            ("mirrorlet exec d", true),
+            ("mirrorlet explain d", false),
             ("mirrorlet", false),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();

@@ -14,7 +14,7 @@ use super::stdio::{self, Output, Piece};
 use super::terminal::{self, RawTerminal};
 use super::{Failure, Outcome, client, logs::escape, status};
 use crate::config::args::{AttachArgs, ExecArgs};
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_one_of;
 
 /// The offset of exit codes of programs ended by a signal.
 const SIGNALLED: u8 = 128;
@@ -23,7 +23,7 @@ const SIGNALLED: u8 = 128;
 pub async fn exec(args: &ExecArgs, root: &Path) -> Outcome {
     let talk = Talk::new(args.stdin, args.tty);
     let report = status::fetch(root, false).await?;
-    let pod = find_pod(&report.pods, &args.pod)?;
+    let pod = find_one_of(&report.pods, &args.pod)?;
     let mut path = talk.path(pod.uid.as_str(), "exec", args.container.as_deref());
     for word in &args.command {
         path.push_str("&command=");
@@ -36,7 +36,7 @@ pub async fn exec(args: &ExecArgs, root: &Path) -> Outcome {
 pub async fn attach(args: &AttachArgs, root: &Path) -> Outcome {
     let talk = Talk::new(args.stdin, args.tty);
     let report = status::fetch(root, false).await?;
-    let pod = find_pod(&report.pods, &args.pod)?;
+    let pod = find_one_of(&report.pods, &args.pod)?;
     let path = talk.path(pod.uid.as_str(), "attach", args.container.as_deref());
     talk.over(client::upgrade(root, &path).await?).await
 }

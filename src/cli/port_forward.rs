@@ -17,7 +17,7 @@ use super::channels::{self, Received, Receiver, Sender};
 use super::{Failure, Outcome, client, status};
 use crate::config::args::PortForwardArgs;
 use mirrorlet_core::api::report::PodReport;
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_one_of;
 
 /// Most connections at a time; further ones wait in the listener's queue. The agent takes as
 /// many.
@@ -77,7 +77,7 @@ pub async fn port_forward(args: &PortForwardArgs, root: &Path) -> Outcome {
         .map(|a| parse_address(a))
         .collect::<Result<_, _>>()?;
     let report = status::fetch(root, false).await?;
-    let pod = find_pod(&report.pods, &args.pod)?;
+    let pod = find_one_of(&report.pods, &args.pod)?;
     if pod.phase != "Running" {
         return Err(not_running(pod));
     }

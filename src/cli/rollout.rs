@@ -250,7 +250,7 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
                 return Standing::UnderWay(line);
             }
             Standing::Failed(line) if failed.is_none() || failed_itself(pod) => failed = Some(line),
-            Standing::Done(line) if pod.rollout.is_some() => done = Some(line),
+            Standing::Done(line) if is_undone(pod) => done = Some(line),
             Standing::Failed(_) | Standing::Done(_) | Standing::Gone => {}
         }
     }
@@ -289,6 +289,12 @@ fn of_set<'a>(
     is_set.then_some((&*found.progress, &*found.message))
 }
 
+/// Whether a pod runs an older version because of an undo.
+fn is_undone(pod: &PodReport) -> bool {
+    let rollout = pod.rollout.as_ref();
+    rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Undone)
+}
+
 /// Whether a version failed at this pod, rather than at another one of its workload.
 fn failed_itself(pod: &PodReport) -> bool {
     let rollout = pod.rollout.as_ref();
@@ -304,7 +310,8 @@ fn is_starting(pod: &PodReport) -> bool {
 fn standing_of(pod: &PodReport) -> Standing {
     let (namespace, name) = (&pod.namespace, &pod.name);
     let pod_is = format!("pod {namespace}/{name}: ");
-    let Some(rollout) = &pod.rollout else {
+    let rollout = pod.rollout.as_ref();
+    let Some(rollout) = rollout.filter(|rollout| !rollout.is_paused_when_done()) else {
         if is_starting(pod) {
             let PodReport {
                 ready,
@@ -315,7 +322,12 @@ fn standing_of(pod: &PodReport) -> Standing {
                 "{pod_is}the version of the manifest was started, {ready} of {containers_total} containers are ready"
             ));
         }
-        return Standing::Done(format!("{pod_is}successfully rolled out"));
+        let paused = if rollout.is_some() {
+            "; its rollouts are paused"
+        } else {
+            ""
+        };
+        return Standing::Done(format!("{pod_is}successfully rolled out{paused}"));
     };
     let RolloutReport {
         phase,

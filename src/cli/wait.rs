@@ -11,7 +11,9 @@ use super::table::one_line;
 use super::{Failure, Outcome, print};
 use crate::config::args::{WaitArgs, WaitFor};
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
-use mirrorlet_core::api::report::{JobReport, PodReport, STOPPED, StatusReport, WorkloadReport};
+use mirrorlet_core::api::report::{
+    JobReport, PodReport, RolloutReport, STOPPED, StatusReport, WorkloadReport,
+};
 use mirrorlet_core::select::{PodNotFound, find_pod, without_kind};
 use mirrorlet_core::workload::WorkloadKind;
 
@@ -198,7 +200,8 @@ impl Awaited {
 }
 
 fn is_healthy(pod: &PodReport) -> bool {
-    pod.is_ready() && !pod.held && pod.rollout.is_none()
+    let rollout = pod.rollout.as_ref();
+    pod.is_ready() && !pod.held && rollout.is_none_or(RolloutReport::is_paused_when_done)
 }
 
 /// Whether a Job has the state. One that has failed never completes.

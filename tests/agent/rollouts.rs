@@ -435,6 +435,16 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     agent.until_pod("web", runs(&second)).await;
 
     assert_eq!(rollout(&bed, &["pause", "web"]).await.0, Some(0));
+    // The pause is shown before anything waits for its end.
+    let paused = |pod: &PodReport| {
+        pod.rollout
+            .as_ref()
+            .is_some_and(|r| r.is_paused_when_done())
+    };
+    agent.until_pod("web", paused).await;
+    let (code, text) = rollout(&bed, &["status", "web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("its rollouts are paused"), "{text}");
     let crash = pod("web", IMAGE, "exit 3", "", "");
     bed.write(
         "web.yaml",

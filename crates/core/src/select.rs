@@ -128,6 +128,25 @@ pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodRep
     Ok(of_workload)
 }
 
+/// The pod that a text means, as [`find_pod`] does, or one of a workload's: a ready one before one
+/// that runs, that before the others, none that is ending where there is another; of equal ones the
+/// first by name.
+///
+/// Upstream: `ActivePods` of `k8s.io/kubectl/pkg/util/podutils`, by which `kubectl exec deploy/web`
+/// chooses.
+///
+/// # Errors
+/// No pod, or more than one by its name, is meant.
+pub fn find_one_of<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
+    let rank = |pod: &PodReport| (pod.is_ending(), !pod.is_ready(), pod.phase != "Running");
+    let found = find_pods(pods, text)?.into_iter();
+    let best = found.min_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
+    best.ok_or_else(|| PodNotFound::Unknown {
+        text: text.to_owned(),
+        near: Vec::new(),
+    })
+}
+
 /// The only pod a text means, also as the pod of a workload.
 ///
 /// # Errors
@@ -308,6 +327,36 @@ mod tests {
             };
             assert!(found.starts_with(expected), "{text}: {found}");
         }
+    }
+
+    #[test]
+    fn a_workload_means_its_best_pod_where_one_is_needed() {
+        let of = |name: &str, status: &str, ready: usize| PodReport {
+            workload: Some("Deployment/web".to_owned()),
+            status: status.to_owned(),
+            phase: if status == "Pending" {
+                "Pending"
+            } else {
+                "Running"
+            }
+            .to_owned(),
+            ready,
+            ..pod("default", name, name)
+        };
+        let mut pods = vec![
+            of("web-0", "Terminating", 1),
+            of("web-1", "Pending", 0),
+            of("web-3", "Running", 0),
+            of("web-2", "Running", 0),
+            of("web-5", "Running", 1),
+            of("web-4", "Running", 1),
+        ];
+        for best in ["web-4", "web-5", "web-2", "web-3", "web-1", "web-0"] {
+            let found = find_one_of(&pods, "deploy/web").unwrap();
+            assert_eq!(found.manifest_name, best);
+            pods.retain(|pod| pod.manifest_name != best);
+        }
+        assert!(find_one_of(&pods, "deploy/web").is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! is copied in is root's. Whatever an archive says, nothing is written outside of the destination,
 //! and nothing through a link in it ([`unpack`]).
 
+mod archive;
 mod pack;
 pub mod unpack;
 
@@ -19,9 +20,9 @@ use hyper::body::Frame;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Failure, Outcome, client, logs::escape, status};
+use super::{Failure, Outcome, client, logs::escape, status, terminal};
 use crate::config::args::CpArgs;
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_one_of;
 
 /// Pieces of an archive on their way.
 const PIECES_MAX: usize = 8;
@@ -37,13 +38,18 @@ const ALL_MODES: u32 = 0o7777;
 enum Place {
     /// A path here.
     Here(PathBuf),
+    /// A tar archive on a standard stream.
+    Archive,
     /// A path in a pod.
     There { pod: String, path: String },
 }
 
 impl Place {
-    /// `[NAMESPACE/]POD:PATH`, or a path here; one with a colon in it is written `./…`.
+    /// `[NAMESPACE/]POD:PATH`, `-`, or a path here; one with a colon in it is written `./…`.
     fn parse(text: &Path) -> anyhow::Result<Self> {
+        if text == Path::new("-") {
+            return Ok(Self::Archive);
+        }
         let here = || Ok(Self::Here(text.to_owned()));
         let Some(words) = text.to_str() else {
             return here();
@@ -78,9 +84,27 @@ pub async fn cp(args: &CpArgs, root: &Path) -> Outcome {
             let container = Container::find(args, root, &pod).await?;
             container.copy_to(&source, &path).await
         }
-        (Place::Here(_), Place::Here(_)) => Err(Failure::Usage(anyhow!(
-            "neither path is in a pod; one must be [NAMESPACE/]POD:PATH"
-        ))),
+        (Place::There { pod, path }, Place::Archive) => {
+            archive::refuse_terminal(
+                terminal::stdout_is_terminal(),
+                "write",
+                "standard output to a file or a program",
+            )?;
+            let container = Container::find(args, root, &pod).await?;
+            container.archive_of(&path).await
+        }
+        (Place::Archive, Place::There { pod, path }) => {
+            archive::refuse_terminal(
+                terminal::stdin_is_terminal(),
+                "read",
+                "standard input from a file or a program",
+            )?;
+            let container = Container::find(args, root, &pod).await?;
+            container.unpack_archive(&path).await
+        }
+        (Place::Here(_) | Place::Archive, Place::Here(_) | Place::Archive) => Err(Failure::Usage(
+            anyhow!("neither path is in a pod; one must be [NAMESPACE/]POD:PATH"),
+        )),
         (Place::There { .. }, Place::There { .. }) => Err(Failure::Usage(anyhow!(
             "both paths are in pods; copy to this machine first"
         ))),
@@ -111,7 +135,7 @@ struct Container<'a> {
 impl<'a> Container<'a> {
     async fn find(args: &'a CpArgs, root: &'a Path, pod: &str) -> Result<Self, Failure> {
         let report = status::fetch(root, false).await?;
-        let pod = find_pod(&report.pods, pod)?;
+        let pod = find_one_of(&report.pods, pod)?;
         Ok(Self {
             root,
             uid: pod.uid.to_string(),
@@ -393,6 +417,8 @@ mod tests {
             ("ns/web:a:b", there("ns/web", "a:b")),
             ("a/b", Place::Here("a/b".into())),
             ("./a:b", Place::Here("./a:b".into())),
+            ("-", Place::Archive),
+            ("./-", Place::Here("./-".into())),
             ("/a:b", Place::Here("/a:b".into())),
         ] {
             assert_eq!(Place::parse(Path::new(text)).unwrap(), place, "{text}");

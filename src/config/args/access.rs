@@ -9,7 +9,8 @@ use super::AgentArgs;
 /// Arguments of `exec`.
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
-    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, as
+    /// deployment/web or deployment/shop/web, for one of its pods, a ready one if there is one.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
@@ -32,7 +33,8 @@ pub struct ExecArgs {
 /// Arguments of `attach`.
 #[derive(Debug, Clone, Args)]
 pub struct AttachArgs {
-    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, as
+    /// deployment/web or deployment/shop/web, for one of its pods, a ready one if there is one.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
@@ -52,7 +54,8 @@ pub struct AttachArgs {
 /// Arguments of `port-forward`.
 #[derive(Debug, Clone, Args)]
 pub struct PortForwardArgs {
-    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, as
+    /// deployment/web or deployment/shop/web, for one of its pods, a ready one if there is one.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
@@ -74,10 +77,10 @@ pub struct PortForwardArgs {
 /// Arguments of `cp`.
 #[derive(Debug, Clone, Args)]
 pub struct CpArgs {
-    /// Source: a local path, or [NAMESPACE/]POD:PATH.
+    /// Source: a local path, or [NAMESPACE/]POD:PATH; - for a tar archive from standard input.
     #[arg(value_name = "SOURCE", value_hint = clap::ValueHint::AnyPath)]
     pub source: PathBuf,
-    /// Destination: a local path, or [NAMESPACE/]POD:PATH.
+    /// Destination: a local path, or [NAMESPACE/]POD:PATH; - for a tar archive to standard output.
     #[arg(value_name = "DESTINATION", value_hint = clap::ValueHint::AnyPath)]
     pub destination: PathBuf,
     /// The agent to connect to.

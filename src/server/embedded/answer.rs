@@ -2,17 +2,24 @@
 //!
 //! Upstream: `apiserver/pkg/endpoints/handlers/negotiation`, `responsewriters`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::stream;
 use mirrorlet_apimachinery::meta;
+use mirrorlet_apimachinery::paging::Page;
 use mirrorlet_apimachinery::resources::Resource;
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::{Include, table};
 use mirrorlet_core::api::Timestamp;
 use serde_json::{Value, json};
+
+/// Bytes of a list that are encoded before they are handed out.
+const PIECE_BYTES: usize = 32 << 10;
 
 /// The form of objects in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,24 +63,31 @@ pub(super) fn form(headers: &HeaderMap, include: Include) -> Result<Form, Status
 
 /// JSON as an answer; for people at a terminal with line breaks.
 pub(super) fn json(code: u16, value: &Value, headers: &HeaderMap) -> Response {
-    let agent = headers.get(header::USER_AGENT);
-    let agent = agent
-        .and_then(|agent| agent.to_str().ok())
-        .unwrap_or_default();
-    let is_person = ["curl", "Wget", "Mozilla"]
-        .iter()
-        .any(|a| agent.starts_with(a));
-    let text = if is_person {
+    let text = if is_person(headers) {
         serde_json::to_string_pretty(value).map(|text| text + "\n")
     } else {
         serde_json::to_string(value).map(|text| text + "\n")
     };
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let kind = (
+    (code, [json_type()], text.unwrap_or_default()).into_response()
+}
+
+/// Whether a person reads the answer, rather than a program.
+fn is_person(headers: &HeaderMap) -> bool {
+    let agent = headers.get(header::USER_AGENT);
+    let agent = agent
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default();
+    ["curl", "Wget", "Mozilla"]
+        .iter()
+        .any(|a| agent.starts_with(a))
+}
+
+fn json_type() -> (header::HeaderName, HeaderValue) {
+    (
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
-    );
-    (code, [kind], text.unwrap_or_default()).into_response()
+    )
 }
 
 /// An error as an answer.
@@ -91,33 +105,88 @@ pub(super) fn refused(status: &Status) -> Response {
     answer
 }
 
-/// A list in that form.
-pub(super) fn list(
-    resource: &Resource,
-    objects: &[Arc<Value>],
-    revision: u64,
-    form: Form,
-) -> Value {
-    match form {
+/// A list in that form. All but a table is encoded while the client reads it: a list may be many times
+/// larger than an object, and many clients may ask for one.
+///
+/// Upstream: `StreamingCollectionEncodingToJSON` of
+/// `staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/collections.go`.
+pub(super) fn list(resource: &Resource, page: Page, form: Form, headers: &HeaderMap) -> Response {
+    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    if let Some(token) = page.token {
+        metadata["continue"] = token.into();
+    }
+    if let Some(remaining) = page.remaining {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    let (kind, version, item): (_, _, fn(&Value) -> Value) = match form {
         Form::Table(include) => {
-            let now = Timestamp::now();
-            table(resource, objects, Some(revision), include, true, now)
+            let (revision, now) = (Some(page.revision), Timestamp::now());
+            let mut value = table(resource, &page.objects, revision, include, true, now);
+            value["metadata"] = metadata;
+            return json(200, &value, headers);
         }
-        Form::Partial => {
-            let items: Vec<_> = objects.iter().map(|object| meta::partial(object)).collect();
-            json!({
-                "kind": "PartialObjectMetadataList",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": {"resourceVersion": revision.to_string()},
-                "items": items,
-            })
+        Form::Partial => (
+            "PartialObjectMetadataList".to_owned(),
+            "meta.k8s.io/v1".to_owned(),
+            meta::partial,
+        ),
+        Form::Whole => (
+            format!("{}List", resource.kind),
+            resource.api_version(),
+            bare,
+        ),
+    };
+    if is_person(headers) {
+        let items = page.objects.iter().map(|object| item(object));
+        let value = json!({
+            "kind": kind,
+            "apiVersion": version,
+            "metadata": metadata,
+            "items": items.collect::<Vec<_>>(),
+        });
+        return json(200, &value, headers);
+    }
+    let (kind, version) = (Value::from(kind), Value::from(version));
+    let head = format!(r#"{{"kind":{kind},"apiVersion":{version},"metadata":{metadata},"items":["#);
+    let pieces = ListPieces {
+        piece: head.into_bytes(),
+        objects: page.objects.into_iter(),
+        item,
+        is_first: true,
+        is_over: false,
+    };
+    let body = Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)));
+    (StatusCode::OK, [json_type()], body).into_response()
+}
+
+/// The pieces of an encoded list.
+struct ListPieces {
+    /// What is encoded, and was not handed out.
+    piece: Vec<u8>,
+    objects: std::vec::IntoIter<Arc<Value>>,
+    item: fn(&Value) -> Value,
+    is_first: bool,
+    is_over: bool,
+}
+
+impl Iterator for ListPieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        while !self.is_over && self.piece.len() < PIECE_BYTES {
+            let Some(object) = self.objects.next() else {
+                self.piece.extend_from_slice(b"]}\n");
+                self.is_over = true;
+                break;
+            };
+            if !std::mem::replace(&mut self.is_first, false) {
+                self.piece.push(b',');
+            }
+            // A value whose keys are texts is always encoded, into a vector.
+            let _ = serde_json::to_writer(&mut self.piece, &(self.item)(&object));
         }
-        Form::Whole => json!({
-            "kind": format!("{}List", resource.kind),
-            "apiVersion": resource.api_version(),
-            "metadata": {"resourceVersion": revision.to_string()},
-            "items": objects.iter().map(|object| bare(object)).collect::<Vec<_>>(),
-        }),
+        let piece = std::mem::take(&mut self.piece);
+        (!piece.is_empty()).then(|| piece.into())
     }
 }
 
@@ -171,6 +240,9 @@ pub(super) fn with_warnings(mut answer: Response<Body>, warnings: &[String]) -> 
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+    use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+
     use super::*;
 
     #[test]
@@ -205,5 +277,53 @@ mod tests {
             // embedded 23
             assert_eq!(form(accept), expected, "{accept}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_encoded_as_it_is_read() {
+        let object = |number: usize| {
+            let name = format!("m{number}");
+            let metadata = json!({"name": name, "resourceVersion": "1"});
+            Arc::new(json!({
+                "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata,
+                "data": {"a": "x".repeat(PIECE_BYTES / 4)},
+            }))
+        };
+        let page = |count: usize| Page {
+            objects: (0..count).map(object).collect(),
+            revision: 7,
+            token: (count == 9).then(|| "t".to_owned()),
+            remaining: (count == 9).then_some(3),
+        };
+        let read = async |count: usize, form: Form, agent: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
+            let answer = list(&CONFIG_MAPS, page(count), form, &headers);
+            assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/json");
+            let (mut body, mut all, mut most) = (answer.into_body(), Vec::new(), 0);
+            while let Some(frame) = body.frame().await {
+                let data = frame.unwrap().into_data().unwrap();
+                most = data.len().max(most);
+                all.extend(data);
+            }
+            (serde_json::from_slice::<Value>(&all).unwrap(), most)
+        };
+        for count in [0, 1, 9] {
+            for (form, kind) in [
+                (Form::Whole, "ConfigMapList"),
+                (Form::Partial, "PartialObjectMetadataList"),
+            ] {
+                let (program, most) = read(count, form, "kubectl/v1.35.4").await;
+                let (person, _) = read(count, form, "curl/8").await;
+                assert_eq!(program, person);
+                assert!(most < 2 * PIECE_BYTES, "{most}");
+                assert_eq!(program["kind"], kind);
+                assert_eq!(program["items"].as_array().unwrap().len(), count);
+                assert_eq!(program["metadata"].get("continue").is_some(), count == 9);
+            }
+        }
+        let (program, _) = read(9, Form::Whole, "kubectl").await;
+        assert_eq!(program["items"][8]["metadata"]["name"], "m8");
+        assert_eq!(program["items"][8].get("kind"), None);
     }
 }

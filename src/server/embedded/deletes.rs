@@ -9,6 +9,7 @@ use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::garbage::{self, Propagation};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
+use mirrorlet_apimachinery::paging::Page;
 use mirrorlet_apimachinery::resources::{
     CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS, SERVICES, Target,
 };
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use super::held;
 use super::project::{Deletion, seconds};
 use super::store::Changes;
-use super::writes::{of_view, unstored};
+use super::writes::{of_view, text_of, unstored};
 use super::{Api, Asked, answer, body, files};
 use crate::server::view::{Order, Verb};
 
@@ -127,8 +128,18 @@ impl Api {
             }
             deleted.push(object);
         }
-        let value = answer::list(resource, &deleted, revision, answer::Form::Whole);
-        Ok(answer::json(200, &value, &asked.headers))
+        let page = Page {
+            objects: deleted,
+            revision,
+            token: None,
+            remaining: None,
+        };
+        Ok(answer::list(
+            resource,
+            page,
+            answer::Form::Whole,
+            &asked.headers,
+        ))
     }
 
     /// Whether a deletion of an object is one of the API's: it stores it, it is being deleted already,
@@ -337,7 +348,7 @@ impl Api {
         let is_held = || self.store.held(|held| held.has(key));
         if is_deleted && (held::ends_at_once(key, &object) || is_held()) {
             meta::metadata(&mut object).remove("resourceVersion");
-            self.write_file(self.store.held_directory(), key, &object)
+            self.write_file(self.store.held_directory(), key, text_of(&object)?)
                 .await?;
             self.store.held(|held| held.insert(key.clone(), object));
             self.remove_file(key).await?;

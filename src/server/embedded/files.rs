@@ -24,6 +24,11 @@ const SUFFIX: &str = ".yaml";
 /// Longest name of an object, in bytes: the names of its file, and of the file that is written next
 /// door and renamed, have at most 255 (`NAME_MAX` of Linux).
 const NAME_BYTES_MAX: usize = 255 - SUFFIX.len() - disk::TEMP_SUFFIX.len();
+/// Most bytes of the text of an object: one that has grown by patches isn't larger than one that is
+/// created.
+///
+/// Upstream: etcd's `--max-request-bytes`, 1.5 MiB.
+pub(super) const TEXT_BYTES_MAX: usize = 3 << 19;
 
 /// Checks that the name of an object can be that of a file.
 ///

@@ -22,7 +22,7 @@ use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
 use super::deletes::deletion;
-use super::writes::unstored;
+use super::writes::{text_of, unstored};
 use super::{Api, files};
 use mirrorlet_core::small::SmallCollect;
 
@@ -74,7 +74,7 @@ impl Api {
             && let Ok(terminating) = &terminating
         {
             // It may be long until the last finalizer is removed.
-            self.write_file(self.store.held_directory(), key, terminating)
+            self.write_file(self.store.held_directory(), key, text_of(terminating)?)
                 .await?;
         }
         // What belongs to a workload has no file of its own, and goes with it.

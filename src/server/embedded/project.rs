@@ -44,6 +44,8 @@ pub(super) struct Context<'a> {
     pub(super) node: &'a str,
     /// When the agent started: the age of what says none.
     pub(super) started_at: Timestamp,
+    /// The first start of an agent with its root directory: since then this node exists.
+    pub(super) first_started_at: Timestamp,
     /// Namespaces that were created, and when.
     pub(super) namespaces: &'a BTreeMap<String, Timestamp>,
     /// The deletions that were asked for, by the UID of the object.
@@ -338,6 +340,9 @@ fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) ->
     let mut object = serde_json::to_value(node).unwrap_or_default();
     let metadata = meta::metadata(&mut object);
     metadata.insert("uid".to_owned(), node_uid(context.node).into());
+    metadata
+        .entry("creationTimestamp")
+        .or_insert_with(|| seconds(context.first_started_at).into());
     complete(&mut object, "Node", context);
     object
 }
@@ -350,7 +355,7 @@ fn namespace_object(name: &str, context: &Context<'_>) -> Value {
         "metadata": {
             "name": name,
             "uid": uid_of(&format!("Namespace {name}")),
-            "creationTimestamp": seconds(created.unwrap_or(context.started_at)),
+            "creationTimestamp": seconds(created.unwrap_or(context.first_started_at)),
             "labels": {"kubernetes.io/metadata.name": name},
         },
         "spec": {"finalizers": ["kubernetes"]},

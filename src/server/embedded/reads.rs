@@ -86,14 +86,7 @@ pub(super) fn list(
     }
     let namespace = target.namespace.as_str();
     let page = store.read(|cache| paging::page(cache, resource, namespace, &selector, &options))?;
-    let mut value = answer::list(resource, &page.objects, page.revision, form);
-    if let Some(token) = page.token {
-        value["metadata"]["continue"] = token.into();
-    }
-    if let Some(remaining) = page.remaining {
-        value["metadata"]["remainingItemCount"] = remaining.into();
-    }
-    Ok(answer::json(200, &value, &asked.headers))
+    Ok(answer::list(resource, page, form, &asked.headers))
 }
 
 /// An initial event of a watch.

@@ -50,6 +50,8 @@ pub(super) struct Store {
     has_objects: bool,
     node: String,
     started_at: Timestamp,
+    /// The first start with this root directory.
+    first_started_at: Timestamp,
     state: Mutex<State>,
     /// Counts what was written through the API.
     written: watch::Sender<u64>,
@@ -102,13 +104,15 @@ impl Store {
         let held::Read { held, namespaces } = Held::read(&directory)?;
         let held_directory = held::directory(&directory);
         let has_objects = has_directories(&directory)?;
+        let started_at = Timestamp::now();
         Ok(Self {
+            first_started_at: owner_since(&directory).unwrap_or(started_at),
             view,
             held_directory,
             has_objects,
             directory,
             node: node.to_owned(),
-            started_at: Timestamp::now(),
+            started_at,
             state: Mutex::new(State {
                 cache: Cache::new(revision).with_apart(&EVENTS),
                 reserved,
@@ -270,6 +274,7 @@ impl Store {
         let context = Context {
             node: &self.node,
             started_at: self.started_at,
+            first_started_at: self.first_started_at,
             namespaces: &namespaces,
             deletions: &state.deletions,
             ending: &state.ending,
@@ -407,6 +412,13 @@ fn namespaces(directory: &Path) -> BTreeMap<String, Timestamp> {
     created.collect_map()
 }
 
+/// When an agent made the owner file beside the directory of stored files, which it does at its first
+/// start. None where there is no such file.
+fn owner_since(directory: &Path) -> Option<Timestamp> {
+    let owner = directory.parent()?.join("owner");
+    Timestamp::try_from(owner.metadata().ok()?.modified().ok()?).ok()
+}
+
 /// Whether objects are stored.
 fn has_directories(directory: &Path) -> io::Result<bool> {
     let mut entries = std::fs::read_dir(directory)?;
@@ -432,4 +444,20 @@ fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {
     let path = directory.join(REVISION_FILE);
     disk::replace(&path, format!("{reserved}\n").as_bytes())?;
     disk::sync_directory(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_as_old_as_its_root_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("api");
+        assert_eq!(owner_since(&directory), None);
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let owner = std::fs::File::create(root.path().join("owner")).unwrap();
+        owner.set_modified(at.into()).unwrap();
+        assert_eq!(owner_since(&directory), Some(at));
+    }
 }

@@ -55,6 +55,11 @@ pub(super) fn unstored(error: &io::Error) -> Status {
     Status::internal(format!("failed to store the object: {error}"))
 }
 
+/// The text of an object's file.
+pub(super) fn text_of(object: &Value) -> Result<String, Status> {
+    files::text(object).map_err(|error| Status::internal(error.to_string()))
+}
+
 /// An error of the agent, as a client reads it.
 pub(super) fn of_view(error: &ViewError) -> Status {
     match error {
@@ -117,7 +122,15 @@ impl Api {
             self.store.touch();
             return self.find(key);
         }
-        self.write_file(self.store.directory(), key, object).await?;
+        let text = text_of(object)?;
+        let size = text.len();
+        if size > files::TEXT_BYTES_MAX {
+            let max = files::TEXT_BYTES_MAX;
+            return Err(Status::too_costly(format!(
+                "Request entity too large: the object would take {size} bytes, more than {max}"
+            )));
+        }
+        self.write_file(self.store.directory(), key, text).await?;
         self.taken_in().await;
         self.find(key).map_err(|_| {
             let message =
@@ -126,14 +139,13 @@ impl Api {
         })
     }
 
-    /// Writes the file of an object in that directory.
+    /// Writes the file of an object in that directory, with that text.
     pub(super) async fn write_file(
         &self,
         directory: &Path,
         key: &Key,
-        object: &Value,
+        text: String,
     ) -> Result<(), Status> {
-        let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
         let (directory, written) = (directory.to_owned(), key.clone());
         disk::blocking(move || files::write(&directory, &written, &text))
             .await

@@ -130,6 +130,61 @@ async fn a_container_that_does_not_run_has_its_files_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dash_is_an_archive_on_a_standard_stream() {
+    let bed = Bed::new();
+    let deployment = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  replicas: 2\n  \
+         selector: {{matchLabels: {{app: web}}}}\n  template:\n    metadata: {{labels: {{app: web}}}}\n    \
+         spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      - name: c\n        \
+         image: {}\n        command: [sh, -c, {SLEEPS}]\n",
+        crate::common::IMAGE
+    );
+    bed.write("web.yaml", &deployment);
+    let agent = bed.agent().await;
+    agent.until_running("web-0").await;
+    agent.until_running("web-1").await;
+    // One of the workload's pods is meant, the same one each time.
+    let script = "mkdir /d && echo one > /d/file && ln -s file /d/link && chown 12:34 /d/file";
+    assert!(sh(&bed, "deployment/web", script).status.success());
+    let out = ask(&bed, &["cp", "deploy/web:/d", "-"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let mut archive = tar::Archive::new(&*out.stdout);
+    let names = archive.entries().unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let path = entry.path().unwrap().display().to_string();
+        (path, entry.header().uid().unwrap())
+    });
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    // docker 55a
+    assert_eq!(
+        names,
+        [("d/", 0), ("d/file", 12), ("d/link", 0)].map(|(path, uid)| (path.to_owned(), uid))
+    );
+    assert!(sh(&bed, "web-1", "mkdir /into").status.success());
+    let sent = super::fed(&bed, &["cp", "-", "web-1:/into"], out.stdout);
+    assert!(sent.status.success(), "{}", text(&sent.stderr));
+    let seen = sh(
+        &bed,
+        "web-1",
+        "stat -c '%u %g' /into/d/file; cat /into/d/link",
+    );
+    assert_eq!(text(&seen.stdout), "12 34\none\n");
+    for (destination, words) in [
+        ("web-1:/into/d/file", "/into/d/file is not a directory"),
+        ("web-1:/none", "/none does not exist"),
+    ] {
+        let refused = super::fed(&bed, &["cp", "-", destination], Vec::new());
+        assert!(
+            text(&refused.stderr).contains(words),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_can_not_be_copied_is_told_with_its_reason() {
     let bed = Bed::new();
     let agent = started(&bed, &pod("web", "", SLEEPS), "web").await;
@@ -148,6 +203,8 @@ async fn what_can_not_be_copied_is_told_with_its_reason() {
         ("nobody:/f", &dir, "pod \"nobody\" not found"),
         (&file, &dir, "neither path is in a pod"),
         ("web:/f", "web:/g", "both paths are in pods"),
+        ("-", &dir, "neither path is in a pod"),
+        ("web:/proc/version", &dir, "use exec with cat"),
     ] {
         let said = cp(&bed, source, destination).unwrap_err();
         // docker 55a

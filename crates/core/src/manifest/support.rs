@@ -226,11 +226,6 @@ const RULES: &[Rule] = &[
         ForbiddenAndUnsupported("csidrivers"),
     ),
     Rule(
-        "spec.volumes[].azureFile",
-        Written,
-        ForbiddenAndUnsupported("secrets"),
-    ),
-    Rule(
         "spec.volumes[].glusterfs",
         Written,
         ForbiddenAndUnsupported("endpoints"),
@@ -252,6 +247,7 @@ const RULES: &[Rule] = &[
     ),
     Rule("spec.volumes[].awsElasticBlockStore", Written, VOLUME),
     Rule("spec.volumes[].azureDisk", Written, VOLUME),
+    Rule("spec.volumes[].azureFile", Written, VOLUME),
     Rule("spec.volumes[].cephfs", Written, VOLUME),
     Rule("spec.volumes[].cinder", Written, VOLUME),
     Rule("spec.volumes[].fc", Written, VOLUME),

@@ -88,13 +88,15 @@ impl Decision {
         }
     }
 
-    /// How the rollout is told to people; none where the newest revision runs and is not judged.
+    /// How the rollout is told to people; none where the newest revision runs, is not judged, and
+    /// the next one wouldn't be kept back.
     fn report(&self, wanted: &SourcePod) -> Option<RolloutReport> {
         let history = &self.history;
         let (running, target) = (history.current()?, history.target()?);
         let newest = history.get(&wanted.uid())?;
         let (phase, cause) = match &self.phase {
             Phase::Settled if target.number != newest.number => (RolloutPhase::Undone, None),
+            Phase::Settled if history.paused => (RolloutPhase::Paused, None),
             Phase::Settled => return None,
             Phase::Judging => (RolloutPhase::Judging, None),
             Phase::Preparing => (RolloutPhase::Preparing, None),
@@ -213,6 +215,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
         {
             return None;
         }
+        RolloutPhase::Paused if revision == newest => return None,
         RolloutPhase::Held => {
             let message = format!(
                 "{which} of pod {name} can't be started, the previous version keeps running: {reason}: {message}"

@@ -802,6 +802,14 @@ fn a_restore_can_be_kept_or_tried_again() {
 fn a_pause_keeps_what_runs() {
     let mut story = two_healthy();
     assert_eq!(story.history.obey(Command::Pause), Ok(2));
+    let paused = story.decide(Some(&ready(60)));
+    assert_eq!(
+        (&paused.phase, paused.change.as_ref()),
+        (&Phase::Settled, None)
+    );
+    let pod = paused.pod(&story.wanted);
+    assert!(pod.rollout.unwrap().is_paused_when_done());
+    assert_eq!((pod.held, pod.problems.len()), (false, 0));
     story.edit("c");
     story.preparation = Preparation::Done;
     let decision = story.decide(Some(&ready(61)));

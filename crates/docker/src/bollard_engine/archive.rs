@@ -43,7 +43,7 @@ impl BollardEngine {
             // An answer to HEAD has no words.
             Err(EngineError::Api { status: 404, .. }) => Err(EngineError::Api {
                 status: 404,
-                message: format!("{path} does not exist in the container"),
+                message: missing(path),
             }),
             // Only an answer to GET says why.
             Err(error @ EngineError::Api { status: 500.., .. }) => {
@@ -122,6 +122,21 @@ fn archive_uri(id: &str, path: &str) -> String {
     format!("/containers/{id}/archive?path={path}")
 }
 
+/// The words about a path that the Engine doesn't find. It looks at the container's file systems from
+/// outside, where those of the kernel are not mounted.
+fn missing(path: &str) -> String {
+    let is_below = |kernel: &&str| {
+        let rest = path.strip_prefix(*kernel);
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    match ["/proc", "/sys", "/dev"].into_iter().find(is_below) {
+        Some(kernel) => format!(
+            "{path} can't be copied: the Engine doesn't see files below {kernel}; use exec with cat"
+        ),
+        None => format!("{path} does not exist in the container"),
+    }
+}
+
 fn path_stat(response: &Response<Incoming>) -> Result<PathStat> {
     let header = response.headers().get(PATH_STAT);
     let text = header.map(http::HeaderValue::as_bytes).unwrap_or_default();
@@ -174,6 +189,22 @@ mod tests {
         assert_eq!(stat(MODE_SYMLINK, "/a").link_target, "/a");
         for bad in [&b""[..], b"!", b"e30="] {
             assert!(parse_path_stat(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_path_that_only_the_kernel_has_is_named_as_such() {
+        for (path, below) in [
+            ("/proc/cpuinfo", Some("/proc")),
+            ("/dev/shm/x", Some("/dev")),
+            ("/process", None),
+            ("/srv/proc/x", None),
+        ] {
+            let words = missing(path);
+            match below {
+                Some(kernel) => assert!(words.contains(&format!("below {kernel};")), "{words}"),
+                None => assert_eq!(words, format!("{path} does not exist in the container")),
+            }
         }
     }
 

@@ -23,11 +23,12 @@ pub enum RolloutPhase {
     Restored,
     /// It is older than the manifest and runs because of an undo.
     Undone,
-    /// Rollouts are paused; the one before runs.
+    /// Rollouts are paused; the one before runs, or the newest one where nothing was edited since.
     Paused,
 }
 
-/// The rollout of a static pod; reported until the newest revision is healthy.
+/// The rollout of a static pod; reported until the newest revision is healthy, and while rollouts are
+/// paused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutReport {
@@ -53,6 +54,14 @@ pub struct RolloutReport {
     /// Seconds within which it has to be ready, while it is judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u64>,
+}
+
+impl RolloutReport {
+    /// Whether the newest revision runs, and rollouts are paused for those to come.
+    #[must_use]
+    pub fn is_paused_when_done(&self) -> bool {
+        self.phase == RolloutPhase::Paused && self.revision == self.newest
+    }
 }
 
 /// The plan for a set of manifests: the data behind `mirrorlet plan`.
