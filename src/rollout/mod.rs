@@ -319,7 +319,8 @@ impl Rollouts {
                 match self.options.refused(&target, Some(&running.pod), before) {
                     Some(cause) => {
                         self.look_in(ADMIT_PERIOD);
-                        Preparation::Failed(self.ports.with_circle(cause, name, before))
+                        let board = &self.options.board;
+                        Preparation::Failed(self.ports.with_circle(cause, name, before, board))
                     }
                     None => self.preparations.of(name, &target, &running.pod),
                 }

@@ -10,12 +10,20 @@ use crate::store::board::Board;
 use crate::store::cell::Reader;
 use crate::store::node_edits::NodeEditsHandle;
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
-use mirrorlet_core::api::{FullName, Pod, Timestamp};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::rollout::{Cause, Settings, beside_refused, is_beside, without_host_ports};
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::objects::ManifestObjects;
 use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
+
+/// Whether a pod counts when another asks for room: the node hasn't refused it, and it isn't over.
+pub(super) fn takes_room(board: &Board, pod: &Pod) -> bool {
+    let view = board.get(&PodUid::of(pod));
+    let status = view.as_ref().and_then(|view| view.status.as_deref());
+    !is_over(status) || view.is_some_and(|view| view.observed.anything_running())
+}
 
 /// Longest time for leading host ports to other versions: a few reads of the Engine.
 const SERVE_DEADLINE: Duration = Duration::from_secs(20);
@@ -56,7 +64,8 @@ impl RolloutOptions {
         let others = before
             .pods
             .values()
-            .filter(|pod| pod.is_api() || pod.full_name() != name);
+            .filter(|pod| pod.is_api() || pod.full_name() != name)
+            .filter(|pod| takes_room(&self.board, &pod.pod));
         let mut others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
         if let Some(running) = running.filter(|_| is_beside(revision)) {
             if let Some(cause) = beside_refused(running, revision, &Settings::of(revision)) {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::options::takes_room;
 use crate::store::board::{Board, PodView};
 use mirrorlet_core::admit::{has_host_ports, host_port_holder};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
@@ -80,8 +81,14 @@ impl Ports {
 
     /// The cause for which a version isn't admitted, with the circle of pods that wait for one another's
     /// host ports, if that is it: none of them ever lets go.
-    pub(super) fn with_circle(&self, cause: Cause, name: &FullName, before: &Merged) -> Cause {
-        match self.circle(name, before) {
+    pub(super) fn with_circle(
+        &self,
+        cause: Cause,
+        name: &FullName,
+        before: &Merged,
+        board: &Board,
+    ) -> Cause {
+        match self.circle(name, before, board) {
             Some(others) => {
                 let message = format!(
                     "{}, which waits in turn for a host port of this one ({}); give one of them a free port first",
@@ -97,8 +104,9 @@ impl Ports {
     }
 
     /// The pods of the circle that a pod is part of: each wants a port that the next one has.
-    fn circle(&self, name: &FullName, before: &Merged) -> Option<String> {
-        let running = before.pods.values().filter(|pod| !pod.is_api());
+    fn circle(&self, name: &FullName, before: &Merged, board: &Board) -> Option<String> {
+        let has_ports = |pod: &&SourcePod| !pod.is_api() && takes_room(board, &pod.pod);
+        let running = before.pods.values().filter(has_ports);
         let running: Vec<Arc<Pod>> = running.map(|pod| Arc::clone(&pod.pod)).collect();
         let mut circle = vec![name.clone()];
         loop {
@@ -179,6 +187,19 @@ mod tests {
     }
 
     fn publish(writer: &BoardWriter, pod: &Arc<Pod>, state: ContainerState) {
+        publish_as(writer, pod, state, None);
+    }
+
+    fn publish_as(
+        writer: &BoardWriter,
+        pod: &Arc<Pod>,
+        state: ContainerState,
+        phase: Option<&str>,
+    ) {
+        let status = phase.map(|phase| {
+            let status = serde_json::from_value(json!({"phase": phase}));
+            Arc::new(status.unwrap())
+        });
         let uid = PodUid::of(pod);
         let mut observed = PodStatus::empty(uid.clone());
         observed.sandboxes.push(SandboxStatus {
@@ -195,7 +216,7 @@ mod tests {
             full_name: FullName::of(pod),
             pod: Some(Arc::clone(pod)),
             phase: WorkerPhase::Syncing,
-            status: None,
+            status,
             observed: Arc::new(observed),
             error: "".into(),
             failed_probe: None,
@@ -243,6 +264,7 @@ mod tests {
     fn a_circle_of_pods_that_wait_for_one_another_is_named() {
         /// A pod with the port that it has and the one that it wants.
         type Wants = (&'static str, u16, u16);
+        let (writer, board) = board();
         let cases: [(&str, &[Wants], Option<&str>); 5] = [
             ("nobody has it", &[("a", 1, 2)], None),
             ("another keeps it", &[("a", 1, 2), ("b", 2, 2)], None),
@@ -267,23 +289,44 @@ mod tests {
             ports.want(&of_sources(&of(|it| it.2)));
             let before = merged(&of(|it| it.1));
             let cause = Cause::new("NodePorts", "port 2 is taken");
-            let told = ports.with_circle(cause.clone(), &name("a"), &before);
+            let told = ports.with_circle(cause.clone(), &name("a"), &before, &board);
             // rollouts 31
             match circle {
                 Some(circle) => assert!(told.message.contains(circle), "{case}: {told:?}"),
                 None => assert_eq!(told, cause, "{case}"),
             }
         }
+        // A pod that the node refused has no port.
+        let mut ports = Ports::default();
+        ports.want(&of_sources(&[pod("a", 2), pod("b", 1)]));
+        let before = merged(&[pod("a", 1), pod("b", 2)]);
+        assert!(ports.circle(&name("a"), &before, &board).is_some());
+        publish_as(
+            &writer,
+            &pod("b", 2),
+            ContainerState::Exited,
+            Some("Failed"),
+        );
+        assert_eq!(ports.circle(&name("a"), &before, &board), None);
+        // One that is over, and of which something runs still, has it.
+        publish_as(
+            &writer,
+            &pod("b", 2),
+            ContainerState::Running,
+            Some("Failed"),
+        );
+        assert!(ports.circle(&name("a"), &before, &board).is_some());
     }
 
     #[test]
     fn a_pod_beside_a_circle_is_no_part_of_it() {
+        let (_writer, board) = board();
         let mut ports = Ports::default();
         let wanted = [pod("a", 2), pod("b", 3), pod("c", 2)];
         ports.want(&of_sources(&wanted));
         let before = merged(&[pod("a", 1), pod("b", 2), pod("c", 3)]);
-        assert_eq!(ports.circle(&name("a"), &before), None);
-        let circle = ports.circle(&name("b"), &before);
+        assert_eq!(ports.circle(&name("a"), &before, &board), None);
+        let circle = ports.circle(&name("b"), &before, &board);
         assert_eq!(circle.as_deref(), Some("default/b, default/c"));
     }
 }

@@ -1,6 +1,6 @@
 //! Edits of manifests, under a whole agent.
 
-use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, sleeper, sleeper_of};
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, free_port, sleeper, sleeper_of};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
 
@@ -446,5 +446,34 @@ async fn a_directory_that_vanishes_stops_nothing() {
         .await;
     agent.until_pod("web", |pod| !pod.held).await;
     assert_eq!(bed.running_id("web"), id);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_node_refused_is_in_nobodys_way() {
+    let bed = Bed::new();
+    let port = free_port();
+    let with_port = |name: &str, note: &str| {
+        sleeper(name)
+            .replace("metadata:\n", &format!("metadata:\n  labels: {{note: {note}}}\n"))
+            .replace(
+                "  containers:\n",
+                &format!("  containers:\n  - name: port\n    image: {IMAGE}\n    command: [sleep, \"1000\"]\n    ports: [{{containerPort: 80, hostPort: {port}}}]\n"),
+            )
+    };
+    bed.write("web.yaml", &with_port("web", "a"));
+    let agent = bed.agent().await;
+    let first = agent.until_running("web").await;
+    bed.write("clash.yaml", &with_port("clash", "a"));
+    let refused = agent
+        .until_pod("clash", |pod| pod.status == "NodePorts")
+        .await;
+    assert!(refused.message.contains(&port.to_string()), "{refused:?}");
+    bed.write("web.yaml", &with_port("web", "b"));
+    // rollouts 31
+    let second = agent
+        .until_pod("web", |pod| pod.uid != first.uid && pod.status == "Running")
+        .await;
+    assert!(!second.held, "{second:?}");
     agent.stop().await;
 }

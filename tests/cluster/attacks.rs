@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use mirrorlet::config::node::ApiAccess;
@@ -32,6 +32,10 @@ const ANNOTATION_BYTES: usize = 250_000;
 /// Pods with long lists, and the length of each.
 const LONG: usize = 12;
 const VARIABLES: usize = 90_000;
+/// Large Secrets, and how often one of them is mounted.
+const SECRETS: usize = 80;
+/// Pods as large as may be.
+const LARGE: usize = 100;
 /// The size of a label of an image.
 const LABEL_BYTES: usize = 20 << 20;
 /// Connections with a message that never ends, and its bytes so far.
@@ -246,6 +250,82 @@ async fn create_refused(victim: &mut Victim) {
     }
 }
 
+/// Creates Secrets as large as may be, and a pod that mounts them all; then another pod that mounts one of
+/// them many times.
+async fn create_secrets(victim: &Victim) {
+    let bed = &victim.bed;
+    let secrets: Api<Secret> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+    let value = "QUFB".repeat(340_000);
+    for number in 0..SECRETS {
+        let secret = json!({"metadata": {"name": format!("large-{number}")}, "data": {"k": value}});
+        let secret = serde_json::from_value(secret).unwrap();
+        secrets
+            .create(&PostParams::default(), &secret)
+            .await
+            .unwrap();
+    }
+    let mounting = |name: &str, secret: &dyn Fn(usize) -> usize| {
+        let mut pod = bound(bed, name, IMAGE, QUIET);
+        let all = 0..SECRETS;
+        let volumes = all.clone().map(|n| {
+            let source = json!({"secretName": format!("large-{}", secret(n))});
+            json!({"name": format!("v{n}"), "secret": source})
+        });
+        pod["spec"]["volumes"] = volumes.collect();
+        let mounts = all.map(|n| json!({"name": format!("v{n}"), "mountPath": format!("/v{n}")}));
+        pod["spec"]["containers"][0]["volumeMounts"] = mounts.collect();
+        pod
+    };
+    for (pod, words) in [
+        (
+            mounting("secrets", &|n| n),
+            "refer to on this node would take",
+        ),
+        (mounting("copies", &|_| 0), "take more than 16 MiB"),
+    ] {
+        bed.cluster.apply(&pod.to_string());
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        // tenants M9
+        let pod = bed.until_pod(name, |_| true).await;
+        let uid = uid(&pod);
+        eventually("what is too much to be told", || {
+            let mut events = bed.events(uid).into_iter();
+            events.find(|(reason, message)| reason == "FailedMount" && message.contains(words))
+        })
+        .await;
+        bed.delete_pod(name, false).await;
+    }
+}
+
+/// Creates pods with as many bytes as the API server stores, which wait for their image.
+async fn create_large(victim: &Victim) {
+    let bed = &victim.bed;
+    let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+    for number in 0..LARGE {
+        let mut pod = bound(
+            bed,
+            &format!("large-{number}"),
+            "mirrorlet.test/none:1",
+            QUIET,
+        );
+        pod["spec"]["containers"][0]["args"] = json!(["x".repeat(1_300_000)]);
+        let pod = serde_json::from_value(pod).unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    // Behind them all, and of the same namespace: it is its turn once they are gone.
+    bed.cluster
+        .apply(&bound(bed, "behind", IMAGE, QUIET).to_string());
+    bed.until_pod("large-0", |pod| {
+        pod["status"]["containerStatuses"].is_array()
+    })
+    .await;
+    for number in 0..LARGE {
+        bed.delete_pod(&format!("large-{number}"), false).await;
+    }
+    // tenants M8
+    bed.until_pod("behind", is_ready).await;
+}
+
 /// Creates pods with as many variables as the API server stores.
 async fn create_long(victim: &mut Victim) {
     let bed = &victim.bed;
@@ -339,6 +419,12 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     .await;
     victim.assert_serves("messages that don't end");
     drop(unfinished);
+
+    create_secrets(&victim).await;
+    victim.assert_serves("Secrets that are large");
+
+    create_large(&victim).await;
+    victim.assert_serves("pods that are large");
 
     create_long(&mut victim).await;
     victim.assert_serves("pods with long lists");

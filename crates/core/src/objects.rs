@@ -151,6 +151,14 @@ pub enum ObjectError {
         /// The API server's words.
         cause: String,
     },
+    /// There is no room for it in this node's memory.
+    #[error("{what} is not kept: {cause}")]
+    TooMuch {
+        /// The requested object.
+        what: String,
+        /// Why.
+        cause: String,
+    },
     /// It can't be told: the API server doesn't answer, or answered with an error of its own.
     #[error("failed to get {what}: {cause}")]
     Away {

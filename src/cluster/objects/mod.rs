@@ -23,15 +23,15 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::claims::Claims;
 use self::tokens::Tokens;
 use super::{ApiError, ClusterClient};
 use crate::store::cell::Reader;
-use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::core::{ConfigMap, Node, Secret};
+use mirrorlet_core::api::{ByteString, PodUid};
 use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
@@ -49,11 +49,33 @@ const REFUSED_PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::fro
 /// The message of a timeout.
 const NO_ANSWER: &str = "timed out waiting for the API server's answer";
 
+/// Most bytes of the objects that pods of one namespace refer to.
+const NAMESPACE_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of all objects that pods refer to.
+const BYTES_MAX: usize = 40 << 20;
+/// Most objects that are got at a time: an answer is held as text and as an object.
+const GETS_MAX: usize = 4;
+
 /// An object of either kind.
 #[derive(Clone)]
 enum Object {
     ConfigMap(Arc<ConfigMap>),
     Secret(Arc<Secret>),
+}
+
+impl Object {
+    /// The bytes of its data.
+    fn size(&self) -> usize {
+        let text = |(key, text): (&String, &String)| key.len() + text.len();
+        let bytes = |(key, bytes): (&String, &ByteString)| key.len() + bytes.0.len();
+        match self {
+            Self::ConfigMap(map) => {
+                let texts = map.data.iter().flatten().map(text).sum::<usize>();
+                texts + map.binary_data.iter().flatten().map(bytes).sum::<usize>()
+            }
+            Self::Secret(secret) => secret.data.iter().flatten().map(bytes).sum(),
+        }
+    }
 }
 
 /// The known state of a watched object; `None` before the first response.
@@ -65,6 +87,8 @@ struct Watched {
     /// first answer comes.
     number: u64,
     known: watch::Sender<Known>,
+    /// The bytes of the object that is known.
+    bytes: usize,
 }
 
 /// Objects that pods refer to. Cheap to clone: clones share everything.
@@ -86,6 +110,8 @@ struct Shared {
     node: Reader<Option<Arc<Node>>>,
     /// Signals that the set of watched objects may have changed.
     changed: Notify,
+    /// The permission to get an object.
+    gets: Semaphore,
 }
 
 /// Services of all namespaces that have an address.
@@ -120,6 +146,7 @@ impl ClusterObjects {
             claims: Claims::default(),
             node,
             changed: Notify::new(),
+            gets: Semaphore::new(GETS_MAX),
         });
         let task = ObjectsTask {
             shared: Arc::clone(&shared),
@@ -273,6 +300,7 @@ impl Shared {
                 watched.entry(key).or_insert_with(|| Watched {
                     number: self.next.fetch_add(1, Ordering::Relaxed),
                     known: watch::channel(None).0,
+                    bytes: 0,
                 });
             }
         }
@@ -282,12 +310,20 @@ impl Shared {
     /// Takes in what a watch has found out. What was known once, be it that there is no such
     /// object, is not given up for an error: pods keep what they have while the API server is away.
     /// A first answer is no news: who holds the object waits for it.
-    fn learn(&self, key: &ObjectKey, number: u64, found: Result<Object, ObjectError>) {
+    /// Tells whether there is room for it.
+    fn learn(&self, key: &ObjectKey, number: u64, found: Result<Object, ObjectError>) -> bool {
+        let mut has_room = true;
         let news = {
-            let watched = locked(&self.watched);
-            let Some(watched) = watched.get(key).filter(|w| w.number == number) else {
-                return;
+            let mut watched = locked(&self.watched);
+            let found = found.and_then(|object| {
+                room_for(&watched, key, object.size())
+                    .inspect_err(|_| has_room = false)
+                    .map(|()| object)
+            });
+            let Some(watched) = watched.get_mut(key).filter(|w| w.number == number) else {
+                return has_room;
             };
+            let bytes = found.as_ref().map_or(0, Object::size);
             let mut was_known = false;
             watched.known.send_if_modified(|known| {
                 was_known = known.is_some();
@@ -298,6 +334,7 @@ impl Shared {
                 };
                 if !keep {
                     *known = Some(found);
+                    watched.bytes = bytes;
                 }
                 !keep
             }) && was_known
@@ -306,7 +343,37 @@ impl Shared {
             self.holders
                 .tell(|references| references.objects.contains(key));
         }
+        has_room
     }
+}
+
+/// Checks that an object of that size may be kept beside the others.
+///
+/// # Errors
+/// Those of its namespace, or all together, would take too much.
+fn room_for(
+    watched: &BTreeMap<ObjectKey, Watched>,
+    key: &ObjectKey,
+    size: usize,
+) -> Result<(), ObjectError> {
+    let others = || watched.iter().filter(|(other, _)| *other != key);
+    let all = others().map(|(_, other)| other.bytes).sum::<usize>() + size;
+    let same = others().filter(|(other, _)| other.namespace == key.namespace);
+    let of_namespace = same.map(|(_, other)| other.bytes).sum::<usize>() + size;
+    let (whose, bytes, max) = if of_namespace > NAMESPACE_BYTES_MAX {
+        let whose = format!("pods of namespace {}", key.namespace);
+        (whose, of_namespace, NAMESPACE_BYTES_MAX)
+    } else if all > BYTES_MAX {
+        ("pods".to_owned(), all, BYTES_MAX)
+    } else {
+        return Ok(());
+    };
+    Err(ObjectError::TooMuch {
+        what: key.to_string(),
+        cause: format!(
+            "the ConfigMaps and Secrets that {whose} refer to on this node would take {bytes} bytes, more than {max}"
+        ),
+    })
 }
 
 impl ObjectsTask {
@@ -401,4 +468,56 @@ impl Services {
 enum Subject {
     Object(ObjectKey, u64),
     Services,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            kind: ObjectKind::Secret,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn secret(mebibytes: usize) -> Object {
+        let data = [("k".to_owned(), ByteString(vec![0; (mebibytes << 20) - 1]))];
+        Object::Secret(Arc::new(Secret {
+            data: Some(data.into()),
+            ..Secret::default()
+        }))
+    }
+
+    #[test]
+    fn a_namespace_and_all_objects_have_a_bound() {
+        let mut watched: BTreeMap<ObjectKey, Watched> = BTreeMap::new();
+        let mut hold = |namespace: &str, name: &str, mebibytes: usize| {
+            let key = key(namespace, name);
+            let size = secret(mebibytes).size();
+            assert_eq!(size, mebibytes << 20);
+            let room = room_for(&watched, &key, size);
+            if room.is_ok() {
+                let entry = watched.entry(key).or_insert_with(|| Watched {
+                    number: 0,
+                    known: watch::channel(None).0,
+                    bytes: 0,
+                });
+                entry.bytes = size;
+            }
+            room.map_err(|error| error.to_string())
+        };
+        assert_eq!(hold("a", "1", 12), Ok(()));
+        assert_eq!(hold("a", "2", 4), Ok(()));
+        // tenants M9
+        let error = hold("a", "3", 1).unwrap_err();
+        assert!(error.contains("pods of namespace a refer to"), "{error}");
+        // One that is known has room for another version of its size.
+        assert_eq!(hold("a", "1", 12), Ok(()));
+        assert_eq!(hold("b", "1", 16), Ok(()));
+        assert_eq!(hold("c", "1", 8), Ok(()));
+        let error = hold("c", "2", 1).unwrap_err();
+        assert!(error.contains("that pods refer to"), "{error}");
+    }
 }

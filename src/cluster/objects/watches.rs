@@ -30,6 +30,8 @@ const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// First and longest pause after a failure. A node has few such watches, and pods wait for them.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
+/// Pause before an object is got again for which there was no room: a tenant may have hundreds.
+const NO_ROOM_PAUSE: Duration = Duration::from_mins(2);
 /// A watch that went well for so long ends a series of failures.
 const GOOD: Duration = Duration::from_mins(1);
 
@@ -50,10 +52,17 @@ pub(super) async fn object<K>(
     loop {
         let began = Instant::now();
         let learn = |found: Result<K, ObjectError>| {
-            let found = found.map(|object| wrap(Arc::new(object)));
-            shared.learn(key, number, found);
+            let found = found.map(|mut object| {
+                // Not used here, and may be larger than the data.
+                object.meta_mut().managed_fields = None;
+                wrap(Arc::new(object))
+            });
+            shared.learn(key, number, found)
         };
-        let error = follow(shared, &api, key, &learn).await;
+        let Err(error) = follow(shared, &api, key, &learn).await else {
+            tokio::time::sleep(stretched(NO_ROOM_PAUSE, 1.0)).await;
+            continue;
+        };
         // A node may read an object from the moment the server knows that a pod of its refers to
         // it, which may be a moment after we do.
         let is_early =
@@ -71,31 +80,39 @@ pub(super) async fn object<K>(
     }
 }
 
-/// Follows an object until that fails.
+/// There is no room for an object.
+struct NoRoom;
+
+/// Follows an object until that fails, or until there is no room for it.
 async fn follow<K>(
     shared: &Shared,
     api: &Api<K>,
     key: &ObjectKey,
-    learn: &(dyn Fn(Result<K, ObjectError>) + Sync),
-) -> ApiError
+    learn: &(dyn Fn(Result<K, ObjectError>) -> bool + Sync),
+) -> Result<NoRoom, ApiError>
 where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
 {
     let version_of = |object: &K| object.meta().resource_version.clone().unwrap_or_default();
-    let got = shared.client.read(CALL_DEADLINE, api.get_opt(&key.name));
-    let mut version = match got.await {
-        Ok(Some(object)) => {
-            let version = version_of(&object);
-            learn(Ok(object));
-            version
+    let mut version = {
+        // The semaphore is never closed.
+        let _permit = shared.gets.acquire().await;
+        let got = shared.client.read(CALL_DEADLINE, api.get_opt(&key.name));
+        match got.await? {
+            Some(object) => {
+                let version = version_of(&object);
+                if !learn(Ok(object)) {
+                    return Ok(NoRoom);
+                }
+                version
+            }
+            None => {
+                learn(Err(ObjectError::not_found(key)));
+                // From now on, whatever there is by then included.
+                String::new()
+            }
         }
-        Ok(None) => {
-            learn(Err(ObjectError::not_found(key)));
-            // From now on, whatever there is by then included.
-            String::new()
-        }
-        Err(error) => return error,
     };
     let fields = format!("metadata.name={}", key.name);
     let seconds = u32::try_from(WATCH_TIME.as_secs()).unwrap_or_default();
@@ -107,14 +124,16 @@ where
             .read(CALL_DEADLINE, api.watch(&params, &version));
         let mut events = match watching.await {
             Ok(events) => std::pin::pin!(events),
-            Err(error) => return error,
+            Err(error) => return Err(error),
         };
         loop {
             let next = tokio::time::timeout_at(began + WATCH_TIME + WATCH_GRACE, events.try_next());
             match next.await {
                 Ok(Ok(Some(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
                     version = version_of(&object);
-                    learn(Ok(object));
+                    if !learn(Ok(object)) {
+                        return Ok(NoRoom);
+                    }
                 }
                 Ok(Ok(Some(WatchEvent::Deleted(object)))) => {
                     version = version_of(&object);
@@ -124,11 +143,11 @@ where
                     version = bookmark.metadata.resource_version;
                 }
                 Ok(Ok(Some(WatchEvent::Error(status)))) => {
-                    return kube::Error::Api(status).into();
+                    return Err(kube::Error::Api(status).into());
                 }
                 Ok(Ok(None)) => break,
-                Ok(Err(error)) => return error.into(),
-                Err(_) => return ApiError::deadline(WATCH_TIME + WATCH_GRACE),
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => return Err(ApiError::deadline(WATCH_TIME + WATCH_GRACE)),
             }
         }
         // A server that ends watches at once is not asked in a loop.

@@ -25,6 +25,9 @@ const REFUSED_AT_A_TIME: usize = 256;
 const ACTIVE_BYTES_MAX: usize = 48 << 20;
 /// The bytes that a value of a pod takes beside its text, about.
 const VALUE_BYTES: usize = 200;
+/// Most bytes of the texts of all pods that wait. Of further ones only the names are kept, and they are
+/// asked for in their turn.
+const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// The bytes that a pod takes here, about.
 fn bytes_of(pod: &Pod) -> usize {
@@ -51,7 +54,8 @@ fn bytes_of(pod: &Pod) -> usize {
     let mut count = Count::default();
     // Nothing fails there.
     let _ = serde_json::to_writer(&mut count, pod);
-    count.bytes + count.values * VALUE_BYTES
+    // As the server has it, and as this node marks it.
+    2 * count.bytes + count.values * VALUE_BYTES
 }
 
 /// The API server's pods of our Node.
@@ -91,9 +95,11 @@ impl Listing {
                 false
             }
             Event::InitApply(Watched(pod)) => {
-                let place = self.known.place(&pod, may_be_here);
                 let arriving = self.arriving.get_or_insert_default();
-                arriving.put(pod, place, self.active_max);
+                if !arriving.take_over(&self.known, &pod) {
+                    let place = self.known.place(&pod, may_be_here);
+                    arriving.put(pod, place, self.active_max);
+                }
                 false
             }
             Event::InitDone => {
@@ -150,6 +156,36 @@ impl Listing {
     pub(super) fn any_waits(&self) -> bool {
         !self.known.waiting.is_empty()
     }
+
+    /// The pod whose turn it is to be taken up, and which the API server has to be asked for, as its text
+    /// is not kept.
+    pub(super) fn to_ask_for(&self) -> Option<(PodUid, FullName)> {
+        if !self.whole || !self.known.has_room(self.active_max) {
+            return None;
+        }
+        let (uid, waiting) = self.known.next_in_turn()?;
+        waiting
+            .text
+            .is_none()
+            .then(|| (uid.clone(), waiting.name.clone()))
+    }
+
+    /// Takes up the answer about a pod that was asked for; none where there is no such pod any more. Tells
+    /// whether what is known has changed.
+    pub(super) fn answered(&mut self, uid: &PodUid, found: Option<Pod>) -> bool {
+        let known = &mut self.known;
+        if !known.waiting.contains_key(uid) {
+            return false;
+        }
+        known.stop_waiting(uid);
+        // A pod of that name, but another one: the watch brings it.
+        let found = found.filter(|pod| PodUid::of(pod) == *uid);
+        let is_there = found.is_some();
+        if let Some(pod) = found {
+            known.insert(remains(pod));
+        }
+        known.promote(self.active_max) || is_there
+    }
 }
 
 /// The form in which an object is kept.
@@ -163,8 +199,15 @@ enum Place {
     Newcomer,
 }
 
-/// The order in which pods that wait are taken up: those of a higher priority first, then older ones.
-type Turn = (Reverse<i32>, Option<Time>, PodUid);
+/// A pod that waits to be taken up.
+#[derive(Debug)]
+struct Waiting {
+    name: FullName,
+    priority: i32,
+    created: Option<Time>,
+    /// The pod as JSON; none where all those that wait take too much.
+    text: Option<Box<[u8]>>,
+}
 
 /// A set of the API server's pods.
 #[derive(Debug, Default)]
@@ -176,10 +219,11 @@ struct Known {
     ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
     /// Those of them that are not over, and the bytes that each takes, about.
     active: BTreeMap<PodUid, usize>,
-    /// Pods that wait to be taken up, as JSON. A tenant can make thousands that the node has to refuse,
-    /// and each takes twenty times as much while it is dealt with.
-    waiting: BTreeMap<Turn, Box<[u8]>>,
-    turns: BTreeMap<PodUid, Turn>,
+    /// Pods that wait to be taken up. A tenant can make thousands that the node has to refuse, and each
+    /// takes twenty times as much while it is dealt with.
+    waiting: BTreeMap<PodUid, Waiting>,
+    /// The bytes of their texts.
+    waiting_bytes: usize,
 }
 
 impl Known {
@@ -211,17 +255,8 @@ impl Known {
                 self.settle(uid, name)
             }
             // One that is too large is refused, and of it only its remains are held.
-            Place::Newcomer
-                if !has_room
-                    && !is_too_large(&pod.metadata)
-                    && let Ok(text) = serde_json::to_vec(&pod) =>
-            {
-                self.stop_waiting(&uid);
-                let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
-                let created = pod.metadata.creation_timestamp;
-                let turn = (Reverse(priority.unwrap_or_default()), created, uid.clone());
-                self.waiting.insert(turn.clone(), text.into());
-                self.turns.insert(uid, turn);
+            Place::Newcomer if !has_room && !is_too_large(&pod.metadata) => {
+                self.wait(uid, pod);
                 false
             }
             Place::Whole | Place::Newcomer => {
@@ -232,13 +267,46 @@ impl Known {
         }
     }
 
-    /// Takes up pods that wait, while there is room. Tells whether there were any.
+    /// Has a pod wait for its turn.
+    fn wait(&mut self, uid: PodUid, mut pod: Pod) {
+        self.stop_waiting(&uid);
+        pod.metadata.managed_fields = None;
+        let text = serde_json::to_vec(&pod).ok();
+        let text = text.filter(|text| self.waiting_bytes + text.len() <= WAITING_BYTES_MAX);
+        self.waiting_bytes += text.as_ref().map_or(0, Vec::len);
+        let waiting = Waiting {
+            name: FullName::of(&pod),
+            priority: pod.spec.and_then(|spec| spec.priority).unwrap_or_default(),
+            created: pod.metadata.creation_timestamp,
+            text: text.map(Into::into),
+        };
+        self.waiting.insert(uid, waiting);
+    }
+
+    /// The pod that is taken up next: of a higher priority before others, then of a namespace of which fewer
+    /// pods are taken up, so that no tenant waits for all the pods of another, then an older one.
+    fn next_in_turn(&self) -> Option<(&PodUid, &Waiting)> {
+        let mut taken_up: BTreeMap<&str, usize> = BTreeMap::new();
+        for uid in self.active.keys() {
+            let pod = self.objects.pods.get(uid);
+            let namespace = pod.and_then(|pod| pod.metadata.namespace.as_deref());
+            *taken_up.entry(namespace.unwrap_or_default()).or_default() += 1;
+        }
+        self.waiting.iter().min_by_key(|(uid, waiting)| {
+            let others = taken_up.get(&*waiting.name.namespace).copied();
+            let priority = Reverse(waiting.priority);
+            (priority, others.unwrap_or_default(), &waiting.created, *uid)
+        })
+    }
+
+    /// Takes up pods that wait, while there is room and their texts are kept. Tells whether there were any.
     fn promote(&mut self, active_max: usize) -> bool {
         let mut promoted = false;
         while self.has_room(active_max)
-            && let Some(((.., uid), text)) = self.waiting.pop_first()
+            && let Some((uid, Waiting { text: Some(_), .. })) = self.next_in_turn()
         {
-            self.turns.remove(&uid);
+            let uid = uid.clone();
+            let text = self.stop_waiting(&uid).unwrap_or_default();
             // What was written by serde is read by it.
             if let Ok(Watched(pod)) = serde_json::from_slice(&text) {
                 self.insert(remains(pod));
@@ -253,10 +321,33 @@ impl Known {
         self.active.len() < active_max && self.active.values().sum::<usize>() < ACTIVE_BYTES_MAX
     }
 
-    fn stop_waiting(&mut self, uid: &PodUid) {
-        if let Some(turn) = self.turns.remove(uid) {
-            self.waiting.remove(&turn);
+    /// Returns the text of a pod that doesn't wait any more, if it was kept.
+    fn stop_waiting(&mut self, uid: &PodUid) -> Option<Box<[u8]>> {
+        let text = self.waiting.remove(uid)?.text?;
+        self.waiting_bytes -= text.len();
+        Some(text)
+    }
+
+    /// Takes over what another set has of a pod, if that is the same version. Tells whether it is.
+    fn take_over(&mut self, known: &Self, pod: &Pod) -> bool {
+        let uid = PodUid::of(pod);
+        let same = known.objects.pods.get(&uid).filter(|known| {
+            let version = &known.metadata.resource_version;
+            version.is_some() && *version == pod.metadata.resource_version
+        });
+        let Some(object) = same else {
+            return false;
+        };
+        self.stop_waiting(&uid);
+        if let Some(bytes) = known.active.get(&uid) {
+            self.active.insert(uid.clone(), *bytes);
         }
+        if let Some(marked) = known.ordinary.get(&uid) {
+            Arc::make_mut(&mut self.ordinary).insert(uid.clone(), Arc::clone(marked));
+        }
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.pods.insert(uid, Arc::clone(object));
+        true
     }
 
     fn settle(&mut self, uid: PodUid, name: FullName) -> bool {

@@ -40,6 +40,8 @@ const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
 /// Most pods in one answer of a list. A pod has up to 1.5 MiB, and an answer is held twice, as text
 /// and as pods.
 const PAGE_MAX: u32 = 20;
+/// How long the answer about one pod may take.
+const ASK_DEADLINE: Duration = Duration::from_secs(10);
 /// Most changes taken up in one set.
 const BATCH_MAX: usize = 512;
 
@@ -221,6 +223,7 @@ impl ApiSource {
             if changed {
                 self.publish(source, objects).await;
             }
+            self.ask_for_waiting(source, objects).await;
             self.tell_waiting();
             if heard && failure.is_none() && self.listing.is_whole() {
                 backoff.reset();
@@ -246,6 +249,24 @@ impl ApiSource {
         }
         if changed {
             self.publish(source, objects).await;
+            self.ask_for_waiting(source, objects).await;
+        }
+    }
+
+    /// Asks for the pods whose turn it is, and of which only the names are known. Where that fails it is
+    /// tried again with the next event.
+    async fn ask_for_waiting(&mut self, source: &mut SourceWriter, objects: &mut ApiPodsWriter) {
+        while let Some((uid, name)) = self.listing.to_ask_for() {
+            let client = self.options.client.clone();
+            let api: Api<Watched<Pod>> = Api::namespaced(client, &name.namespace);
+            let asked = tokio::time::timeout(ASK_DEADLINE, api.get_opt(&name.name)).await;
+            let Ok(Ok(found)) = asked else {
+                return;
+            };
+            let found = found.map(|Watched(pod)| pod);
+            if self.listing.answered(&uid, found) {
+                self.publish(source, objects).await;
+            }
         }
     }
 

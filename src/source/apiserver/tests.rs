@@ -706,3 +706,109 @@ async fn pods_beyond_those_that_can_run_wait_as_text() {
     bench.until_known(&next).await;
     bench.end().await;
 }
+
+/// Whatever is bound to the node, only so much of it is held: of pods that wait behind others, their names.
+#[tokio::test]
+async fn the_texts_of_pods_that_wait_have_a_bound_and_the_rest_is_asked_for() {
+    let mut bench = Bench::start();
+    bench.settled.start_with([]);
+    let large = |n: usize| {
+        let pod = pod(&format!("p{n:03}"));
+        with(
+            pod,
+            "/spec/containers/0/args",
+            json!(["x".repeat(1_300_000)]),
+        )
+    };
+    let all: Vec<Value> = (0..36).map(large).collect();
+    bench.next().await.list(&all);
+    let events = bench.next().await.watch();
+    let delete = |n: usize| {
+        let event = json!({"type": "DELETED", "object": all[n]});
+        events.send(event).unwrap();
+    };
+    let first = bench.objects.wait_for(Option::is_some);
+    first.await.unwrap();
+    let first = bench.known().len();
+    assert!((15..25).contains(&first), "{first}");
+    // The texts of 12 pods are kept: one after another is taken up from them.
+    let names = |from: usize, to: usize| -> Vec<String> {
+        (from..to).map(|n| format!("p{n:03}")).collect()
+    };
+    for n in 0..12 {
+        delete(n);
+        bench.until_known(&names(n + 1, first + n + 1)).await;
+    }
+    // The next one is asked for; one that is gone by then is passed over, and so is another one of its name.
+    delete(12);
+    let next = first + 12;
+    let asked = bench.next().await;
+    assert!(
+        asked.uri.contains(&format!("/pods/p{next:03}")),
+        "{}",
+        asked.uri
+    );
+    asked.say(404, &failure(404, "NotFound"));
+    let asked = bench.next().await;
+    let other = with(all[next + 1].clone(), "/metadata/uid", json!("other"));
+    assert!(
+        asked.uri.contains(&format!("/pods/p{:03}", next + 1)),
+        "{}",
+        asked.uri
+    );
+    asked.say(200, &other);
+    let asked = bench.next().await;
+    asked.say(200, &all[next + 2]);
+    let mut known = names(13, next);
+    known.extend(names(next + 2, next + 3));
+    // tenants M8
+    bench.until_known(&known).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_namespace_waits_for_all_the_pods_of_another() {
+    let mut bench = Bench::start();
+    bench.settled.start_with([]);
+    let of = |name: &str, namespace: &str| with(pod(name), "/metadata/namespace", json!(namespace));
+    let many = (0..400).map(|n| of(&format!("p{n:03}"), "many"));
+    let few = ["q", "r"].map(|name| of(name, "few"));
+    let all: Vec<Value> = many.chain(few).collect();
+    bench.next().await.list(&all);
+    let names = |from: usize| (from..366).map(|n| format!("p{n:03}"));
+    bench.until_known(&names(0).collect::<Vec<_>>()).await;
+    let events = bench.next().await.watch();
+    for (gone, next) in [(0, &["q"][..]), (1, &["q", "r"])] {
+        let event = json!({"type": "DELETED", "object": all[gone]});
+        events.send(event).unwrap();
+        let next = next.iter().map(|&name| name.to_owned());
+        // tenants M8
+        bench
+            .until_known(&names(gone + 1).chain(next).collect::<Vec<_>>())
+            .await;
+    }
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_anew_holds_no_pod_twice() {
+    let mut bench = Bench::start();
+    let new = with(pod("b"), "/metadata/resourceVersion", json!("6"));
+    bench.next().await.list(&[pod("a"), pod("b")]);
+    bench.until_known(&["a", "b"].map(str::to_owned)).await;
+    let before = Option::clone(&bench.objects.get()).unwrap();
+    let events = bench.next().await.watch();
+    let expired = json!({"type": "ERROR", "object": failure(410, "Expired")});
+    events.send(expired).unwrap();
+    bench.next().await.list(&[pod("a"), new, pod("c")]);
+    bench.until_known(&["a", "b", "c"].map(str::to_owned)).await;
+    let after = Option::clone(&bench.objects.get()).unwrap();
+    let is_same = |uid: &str| {
+        Arc::ptr_eq(
+            &before.pods[&PodUid::from(uid)],
+            &after.pods[&PodUid::from(uid)],
+        )
+    };
+    assert_eq!((is_same("a"), is_same("b")), (true, false));
+    bench.end().await;
+}

@@ -6,8 +6,10 @@
 //! Upstream: `pkg/volume/{configmap,secret,downwardapi,projected}`,
 //! `pkg/volume/util/atomic_writer.go` (`validatePath`).
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 
 use crate::amounts::Amounts;
 use crate::api::Pod;
@@ -32,6 +34,10 @@ const MODE_BITS: u32 = 0o777;
 /// Longest path of a file, and longest part of one, in bytes.
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
+
+/// Most bytes of all files of a pod that are made from values. An object has at most 1 MiB, but a pod can
+/// refer to hundreds, and to each of them many times.
+const POD_BYTES_MAX: usize = 16 << 20;
 
 /// The storage medium of a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +131,12 @@ impl Payload {
         &self.0
     }
 
+    /// The bytes of all files.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.values().map(|file| file.data.len()).sum()
+    }
+
     /// Adds a file; one of the same path is replaced.
     pub fn insert(&mut self, path: &str, file: PayloadFile) -> Result<(), PayloadError> {
         self.0.insert(clean_path(path)?, file);
@@ -187,9 +199,42 @@ pub type Payloads = BTreeMap<String, Result<Payload, PayloadError>>;
 #[must_use]
 pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
     let volumes = spec::spec(context.pod).volumes.iter().flatten();
+    let making = Making {
+        context,
+        left: Cell::new(POD_BYTES_MAX),
+    };
     volumes
-        .filter_map(|volume| Some((volume.name.clone(), payload(volume, context)?)))
+        .filter_map(|volume| Some((volume.name.clone(), payload(volume, &making)?)))
         .collect()
+}
+
+/// The making of a pod's files.
+struct Making<'a> {
+    context: &'a PayloadContext<'a>,
+    /// The bytes that further files may have.
+    left: Cell<usize>,
+}
+
+impl Making<'_> {
+    /// Counts the bytes of a file, before it is made.
+    fn charge(&self, bytes: usize) -> Result<(), PayloadError> {
+        let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
+            let mebibytes = POD_BYTES_MAX >> 20;
+            PayloadError::new(format!(
+                "the files of the pod's configMap, secret, downwardAPI and projected volumes take more than {mebibytes} MiB"
+            ))
+        })?;
+        self.left.set(left);
+        Ok(())
+    }
+}
+
+impl<'a> Deref for Making<'a> {
+    type Target = PayloadContext<'a>;
+
+    fn deref(&self) -> &PayloadContext<'a> {
+        self.context
+    }
 }
 
 /// Whether the files of a running pod's volumes may have to be written anew.
@@ -223,14 +268,14 @@ pub fn fs_user(pod: &Pod) -> Option<i64> {
 }
 
 /// The files of a volume; none of one that isn't written from values.
-fn payload(volume: &Volume, context: &PayloadContext<'_>) -> Option<Result<Payload, PayloadError>> {
+fn payload(volume: &Volume, making: &Making<'_>) -> Option<Result<Payload, PayloadError>> {
     if let Some(source) = &volume.config_map {
         let look = Look {
             items: source.items.as_deref().unwrap_or_default(),
             optional: source.optional == Some(true),
             defaults: Defaults::of(source.default_mode, source.default_user),
         };
-        return Some(of_config_map(&source.name, look, context));
+        return Some(of_config_map(&source.name, look, making));
     }
     if let Some(source) = &volume.secret {
         let look = Look {
@@ -239,15 +284,15 @@ fn payload(volume: &Volume, context: &PayloadContext<'_>) -> Option<Result<Paylo
             defaults: Defaults::of(source.default_mode, source.default_user),
         };
         let name = source.secret_name.as_deref().unwrap_or_default();
-        return Some(of_secret(name, look, context));
+        return Some(of_secret(name, look, making));
     }
     if let Some(source) = &volume.downward_api {
         let items = source.items.as_deref().unwrap_or_default();
         let defaults = Defaults::of(source.default_mode, source.default_user);
-        return Some(of_downward(items, defaults, context));
+        return Some(of_downward(items, defaults, making));
     }
     let projected = volume.projected.as_ref()?;
-    Some(of_projected(projected, context))
+    Some(of_projected(projected, making))
 }
 
 /// The defaults of files.
@@ -284,13 +329,9 @@ struct Look<'a> {
     defaults: Defaults,
 }
 
-fn of_config_map(
-    name: &str,
-    look: Look<'_>,
-    context: &PayloadContext<'_>,
-) -> Result<Payload, PayloadError> {
+fn of_config_map(name: &str, look: Look<'_>, making: &Making<'_>) -> Result<Payload, PayloadError> {
     let absent = ConfigMap::default();
-    let found = or_absent(context.objects.config_map(name), look.optional, &absent)?;
+    let found = or_absent(making.objects.config_map(name), look.optional, &absent)?;
     let mut data: BTreeMap<&str, &[u8]> = BTreeMap::new();
     let texts = found.data.iter().flatten();
     let binaries = found.binary_data.iter().flatten();
@@ -302,21 +343,22 @@ fn of_config_map(
         data.extend(binaries.map(|(key, bytes)| (key.as_str(), bytes.0.as_slice())));
         data.extend(texts.map(|(key, text)| (key.as_str(), text.as_bytes())));
     }
-    of_data(&data, look, "configmap references non-existent config key")
+    of_data(
+        &data,
+        look,
+        "configmap references non-existent config key",
+        making,
+    )
 }
 
-fn of_secret(
-    name: &str,
-    look: Look<'_>,
-    context: &PayloadContext<'_>,
-) -> Result<Payload, PayloadError> {
+fn of_secret(name: &str, look: Look<'_>, making: &Making<'_>) -> Result<Payload, PayloadError> {
     let absent = Secret::default();
-    let found = or_absent(context.objects.secret(name), look.optional, &absent)?;
+    let found = or_absent(making.objects.secret(name), look.optional, &absent)?;
     let data = found.data.iter().flatten();
     let data = data
         .map(|(key, bytes)| (key.as_str(), bytes.0.as_slice()))
         .collect();
-    of_data(&data, look, "references non-existent secret key")
+    of_data(&data, look, "references non-existent secret key", making)
 }
 
 /// The object; an empty one where it is optional and known not to exist.
@@ -335,6 +377,7 @@ fn of_data(
     data: &BTreeMap<&str, &[u8]>,
     look: Look<'_>,
     no_such_key: &str,
+    making: &Making<'_>,
 ) -> Result<Payload, PayloadError> {
     let mut payload = Payload::default();
     let Look {
@@ -344,12 +387,14 @@ fn of_data(
     } = look;
     if items.is_empty() {
         for (key, bytes) in data {
+            making.charge(bytes.len())?;
             payload.insert(key, defaults.file(bytes.to_vec(), None, None))?;
         }
     }
     for item in items {
         match data.get(item.key.as_str()) {
             Some(bytes) => {
+                making.charge(bytes.len())?;
                 let file = defaults.file(bytes.to_vec(), item.mode, item.user);
                 payload.insert(&item.path, file)?;
             }
@@ -363,21 +408,22 @@ fn of_data(
 fn of_downward(
     items: &[DownwardAPIVolumeFile],
     defaults: Defaults,
-    context: &PayloadContext<'_>,
+    making: &Making<'_>,
 ) -> Result<Payload, PayloadError> {
     let mut payload = Payload::default();
     let mut problems = Vec::new();
     for item in items {
         let value = if let Some(field) = &item.field_ref {
-            downward::file_value(context.pod, &field.field_path)
+            downward::file_value(making.pod, &field.field_path)
         } else if let Some(selector) = &item.resource_field_ref {
-            downward::resource_value(context.pod, selector, None, context.allocatable)
+            downward::resource_value(making.pod, selector, None, making.allocatable)
         } else {
             Ok(String::new())
         };
         let inserted = value
             .map_err(|error| PayloadError::new(error.to_string()))
             .and_then(|value| {
+                making.charge(value.len())?;
                 let file = defaults.file(value.into_bytes(), item.mode, item.user);
                 payload.insert(&item.path, file)
             });
@@ -390,13 +436,13 @@ fn of_downward(
 /// them are reported together.
 fn of_projected(
     projected: &ProjectedVolumeSource,
-    context: &PayloadContext<'_>,
+    making: &Making<'_>,
 ) -> Result<Payload, PayloadError> {
     let defaults = Defaults::of(projected.default_mode, projected.default_user);
     let mut payload = Payload::default();
     let mut problems = Vec::new();
     for source in projected.sources.iter().flatten() {
-        match of_source(source, defaults, context) {
+        match of_source(source, defaults, making) {
             Ok(files) => payload.0.extend(files.0),
             Err(error) => problems.extend(error.0),
         }
@@ -415,7 +461,7 @@ fn unless_problems(payload: Payload, problems: Vec<String>) -> Result<Payload, P
 fn of_source(
     source: &VolumeProjection,
     defaults: Defaults,
-    context: &PayloadContext<'_>,
+    making: &Making<'_>,
 ) -> Result<Payload, PayloadError> {
     if let Some(config_map) = &source.config_map {
         let look = Look {
@@ -423,7 +469,7 @@ fn of_source(
             optional: config_map.optional == Some(true),
             defaults,
         };
-        return of_config_map(&config_map.name, look, context);
+        return of_config_map(&config_map.name, look, making);
     }
     if let Some(secret) = &source.secret {
         let look = Look {
@@ -431,16 +477,16 @@ fn of_source(
             optional: secret.optional == Some(true),
             defaults,
         };
-        return of_secret(&secret.name, look, context);
+        return of_secret(&secret.name, look, making);
     }
     if let Some(downward) = &source.downward_api {
         let items = downward.items.as_deref().unwrap_or_default();
-        return of_downward(items, defaults, context);
+        return of_downward(items, defaults, making);
     }
     if let Some(token) = &source.service_account_token {
-        let pod = context.pod;
+        let pod = making.pod;
         let key = token_key(pod, token.audience.as_deref(), token.expiration_seconds);
-        let found = context.objects.token(&key)?;
+        let found = making.objects.token(&key)?;
         let user = fs_user(pod);
         let mut file = defaults.file(found.secret.clone().into_bytes(), None, token.user.or(user));
         // Where volumes have a group, it may read the token all the same.

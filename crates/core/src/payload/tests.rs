@@ -259,6 +259,67 @@ fn paths_stay_in_their_volume() {
     assert!(clean_path(&"x".repeat(255)).is_ok());
 }
 
+/// A pod may refer to an object as often as it likes.
+#[test]
+fn the_files_of_a_pod_have_a_bound() {
+    let mut pod = pod(&json!({"name": "v"}), &json!({}));
+    let note = "x".repeat(200_000);
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert("note".to_owned(), note);
+    let mut objects = objects(&pod);
+    let secret: Secret =
+        serde_json::from_value(json!({"data": {"k": "QUFB".repeat(300_000)}})).unwrap();
+    let map: ConfigMap =
+        serde_json::from_value(json!({"data": {"k": "x".repeat(900_000)}})).unwrap();
+    objects
+        .secrets
+        .insert("large".to_owned(), Ok(Arc::new(secret)));
+    objects
+        .config_maps
+        .insert("large".to_owned(), Ok(Arc::new(map)));
+    let items: Vec<Value> = (0..20)
+        .map(|n| json!({"key": "k", "path": format!("f{n}")}))
+        .collect();
+    let notes = (0..100).map(|n| {
+        let field = json!({"fieldPath": "metadata.annotations['note']"});
+        json!({"path": format!("f{n}"), "fieldRef": field})
+    });
+    let notes: Vec<Value> = notes.collect();
+    let source = json!({"secret": {"name": "large"}});
+    for volume in [
+        json!({"secret": {"secretName": "large", "items": items}}),
+        json!({"configMap": {"name": "large", "items": items}}),
+        json!({"downwardAPI": {"items": notes}}),
+        json!({"projected": {"sources": vec![source; 20]}}),
+    ] {
+        let with = |volumes: Value| -> Payloads {
+            let mut pod = pod.clone();
+            pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volumes).unwrap();
+            payloads(&PayloadContext {
+                pod: &pod,
+                objects: &objects,
+                allocatable: Amounts::default(),
+            })
+        };
+        let mut volume = volume.clone();
+        volume["name"] = json!("v");
+        let error = with(json!([volume]))["v"].clone().unwrap_err();
+        // tenants M9
+        assert!(error.to_string().contains("more than 16 MiB"), "{error}");
+    }
+    // So has each volume alone, and all together.
+    let volumes: Vec<Value> = (0..20)
+        .map(|n| json!({"name": format!("v{n}"), "secret": {"secretName": "large"}}))
+        .collect();
+    pod.spec.as_mut().unwrap().volumes = serde_json::from_value(json!(volumes)).unwrap();
+    let all = payloads(&PayloadContext {
+        pod: &pod,
+        objects: &objects,
+        allocatable: Amounts::default(),
+    });
+    assert_eq!(all.values().filter(|payload| payload.is_ok()).count(), 18);
+}
+
 #[test]
 fn nothing_secret_is_in_a_debug_text() {
     let volume = json!({"secret": {"secretName": "keys"}});

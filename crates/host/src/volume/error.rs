@@ -50,6 +50,18 @@ pub enum VolumeError {
     /// The claim of a volume has no storage.
     #[error(transparent)]
     Claim(#[from] ObjectError),
+    /// Files that are kept in memory would take too much.
+    #[error(
+        "the files of Secrets, tokens and pod fields of {whose} would take {bytes} bytes of this node's memory, more than {max}"
+    )]
+    MemoryFull {
+        /// Whose files.
+        whose: String,
+        /// The bytes that they would take.
+        bytes: usize,
+        /// The bytes that they may take.
+        max: usize,
+    },
     /// The content of a volume is unavailable.
     #[error(transparent)]
     Payload(#[from] PayloadError),
@@ -121,6 +133,7 @@ impl VolumeError {
             | Self::HostPathType { .. }
             | Self::Claim(_)
             | Self::Payload(_)
+            | Self::MemoryFull { .. }
             | Self::Busy { .. }
             | Self::NotInCgroup { .. }
             | Self::NotLimited { .. }

@@ -29,6 +29,7 @@ mod error;
 mod files;
 mod host_path;
 mod host_root;
+mod in_memory;
 mod mountinfo;
 mod remove;
 mod subpath;
@@ -37,6 +38,7 @@ mod trial;
 mod values;
 
 use cgroup::Cgroups;
+use in_memory::InMemory;
 use mirrorlet_core::small::SmallSort;
 use tmpfs::Limits;
 
@@ -56,6 +58,7 @@ pub struct VolumeManager {
     host: HostFiles,
     /// Held while a pod claims a volume, so that two pods can't both get one that is for one pod.
     claiming: Arc<Mutex<()>>,
+    in_memory: InMemory,
 }
 
 impl VolumeManager {
@@ -65,6 +68,7 @@ impl VolumeManager {
             root: root.into(),
             host: HostFiles::default(),
             claiming: Arc::default(),
+            in_memory: InMemory::default(),
         }
     }
 
@@ -85,6 +89,7 @@ impl VolumeManager {
     ) -> Result<VolumeMap> {
         let paths = self.paths(&PodUid::of(pod))?;
         make_dir(paths.pod_dir())?;
+        self.in_memory.charge(pod, payloads)?;
         let limits = limits(pod, node_memory_bytes);
         let mut map = VolumeMap::default();
         for volume in spec::spec(pod).volumes.iter().flatten() {
@@ -132,6 +137,7 @@ impl VolumeManager {
         node_memory_bytes: u64,
     ) -> Result<Vec<String>> {
         let paths = self.paths(&PodUid::of(pod))?;
+        self.in_memory.charge(pod, payloads)?;
         let limits = limits(pod, node_memory_bytes);
         let mut written = Vec::new();
         let mut failed = Ok(());
@@ -240,13 +246,17 @@ impl VolumeManager {
     /// messages and restart counts stay. What is not there is success; while anything else is
     /// mounted below the pod's directory, nothing is removed and the call fails.
     pub fn release(&self, uid: &PodUid) -> Result<()> {
-        remove::release(&self.paths(uid)?)
+        remove::release(&self.paths(uid)?)?;
+        self.in_memory.forget(uid);
+        Ok(())
     }
 
     /// Unmounts what we mounted for a pod and removes its directory. One that is gone already is
     /// success; while anything else is mounted below it, it stays and the call fails.
     pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {
-        remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())
+        remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())?;
+        self.in_memory.forget(uid);
+        Ok(())
     }
 
     /// Limits the cgroup of a pod, before anything runs in it: its path, component by component.
