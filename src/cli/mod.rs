@@ -21,7 +21,7 @@ use crate::config::args::{
 use crate::config::file::{self, LocatedFile};
 use crate::config::kinds::default_node_name;
 use crate::config::resolve::resolve_root;
-use crate::config::{Ambient, Resolved, resolve};
+use crate::config::{Ambient, ConfigFaults, Resolved, resolve};
 use mirrorlet_core::certificate::approval::Approver;
 use mirrorlet_core::small::SmallCollect;
 
@@ -143,10 +143,21 @@ pub fn main() -> ExitCode {
             if let Some(error) = failure.error() {
                 let mut stderr = anstream::stderr().lock();
                 // Standard error gone as well: the exit code must do.
-                let _ = writeln!(stderr, "mirrorlet: {error:#}");
+                let _ = stderr.write_all(error_text(error).as_bytes());
             }
             ExitCode::from(failure.exit_code())
         }
+    }
+}
+
+/// An error as it is printed. Several faults of the configuration are several errors.
+fn error_text(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<ConfigFaults>() {
+        Some(ConfigFaults(faults)) => {
+            let line = |fault: &String| format!("mirrorlet: {fault}\n");
+            faults.iter().map(line).collect()
+        }
+        None => format!("mirrorlet: {error:#}\n"),
     }
 }
 

@@ -52,8 +52,8 @@ pub struct LocatedFile {
     pub path: String,
     /// Its settings, each with its line, from 1.
     pub settings: BTreeMap<Key, (u64, Setting)>,
-    /// Keys that mean nothing and values of another form, one line each.
-    pub faults: Vec<String>,
+    /// Unknown keys and values of another form, each with its line.
+    pub faults: Vec<(u64, String)>,
 }
 
 impl LocatedFile {
@@ -82,7 +82,7 @@ impl LocatedFile {
             let Some(row) = ROWS.iter().find(|row| row.name == key) else {
                 let similar = super::similar("", &key, ROWS.iter().map(|row| row.name));
                 file.faults
-                    .push(format!("{place}: unknown setting{similar}"));
+                    .push((line, format!("{place}: unknown setting{similar}")));
                 continue;
             };
             match value.texts(row) {
@@ -91,7 +91,7 @@ impl LocatedFile {
                 Ok(Some(texts)) => {
                     file.settings.insert(row.key, (line, Setting(texts)));
                 }
-                Err(words) => file.faults.push(format!("{place}: {words}")),
+                Err(words) => file.faults.push((line, format!("{place}: {words}"))),
             }
         }
         Ok(file)
@@ -108,6 +108,9 @@ pub fn read(path: &Path) -> Result<LocatedFile, ConfigFileError> {
     LocatedFile::parse(&shown, &text)
 }
 
+/// The parser's words about a file that is a list or a single value.
+const NO_MAP: &str = "expected mapping start";
+
 fn invalid(path: &str, error: &serde_saphyr::Error) -> ConfigFileError {
     let error = error.without_snippet();
     let words = error.to_string();
@@ -116,7 +119,11 @@ fn invalid(path: &str, error: &serde_saphyr::Error) -> ConfigFileError {
     ConfigFileError::Invalid {
         path: path.to_owned(),
         line: error.location().map(|l| l.line()).filter(|line| *line > 0),
-        message: words.trim_end_matches([',', ' ']).to_owned(),
+        message: match words.trim_end_matches([',', ' ']) {
+            NO_MAP => "expected a map of settings: write one KEY: VALUE a line, for example logLevel: debug"
+                .to_owned(),
+            words => words.to_owned(),
+        },
     }
 }
 
@@ -134,24 +141,37 @@ enum Raw {
 
 impl Raw {
     /// The text form of a row's values; nothing where the key stands alone.
-    fn texts(self, row: &SettingRow) -> Result<Option<Vec<String>>, &'static str> {
-        const TEXT: &str = "expected a single value";
+    fn texts(self, row: &SettingRow) -> Result<Option<Vec<String>>, String> {
+        let (name, value) = (row.name, row.value);
         let one = |raw| match raw {
-            Self::One(text) => Ok(text),
-            Self::Nothing | Self::Many(_) | Self::Map(_) => Err(TEXT),
+            Self::One(text) => Some(text),
+            Self::Nothing | Self::Many(_) | Self::Map(_) => None,
         };
-        let pair = |(key, value): (String, Self)| one(value).map(|text| format!("{key}={text}"));
+        let is_map = row.value.contains('=');
         let texts = match (row.arity, self) {
             (_, Self::Nothing) => return Ok(None),
-            (Arity::One, value) => vec![one(value)?],
+            (Arity::One, raw) => {
+                let text = one(raw).map(|text| vec![text]);
+                text.ok_or_else(|| format!("expected a single value: write {name}: {value}"))?
+            }
             (Arity::Many(_), Self::Many(values)) => {
-                values.into_iter().map(one).collect::<Result<_, _>>()?
+                let texts = values.into_iter().map(one).collect::<Option<_>>();
+                let words = || format!("expected a single value in each entry: write - {value}");
+                texts.ok_or_else(words)?
             }
             // As the kubelet's configuration has its labels and reservations.
-            (Arity::Many(_), Self::Map(pairs)) if row.value.contains('=') => {
+            (Arity::Many(_), Self::Map(pairs)) if is_map => {
+                let pair = |(key, raw): (String, Self)| match one(raw) {
+                    Some(text) => Ok(format!("{key}={text}")),
+                    None => Err(format!(
+                        "expected a single value of {key}: write {key}: VALUE"
+                    )),
+                };
                 pairs.into_iter().map(pair).collect::<Result<_, _>>()?
             }
-            (Arity::Many(_), Self::One(_) | Self::Map(_)) => return Err("expected a list"),
+            (Arity::Many(_), Self::One(_) | Self::Map(_)) => {
+                return Err(format!("expected a list: write {name}: [{value}]"));
+            }
         };
         Ok(Some(texts))
     }

@@ -294,6 +294,24 @@ pub fn address() -> Kind<SocketAddr> {
     Kind::one("IP:PORT", schema, parse, SocketAddr::to_string)
 }
 
+/// `IP:PORT` of a loopback address.
+pub fn loopback_address() -> Kind<SocketAddr> {
+    let mut kind = address().map(
+        |address| {
+            if address.ip().is_loopback() {
+                return Ok(address);
+            }
+            Err(format!(
+                "{address} is not a loopback address: use 127.0.0.1:{}, or {NONE}",
+                address.port()
+            ))
+        },
+        |address| *address,
+    );
+    kind.schema["$comment"] = json!("a loopback address");
+    kind
+}
+
 /// An http or https URL with a host. A password in it is refused: it would show in every message.
 pub fn url() -> Kind<String> {
     text("URL", r"^https?://[^\s/?#@]+([/?#]\S*)?$", |text| {
@@ -413,6 +431,40 @@ pub fn word(value: &'static str) -> Kind<String> {
             Ok(text.to_owned())
         }
     })
+}
+
+/// The levels of the log, in lower case.
+const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// A log level, or directives separated by commas: `debug`, `warn,mirrorlet=debug`.
+pub fn log_filter() -> Kind<String> {
+    let pattern = format!(
+        r"^([^,=\s]+=)?({levels})(,([^,=\s]+=)?({levels}))*$",
+        levels = LOG_LEVELS.join("|")
+    );
+    let schema = json!({"type": "string", "pattern": pattern});
+    let parse = |text: &str, _: &Path| check_log_filter(text).map(|()| text.to_owned());
+    Kind::one("FILTER", schema, parse, String::clone)
+}
+
+/// Checks each directive of a log filter. A word without `=` has to be a level: `tracing` takes any
+/// other word for a target, and then logs nothing else.
+pub fn check_log_filter(text: &str) -> Result<(), Fault> {
+    for directive in text.split(',') {
+        let (target, level) = directive.rsplit_once('=').unwrap_or(("any", directive));
+        let is_target = |c: char| c != '=' && !c.is_whitespace() && !c.is_control();
+        if target.is_empty() || !target.chars().all(is_target) {
+            return Err(format!("{directive:?} is not TARGET=LEVEL"));
+        }
+        if !LOG_LEVELS.contains(&level) {
+            let similar = super::similar("", level, LOG_LEVELS.into_iter());
+            return Err(format!(
+                "{level:?} is not a log level: use {}, or TARGET=LEVEL{similar}",
+                LOG_LEVELS.join(", ")
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// `<hostname>-docker`, made a DNS-1123 name whatever the hostname is.

@@ -105,10 +105,11 @@ pub fn resolve(
     ambient: &Ambient,
 ) -> Result<Resolved, ConfigFaults> {
     let mut rungs = SettingSources::new(flags, file, ambient);
-    rungs
-        .faults
-        .extend(file.iter().flat_map(|file| file.faults.clone()));
-    rungs.faults.extend(unknown_variables(ambient));
+    let of_file = file.iter().flat_map(|file| file.faults.clone());
+    let of_file = of_file.map(|(line, words)| (Some(line), words));
+    rungs.faults.extend(of_file);
+    let unknown = unknown_variables(ambient).map(|words| (None, words));
+    rungs.faults.extend(unknown);
     let config = Config::by(&mut rungs);
     rungs.check_pairs();
     match config {
@@ -116,7 +117,7 @@ pub fn resolve(
             config,
             provenance: rungs.provenance,
         }),
-        _ => Err(ConfigFaults(rungs.faults)),
+        _ => Err(rungs.into_faults()),
     }
 }
 
@@ -129,7 +130,7 @@ pub fn resolve_root(
 ) -> Result<PathBuf, ConfigFaults> {
     let mut rungs = SettingSources::new(flags, file, ambient);
     let root = rungs.value(Key::Root, &kinds::path("DIR"));
-    root.ok_or(ConfigFaults(rungs.faults))
+    root.ok_or_else(|| rungs.into_faults())
 }
 
 /// A fault for each variable that begins as ours do and is none of them.
@@ -172,7 +173,8 @@ pub struct SettingSources<'a> {
     flags: &'a BTreeMap<Key, Setting>,
     file: Option<&'a LocatedFile>,
     provenance: BTreeMap<Key, Origin>,
-    faults: Vec<String>,
+    /// Each with its line, if it is one of the file.
+    faults: Vec<(Option<u64>, String)>,
 }
 
 impl<'a> SettingSources<'a> {
@@ -227,6 +229,13 @@ impl<'a> SettingSources<'a> {
         })
     }
 
+    /// Everything wrong: by line in the file, then the rest in the order of the settings.
+    fn into_faults(mut self) -> ConfigFaults {
+        self.faults
+            .sort_by_key(|(line, _)| line.unwrap_or(u64::MAX));
+        ConfigFaults(self.faults.into_iter().map(|(_, words)| words).collect())
+    }
+
     fn fault(&mut self, key: Key, origin: &Origin, words: &str) {
         let place = match origin {
             Origin::Flag => format!("--{}", key.row().flag),
@@ -234,7 +243,10 @@ impl<'a> SettingSources<'a> {
             Origin::File(place) => format!("{place}: {}", key.name()),
             Origin::Default => format!("the default of {}", key.name()),
         };
-        self.faults.push(format!("{place}: {words}"));
+        let line = self.file.and_then(|file| file.settings.get(&key));
+        let line = line.filter(|_| matches!(origin, Origin::File(_)));
+        let line = line.map(|(line, _)| *line);
+        self.faults.push((line, format!("{place}: {words}")));
     }
 
     /// The value of one setting, by the rung that counts; none when that is faulty.

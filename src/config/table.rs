@@ -204,16 +204,16 @@ settings! {
     SeccompDefault seccomp_default: bool = boolean(), Text("true"),
         "Run containers that name no seccomp profile with the Engine's default one; false to run them unconfined";
     ContainerLogMaxSize container_log_max_size: Option<u64> = node::bytes(log_limits::SIZE_MIN).or(NONE), Text("10Mi"),
-        "Size at which a container's log file is rotated; none for what the Engine does by default";
+        "Size at which a container's log file is rotated, at least 32Ki; none for what the Engine does by default";
     ContainerLogMaxFiles container_log_max_files: u32 = number("N", log_limits::FILES_MIN..=log_limits::FILES_MAX), Text("5"),
-        "Maximum number of log files to keep per container, including the current one";
+        "Maximum number of log files to keep per container, including the current one, from 2 to 1000";
     PodLogsDir pod_logs_dir: Option<PathBuf> = path("DIR").or(NONE), Text(NONE),
         "Directory for links to container logs in the kubelet's layout, for log collectors: usually /var/log/pods; none for no links";
     HostRoot host_root: Option<PathBuf> = path("DIR").optional(), Absent(Some("the agent's own, if the Engine sees the same files")),
         "Where the host's root file system is mounted, for an agent in a container; used to check hostPath volumes. / if the agent runs on the host";
     MetricsAddress metrics_address: Option<SocketAddr> = kinds::address().or(NONE), Text("127.0.0.1:10351"),
         "Address and port to serve /metrics, /healthz and /readyz on; none to not serve them";
-    ApiAddress api_address: Option<SocketAddr> = kinds::address().or(NONE), Text("127.0.0.1:10352"),
+    ApiAddress api_address: Option<SocketAddr> = kinds::loopback_address().or(NONE), Text("127.0.0.1:10352"),
         "Loopback address and port to serve the embedded API on, for kubectl without a cluster (only without --kubeconfig); port 0 for any free one, none to not serve it";
     NodeApiAddress node_api_address: IpAddr = kinds::ip(), Text("0.0.0.0"),
         "IP address to serve the node API on (kubectl logs, exec, top; only with an API server); :: for IPv4 and IPv6";
@@ -278,7 +278,7 @@ settings! {
         "How often to list all containers, in addition to following Engine events";
     LogFormat log_format: LogFormat = one_of("FORMAT", LogFormat::WORDS), Text("auto"),
         "Log format: text, json, or auto (text on a terminal, JSON elsewhere)";
-    LogLevel log_level: String = kinds::word("FILTER"), Text("info"),
+    LogLevel log_level: String = kinds::log_filter(), Text("info"),
         "Log level: error, warn, info, debug, or target=level directives";
 }
 
@@ -311,6 +311,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use mirrorlet_core::api::quantity;
+
+    #[test]
+    fn help_has_the_limits_of_container_logs() {
+        let size = quantity::binary_text(log_limits::SIZE_MIN);
+        let help = Key::ContainerLogMaxSize.row().help;
+        assert!(help.contains(&format!("at least {size};")), "{help}");
+        let (from, to) = (log_limits::FILES_MIN, log_limits::FILES_MAX);
+        let help = Key::ContainerLogMaxFiles.row().help;
+        assert!(help.ends_with(&format!("from {from} to {to}")), "{help}");
+    }
 
     #[test]
     fn names_are_regular_and_unique() {

@@ -32,7 +32,7 @@ pub struct ApproveArgs {
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = log_format)]
     pub log_format: LogFormat,
     /// Log level: error, warn, info, debug, or target=level directives.
-    #[arg(long, value_name = "FILTER", default_value = "info")]
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = log_level)]
     pub log_level: String,
 }
 
@@ -68,6 +68,10 @@ fn address(text: &str) -> Result<OptionalAddress, String> {
 
 fn log_format(text: &str) -> Result<LogFormat, String> {
     parsed(&kinds::one_of("FORMAT", LogFormat::WORDS), text)
+}
+
+fn log_level(text: &str) -> Result<String, String> {
+    parsed(&kinds::log_filter(), text)
 }
 
 /// A value as the setting of that kind has it.

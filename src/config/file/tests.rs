@@ -197,8 +197,39 @@ fn labels_and_reservations_may_be_maps() {
     assert_eq!(resolved.config.shown(Key::NodeLabels), ["a=b", "c=1"]);
     let reserved = resolved.config.shown(Key::SystemReserved);
     assert_eq!(reserved, ["cpu=500m", "memory=1Gi"]);
-    let file = LocatedFile::parse("c", "nodeIps: {a: b}\n").unwrap();
-    assert_eq!(file.faults, ["c:1: nodeIps: expected a list"]);
+    let faults = |text: &str| -> Vec<String> {
+        let file = LocatedFile::parse("c", text).unwrap();
+        file.faults.into_iter().map(|(_, words)| words).collect()
+    };
+    for (text, words) in [
+        (
+            "nodeIps: {a: b}\n",
+            "nodeIps: expected a list: write nodeIps: [IP]",
+        ),
+        (
+            "nodeIps: [[a]]\n",
+            "nodeIps: expected a single value in each entry: write - IP",
+        ),
+        (
+            "nodeLabels: {a: b, c}\n",
+            "nodeLabels: expected a single value of c: write c: VALUE",
+        ),
+        (
+            "maxPods: [1]\n",
+            "maxPods: expected a single value: write maxPods: N",
+        ),
+    ] {
+        assert_eq!(faults(text), [format!("c:1: {words}")]);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_map_is_told_what_one_is() {
+    for text in ["- root: /r\n", "root\n", "[]\n"] {
+        let words = LocatedFile::parse("c", text).unwrap_err().to_string();
+        let expected = "c:1: expected a map of settings: write one KEY: VALUE a line, for example logLevel: debug";
+        assert_eq!(words, expected, "{text}");
+    }
 }
 
 #[test]

@@ -57,6 +57,41 @@ fn values_that_mean_nothing_are_refused() {
 }
 
 #[test]
+fn a_log_filter_has_levels_and_directives() {
+    for good in ["off", "trace", "mirrorlet=debug", "warn,hyper::proto=info"] {
+        assert_eq!(read(&log_filter(), good).as_deref(), Ok(good));
+    }
+    for (bad, words) in [
+        ("warning", "did you mean warn?"),
+        ("debgu", "did you mean debug?"),
+        (
+            "loud",
+            "use off, error, warn, info, debug, trace, or TARGET=LEVEL",
+        ),
+        ("info,hyper", "\"hyper\" is not a log level"),
+        ("hyper=inf", "\"inf\" is not a log level"),
+        ("=info", "\"=info\" is not TARGET=LEVEL"),
+        ("a=b=info", "\"a=b=info\" is not TARGET=LEVEL"),
+        ("a b=info", "\"a b=info\" is not TARGET=LEVEL"),
+        ("info,", "\"\" is not a log level"),
+        ("", "\"\" is not a log level"),
+    ] {
+        let fault = read(&log_filter(), bad).unwrap_err();
+        assert!(fault.contains(words), "{bad}: {fault}");
+    }
+}
+
+#[test]
+fn the_embedded_api_listens_on_loopback() {
+    for good in ["127.0.0.1:0", "127.1.2.3:80", "[::1]:19355"] {
+        assert!(read(&loopback_address(), good).is_ok(), "{good}");
+    }
+    let fault = read(&loopback_address(), "0.0.0.0:80").unwrap_err();
+    let words = "0.0.0.0:80 is not a loopback address: use 127.0.0.1:80, or none";
+    assert_eq!(fault, words);
+}
+
+#[test]
 fn lists_take_commas_and_name_every_fault() {
     let kind = ip().list(',');
     let ips = read(&kind, "10.0.0.1, ::1").unwrap();

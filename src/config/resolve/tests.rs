@@ -351,7 +351,7 @@ fn every_fault_is_reported_at_once_with_its_place() {
         .insert("MIRRORLET_NODE_IPS".to_owned(), String::new());
     let file = LocatedFile::parse(
         "/etc/m.yaml",
-        "# one\nurlPeriod: soon\nmanifestUrlHeaders:\n- hunter2\nsetle: 1ms\nmaxPods: [1]\nnodeLabels: x\n",
+        "# one\nurlPeriod: soon\nmanifestUrlHeaders:\n- hunter2\nsetle: 1ms\nmaxPods: [1]\nnodeLabels: x\napiAddress: 0.0.0.0:80\nlogLevel: warning\n",
     )
     .unwrap();
     let faults = resolve(&flags, Some(&file), &ambient).unwrap_err();
