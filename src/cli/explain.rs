@@ -1,25 +1,39 @@
-//! `mirrorlet explain`: what happened to one pod, oldest first, and why.
+//! `mirrorlet explain`: what happened to one pod, oldest first, and why; of a workload its problems
+//! and the state of its pods.
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::events::next_of_pod;
 use super::logs::escape;
-use super::{Failure, Outcome, client, pager, print, print_document, print_one};
+use super::{Failure, Outcome, client, pager, print, print_document, print_one, status};
 use crate::config::args::{DocumentOutput, ExplainArgs};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ExplainReport, StoryReport};
+use mirrorlet_core::workload::WorkloadKind;
 use render::Story;
+use workload::Workloads;
 
 pub(super) mod render;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 /// Reason of the entries that list the Engine calls of a sync.
 const ENGINE_CALLS: &str = "EngineCalls";
 
-/// Prints the story of a pod, and with `--follow` its new entries.
+/// Prints the story of a pod, and with `--follow` its new entries; or the state of a workload.
 pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
+    // The story of a workload's only pod can be followed.
+    if WorkloadKind::named(&args.pod).is_some() && !args.follow {
+        let report = status::fetch(root, true).await?;
+        if let Some(found) = Workloads::named(&report, &args.pod, Timestamp::now()) {
+            return match args.output {
+                DocumentOutput::Text => pager::page(&found.render(), !args.no_pager),
+                output => print_document(output, &found, |_| String::new()),
+            };
+        }
+    }
     let mut report = fetch(&args.pod, root).await?;
     let from = report.next;
     report.story = selected(report.story, args, Timestamp::now());

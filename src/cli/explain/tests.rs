@@ -2,7 +2,8 @@ use clap::Parser as _;
 
 use super::*;
 use crate::config::args::{Cli, Cmd};
-use mirrorlet_core::api::report::{MirrorReport, PodReport};
+use mirrorlet_core::api::report::{MirrorReport, PodReport, StatusReport};
+use serde_json::json;
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()
@@ -167,4 +168,85 @@ fn json_and_yaml_read_back() {
         report
     );
     assert!(client::parse::<ExplainReport>(b"{}").is_err());
+}
+
+/// A report with a Deployment whose document is rejected, a Job, a CronJob, and pods of the three.
+fn status_report() -> StatusReport {
+    let of = |name: &str, owner: &str, status: &str, message: &str| PodReport {
+        name: format!("{name}-box-docker"),
+        manifest_name: name.to_owned(),
+        workload: Some(owner.to_owned()),
+        cron_job: (owner == "Job/every-1").then(|| "every".to_owned()),
+        status: status.to_owned(),
+        message: message.to_owned(),
+        mirror: None,
+        ..pod()
+    };
+    let problem = |workload: &str| {
+        json!({
+            "severity": "error", "code": "unknown-field", "file": "/m/dd.yaml",
+            "position": {"line": 7, "column": 3, "offset": 9, "length": 7}, "field": "spec.replica", "workload": workload,
+            "message": "unknown field", "help": "did you mean replicas?",
+        })
+    };
+    let job = |name: &str, condition: &str| {
+        json!({
+            "namespace": "default", "name": name, "source": "/m/jobs.yaml", "active": 0,
+            "succeeded": 0, "failed": 1, "condition": condition,
+            "reason": "BackoffLimitExceeded", "message": "it failed too often",
+        })
+    };
+    serde_json::from_value(json!({
+        "agent": {
+            "version": "1", "pid": 1, "startedAt": at(0).to_string(), "nodeName": "box",
+            "root": "/r", "owner": "o",
+        },
+        "engine": {"endpoint": "", "reachable": true},
+        "sources": [{
+            "kind": "file", "location": "/m", "synced": true, "pods": 2, "problems": [
+                problem("Deployment default/dd"), problem("Deployment shop/never"),
+            ],
+        }],
+        "problems": [],
+        "pods": [
+            of("dd-0", "Deployment/dd", "Running", ""),
+            of("dd-1", "Deployment/dd", "CrashLoopBackOff", "exited with code 1"),
+            of("mig", "Job/mig", "Error", ""),
+            of("every-1-a", "Job/every-1", "Completed", ""),
+        ],
+        "workloads": [{
+            "namespace": "default", "owner": "Deployment/dd", "source": "/m/dd.yaml",
+            "wanted": 2, "pods": 2, "ready": 1, "updated": 2, "available": 1,
+            "progress": "NewReplicaSetAvailable", "message": "pod dd-1 is not Ready",
+            "conditions": [],
+        }],
+        "jobs": [job("mig", "Failed"), job("every-1", "Complete")],
+        "cronJobs": [{
+            "namespace": "default", "name": "every", "source": "/m/jobs.yaml",
+            "schedule": "*/5 * * * *", "timeZone": "UTC", "suspended": false, "active": 0,
+            "nextSchedule": at(300_000).to_string(),
+        }],
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_workload_has_its_problems_and_a_line_for_each_pod() {
+    let report = status_report();
+    let text = |name: &str| {
+        let found = Workloads::named(&report, name, at(9_000))?;
+        Some(anstream::adapter::strip_str(&found.render()).to_string())
+    };
+    let all = ["deploy/dd", "job/mig", "cronjob/every", "deployment/never"];
+    let all = all.map(|name| text(name).unwrap());
+    insta::assert_snapshot!("workloads", all.join("----\n"));
+    assert_eq!(text("deployment/default/dd"), text("deploy/dd"));
+    for other in ["deployment/shop/dd", "deployment/x", "dd-0", "default/dd-0"] {
+        assert_eq!(text(other), None, "{other}");
+    }
+    let found = Workloads::named(&report, "deploy/dd", at(9_000));
+    let document = serde_json::to_value(found.unwrap()).unwrap();
+    let workload = &document["workloads"][0];
+    assert_eq!(workload["problems"][0]["position"]["line"], 7);
+    assert_eq!(workload["pods"][1]["status"], "CrashLoopBackOff");
 }

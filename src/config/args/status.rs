@@ -47,7 +47,8 @@ pub struct StatusArgs {
 pub enum StatusOutput {
     /// A table of pods, and problems.
     Table,
-    /// The table with IPs, ports, UIDs, sources, images and messages.
+    /// The table with IPs, ports, UIDs, workloads, sources, images and messages, all sources, and
+    /// the disk use that image garbage collection goes by.
     Wide,
     /// The name of each pod as namespace/name, as other commands take it.
     Name,
@@ -74,6 +75,8 @@ pub enum StatusOrder {
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// The pod, by name, namespace/name, UID, or UID of its mirror pod. It may have been removed.
+    /// Or a workload, as deployment/NAME or deployment/NAMESPACE/NAME, for its problems and the
+    /// state of its pods.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
