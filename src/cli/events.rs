@@ -40,7 +40,7 @@ pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
         return print_document(args.output, &known, |_| String::new());
     }
     if known.is_empty() && !args.watch {
-        return print("No events since the agent started.\n");
+        return print(filter.none());
     }
     if args.output == DocumentOutput::Text {
         print(&table.rows(&known))?;
@@ -95,6 +95,23 @@ impl Filter<'_> {
         };
         all.retain(|event| self.takes(event) && is_new(event));
         newest(all, self.args.tail)
+    }
+
+    /// The words for no Events.
+    fn none(&self) -> &'static str {
+        let EventsArgs {
+            namespace,
+            types,
+            since,
+            tail,
+            ..
+        } = self.args;
+        let takes_all = namespace.is_none() && types.is_empty() && since.is_none();
+        if takes_all && tail.is_none() && self.pod.is_none() {
+            "No events since the agent started.\n"
+        } else {
+            "No events match.\n"
+        }
     }
 
     fn takes(&self, event: &EventReport) -> bool {

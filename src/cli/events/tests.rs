@@ -63,6 +63,27 @@ fn events_are_selected() {
 }
 
 #[test]
+fn no_events_means_none_at_all_or_none_that_match() {
+    let none = |pod: Option<&str>, flags: &[&str]| {
+        let cli = Cli::try_parse_from(["mirrorlet", "events"].iter().chain(flags));
+        let Cmd::Events(args) = cli.unwrap().command else {
+            panic!("{flags:?}")
+        };
+        let pod = pod.map(|name| ("default".to_owned(), name.to_owned()));
+        Filter { args: &args, pod }.none()
+    };
+    assert_eq!(none(None, &[]), "No events since the agent started.\n");
+    for flags in [
+        &["-n", "nope"][..],
+        &["--since", "2m"],
+        &["--types=Warning"],
+    ] {
+        assert_eq!(none(None, flags), "No events match.\n", "{flags:?}");
+    }
+    assert_eq!(none(Some("web-box"), &[]), "No events match.\n");
+}
+
+#[test]
 fn rows_align_over_prints_and_drive_no_terminal() {
     let mut table = Table::default();
     let first = table.rows(&all()[..3]);
