@@ -56,8 +56,8 @@ use mirrorlet_core::stats::top::top;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Journal;
 use mirrorlet_runtime::{
-    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, Session, StreamOptions,
-    TarInput, TarStream,
+    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, RuntimeError, Session,
+    StreamOptions, TarInput, TarStream,
 };
 
 pub(super) use cluster::ClusterView;
@@ -258,10 +258,14 @@ impl AgentView for View {
         let pod = self.pod(uid)?;
         let name = choose_container(&pod, container)?;
         let id = self.log_instance(&pod, uid, &name, instance)?;
-        self.runtime
-            .get_container_logs(&id, options)
-            .await
-            .map_err(ViewError::from)
+        let log = self.runtime.get_container_logs(&id, options).await;
+        log.map_err(|error| match error {
+            RuntimeError::NotFound(_) => {
+                let status = self.board.get(uid).and_then(|view| view.status);
+                access::removed(&pod, status.as_deref(), &name)
+            }
+            error => error.into(),
+        })
     }
 
     async fn exec(

@@ -9,7 +9,7 @@ use super::{Failure, Outcome, client, status};
 use crate::config::args::LogsArgs;
 use crate::server::frame::{Frame, FrameReader};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::PodReport;
+use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::select::find_pods;
 
 mod lines;
@@ -28,7 +28,7 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
         return many::logs(args, root).await;
     }
     let report = status::fetch(root, false).await?;
-    let found = find_pods(&report.pods, pod)?;
+    let found = pods_named(&report, pod)?;
     let [pod] = found[..] else {
         return many::logs(args, root).await;
     };
@@ -36,6 +36,28 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     let path = query.path(pod.uid.as_str(), args.container.as_deref());
     let prefix = args.prefix.then(|| prefix(pod, &chosen_name(args, pod)));
     log(root, &path, prefix.map(Lines::with_prefix)).await
+}
+
+/// The pods that a text means. A workload without pods is named as one.
+fn pods_named<'a>(report: &'a StatusReport, text: &str) -> anyhow::Result<Vec<&'a PodReport>> {
+    let error = match find_pods(&report.pods, text) {
+        Ok(pods) => return Ok(pods),
+        Err(error) => error,
+    };
+    if let Some(job) = report.jobs.iter().find(|job| job.is_named(text)) {
+        let why = if job.ended_at.is_some() {
+            "they were removed after it ended, see its ttlSecondsAfterFinished"
+        } else {
+            "none was started yet"
+        };
+        let (namespace, name, condition) = (&job.namespace, &job.name, &job.condition);
+        anyhow::bail!("job {namespace}/{name} ({condition}) has no pods: {why}");
+    }
+    if let Some(cron) = report.cron_jobs.iter().find(|cron| cron.is_named(text)) {
+        let (namespace, name) = (&cron.namespace, &cron.name);
+        anyhow::bail!("cronjob {namespace}/{name} has no pods: none of its Jobs has any");
+    }
+    Err(error.into())
 }
 
 /// The prefix of a container's lines.
@@ -217,6 +239,51 @@ mod tests {
             let args = parsed(flags);
             let path = Query::of(&args, now).path("u", args.container.as_deref());
             assert_eq!(path, expected);
+        }
+    }
+
+    #[test]
+    fn a_job_without_pods_is_told_why() {
+        let job = |name: &str, ended: Option<&str>| {
+            serde_json::json!({
+                "namespace": "default", "name": name, "source": "", "active": 0, "succeeded": 1,
+                "failed": 0, "condition": "Complete", "endedAt": ended,
+            })
+        };
+        let now = "2026-01-02T03:04:05Z";
+        let report = serde_json::json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": now, "nodeName": "box", "root": "/r",
+                "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [], "pods": [],
+            "jobs": [job("ttl", Some(now)), job("new", None)],
+            "cronJobs": [{
+                "namespace": "default", "name": "every", "source": "", "schedule": "* * * * *",
+                "timeZone": "UTC", "suspended": false, "active": 0,
+            }],
+        });
+        let report: StatusReport = serde_json::from_value(report).unwrap();
+        for (text, words) in [
+            (
+                "job/ttl",
+                "job default/ttl (Complete) has no pods: they were removed after it ended, see its ttlSecondsAfterFinished",
+            ),
+            (
+                "job/new",
+                "job default/new (Complete) has no pods: none was started yet",
+            ),
+            (
+                "cronjob/default/every",
+                "cronjob default/every has no pods: none of its Jobs has any",
+            ),
+            (
+                "job/x",
+                "pod \"job/x\" not found; mirrorlet status lists all pods",
+            ),
+        ] {
+            assert_eq!(pods_named(&report, text).unwrap_err().to_string(), words);
         }
     }
 

@@ -2,9 +2,10 @@
 
 use super::View;
 use crate::server::view::ViewError;
-use mirrorlet_core::api::{ContainerId, Pod, PodUid, core};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, core};
 use mirrorlet_core::logs::{Instance, NoLog, choose_log_instance};
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
+use mirrorlet_core::pressure::EVICTED;
 use mirrorlet_core::select::choose_container;
 
 impl View {
@@ -72,6 +73,26 @@ impl View {
     }
 }
 
+/// The error for a log whose container the Engine doesn't have any more.
+pub(super) fn removed(pod: &Pod, status: Option<&core::PodStatus>, container: &str) -> ViewError {
+    let name = FullName::of(pod);
+    let (namespace, name) = (&name.namespace, &name.name);
+    let evicted = status.and_then(|status| status.reason.as_deref()) == Some(EVICTED);
+    let message = if evicted {
+        format!(
+            "pod {namespace}/{name} was evicted: its container {container:?} and the log were removed"
+        )
+    } else {
+        format!(
+            "container {container:?} of pod {namespace}/{name} was removed, and its log with it"
+        )
+    };
+    ViewError::NotFound {
+        message,
+        help: Some(format!("see mirrorlet explain {namespace}/{name}")),
+    }
+}
+
 /// The newest instance, if it runs.
 fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, ViewError> {
     match newest {
@@ -114,4 +135,33 @@ pub(super) fn running_pod(status: &PodStatus) -> Option<Pod> {
         }),
         status: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_whose_container_was_removed_is_told_why() {
+        let pod = serde_json::json!({"metadata": {"name": "logger", "namespace": "default"}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let evicted = core::PodStatus {
+            reason: Some("Evicted".to_owned()),
+            ..core::PodStatus::default()
+        };
+        for (status, words) in [
+            (
+                Some(&evicted),
+                "pod default/logger was evicted: its container \"app\" and the log were removed",
+            ),
+            (
+                None,
+                "container \"app\" of pod default/logger was removed, and its log with it",
+            ),
+        ] {
+            let error = removed(&pod, status, "app");
+            assert_eq!(error.to_string(), words);
+            assert_eq!(error.help(), Some("see mirrorlet explain default/logger"));
+        }
+    }
 }

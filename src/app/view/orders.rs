@@ -16,6 +16,7 @@ use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
+use mirrorlet_core::workload::WorkloadKind;
 
 impl View {
     /// See [`AgentView::order`](crate::server::view::AgentView::order).
@@ -26,7 +27,8 @@ impl View {
         if let Some(job) = self.job(&order.pod)? {
             return self.restart_job(job, order).await;
         }
-        let name = self.static_pod(&order.pod)?;
+        let name = self.static_pod(&order.pod);
+        let name = name.map_err(|error| run_instead(&order.pod).unwrap_or(error))?;
         let (pod, view) = self.current(&name)?;
         let containers = concerned(&pod, order)?;
         if order.pull || order.verb == Verb::Pull {
@@ -155,6 +157,18 @@ fn concerned(pod: &Pod, order: &Order) -> Result<Vec<String>, ViewError> {
     Ok(names)
 }
 
+/// The error for an order for a `CronJob`, which has no pods of its own.
+fn run_instead(text: &str) -> Option<ViewError> {
+    let (word, name) = text.split_once('/')?;
+    let is_cron_job = WorkloadKind::of_word(word) == Some(WorkloadKind::CronJob);
+    is_cron_job.then(|| ViewError::Invalid {
+        message: format!("CronJob {name} can only be run"),
+        help: Some(format!(
+            "use mirrorlet run-job {name}; spec.suspend of its document stops new runs"
+        )),
+    })
+}
+
 /// The name, or namespace and name, that a text is.
 fn job_name(text: &str) -> JobName {
     let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT_NAMESPACE, text));
@@ -210,5 +224,20 @@ fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewErr
         Err(error @ (OrderError::Disk(_) | OrderError::Busy)) => {
             Err(ViewError::Failed(error.to_string()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cron_job_is_run_and_not_restarted() {
+        let error = run_instead("cronjob/every").unwrap();
+        assert_eq!(error.to_string(), "CronJob every can only be run");
+        let help = "use mirrorlet run-job every; spec.suspend of its document stops new runs";
+        assert_eq!(error.help(), Some(help));
+        assert_eq!(run_instead("deployment/web"), None);
+        assert_eq!(run_instead("web"), None);
     }
 }

@@ -71,6 +71,9 @@ pub(super) fn whom(
     let (Some((namespace, owner)), Err(ViewError::NotFound { .. })) = (named, &found) else {
         return found.map(RolloutTarget::Pod);
     };
+    if let Some(error) = without_rollouts(text) {
+        return Err(error);
+    }
     let is_it = |key: &WorkloadKey| {
         key.owner() == owner && namespace.is_none_or(|namespace| namespace == key.namespace)
     };
@@ -94,6 +97,28 @@ pub(super) fn whom(
             )),
         }),
     }
+}
+
+/// The error for a rollout of a Job or `CronJob`.
+fn without_rollouts(text: &str) -> Option<ViewError> {
+    let (word, name) = text.split_once('/')?;
+    let (message, help) = match WorkloadKind::of_word(word)? {
+        WorkloadKind::Job => (
+            "a Job has no rollouts",
+            format!("have it run again: mirrorlet restart job/{name}"),
+        ),
+        WorkloadKind::CronJob => (
+            "a CronJob has no rollouts",
+            format!("start a run: mirrorlet run-job {name}"),
+        ),
+        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
+            return None;
+        }
+    };
+    Some(ViewError::Invalid {
+        message: message.to_owned(),
+        help: Some(help),
+    })
 }
 
 /// The sources' states with the manifests of a request in the manifest directory.
@@ -256,5 +281,32 @@ pub(super) fn view_error(error: CommandError) -> ViewError {
     ViewError::Conflict {
         message,
         help: help.map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_have_no_rollouts() {
+        for (text, words, help) in [
+            (
+                "job/idx",
+                "a Job has no rollouts",
+                "have it run again: mirrorlet restart job/idx",
+            ),
+            (
+                "cj/shop/every",
+                "a CronJob has no rollouts",
+                "start a run: mirrorlet run-job shop/every",
+            ),
+        ] {
+            let error = whom(text, &[], &Merged::default()).unwrap_err();
+            assert_eq!(error.to_string(), words);
+            assert_eq!(error.help(), Some(help));
+        }
+        let error = whom("deployment/web", &[], &Merged::default()).unwrap_err();
+        assert!(matches!(error, ViewError::NotFound { .. }), "{error}");
     }
 }

@@ -9,13 +9,12 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 
-use super::{Lines, Query, log, prefix};
+use super::{Lines, Query, log, pods_named, prefix};
 use crate::cli::status::{self, watch_reports};
 use crate::cli::{Failure, Outcome, is_broken_pipe};
 use crate::config::args::LogsArgs;
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
-use mirrorlet_core::select::find_pods;
 
 /// Colours of prefixes on a terminal, one for each pod.
 const COLOURS: [AnsiColor; 6] = [
@@ -203,7 +202,7 @@ fn pods<'a>(args: &LogsArgs, report: &'a StatusReport) -> Result<Vec<&'a PodRepo
     }
     let mut pods: Vec<&PodReport> = Vec::new();
     for name in &args.pods {
-        for pod in find_pods(&report.pods, name)? {
+        for pod in pods_named(report, name)? {
             if !pods.contains(&pod) {
                 pods.push(pod);
             }
