@@ -1,4 +1,5 @@
-//! Completion in shells: of flags and values by clap, of pods and containers by the running agent.
+//! Completion in shells: of flags and values by clap, of pods, containers, workloads, namespaces and
+//! volumes by the running agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -10,12 +11,13 @@ use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use super::{block_on, root_of, status};
+use super::{Failure, block_on, root_of, status, volumes};
 use crate::config::args::{Cli, SettingArgs};
-use crate::config::table::{Key, Setting};
+use crate::config::table::{Key, ROWS, Setting};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::select::find_pod;
 use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::workload::WorkloadKind;
 
 /// Set by the script in the shell when it asks for candidates.
 const VARIABLE: &str = "_MIRRORLET_COMPLETE";
@@ -70,11 +72,39 @@ fn with_candidates(command: Command) -> Command {
         "pod" | "pods" => completed(arg, pods),
         "container" => completed(arg, containers),
         "cron_jobs" => completed(arg, cron_jobs),
-        _ => arg,
+        "namespace" => completed(arg, namespaces),
+        "names" => completed(arg, volume_names),
+        id => match setting_values(id) {
+            Some(values) => arg.add(ArgValueCompleter::new(move |begun: &OsStr| {
+                beginning(values.iter().cloned(), begun)
+            })),
+            None => arg,
+        },
     });
     names.into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, with_candidates)
     })
+}
+
+/// The values of a setting that has a few.
+fn setting_values(name: &str) -> Option<Vec<String>> {
+    let row = ROWS.iter().find(|row| row.name == name)?;
+    if row.schema["type"] == "boolean" {
+        return Some(vec!["true".to_owned(), "false".to_owned()]);
+    }
+    let values = row.schema["enum"].as_array()?.iter();
+    Some(
+        values
+            .filter_map(|value| value.as_str().map(str::to_owned))
+            .collect(),
+    )
+}
+
+/// The candidates among these that begin so.
+fn beginning(all: impl Iterator<Item = String>, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy();
+    let names = all.filter(|name| name.starts_with(&*begun));
+    names.map(CompletionCandidate::new).collect()
 }
 
 fn completed(arg: Arg, candidates: fn(&OsStr) -> Vec<CompletionCandidate>) -> Arg {
@@ -86,42 +116,72 @@ fn pods(begun: &OsStr) -> Vec<CompletionCandidate> {
         return Vec::new();
     };
     let words = words();
-    let pods = known_pods(&words);
-    let mut names = pod_names(&pods, begun);
-    if takes_workloads(&words) {
-        names.extend(workload_names(&pods, begun));
-    }
+    let names = names(&words, known_pods(&words), begun);
     let candidate =
         |(name, status): (String, String)| CompletionCandidate::new(name).help(Some(status.into()));
     names.into_iter().map(candidate).collect()
 }
 
-/// Whether the command of a line takes a workload for its pods.
-fn takes_workloads(words: &[OsString]) -> bool {
-    const COMMANDS: [&str; 11] = [
+/// The names of pods and workloads that the command of a line takes and that begin so.
+fn names(words: &[OsString], mut pods: Vec<PodReport>, begun: &str) -> BTreeMap<String, String> {
+    /// These refuse the pods of a Job; `restart` takes the Job.
+    const NOT_OF_JOBS: [&str; 5] = ["pull", "restart", "rollout", "start", "stop"];
+    let is_of_job = |owner: &str| owner.starts_with("Job/");
+    let command = command_of(words);
+    let mut workloads = workload_names(&pods, begun);
+    if NOT_OF_JOBS.contains(&command) {
+        pods.retain(|pod| !pod.workload.as_deref().is_some_and(is_of_job));
+        if command != "restart" {
+            workloads = workload_names(&pods, begun);
+        }
+    }
+    let mut names = pod_names(&pods, begun);
+    if takes_workloads(command) {
+        names.append(&mut workloads);
+    }
+    names
+}
+
+/// The command of a line; empty where it has none yet.
+fn command_of(words: &[OsString]) -> &str {
+    let command = words.get(1).and_then(|word| word.to_str());
+    command.unwrap_or_default()
+}
+
+/// Whether a command takes a workload for its pods.
+fn takes_workloads(command: &str) -> bool {
+    const COMMANDS: [&str; 13] = [
         "attach",
         "exec",
+        "explain",
         "logs",
         "port-forward",
         "pull",
         "restart",
+        "rollout",
         "start",
         "status",
         "stop",
         "top",
         "wait",
     ];
-    let command = words.get(1).and_then(|word| word.to_str());
-    command.is_some_and(|command| COMMANDS.contains(&command))
+    COMMANDS.contains(&command)
 }
 
-/// The workloads that begin so, as `deployment/web`, each with the number of its pods.
+/// The workloads that begin so, as `deployment/web`, or with the short word that is typed, as
+/// `deploy/web`; each with the number of its pods.
 fn workload_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let typed = begun.split_once('/').map(|(word, _)| word);
+    let typed = typed.and_then(|word| Some((WorkloadKind::of_word(word)?.as_str(), word)));
     let owners = pods.iter().filter(|pod| !pod.is_ending());
     for owner in owners.filter_map(|pod| pod.workload.as_ref()) {
         if let Some((kind, name)) = owner.split_once('/') {
-            let name = format!("{}/{name}", kind.to_ascii_lowercase());
+            let word = match typed {
+                Some((of, word)) if of == kind => word.to_owned(),
+                Some(_) | None => kind.to_ascii_lowercase(),
+            };
+            let name = format!("{word}/{name}");
             *counts.entry(name).or_default() += 1;
         }
     }
@@ -163,14 +223,28 @@ fn known_pods(words: &[OsString]) -> Vec<PodReport> {
 
 fn cron_jobs(begun: &OsStr) -> Vec<CompletionCandidate> {
     let cron_jobs = known(&words()).map_or_else(Vec::new, |report| report.cron_jobs);
-    let names = cron_jobs.into_iter().map(|cron| cron.name);
-    let begun = begun.to_string_lossy();
-    let names = names.filter(|name| name.starts_with(&*begun));
-    names.map(CompletionCandidate::new).collect()
+    beginning(cron_jobs.into_iter().map(|cron| cron.name), begun)
+}
+
+fn namespaces(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let pods = known_pods(&words()).into_iter();
+    let names: BTreeSet<String> = pods.map(|pod| pod.namespace).collect_set();
+    beginning(names.into_iter(), begun)
+}
+
+fn volume_names(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let report = asked(&words(), async |root| volumes::fetch(&root).await);
+    let volumes = report.map_or_else(Vec::new, |report| report.volumes);
+    beginning(volumes.into_iter().map(|volume| volume.name), begun)
 }
 
 /// The names that the agent has for the line; none where it doesn't answer.
 fn known(words: &[OsString]) -> Option<StatusReport> {
+    asked(words, async |root| status::fetch(&root, false).await)
+}
+
+/// The answer of the agent that the line means; none where it doesn't answer.
+fn asked<T>(words: &[OsString], ask: impl AsyncFnOnce(PathBuf) -> Result<T, Failure>) -> Option<T> {
     let setting = |text: &OsStr| Setting(vec![text.to_string_lossy().into_owned()]);
     let args = SettingArgs {
         config: flag(words, "--config").map(PathBuf::from),
@@ -179,15 +253,15 @@ fn known(words: &[OsString]) -> Option<StatusReport> {
             .into_iter()
             .collect(),
     };
-    let mut report = None;
+    let mut answer = None;
     let asking = async {
-        let asked = tokio::time::timeout(DEADLINE, status::fetch(&root_of(&args)?, false)).await;
-        report = Some(asked??);
+        let asked = tokio::time::timeout(DEADLINE, ask(root_of(&args)?)).await;
+        answer = Some(asked??);
         Ok(())
     };
     // Nobody reads an error in the middle of a line.
     let _ = block_on(asking);
-    report
+    answer
 }
 
 /// The value of a flag.
@@ -311,16 +385,46 @@ mod tests {
         let expected = [("daemonset/agent", "1 pod"), ("deployment/web", "2 pods")];
         assert_eq!(names, expected);
         assert!(workload_names(&pods, "web").is_empty());
-        for (line, expected) in [
-            ("mirrorlet logs dep", true),
-            ("mirrorlet status d", true),
-            ("mirrorlet exec d", true),
-            ("mirrorlet explain d", false),
-            ("mirrorlet", false),
+        // The word that is typed stays.
+        let names = workload_names(&pods, "deploy/w");
+        assert_eq!(names.into_keys().collect::<Vec<_>>(), ["deploy/web"]);
+        let names = workload_names(&pods, "ds/");
+        assert_eq!(names.into_keys().collect::<Vec<_>>(), ["ds/agent"]);
+    }
+
+    #[test]
+    fn commands_are_offered_what_they_take() {
+        let of = |name: &str, owner: &str| PodReport {
+            workload: Some(owner.to_owned()),
+            ..pod("default", name, "Running", &["main"])
+        };
+        let pods = [of("web-0", "Deployment/web"), of("idx-0", "Job/idx")];
+        for (line, begun, expected) in [
+            ("mirrorlet logs", "", "deployment/web idx-0 job/idx web-0"),
+            ("mirrorlet explain", "d", "deployment/web"),
+            ("mirrorlet rollout undo", "", "deployment/web web-0"),
+            ("mirrorlet stop", "", "deployment/web web-0"),
+            ("mirrorlet restart", "", "deployment/web job/idx web-0"),
+            ("mirrorlet restart", "job/", "job/idx"),
+            ("mirrorlet restart", "deploy", "deployment/web"),
+            ("mirrorlet cp", "", "idx-0 web-0"),
+            ("mirrorlet", "d", ""),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            assert_eq!(takes_workloads(&words), expected, "{line}");
+            let names = names(&words, pods.to_vec(), begun).into_keys();
+            assert_eq!(names.collect::<Vec<_>>().join(" "), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn settings_with_a_few_values_have_candidates() {
+        let values = |name: &str| setting_values(name).map(|values| values.join(" "));
+        assert_eq!(values("imageGc").as_deref(), Some("pulled all off"));
+        assert_eq!(values("podNames").as_deref(), Some("true false"));
+        assert_eq!(values("root"), None);
+        let all = ["pulled", "all", "off"].into_iter().map(str::to_owned);
+        let found = beginning(all, OsStr::new("p"));
+        assert_eq!(found, [CompletionCandidate::new("pulled")]);
     }
 
     #[test]
@@ -350,8 +454,16 @@ mod tests {
     fn every_pod_and_container_has_candidates() {
         fn check(command: &Command, found: &mut usize) {
             for arg in command.get_arguments() {
-                let is_known =
-                    ["pod", "pods", "container", "cron_jobs"].contains(&arg.get_id().as_str());
+                let of_agent = [
+                    "pod",
+                    "pods",
+                    "container",
+                    "cron_jobs",
+                    "namespace",
+                    "names",
+                ];
+                let id = arg.get_id().as_str();
+                let is_known = of_agent.contains(&id) || setting_values(id).is_some();
                 assert_eq!(
                     arg.get::<ArgValueCompleter>().is_some(),
                     is_known,

@@ -26,7 +26,7 @@ pub async fn volumes(args: &VolumesArgs, root: &Path) -> Outcome {
     }
 }
 
-async fn fetch(root: &Path) -> Result<VolumesReport, Failure> {
+pub(super) async fn fetch(root: &Path) -> Result<VolumesReport, Failure> {
     let body = client::get(root, "/v1/volumes").await?.whole().await?;
     Ok(client::parse(&body)?)
 }
