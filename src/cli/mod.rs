@@ -181,10 +181,12 @@ fn explained(error: clap::Error) -> clap::Error {
     }
 }
 
+/// Whether a write failed because its reader has gone. serde has an error of its own around that of
+/// the write.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    let of_io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let of_json = || error.downcast_ref::<serde_json::Error>()?.io_error_kind();
+    of_io.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
 }
 
 fn dispatch(command: Cmd) -> Outcome {

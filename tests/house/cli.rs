@@ -70,6 +70,43 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
+fn every_fault_of_the_configuration_is_an_error_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.yaml");
+    let lines = "logLevel: warning\nsetle: 1ms\napiAddress: 0.0.0.0:80\n";
+    std::fs::write(&file, lines).unwrap();
+    let args = ["run", "--root", text(dir.path()), "--config", text(&file)];
+    let (code, stderr) = code_and_stderr(&args);
+    assert_eq!(code, 2, "{stderr}");
+    let starts = (1..=3).map(|line| format!("mirrorlet: {}:{line}: ", file.display()));
+    for (line, start) in stderr.lines().zip(starts) {
+        assert!(line.starts_with(&start), "{stderr}");
+    }
+    assert_eq!(stderr.lines().count(), 3, "{stderr}");
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_a_command_silently() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.yaml");
+    std::fs::write(&file, "kind: Pod\n").unwrap();
+    for args in [
+        &["validate", "-o", "json", text(&file)][..],
+        &["validate", text(&file)],
+        &["version", "-o", "json"],
+        &["config", "schema"],
+        &["config", "show", "-o", "json"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
+        let output = command.args(args).stdout(writer).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(stderr, "", "{args:?}");
+    }
+}
+
+#[test]
 fn no_agent_exits_with_3_and_says_how_to_start_one() {
     let dir = tempfile::tempdir().unwrap();
     let root = text(dir.path());
