@@ -233,7 +233,7 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
     }
     let (kind, name) = owner.split_once('/').unwrap_or_default();
     let all_are = format!("{kind} {namespace}/{name}: ");
-    let updated = pods.iter().filter(|pod| pod.is_updated()).count();
+    let updated = updated(&pods);
     let (mut failed, mut done) = (None, None);
     let mut waits = None;
     for pod in &pods {
@@ -274,6 +274,21 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
             pods.len()
         )),
     }
+}
+
+/// The number of pods that run the version which all of them are to run: that of the manifest, or
+/// the one that an undo names.
+fn updated(pods: &[&PodReport]) -> usize {
+    let is_undo = |rollout: &RolloutReport| rollout.target != rollout.newest;
+    let rollouts = || pods.iter().filter_map(|pod| pod.rollout.as_ref());
+    let undone = rollouts().any(is_undo);
+    let without = if undone {
+        0
+    } else {
+        pods.len() - rollouts().count()
+    };
+    let is_there = |rollout: &&RolloutReport| rollout.revision == rollout.target;
+    rollouts().filter(is_there).count() + without
 }
 
 /// The progress of a `StatefulSet`, and its message: its pods have no rollouts while they start and

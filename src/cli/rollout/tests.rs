@@ -188,3 +188,35 @@ fn a_set_is_followed_until_its_pods_are_ready() {
         );
     }
 }
+
+#[test]
+fn an_undo_counts_the_pods_that_went_back() {
+    let pod = |rollout: serde_json::Value| -> PodReport {
+        serde_json::from_value(json!({
+            "name": "web-0-box", "manifestName": "web-0", "namespace": "default", "uid": "u",
+            "source": "/m/web.yaml", "status": "Running", "phase": "Running", "ready": 1,
+            "containersTotal": 1, "restarts": 0, "containers": [], "held": false,
+            "rollout": rollout,
+        }))
+        .unwrap()
+    };
+    let undone = |phase: &str, revision: u64| {
+        pod(json!({
+            "phase": phase, "revision": revision, "target": 5, "targetUid": "u5", "newest": 6,
+        }))
+    };
+    let newest = pod(serde_json::Value::Null);
+    let judged = pod(json!({
+        "phase": "Judging", "revision": 6, "target": 6, "targetUid": "u6", "newest": 6,
+    }));
+    for (pods, expected) in [
+        (vec![&newest, &newest], 2),
+        (vec![&newest, &judged], 2),
+        (vec![&undone("Preparing", 6), &undone("Waiting", 6)], 0),
+        (vec![&undone("Judging", 5), &undone("Waiting", 6)], 1),
+        (vec![&undone("Undone", 5), &undone("Judging", 5)], 2),
+        (vec![&undone("Undone", 5), &newest], 1),
+    ] {
+        assert_eq!(updated(&pods), expected, "{pods:?}");
+    }
+}
