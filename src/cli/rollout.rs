@@ -55,19 +55,20 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let path = format!("/v1/rollouts?pod={pod_name}&command={verb}{to_revision}");
     let answer = client::post(root, &path).await?;
     let CommandAnswer { revision } = client::parse(&answer)?;
+    let is_workload = WorkloadKind::named(&pod.pod).is_some();
     let done = match name {
         CommandName::Undo => format!("switching to revision {revision} until the manifest changes"),
         CommandName::Retry => format!("revision {revision} is tried again"),
+        // Its pods may run different revisions.
+        CommandName::Pause if is_workload => {
+            "its pods keep their revisions until: mirrorlet rollout resume".to_owned()
+        }
         CommandName::Pause => {
             format!("revision {revision} runs on until: mirrorlet rollout resume")
         }
         CommandName::Resume => format!("revision {revision} is to run"),
     };
-    let what = if WorkloadKind::named(&pod.pod).is_some() {
-        ""
-    } else {
-        "pod "
-    };
+    let what = if is_workload { "" } else { "pod " };
     tell(&format!("{what}{}: {done}", one_line(&pod.pod)))
 }
 

@@ -142,8 +142,8 @@ impl Key {
 }
 
 /// Decides for each pod of a workload whether it may be updated now. Pods whose version failed at
-/// one of them have it as failed from then on, and go back to the last good one, as by an undo;
-/// unless `restore` or the pod says that one that runs stays.
+/// one of them have it as failed from then on. Those that run it go back to the last good one, as by an
+/// undo, unless `restore` or the pod says that one that runs stays.
 pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Turn> {
     pause_newcomers(members);
     go_back(members, restore);
@@ -378,13 +378,12 @@ fn failed(members: &[Member]) -> Vec<(Key, Cause)> {
     failed
 }
 
-/// The newest version that was healthy at every pod that has a healthy one.
+/// The version that was healthy at every pod that has a healthy one: of several, the one that ran last
+/// at the first of these pods.
 fn last_good(members: &[Member], failed: &[(Key, Cause)]) -> Option<Key> {
     let good = |member: &Member| -> Vec<Key> {
-        let newest_first = member.history.revisions.iter().rev();
-        let healthy = newest_first.filter(|revision| revision.outcome == Outcome::Healthy);
+        let healthy = member.history.healthy().into_iter().map(Key::of);
         healthy
-            .map(Key::of)
             .filter(|key| !failed.iter().any(|(known, _)| known == key))
             .collect()
     };
@@ -413,12 +412,13 @@ impl Member {
             if !restore && current.as_ref() == Some(&target) {
                 return;
             }
+            let stays = !restore || self.runs_well(failed);
             if !self.history.get(&target).is_some_and(is_failed) {
                 self.history
                     .set_outcome(&target, Outcome::Failed(cause.clone()));
             }
             self.history.beside = None;
-            if current.as_ref() != Some(&good) {
+            if !stays && current.as_ref() != Some(&good) {
                 let is_newest = self.history.newest.as_ref() == Some(&good);
                 self.history.undone_to = (!is_newest).then_some(good);
             }
@@ -430,6 +430,14 @@ impl Member {
             // It is back.
             self.history.undone_to = None;
         }
+    }
+
+    /// Whether a healthy version runs that failed at no pod.
+    fn runs_well(&self, failed: &[(Key, Cause)]) -> bool {
+        self.history.current().is_some_and(|revision| {
+            let key = Key::of(revision);
+            revision.outcome == Outcome::Healthy && failed.iter().all(|(known, _)| *known != key)
+        })
     }
 
     /// The revision to go back to: the workload's last good one, or this pod's.

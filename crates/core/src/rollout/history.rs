@@ -13,7 +13,7 @@ use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
 use crate::clock::since;
 use crate::desired::{Origin, SourcePod};
 use crate::objects::Config;
-use crate::small::SmallCollect;
+use crate::small::{SmallCollect, SmallSort};
 use crate::spec;
 
 /// Most revisions of a pod that are kept.
@@ -60,6 +60,18 @@ pub struct Revision {
     pub origin: Origin,
     /// The result of its judgement.
     pub outcome: Outcome,
+    /// Its place among those that have run and run no more: the one that ran last has the highest. 0
+    /// if it has not run, or an agent that didn't note it has written the file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ran: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(ran: &u64) -> bool {
+    *ran == 0
 }
 
 impl Revision {
@@ -160,10 +172,33 @@ impl History {
 
     /// The healthy revision that ran last, but for `uid`: the target of a restore.
     pub(super) fn last_healthy(&self, uid: &PodUid) -> Option<PodUid> {
-        let mut newest_first = self.revisions.iter().rev();
+        let mut healthy = self.healthy().into_iter().map(Revision::uid);
+        healthy.find(|healthy| healthy != uid)
+    }
+
+    /// The healthy revisions: first the one that runs, then those that ran last. After an undo that
+    /// isn't the order of their numbers.
+    pub(super) fn healthy(&self) -> Vec<&Revision> {
         let healthy = |revision: &&Revision| revision.outcome == Outcome::Healthy;
-        let found = newest_first.find(|revision| healthy(revision) && revision.uid() != *uid);
-        found.map(Revision::uid)
+        let mut found: Vec<&Revision> = self.revisions.iter().rev().filter(healthy).collect();
+        let current = self.current.as_ref().map(|(uid, _)| uid);
+        found.small_sort_by_key(|revision| {
+            let runs = Some(&revision.uid()) == current;
+            std::cmp::Reverse((runs, revision.ran))
+        });
+        found
+    }
+
+    /// Notes that the current revision has run, before another takes its place.
+    fn leave_current(&mut self) {
+        let last = self.revisions.iter().map(|revision| revision.ran).max();
+        let Some((current, _)) = &self.current else {
+            return;
+        };
+        let mut revisions = self.revisions.iter_mut();
+        if let Some(revision) = revisions.find(|revision| revision.uid() == *current) {
+            revision.ran = last.unwrap_or(0) + 1;
+        }
     }
 
     /// The revisions that may still be started: the running one, the newest, the target, and the one
@@ -205,6 +240,7 @@ impl History {
         // A pod of a set that stays until its turn to stop has come is in no document.
         let of_known = known.as_ref().and_then(|known| known.template.clone());
         let template = pod.template.clone().or(of_known);
+        let ran = known.as_ref().map_or(0, |known| known.ran);
         let (number, wanted_at, outcome) = match known {
             Some(known) if !edited => (known.number, known.wanted_at, known.outcome),
             Some(Revision {
@@ -222,6 +258,7 @@ impl History {
             template,
             origin: pod.origin.clone(),
             outcome,
+            ran,
         });
         if edited {
             self.undone_to = None;
@@ -236,14 +273,17 @@ impl History {
     pub fn take_running(&mut self, uid: &PodUid) {
         let known = self.get(uid);
         let failed = known.is_some_and(|known| matches!(known.outcome, Outcome::Failed(_)));
-        if let Some((current, _)) = &mut self.current
-            && !failed
-        {
+        if failed {
+            return;
+        }
+        self.leave_current();
+        if let Some((current, _)) = &mut self.current {
             current.clone_from(uid);
         }
     }
 
     pub(super) fn switch(&mut self, uid: &PodUid, now: Timestamp) {
+        self.leave_current();
         self.current = Some((uid.clone(), now));
         self.beside = None;
     }
@@ -310,6 +350,7 @@ impl History {
     /// The pod's manifest has gone: nothing runs, and nothing is wanted. What was healthy stays
     /// known for a while.
     pub fn end(&mut self, now: Timestamp) {
+        self.leave_current();
         (self.current, self.newest, self.undone_to) = (None, None, None);
         self.beside = None;
         (self.paused, self.stopped, self.cordoned) = (false, false, false);

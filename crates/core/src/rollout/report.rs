@@ -209,7 +209,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
         format!("revision {target}")
     };
     let location = wanted.origin.location.as_str();
-    let problem = match rollout.phase {
+    Some(match rollout.phase {
         RolloutPhase::Preparing | RolloutPhase::Waiting | RolloutPhase::Judging
             if target == newest =>
         {
@@ -263,8 +263,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
             let help = "go on with: mirrorlet rollout resume";
             Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
         }
-    };
-    Some(problem)
+    })
 }
 
 /// The message about a version that has failed and keeps running, and the help for it.

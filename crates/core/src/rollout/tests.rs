@@ -13,6 +13,7 @@ use crate::spec;
 mod beside;
 mod gap;
 mod standing;
+mod undone;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
@@ -1052,6 +1053,8 @@ proptest! {
     ) {
         let mut story = Story::new("0");
         let mut status = None;
+        // The revisions that have run, the last one at the end.
+        let mut ran: Vec<PodUid> = Vec::new();
         for (event, command) in events {
             story.takes(event, &mut status);
             if let Some(command) = command {
@@ -1066,6 +1069,20 @@ proptest! {
             prop_assert!(story.history.get(&current).is_some());
             let pod = decision.pod(&story.wanted);
             prop_assert_eq!(pod.uid(), current.clone());
+            // What failed is replaced by the healthy one that ran last.
+            if let (Some(Change::Restored | Change::FellBack), Some((failed, _))) =
+                (decision.change, &before.current)
+                && *failed != current
+            {
+                let healthy = |uid: &&PodUid| {
+                    before.get(uid).is_some_and(|known| known.outcome == Outcome::Healthy)
+                };
+                let last = ran.iter().rev().find(|uid| *uid != failed && healthy(uid));
+                // rollouts 22a
+                prop_assert_eq!(last, Some(&current));
+            }
+            ran.retain(|uid| *uid != current);
+            ran.push(current.clone());
             // A pause keeps what runs, but for a judgement that is under way.
             if let (true, Some((old, _))) = (before.paused, &before.current)
                 && !matches!(decision.change, Some(Change::Restored | Change::FellBack))

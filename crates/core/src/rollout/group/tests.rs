@@ -43,6 +43,7 @@ fn ordered_from(partition: i32) -> Updates {
 struct Fleet {
     updates: Updates,
     start_first: bool,
+    restore: bool,
     version: String,
     histories: BTreeMap<u32, History>,
     /// Since when each revision runs, by its UID.
@@ -62,6 +63,7 @@ impl Fleet {
         let mut fleet = Self {
             updates,
             start_first,
+            restore: true,
             version: "a".to_owned(),
             histories: (0..pods)
                 .map(|number| (number, History::default()))
@@ -147,7 +149,7 @@ impl Fleet {
             }
         });
         let mut members: Vec<Member> = members.collect();
-        let turns = turns(&mut members, &self.updates, true);
+        let turns = turns(&mut members, &self.updates, self.restore);
         let mut decisions = Vec::new();
         for (member, turn) in members.into_iter().zip(&turns) {
             decisions.push(self.decide(member, turn));
@@ -183,7 +185,7 @@ impl Fleet {
                 beside: view(beside.as_ref()),
                 preparation: &Preparation::Done,
                 turn,
-                restore: true,
+                restore: self.restore,
                 now: at(self.now),
             },
         );
@@ -338,20 +340,77 @@ fn a_version_that_fails_at_one_pod_is_run_by_none() {
     }
 }
 
-#[test]
-fn all_pods_go_back_to_one_version() {
-    let mut fleet = Fleet::new(3, rolling_update(0, 1), false);
+/// Three pods, the first of which is healthy at version `b`, and the others at `a`.
+fn halfway(updates: Updates, start_first: bool) -> Fleet {
+    let mut fleet = Fleet::new(3, updates, start_first);
     fleet.edit("b");
     while fleet.histories[&0].current().unwrap().outcome != Outcome::Healthy
         || fleet.versions() != ["b", "a", "a"]
     {
         fleet.step();
     }
-    // Version b reached one pod before the next edit, which fails.
-    fleet.edit("bad-0");
+    fleet.seen.clear();
+    fleet
+}
+
+#[test]
+fn all_pods_go_back_to_one_version() {
+    // Version b reached one pod before the next edit, which fails at the last one.
+    let mut fleet = halfway(rolling_update(0, 1), false);
+    fleet.edit("bad-2");
     fleet.settle();
+    assert!(fleet.ran(0, "bad-2") && fleet.ran(1, "bad-2"));
     // workloads 13
     assert_eq!(fleet.versions(), ["a"; 3]);
+}
+
+#[test]
+fn pods_that_run_another_healthy_version_are_left_alone() {
+    for (updates, start_first, restore) in [
+        (rolling_update(1, 0), true, true),
+        (rolling_update(1, 0), true, false),
+        (rolling_update(0, 1), false, true),
+    ] {
+        let mut fleet = halfway(updates, start_first);
+        fleet.restore = restore;
+        fleet.edit("bad-0");
+        fleet.settle();
+        assert!(fleet.ran(0, "bad-0"));
+        // workloads 13a
+        assert_eq!(fleet.versions(), ["b", "a", "a"], "{start_first} {restore}");
+        assert!(!fleet.ran(0, "a"), "{start_first} {restore}");
+        let is_restored = |phase: &Phase| matches!(phase, Phase::Restored(_));
+        assert!(fleet.phases.values().all(is_restored), "{:?}", fleet.phases);
+    }
+}
+
+#[test]
+fn an_edit_that_fails_after_an_undo_leads_back_to_what_ran() {
+    for (updates, start_first) in [
+        (rolling_update(1, 0), true),
+        (rolling_update(0, 1), false),
+        (ordered_from(0), false),
+    ] {
+        for restore in [true, start_first] {
+            let mut fleet = Fleet::new(3, updates.clone(), start_first);
+            fleet.edit("b");
+            fleet.settle();
+            fleet.obey(&Command::Undo { to_revision: None }).unwrap();
+            fleet.settle();
+            assert_eq!(fleet.versions(), ["a"; 3]);
+            fleet.seen.clear();
+            fleet.restore = restore;
+            fleet.edit("bad-1");
+            fleet.settle();
+            if restore {
+                // workloads 13a
+                assert_eq!(fleet.versions(), ["a"; 3]);
+            }
+            for number in 0..3 {
+                assert!(!fleet.ran(number, "b"), "{number}: {start_first}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -566,34 +625,51 @@ fn without_a_restore_a_failed_version_stops_where_it_is() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Every edit ends with all pods at one version: the newest one that is good. Limits hold
-    /// meanwhile, also on the way back.
+    /// Every edit ends with all pods at the newest version, if it is good, and else with what ran
+    /// before. Limits hold meanwhile, also on the way back.
     #[test]
-    fn every_edit_ends_with_all_pods_at_one_version(
+    fn every_edit_ends_with_the_newest_version_or_with_what_ran(
         pods in 1..7_u32,
         surge in 0..4_i32,
         unavailable in 0..4_i32,
         is_ordered in any::<bool>(),
-        edits in prop::collection::vec((0..8_u32, 0..12_usize), 1..5),
+        edits in prop::collection::vec((0..8_u32, 0..12_usize, any::<bool>()), 1..5),
+        last in 0..8_u32,
     ) {
         let start_first = surge > 0 && !is_ordered;
         let updates = if is_ordered { ordered_from(0) } else { rolling_update(surge, unavailable) };
         let mut fleet = Fleet::new(pods, updates, start_first);
-        for (index, (bad, steps)) in edits.iter().enumerate() {
-            let is_bad = *bad < pods;
-            let version = if is_bad { format!("bad-{bad}") } else { format!("good-{index}") };
-            fleet.edit(&version);
-            // The next edit comes early, or late.
+        let version = |bad: u32, index: usize| {
+            if bad < pods { format!("bad-{bad}") } else { format!("good-{index}") }
+        };
+        for (index, (bad, steps, is_undone)) in edits.iter().enumerate() {
+            fleet.edit(&version(*bad, index));
+            // The next edit, or an undo, comes early or late.
             for _ in 0..*steps {
                 fleet.step();
             }
+            if *is_undone {
+                // It may be refused.
+                let _ = fleet.obey(&Command::Undo { to_revision: None });
+            }
         }
         fleet.settle();
+        let before: Vec<String> = fleet.versions().into_iter().map(str::to_owned).collect();
+        fleet.seen.clear();
+        fleet.edit(&version(last, edits.len()));
+        fleet.settle();
         let versions = fleet.versions();
-        prop_assert!(versions.iter().all(|one| *one == versions[0]), "{versions:?}");
-        prop_assert!(!versions[0].starts_with("bad-"), "{versions:?}");
-        if !fleet.version.starts_with("bad-") {
-            prop_assert_eq!(versions[0], fleet.version.as_str());
+        for (number, version) in (0..pods).zip(&versions) {
+            let from = version.strip_prefix("bad-").map(|from| from.parse::<u32>().unwrap());
+            prop_assert!(from.is_none_or(|from| number < from), "{versions:?}");
+        }
+        if last >= pods {
+            prop_assert!(versions.iter().all(|one| *one == fleet.version), "{versions:?}");
+        } else if before.iter().all(|one| *one == before[0]) {
+            // workloads 13a
+            prop_assert_eq!(&versions, &before);
+            let known = [&fleet.version, &before[0]];
+            prop_assert!(fleet.seen.iter().all(|(_, seen)| known.contains(&seen)), "{:?}", fleet.seen);
         }
         let limit = if is_ordered { 1 } else { unavailable.max(1) };
         // workloads 12
