@@ -85,7 +85,7 @@ pub fn revisions<'a>(
     }
     let mut revisions: Vec<_> = all
         .into_iter()
-        .map(|(revision, hashes, _)| counted(revision, &hashes, members))
+        .map(|(revision, hashes, _)| counted(document, revision, &hashes, members))
         .collect();
     mark_newest(&mut revisions, document, members);
     revisions
@@ -114,11 +114,12 @@ fn mark_newest(
         ready: 0,
         available: 0,
     };
-    revisions.push(counted(newest, &[hash], members));
+    revisions.push(counted(document, newest, &[hash], members));
 }
 
 /// A version with the counts of the pods that run one of these templates.
 fn counted(
+    document: &SourceWorkload,
     revision: WorkloadRevision,
     hashes: &[&str],
     members: &[Member<'_>],
@@ -130,7 +131,7 @@ fn counted(
     WorkloadRevision {
         pods: count(&|_| true),
         ready: count(&|member| member.pod.is_ready()),
-        available: count(&is_available),
+        available: count(&|member| is_available(document, member)),
         ..revision
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
 use crate::api::PodUid;
 use crate::api::report::{
-    PodReport, RolloutPhase, SetRevisions, WorkloadCondition, WorkloadReport,
+    PodReport, RolloutPhase, RolloutReport, SetRevisions, WorkloadCondition, WorkloadReport,
 };
 use crate::desired::SourceWorkload;
 use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number};
@@ -140,7 +140,7 @@ pub fn report(
         pods: row.count(|_| true),
         ready: row.count(|member| member.pod.is_ready()),
         updated: row.count(|member| row.is_updated(member)),
-        available: row.count(is_available),
+        available: row.count(|member| is_available(document, member)),
         progress: String::new(),
         message: String::new(),
         revisions: None,
@@ -299,24 +299,34 @@ impl Row<'_> {
             !self.is_updated(member) && i64::from(number(&member.pod.manifest_name)) < partition
         };
         let is_due = |member: &Member<'_>| {
-            !is_kept(member) && (!self.is_updated(member) || is_judged(member))
+            !is_kept(member) && (!self.is_updated(member) || self.is_judged_in_place(member))
         };
         if let Some(words) = self.under_way(is_due) {
             return (UPDATING, words);
         }
-        let missing = self.members.iter().find(|member| !is_available(member));
-        if let Some(Member { pod, .. }) = missing {
+        let mut members = self.members.iter();
+        if let Some(missing) = members.find(|member| !is_available(self.document, member)) {
+            let pod = missing.pod;
             let why = match pod.message.as_str() {
                 "" => String::new(),
                 message => format!(": {message}"),
             };
-            return (NOT_READY, format!("pod {} is not Ready{why}", pod.name));
+            return if is_first(missing) {
+                (SCALING, format!("pod {} is being started{why}", pod.name))
+            } else {
+                (NOT_READY, format!("pod {} is not Ready{why}", pod.name))
+            };
         }
         if self.members.iter().any(is_kept) {
             let words = format!("pods below number {partition} keep their version");
             return (PARTITIONED, words);
         }
         (COMPLETE, String::new())
+    }
+
+    /// Whether a version is still judged that took the place of another.
+    fn is_judged_in_place(&self, member: &Member<'_>) -> bool {
+        is_judged(self.document, member) && !is_first(member)
     }
 
     /// The words about the pod that is being updated; else about one that waits for its turn.
@@ -345,16 +355,28 @@ fn is_paused(member: &Member<'_>) -> bool {
     rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Paused)
 }
 
-/// Whether a version is still judged in the place of another.
-fn is_judged(member: &Member<'_>) -> bool {
-    member.pod.rollout.as_ref().is_some_and(|rollout| {
-        rollout.phase == RolloutPhase::Judging && rollout.revision == rollout.target
-    })
+/// Whether the version that runs has no verdict yet, and is the pod's first: it took nobody's place.
+fn is_first(member: &Member<'_>) -> bool {
+    let rollout = member.pod.rollout.as_ref();
+    rollout.is_some_and(|rollout| rollout.revision == 1 && is_target_judged(rollout))
 }
 
-/// Whether a pod serves: it is Ready, and isn't a version that is still judged.
-pub(super) fn is_available(member: &Member<'_>) -> bool {
-    member.pod.is_ready() && !is_judged(member)
+fn is_target_judged(rollout: &RolloutReport) -> bool {
+    rollout.phase == RolloutPhase::Judging && rollout.revision == rollout.target
+}
+
+/// Whether the version that runs has to be Ready for longer before it counts: one that took another's
+/// place, or whose document has `minReadySeconds`.
+fn is_judged(document: &SourceWorkload, member: &Member<'_>) -> bool {
+    let min_ready = document.document["spec"]["minReadySeconds"].as_i64();
+    let counts_at_once = is_first(member) && min_ready.unwrap_or(0) <= 0;
+    let rollout = member.pod.rollout.as_ref();
+    rollout.is_some_and(is_target_judged) && !counts_at_once
+}
+
+/// Whether a pod serves: it is Ready, and isn't a version that has to be so for longer.
+pub(super) fn is_available(document: &SourceWorkload, member: &Member<'_>) -> bool {
+    member.pod.is_ready() && !is_judged(document, member)
 }
 
 #[cfg(test)]

@@ -158,6 +158,50 @@ fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready
     }
 }
 
+/// A pod that runs its first version, which has no verdict yet.
+fn first(number: u32, ready: bool) -> Pod {
+    let mut pod = pod(number, "new", "new", Some(RolloutPhase::Judging), ready);
+    let rollout = pod.report.rollout.as_mut().unwrap();
+    (rollout.revision, rollout.target, rollout.newest) = (1, 1, 1);
+    pod
+}
+
+#[test]
+fn a_first_version_takes_nobodys_place() {
+    let two = json!({"replicas": 2});
+    let longer = json!({"replicas": 2, "minReadySeconds": 5});
+    let good = |number| pod(number, "new", "new", None, true);
+    for (spec, pods, available, progress, message) in [
+        (&two, [first(0, true), first(1, true)], 2, "Complete", ""),
+        (&two, [good(0), first(1, true)], 2, "Complete", ""),
+        (
+            &two,
+            [first(0, true), first(1, false)],
+            1,
+            "Scaling",
+            "pod db-1-box is being started",
+        ),
+        (
+            &longer,
+            [good(0), first(1, true)],
+            1,
+            "Scaling",
+            "pod db-1-box is being started",
+        ),
+    ] {
+        for kind in ["StatefulSet", "DaemonSet"] {
+            let report = report_of(kind, spec, &pods, &[]);
+            // workloads 16
+            assert_eq!(report.available, available, "{spec} {progress}");
+            assert_eq!((&*report.progress, &*report.message), (progress, message));
+        }
+        let report = report_of("Deployment", spec, &pods, &[]);
+        assert_eq!(report.available, available, "{spec} {progress}");
+        let is_done = report.progress == "NewReplicaSetAvailable";
+        assert_eq!(is_done, progress == "Complete");
+    }
+}
+
 fn report_of(kind: &str, spec: &serde_json::Value, pods: &[Pod], waits: &[&str]) -> WorkloadReport {
     let document = SourceWorkload {
         namespace: "default".to_owned(),
