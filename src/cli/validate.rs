@@ -109,8 +109,8 @@ struct Found {
     file: FileReport,
     /// Its pods that refer to objects, with the place of each reference.
     pods: Vec<(Arc<Pod>, Places)>,
-    /// Its Services, with the place of each.
-    services: Vec<(Arc<Service>, Option<Position>)>,
+    /// Its Services, with the place of each and of its fields.
+    services: Vec<(Arc<Service>, Option<Position>, Places)>,
     /// Whether it was read as part of a directory, which defines all objects that its pods need.
     in_directory: bool,
 }
@@ -210,7 +210,8 @@ impl Run {
             self.summary.pods += document.pods().len();
             if let Some(Accepted::Object(Object::Service(service))) = &document.accepted {
                 let place = document.position;
-                found.services.push((Arc::clone(service), place));
+                let places = Arc::clone(&document.places);
+                found.services.push((Arc::clone(service), place, places));
             }
             let key = document.key.as_ref();
             let duplicate = key
@@ -310,10 +311,11 @@ impl Run {
         let pods = self.found.iter().flat_map(|found| &found.pods);
         let pods: Vec<Arc<Pod>> = pods.map(|(pod, _)| Arc::clone(pod)).collect();
         for found in &mut self.found {
-            for (service, position) in std::mem::take(&mut found.services) {
+            for (service, position, places) in std::mem::take(&mut found.services) {
                 let pods = pods.iter().map(|pod| &**pod);
                 for mut problem in port_problems(&service, found.file.location(), pods) {
-                    problem.position = position;
+                    let field = problem.field.as_deref().unwrap_or_default();
+                    problem.position = places.get(field).copied().or(position);
                     found.file.note(problem);
                 }
             }

@@ -150,6 +150,8 @@ pub struct SourceObject {
     pub origin: Origin,
     /// Whether this is the last good version, standing in for a present one that can't be used.
     pub held: bool,
+    /// Where its fields are that others may contradict; empty where the text is not at hand.
+    pub places: Places,
 }
 
 /// A workload of a manifest, as its document describes it.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, PodUid};
-use crate::desired::{Origin, PodSource, SourceObject, SourcePod, SourceWorkload};
+use crate::desired::{Origin, Places, PodSource, SourceObject, SourcePod, SourceWorkload};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 use crate::small::SmallSort;
 
@@ -165,6 +165,7 @@ impl FileDecision {
                         object,
                         origin,
                         held: true,
+                        places: Places::default(),
                     });
                 }
             }
@@ -228,6 +229,7 @@ impl FileDecision {
                     object,
                     origin,
                     held: false,
+                    places: Arc::clone(&document.places),
                 });
             }
             Accepted::Namespace => self.problems.extend(problems),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
-use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, SourceState};
+use crate::desired::{Delivered, Origin, Places, PodSource, SourceObject, SourcePod, SourceState};
 use crate::ending::{Ending, ending};
 use crate::names::port_problems;
 use crate::objects::claims::{Bindings, ClaimName};
@@ -241,6 +241,7 @@ pub fn merge_sources(
                 object: Object::Claim(Arc::clone(claim)),
                 origin: known.origin.clone(),
                 held: known.held,
+                places: Places::default(),
             }));
         }
     }
@@ -318,11 +319,15 @@ fn find_unmet(merged: &mut Merged) {
             let pods = merged.pods.values().filter(|pod| !pod.is_api());
             let pods = pods.map(|pod| &*pod.pod);
             let found = port_problems(service, &known.origin.location, pods);
-            let position = known.origin.position;
-            let found = found
-                .into_iter()
-                .map(|found| Diagnostic { position, ..found });
-            merged.conflicts.extend(found);
+            let placed = found.into_iter().map(|problem| {
+                let field = problem.field.as_deref().unwrap_or_default();
+                let place = known.places.get(field).copied();
+                Diagnostic {
+                    position: place.or(known.origin.position),
+                    ..problem
+                }
+            });
+            merged.conflicts.extend(placed);
         }
     }
 }

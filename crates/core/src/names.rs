@@ -265,21 +265,38 @@ pub fn port_problems<'a>(
             let protocol = port.protocol.as_deref().unwrap_or(DEFAULT_PROTOCOL);
             let number = container_port(pod, target, protocol);
             if number != Some(port.port) {
-                found.entry(*index).or_insert_with(|| FullName::of(pod));
+                let pod = FullName::of(pod);
+                let message = match number {
+                    Some(number) => format!(
+                        "port \"{target}\" of pod {}/{} is {number}, not {}; names lead to pods and no port is translated: set port: {number}",
+                        pod.namespace, pod.name, port.port
+                    ),
+                    None => format!(
+                        "pod {}/{} has no {protocol} port of the name \"{target}\"; names lead to pods and no port is translated: set port to the port that a container listens on, and leave targetPort out",
+                        pod.namespace, pod.name
+                    ),
+                };
+                found.entry(*index).or_insert(message);
             }
         }
     }
-    let diagnostic = |(index, pod): (usize, FullName)| {
-        let path = Path::of("spec").key("ports").index(index).key("targetPort");
-        let message = format!(
-            "pod {}/{} has no container port of this name with the number of port: a name leads to pods, and no port is translated",
-            pod.namespace, pod.name
-        );
+    let diagnostic = |(index, message): (usize, String)| {
         Diagnostic::new(Severity::Warning, Code::UnsupportedField, location, message)
-            .field(path.to_string())
-            .help("set port to the port that the container listens on")
+            .field(target_port(index).to_string())
     };
     found.into_iter().map(diagnostic).collect()
+}
+
+/// The fields of a Service that [`port_problems`] may be about.
+pub(crate) fn target_ports(service: &Service) -> Vec<Path> {
+    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    let named = ports.into_iter().flatten().enumerate();
+    let named = named.filter(|(_, port)| named_port(port.target_port.as_ref()).is_some());
+    named.map(|(index, _)| target_port(index)).collect()
+}
+
+fn target_port(index: usize) -> Path {
+    Path::of("spec").key("ports").index(index).key("targetPort")
 }
 
 fn named_port(port: Option<&IntOrString>) -> Option<&str> {

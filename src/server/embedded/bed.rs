@@ -73,6 +73,7 @@ impl Bed {
             object,
             origin,
             held: false,
+            places: mirrorlet_core::desired::Places::default(),
         });
     }
 

@@ -11,6 +11,7 @@ use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, VALUES_MAX, 
 use crate::decode;
 use crate::desired::{Places, PodSource};
 use crate::fields;
+use crate::names::target_ports;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
 use super::kind::{Kind, check_kind};
@@ -179,11 +180,17 @@ fn read_one(
         build(kind, &canonical, ctx, &mut problems)
     });
     let built = built.unwrap_or_default();
-    let pods = built.accepted.as_ref().map_or(&[][..], Accepted::pods);
-    // All pods of a workload have the fields of its template.
-    let places = pods
-        .first()
-        .map_or_else(Places::default, |pod| places(pod, &problems));
+    let places = match &built.accepted {
+        Some(Accepted::Object(Object::Service(service))) => {
+            located(&target_ports(service), &problems)
+        }
+        // All pods of a workload have the fields of its template.
+        Some(accepted) => accepted
+            .pods()
+            .first()
+            .map_or_else(Places::default, |pod| places(pod, &problems)),
+        None => Places::default(),
+    };
     let mut problems = problems.into_sorted();
     for problem in &mut problems {
         match &built.key {
@@ -251,7 +258,15 @@ fn pods_of(accepted: Option<&Accepted>) -> usize {
 /// Where a pod names objects, and what else of it may fail, by field.
 fn places(pod: &Pod, problems: &Problems<'_>) -> Places {
     let (uses, fields) = (uses(pod), fields::all(pod));
-    let paths = uses.iter().flat_map(ObjectUse::paths).chain(&fields);
+    located(
+        uses.iter().flat_map(ObjectUse::paths).chain(&fields),
+        problems,
+    )
+}
+
+/// The places of fields, as far as they are written.
+fn located<'a>(paths: impl IntoIterator<Item = &'a Path>, problems: &Problems<'_>) -> Places {
+    let paths = paths.into_iter();
     let places = paths.filter_map(|path| Some((path.to_string(), problems.locate(path)?)));
     Arc::new(places.collect())
 }

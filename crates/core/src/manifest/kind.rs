@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::problems::Problems;
 use crate::api::{Code, Severity};
+use crate::decode;
 use crate::objects::ObjectKind;
 use crate::path::Path;
 use crate::workload::WorkloadKind;
@@ -65,19 +66,10 @@ pub(super) fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_
         return None;
     }
     let mut wrong = |key: &str, message: String| {
-        let of = |version: &str| {
-            let of = KINDS
-                .iter()
-                .filter(|(_, kind)| kind.api_version() == version);
-            of.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
-        };
+        let written = map.get("kind").filter(|_| key == "kind");
+        let meant = written.and_then(Value::as_str).and_then(meant_kind);
         problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
-        problems.help(format!(
-            "mirrorlet reads documents of apiVersion v1 and the kinds {}, and List; of apiVersion apps/v1 the kinds {}; of apiVersion batch/v1 the kinds {}",
-            of("v1"),
-            of("apps/v1"),
-            of("batch/v1")
-        ));
+        problems.help(meant.map_or_else(known_kinds, |kind| format!("did you mean {kind}?")));
     };
     let kind = match map.get("kind") {
         None if is_item => Some(Kind::Pod),
@@ -116,6 +108,28 @@ pub(super) fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_
     None
 }
 
+/// The words about the kinds that are read.
+fn known_kinds() -> String {
+    let of = |version: &str| {
+        let of = KINDS
+            .iter()
+            .filter(|(_, kind)| kind.api_version() == version);
+        of.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "mirrorlet reads documents of apiVersion v1 and the kinds {}, and List; of apiVersion apps/v1 the kinds {}; of apiVersion batch/v1 the kinds {}",
+        of("v1"),
+        of("apps/v1"),
+        of("batch/v1")
+    )
+}
+
+/// The kind that was probably meant by a name that is none.
+fn meant_kind(name: &str) -> Option<&'static str> {
+    let names: Vec<&'static str> = KINDS.iter().map(|(known, _)| *known).collect();
+    decode::closest(name, &names)
+}
+
 /// The page for those who come from Docker Compose.
 const COMPOSE_PAGE: &str = concat!(
     env!("CARGO_PKG_REPOSITORY"),
@@ -133,3 +147,6 @@ fn is_kind_name(text: &str) -> bool {
     const KIND_MAX: usize = 63;
     text.len() <= KIND_MAX && text.chars().all(|c| c.is_ascii_alphanumeric())
 }
+
+#[cfg(test)]
+mod tests;

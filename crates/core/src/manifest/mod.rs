@@ -124,7 +124,7 @@ pub struct Document {
     pub values: usize,
     /// Its content; none when it is rejected.
     pub accepted: Option<Accepted>,
-    /// Where it names objects, by field.
+    /// Where it names objects, or may contradict others, by field.
     pub places: Places,
     /// Errors (then it is rejected) and warnings.
     pub problems: Vec<Diagnostic>,

@@ -98,7 +98,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::desired::{Origin, PodSource};
+    use crate::desired::{Origin, Places, PodSource};
 
     fn config_map(name: &str, data: &Value) -> (ObjectKey, SourceObject) {
         let map = json!({"metadata": {"name": name, "namespace": "default"}, "data": data});
@@ -111,6 +111,7 @@ mod tests {
                 object,
                 origin,
                 held,
+                places: Places::default(),
             },
         )
     }

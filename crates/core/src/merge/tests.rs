@@ -515,6 +515,7 @@ fn object(location: &str, kind: ObjectKind, name: &str, key: &str) -> SourceObje
         object,
         origin: file(location, "web", "1").origin,
         held: false,
+        places: Places::default(),
     }
 }
 
@@ -710,4 +711,36 @@ spec:
         "/m/web.yaml:14:32: spec.template.spec.containers[0].envFrom[0].configMapRef.name: no manifest defines ConfigMap default/none [missing-object]"
     );
     assert_eq!(problem.workload.as_deref(), Some("Deployment default/web"));
+}
+
+#[test]
+fn a_port_that_pods_do_not_serve_is_a_problem_at_its_field() {
+    use crate::api::diagnostic::Position;
+    let at = |line| Position {
+        line,
+        column: 3,
+        offset: 0,
+        length: 1,
+    };
+    let mut web = file("/m/web.yaml", "web", "1");
+    Arc::make_mut(&mut web.pod).metadata.labels = Some([("app".into(), "web".into())].into());
+    let field = "spec.ports[0].targetPort";
+    for (places, line) in [([(field.to_owned(), at(9))].into(), 9), ([].into(), 1)] {
+        let mut service = object("/m/web.yaml", ObjectKind::Service, "web", "key");
+        let spec = serde_json::json!({
+            "metadata": {"name": "web", "namespace": "ns"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]},
+        });
+        service.object = Object::Service(serde_json::from_value(spec).unwrap());
+        service.origin.position = Some(at(1));
+        service.places = Arc::new(places);
+        let set = with_objects(vec![web.clone()], vec![service]);
+        let sources = [(SourceName::new(PodSource::File, "/m"), set)].into();
+        let merged = merge_sources(&sources, &BTreeMap::new());
+        let found: Vec<_> = merged.conflicts.iter().collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        // names 7
+        assert_eq!(found[0].position, Some(at(line)));
+        assert_eq!(found[0].field.as_deref(), Some(field));
+    }
 }

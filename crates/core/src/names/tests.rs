@@ -192,15 +192,17 @@ fn a_port_that_would_be_translated_is_a_problem() {
         (json!({"port": 8080, "targetPort": "http"}), None),
         (
             json!({"port": 80, "targetPort": "http"}),
-            Some("spec.ports[0].targetPort"),
+            Some(
+                "port \"http\" of pod a/web-box is 8080, not 80; names lead to pods and no port is translated: set port: 8080",
+            ),
         ),
         (
             json!({"port": 80, "targetPort": "none"}),
-            Some("spec.ports[0].targetPort"),
+            Some("pod a/web-box has no TCP port of the name \"none\"; names lead to pods"),
         ),
         (
             json!({"port": 53, "targetPort": "dns"}),
-            Some("spec.ports[0].targetPort"),
+            Some("pod a/web-box has no TCP port of the name \"dns\"; names lead to pods"),
         ),
         (
             json!({"port": 53, "targetPort": "dns", "protocol": "UDP"}),
@@ -208,18 +210,20 @@ fn a_port_that_would_be_translated_is_a_problem() {
         ),
         (json!({"port": 80}), None),
     ];
-    for (port, field) in cases {
+    for (port, message) in cases {
         let spec = json!({"selector": {"app": "web"}, "ports": [port]});
-        let found = port_problems(
-            &service("a", "web", &spec),
-            "/m/web.yaml",
-            [&*web].into_iter(),
-        );
+        let service = service("a", "web", &spec);
+        let found = port_problems(&service, "/m/web.yaml", [&*web].into_iter());
+        let found = found.first();
+        let field = message.map(|_| "spec.ports[0].targetPort");
         // names 7
-        assert_eq!(
-            found.first().and_then(|p| p.field.as_deref()),
-            field,
-            "{port}"
-        );
+        assert_eq!(found.and_then(|p| p.field.as_deref()), field, "{port}");
+        let told = found.map_or("", |p| &p.message);
+        assert!(told.starts_with(message.unwrap_or_default()), "{told}");
+        let fields: Vec<String> = target_ports(&service)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(field.is_none_or(|field| fields == [field]), "{fields:?}");
     }
 }
