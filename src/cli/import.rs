@@ -50,7 +50,7 @@ pub fn compose(args: &ComposeArgs) -> Outcome {
     }
     let imported = imported(&options, disk)?;
     complain(&imported)?;
-    if imported.has_errors() {
+    if imported.is_unreadable() {
         return Err(Failure::Problems);
     }
     match &args.output_dir {
@@ -60,7 +60,7 @@ pub fn compose(args: &ComposeArgs) -> Outcome {
         }
         None => print(&joined(&imported.files))?,
     }
-    if args.strict && !imported.problems.is_empty() {
+    if imported.has_errors() || (args.strict && !imported.problems.is_empty()) {
         return Err(Failure::Problems);
     }
     Ok(())
@@ -187,34 +187,24 @@ fn complain(imported: &Imported) -> Outcome {
         };
         add(&mut text, word, problem);
     }
-    if !imported.has_errors() {
+    if !imported.is_unreadable() {
         for note in &imported.notes {
             add(&mut text, "note", note);
         }
     }
     let documents = imported.files.iter().map(|file| file.documents).sum();
-    let lost = imported
-        .problems
-        .iter()
-        .filter(|problem| !problem.is_error());
-    let _ = if imported.has_errors() {
-        let errors = imported
-            .problems
-            .iter()
-            .filter(|problem| problem.is_error());
-        writeln!(
-            text,
-            "nothing imported: {}",
-            counted(errors.count(), "error")
-        )
+    let problems = imported.problems.iter();
+    let errors = problems.filter(|problem| problem.is_error()).count();
+    let warnings = counted(imported.problems.len() - errors, "warning");
+    let errors = counted(errors, "error");
+    let manifests = counted(documents, "manifest");
+    let services = counted(imported.services, "service");
+    let _ = if imported.is_unreadable() {
+        writeln!(text, "nothing imported: {errors}")
+    } else if imported.has_errors() {
+        writeln!(text, "{manifests} of {services}, {errors}, {warnings}")
     } else {
-        writeln!(
-            text,
-            "{} of {}, {}",
-            counted(documents, "manifest"),
-            counted(imported.services, "service"),
-            counted(lost.count(), "warning"),
-        )
+        writeln!(text, "{manifests} of {services}, {warnings}")
     };
     Ok(anstream::stderr().lock().write_all(text.as_bytes())?)
 }

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeSet;
 
-use mirrorlet_core::api::{Diagnostic, NodeName, Severity};
+use mirrorlet_core::api::{Diagnostic, NodeName};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{ParseContext, parse_manifest};
 
@@ -59,7 +59,8 @@ pub enum Import {
 pub struct Imported {
     /// Name of the project.
     pub project: String,
-    /// The files, in the order of the project; none if there are errors.
+    /// The files, in the order of the project; none if the project can't be read. Those that the agent
+    /// would refuse are there, for a person to mend, and an error says so.
     pub files: Vec<ManifestFile>,
     /// The number of their services.
     pub services: usize,
@@ -71,10 +72,16 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// Whether there are no manifests because of errors.
+    /// Whether the project can't be read, or the agent would refuse a manifest.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Diagnostic::is_error)
+    }
+
+    /// Whether there are no manifests, because the project can't be read.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        is_unreadable(&self.problems)
     }
 
     /// The first line of each file that is written to a directory: later imports know it by that.
@@ -121,25 +128,36 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
         return Import::Needs(loader.needs());
     }
     let (mut problems, notes) = (loader.problems, loader.notes);
-    let files = files(&documents);
+    let files = if is_unreadable(&problems) {
+        Vec::new()
+    } else {
+        files(&documents)
+    };
     problems.extend(files.iter().flat_map(refused));
     problems.small_sort_by(|one, other| {
         let place = |problem: &Diagnostic| problem.position.map(|at| (at.line, at.column));
         (&one.file, place(one), &one.message).cmp(&(&other.file, place(other), &other.message))
     });
     problems.dedup();
-    let has_errors = problems.iter().any(Diagnostic::is_error);
     Import::Done(Imported {
         services: project.services.len(),
         project: project.name,
-        files: if has_errors { Vec::new() } else { files },
+        files,
         problems,
         notes,
     })
 }
 
-/// The parts of a file that the agent would refuse: values that no rule of above has looked at. The manifests
-/// are written all the same, for a person to mend.
+/// The first words about a manifest that the agent would refuse.
+const REFUSED: &str = "the manifest is refused: ";
+
+fn is_unreadable(problems: &[Diagnostic]) -> bool {
+    let mut errors = problems.iter().filter(|problem| problem.is_error());
+    errors.any(|error| !error.message.starts_with(REFUSED))
+}
+
+/// The parts of a file that the agent would refuse: values that no rule of above has looked at. The
+/// manifests are written all the same, for a person to mend.
 fn refused(file: &ManifestFile) -> Vec<Diagnostic> {
     let node_name = NodeName::from("node");
     let ctx = ParseContext {
@@ -150,12 +168,11 @@ fn refused(file: &ManifestFile) -> Vec<Diagnostic> {
     let parsed = parse_manifest(file.text.as_bytes(), &ctx);
     let own = parsed.documents.into_iter().flat_map(|d| d.problems);
     let errors = own.chain(parsed.problems).filter(Diagnostic::is_error);
-    let warning = |mut problem: Diagnostic| {
-        problem.severity = Severity::Warning;
-        problem.message = format!("the manifest is refused: {}", problem.message);
+    let refused = |mut problem: Diagnostic| {
+        problem.message = format!("{REFUSED}{}", problem.message);
         problem
     };
-    errors.map(warning).collect()
+    errors.map(refused).collect()
 }
 
 /// The documents by file, files in the order of their first document.

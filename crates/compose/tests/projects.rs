@@ -331,7 +331,7 @@ fn a_file_that_is_cut_is_an_error_or_another_project() {
         for end in (0..bytes.len()).step_by(STEP) {
             let imported = imported_with(&project, Some(&bytes[..end]));
             assert_eq!(
-                imported.has_errors(),
+                imported.is_unreadable(),
                 imported.files.is_empty(),
                 "{project}: {end}"
             );

@@ -253,11 +253,15 @@ pub const KEYS: &[Key] = &[
         Fate::Lost,
         "a pod can't ask for devices here",
     ),
-    row("services.*.deploy.restart_policy", Fate::Carried, ""),
+    row(
+        "services.*.deploy.restart_policy",
+        Fate::Carried,
+        "counts instead of `restart`",
+    ),
     row(
         "services.*.deploy.restart_policy.condition",
         Fate::Carried,
-        "`none`, `on-failure` and `any`, as `restart`",
+        "`none`, `on-failure` and `any`, as `restart`; without it `any`",
     ),
     row(
         "services.*.deploy.restart_policy.delay",
@@ -410,7 +414,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.init",
         Fate::Carried,
-        "`shareProcessNamespace`: the sandbox reaps processes",
+        "`shareProcessNamespace`: the sandbox reaps processes. With `pid: host` it is reported",
     ),
     row("services.*.ipc", Fate::Partly, "`host` is `hostIPC`"),
     row("services.*.isolation", Fate::Lost, "it is for Windows"),
@@ -903,7 +907,11 @@ pub const KEYS: &[Key] = &[
         Fate::Partly,
         "annotation `mirrorlet.dev/volume-options`",
     ),
-    row("volumes.*.driver_opts.*", Fate::Partly, ""),
+    row(
+        "volumes.*.driver_opts.*",
+        Fate::Partly,
+        "an option with a space is reported; of the driver `local` it is an error",
+    ),
     row(
         "volumes.*.external",
         Fate::Carried,

@@ -233,13 +233,18 @@ impl Build<'_, '_> {
         self.pod_settings(service, &mut pod);
         let container = self.container(service, &mut pod, false);
         pod.containers.push(container);
-        for other in groups.joined(&service.name) {
-            if let Some(other) = self.project.service(&other).cloned() {
-                self.pod_settings(&other, &mut pod);
-                let container = self.container(&other, &mut pod, false);
-                pod.containers.push(container);
-            }
+        let joined = groups.joined(&service.name);
+        let joined: Vec<Service> = joined
+            .iter()
+            .filter_map(|other| self.project.service(other).cloned())
+            .collect();
+        for other in &joined {
+            self.pod_settings(other, &mut pod);
+            let container = self.container(other, &mut pod, false);
+            pod.containers.push(container);
         }
+        let all: Vec<&Service> = std::iter::once(service).chain(&joined).collect();
+        self.init(&all, &mut pod);
         pod
     }
 }

@@ -148,8 +148,21 @@ impl Build<'_, '_> {
                 self.invalid(&grace.clone(), path, "this is not a duration");
             }
         }
-        if service.node.get("init").and_then(Node::bool) == Some(true) {
-            pod.settings.put("shareProcessNamespace", true);
+    }
+
+    /// Has the sandbox reap processes, if one of the pod's services asks for an init. With the host's
+    /// processes a pod shares none of its own.
+    pub(super) fn init(&mut self, services: &[&Service], pod: &mut Pod) {
+        let has_init =
+            |service: &Service| service.node.get("init").and_then(Node::bool) == Some(true);
+        let has_host_pid = pod.settings.get("hostPID").is_some();
+        for service in services.iter().filter(|service| has_init(service)) {
+            if has_host_pid {
+                let why = "with pid: host the host's init reaps processes";
+                self.lost_key(service, "init", why, "");
+            } else {
+                pod.settings.put("shareProcessNamespace", true);
+            }
         }
     }
 

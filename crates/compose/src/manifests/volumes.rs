@@ -14,6 +14,10 @@ use super::{Build, field};
 /// Size that a claim asks for; no driver of the Engine holds it.
 const CLAIM_SIZE: &str = "1Gi";
 
+/// Why an option of the Engine's own driver isn't left out: without it, another volume is mounted, or
+/// none can be.
+const LOCAL_OPTION: &str = "an option of a claim's volume can't have spaces: create the volume with docker volume create, and write external: true instead of driver_opts";
+
 /// Services whose volumes are taken over from others whose volumes are taken over.
 const FROM_MAX: usize = 8;
 
@@ -260,7 +264,9 @@ impl Build<'_, '_> {
             }
         });
         let mut annotations = Map::new().with(VOLUME_NAME, name);
-        if let Some(driver) = text("driver").filter(|driver| driver != "local") {
+        let driver = text("driver").filter(|driver| driver != "local");
+        let is_local = driver.is_none();
+        if let Some(driver) = driver {
             annotations.put(VOLUME_DRIVER, driver);
         }
         let mut options = Vec::new();
@@ -272,7 +278,11 @@ impl Build<'_, '_> {
             let value = option.value.text().unwrap_or_default();
             if value.contains(char::is_whitespace) {
                 let path = format!("volumes.{key}.driver_opts.{}", option.key);
-                self.lost(&option.place, path, "an option has no spaces", "");
+                if is_local {
+                    self.loader.error(&option.place, &path, LOCAL_OPTION);
+                } else {
+                    self.lost(&option.place, path, "an option has no spaces", "");
+                }
             } else if !value.is_empty() {
                 options.push(format!("{}={value}", option.key));
             }

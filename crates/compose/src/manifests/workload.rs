@@ -14,6 +14,9 @@ use super::{Build, field, replicas};
 /// The condition of a service that waits for the end of another.
 const COMPLETED: &str = "service_completed_successfully";
 
+/// The restart policy of a service that takes the place of `restart`.
+const RESTART_POLICY: [&str; 2] = ["deploy", "restart_policy"];
+
 /// The restart policy of a service's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Restart {
@@ -36,18 +39,12 @@ impl Build<'_, '_> {
     /// The restart policy of a service. One that says nothing is restarted, unless another service
     /// waits for its end.
     pub(super) fn restart(&self, service: &Service) -> Restart {
-        let condition = service.node.at(&["deploy", "restart_policy", "condition"]);
-        let written = service
-            .node
-            .set("restart")
-            .or(condition)
-            .and_then(Node::text);
-        match written.as_deref() {
-            Some("always" | "unless-stopped" | "any") => Restart::Always,
-            Some("no" | "none" | "false") => Restart::Never,
-            Some(text) if text.starts_with("on-failure") => Restart::OnFailure,
-            _ if self.is_job(service) => Restart::OnFailure,
-            _ => Restart::Always,
+        let is_job = self.is_job(service);
+        match written_restart(service) {
+            // A Job's pods can't have it.
+            Some(Restart::Always) if !is_job => Restart::Always,
+            Some(Restart::Always) | None if is_job => Restart::OnFailure,
+            written => written.unwrap_or(Restart::Always),
         }
     }
 
@@ -55,8 +52,7 @@ impl Build<'_, '_> {
     /// again if it fails, because it doesn't wait for what it needs itself.
     fn is_job(&self, service: &Service) -> bool {
         let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
-        let restart = service.node.set("restart").and_then(Node::text);
-        let restarts = matches!(restart.as_deref(), Some("always" | "unless-stopped"));
+        let restarts = written_restart(service) == Some(Restart::Always);
         mode.is_some_and(|mode| mode.ends_with("-job"))
             || (self.is_waited_for(service) && !restarts)
     }
@@ -198,6 +194,14 @@ impl Build<'_, '_> {
         };
         let text = entry.value.text().unwrap_or_default();
         let (place, path) = (entry.place.clone(), field(service, "restart"));
+        if service.node.at(&RESTART_POLICY).is_some() {
+            let own = restart_of(&text);
+            if own.is_some() && own != written_restart(service) {
+                let why = "deploy.restart_policy is there, and counts instead";
+                self.lost(&place, path, why, "remove one of them");
+            }
+            return;
+        }
         match text.split_once(':') {
             Some(("on-failure", _)) => {
                 let why =
@@ -277,11 +281,32 @@ impl From<i32> for Value {
     }
 }
 
+/// The restart policy that a service says it has. `restart` counts only without
+/// `deploy.restart_policy`; one that has no condition means any.
+fn written_restart(service: &Service) -> Option<Restart> {
+    let Some(policy) = service.node.at(&RESTART_POLICY) else {
+        return restart_of(&service.node.set("restart").and_then(Node::text)?);
+    };
+    match policy.set("condition").and_then(Node::text) {
+        Some(condition) => restart_of(&condition),
+        None => Some(Restart::Always),
+    }
+}
+
+/// A restart policy in the words of `restart` or of `deploy.restart_policy.condition`.
+fn restart_of(text: &str) -> Option<Restart> {
+    match text {
+        "always" | "unless-stopped" | "any" => Some(Restart::Always),
+        "no" | "none" | "false" => Some(Restart::Never),
+        _ if text.starts_with("on-failure") => Some(Restart::OnFailure),
+        _ => None,
+    }
+}
+
 /// Whether a service says when it is restarted.
 fn is_restart_written(service: &Service) -> bool {
     let restart = service.node.set("restart").and_then(Node::text);
-    restart.is_some_and(|text| !text.is_empty())
-        || service.node.at(&["deploy", "restart_policy"]).is_some()
+    restart.is_some_and(|text| !text.is_empty()) || service.node.at(&RESTART_POLICY).is_some()
 }
 
 fn pod_metadata(service: &Service, metadata: Map, pod: &super::Pod) -> Map {

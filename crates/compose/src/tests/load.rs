@@ -168,6 +168,14 @@ fn what_is_wrong_has_its_file_and_line() {
             "healthcheck.interval: this is not a duration",
         ),
         (one("restart: sometimes"), "this is no restart policy"),
+        (
+            one("volumes: ['v:/v']\nvolumes: {v: {driver: local, driver_opts: {type: nfs, o: addr=h, device: ':/e x'}}}"),
+            "volumes.v.driver_opts.device: an option of a claim's volume can't have spaces: create the volume",
+        ),
+        (
+            one("volumes: ['v:/v']\nvolumes: {v: {driver_opts: {type: none, o: 'bind, ro', device: /e}}}"),
+            "volumes.v.driver_opts.o: an option of a claim's volume can't have spaces",
+        ),
         (one("extra_hosts: [a]"), "this is not NAME=ADDRESS"),
         (one("extra_hosts: ['a:b']"), "this is not an IP address"),
         (one("command: a 'b"), "a quote of the command is not closed"),

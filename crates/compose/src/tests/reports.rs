@@ -179,3 +179,105 @@ fn a_file_of_an_earlier_import_is_left_if_its_service_is_gone() {
     }
     assert_eq!(rejected(&headed), Vec::<String>::new());
 }
+
+#[test]
+fn a_restart_policy_counts_instead_of_restart() {
+    let waits = "after: {image: i, depends_on: {a: {condition: service_completed_successfully}}}, other: {image: i, depends_on: {a: {condition: service_completed_successfully}}}";
+    let any = "deploy: {restart_policy: {condition: any}}";
+    let none = "deploy: {restart_policy: {condition: none}}";
+    let bare = "deploy: {restart_policy: {window: 5s}}";
+    for (service, beside, expected, is_reported) in [
+        (
+            format!("restart: 'no', {any}"),
+            "",
+            "kind: Deployment",
+            true,
+        ),
+        (
+            format!("restart: always, {none}"),
+            "",
+            "restartPolicy: Never",
+            true,
+        ),
+        (
+            format!("restart: unless-stopped, {any}"),
+            "",
+            "kind: Deployment",
+            false,
+        ),
+        (
+            format!("restart: 'no', {none}"),
+            "",
+            "restartPolicy: Never",
+            false,
+        ),
+        (
+            format!("restart: 'no', {bare}"),
+            "",
+            "kind: Deployment",
+            true,
+        ),
+        (
+            format!("restart: '', {none}"),
+            "",
+            "restartPolicy: Never",
+            false,
+        ),
+        (none.to_owned(), "", "restartPolicy: Never", false),
+        // What is done once, and for which others wait.
+        (any.to_owned(), waits, "kind: Deployment", false),
+        (none.to_owned(), waits, "kind: Job", false),
+        (
+            "restart: always".to_owned(),
+            waits,
+            "kind: Deployment",
+            false,
+        ),
+        (
+            "deploy: {mode: replicated-job, restart_policy: {condition: any}}".to_owned(),
+            "",
+            "restartPolicy: OnFailure",
+            false,
+        ),
+    ] {
+        let text = format!("services: {{a: {{image: i, {service}}}, {beside}}}\n");
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        let of_a = &imported.files[0].text;
+        assert!(of_a.contains(expected), "{service}: {of_a}");
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{service}");
+        let words = "services.a.restart: not carried over: deploy.restart_policy is there";
+        let found = lines(&imported).iter().any(|line| line.contains(words));
+        assert_eq!(found, is_reported, "{service}: {:#?}", lines(&imported));
+    }
+}
+
+#[test]
+fn a_pod_with_the_hosts_processes_has_no_init() {
+    let both = "services: {web: {image: i, pid: host, init: true}}\n";
+    let joined = "services: {web: {image: i, init: true}, side: {image: i, pid: host, network_mode: 'service:web'}}\n";
+    for text in [both, joined] {
+        let imported = Case::new(&[("compose.yaml", text)]).import();
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+        let manifest = &imported.files[0].text;
+        assert!(manifest.contains("hostPID: true"), "{manifest}");
+        assert!(!manifest.contains("shareProcessNamespace"), "{manifest}");
+        let said = lines(&imported);
+        let words = "services.web.init: not carried over: with pid: host";
+        assert!(said.iter().any(|line| line.contains(words)), "{said:#?}");
+    }
+}
+
+#[test]
+fn a_manifest_that_the_agent_refuses_is_an_error_and_is_there_to_be_mended() {
+    let text = "services: {web: {image: 'i@sha256:12'}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    let refused = imported.problems.iter().find(|problem| problem.is_error());
+    let message = refused.map_or("", |problem| &problem.message);
+    assert!(
+        message.starts_with("the manifest is refused: "),
+        "{:?}",
+        imported.problems
+    );
+    assert!(imported.has_errors() && !imported.is_unreadable());
+    assert_eq!(imported.files.len(), 1);
+}
