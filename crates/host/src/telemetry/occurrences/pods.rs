@@ -303,13 +303,14 @@ pub fn sync_done(
             "sync failed; retrying"
         );
     } else if plan_steps > 0 {
-        let message = format!("completed {plan_steps} steps in {} ms", millis(took));
+        let ending = if plan_steps == 1 { "" } else { "s" };
+        let message = format!("completed {plan_steps} step{ending} in {} ms", millis(took));
         trace(telemetry, pod, uid, "Round", message);
         tracing::info!(
             pod = %Shown(pod),
             uid = %uid,
             elapsed_ms = millis(took),
-            "sync completed: {plan_steps} steps"
+            "sync completed: {plan_steps} step{ending}"
         );
     }
 }
