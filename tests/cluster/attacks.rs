@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use mirrorlet::config::node::ApiAccess;
 use mirrorlet_core::api::keys;
 use serde_json::{Value, json};
@@ -298,7 +298,7 @@ async fn create_secrets(victim: &Victim) {
 }
 
 /// Creates pods with as many bytes as the API server stores, which wait for their image.
-async fn create_large(victim: &Victim) {
+async fn create_large(victim: &mut Victim) {
     let bed = &victim.bed;
     let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
     for number in 0..LARGE {
@@ -308,6 +308,7 @@ async fn create_large(victim: &Victim) {
             "mirrorlet.test/none:1",
             QUIET,
         );
+        pod["metadata"]["labels"] = json!({"is": "large"});
         pod["spec"]["containers"][0]["args"] = json!(["x".repeat(1_300_000)]);
         let pod = serde_json::from_value(pod).unwrap();
         pods.create(&PostParams::default(), &pod).await.unwrap();
@@ -319,9 +320,19 @@ async fn create_large(victim: &Victim) {
         pod["status"]["containerStatuses"].is_array()
     })
     .await;
+    victim.agent.assert_unharmed();
     for number in 0..LARGE {
-        bed.delete_pod(&format!("large-{number}"), false).await;
+        let name = format!("large-{number}");
+        pods.delete(&name, &DeleteParams::default()).await.unwrap();
     }
+    let rest = ListParams::default().limit(1).labels("is=large");
+    let agent = &mut victim.agent;
+    until("all of them to be gone", async || {
+        agent.assert_unharmed();
+        let rest = pods.list_metadata(&rest).await.unwrap().items;
+        rest.is_empty().then_some(()).ok_or(rest.len())
+    })
+    .await;
     // tenants M8
     bed.until_pod("behind", is_ready).await;
 }
@@ -423,7 +434,7 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     create_secrets(&victim).await;
     victim.assert_serves("Secrets that are large");
 
-    create_large(&victim).await;
+    create_large(&mut victim).await;
     victim.assert_serves("pods that are large");
 
     create_long(&mut victim).await;

@@ -77,11 +77,25 @@ pub fn is_settled(pod: &Pod) -> bool {
 /// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
 /// and whoever makes them decides how large they are. Any other pod is kept whole.
 #[must_use]
-pub fn remains(mut pod: Pod) -> Pod {
+pub fn remains(pod: Pod) -> Pod {
     let is_done = is_over(pod.status.as_ref()) && all_ended(&pod);
     if is_mirror_pod(&pod) || !(is_done || is_too_large(&pod.metadata)) {
         return pod;
     }
+    reduced(pod)
+}
+
+/// Reduces a pod of the API server that is being deleted, and of which nothing was ever on this node, to
+/// what its deletion is confirmed with.
+#[must_use]
+pub fn remains_of_deleted(pod: Pod) -> Pod {
+    if is_mirror_pod(&pod) || pod.metadata.deletion_timestamp.is_none() {
+        return pod;
+    }
+    reduced(pod)
+}
+
+fn reduced(mut pod: Pod) -> Pod {
     // What is left of it must never run.
     let too_large = is_too_large(&pod.metadata);
     let annotations = too_large.then(|| [(keys::TOO_LARGE.to_owned(), "true".to_owned())].into());

@@ -10,7 +10,7 @@ use kube::runtime::watcher::Event;
 use mirrorlet_core::api::meta::Time;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched, is_too_large, keys};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
-use mirrorlet_core::ending::{is_over, is_settled, remains};
+use mirrorlet_core::ending::{is_over, is_settled, remains, remains_of_deleted};
 use mirrorlet_core::manager::is_mirror_pod;
 
 /// The location of these pods in reports.
@@ -195,6 +195,8 @@ enum Place {
     Settled,
     /// Its fields that are used.
     Whole,
+    /// What its deletion is confirmed with.
+    Deleted,
     /// The same, or its text until there is room for it.
     Newcomer,
 }
@@ -237,7 +239,9 @@ impl Known {
             Place::Whole
         } else if is_settled(pod) {
             Place::Settled
-        } else if is_over(pod.status.as_ref()) || is_deleted {
+        } else if is_deleted {
+            Place::Deleted
+        } else if is_over(pod.status.as_ref()) {
             Place::Whole
         } else {
             Place::Newcomer
@@ -258,6 +262,11 @@ impl Known {
             Place::Newcomer if !has_room && !is_too_large(&pod.metadata) => {
                 self.wait(uid, pod);
                 false
+            }
+            Place::Deleted => {
+                self.stop_waiting(&uid);
+                self.insert(remains_of_deleted(pod));
+                true
             }
             Place::Whole | Place::Newcomer => {
                 self.stop_waiting(&uid);

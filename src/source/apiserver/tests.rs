@@ -763,6 +763,18 @@ async fn the_texts_of_pods_that_wait_have_a_bound_and_the_rest_is_asked_for() {
     known.extend(names(next + 2, next + 3));
     // tenants M8
     bench.until_known(&known).await;
+    // Of one that is deleted while it waits little is held.
+    let at = json!("2026-01-02T03:04:05Z");
+    let deleted = with(all[next + 3].clone(), "/metadata/deletionTimestamp", at);
+    events
+        .send(json!({"type": "MODIFIED", "object": deleted}))
+        .unwrap();
+    known.push(format!("p{:03}", next + 3));
+    bench.until_known(&known).await;
+    let objects = Option::clone(&bench.objects.get()).unwrap();
+    let held = &objects.pods[&PodUid::from(format!("p{:03}", next + 3).as_str())];
+    let bytes = serde_json::to_string(&**held).unwrap().len();
+    assert!(bytes < 1024, "{bytes}");
     bench.end().await;
 }
 
