@@ -7,11 +7,12 @@ use super::View;
 use crate::observe::Reach;
 use crate::rollout::Histories;
 use crate::server::view::{Shown, ShownPod};
-use crate::store::board::Phase;
+use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
-use mirrorlet_core::desired::SourceWorkload;
+use mirrorlet_core::desired::{SourcePod, SourceWorkload};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::merge::Merged;
@@ -22,6 +23,9 @@ use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_core::workload::revisions::{revisions, template_hash};
 use mirrorlet_core::workload::standing::{Member, report};
+
+/// The type of the condition that a pod takes requests.
+const READY: &str = "Ready";
 
 impl View {
     pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
@@ -58,15 +62,7 @@ impl View {
             .values()
             .map(|wanted| {
                 let view = self.board.get(&wanted.uid());
-                let mut pod = (*wanted.pod).clone();
-                if let Some(status) = view.and_then(|view| view.status) {
-                    pod.status = Some((*status).clone());
-                }
-                ShownPod {
-                    pod,
-                    origin: Some(wanted.origin.clone()),
-                    terminating: false,
-                }
+                shown_pod(wanted, view.as_ref())
             })
             .collect();
         for view in self.board.all() {
@@ -172,6 +168,34 @@ impl View {
     }
 }
 
+/// A pod that is wanted. One that was no longer wanted for a while, and is wanted again, has to stop
+/// first: until then it is shown as being stopped. A pod that has ended by itself is shown as it ended.
+fn shown_pod(wanted: &SourcePod, view: Option<&PodView>) -> ShownPod {
+    let mut pod = (*wanted.pod).clone();
+    let status = view.and_then(|view| view.status.as_deref());
+    if let Some(status) = status {
+        pod.status = Some(status.clone());
+    }
+    let stops =
+        view.is_some_and(|view| matches!(view.phase, Phase::Terminating | Phase::Terminated));
+    let terminating = stops && !is_over(status);
+    if terminating && let Some(status) = &mut pod.status {
+        for condition in status.conditions.iter_mut().flatten() {
+            if condition.type_ == READY && condition.status != "False" {
+                "False".clone_into(&mut condition.status);
+                condition.reason = Some("PodTerminating".to_owned());
+                condition.message =
+                    Some("the pod is being stopped, and starts again then".to_owned());
+            }
+        }
+    }
+    ShownPod {
+        pod,
+        origin: Some(wanted.origin.clone()),
+        terminating,
+    }
+}
+
 /// The workloads whose pods stay.
 fn staying(workloads: &[SourceWorkload]) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {
     workloads.iter().filter_map(|workload| {
@@ -238,4 +262,61 @@ fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
         .collect();
     waits.small_sort();
     waits.into_iter().map(|(_, words)| words).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_core::api::{FullName, core::PodStatus};
+    use mirrorlet_core::desired::{Origin, PodSource};
+    use mirrorlet_core::observed;
+    use serde_json::json;
+
+    use super::*;
+
+    fn wanted() -> SourcePod {
+        let pod = json!({"metadata": {"name": "web-box", "namespace": "default", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}});
+        SourcePod::new(
+            Arc::new(serde_json::from_value(pod).unwrap()),
+            Origin::whole(PodSource::File, "web.yaml"),
+        )
+    }
+
+    fn view(phase: Phase, status: &serde_json::Value) -> PodView {
+        let status: PodStatus = serde_json::from_value(status.clone()).unwrap();
+        PodView {
+            uid: "u".into(),
+            full_name: FullName::new("web-box", "default"),
+            pod: None,
+            phase,
+            status: Some(Arc::new(status)),
+            observed: Arc::new(observed::PodStatus::empty("u".into())),
+            error: "".into(),
+            failed_probe: None,
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_wanted_again_is_shown_as_stopping_until_it_has() {
+        let ready =
+            json!([{"type": "Ready", "status": "True"}, {"type": "Initialized", "status": "True"}]);
+        for (phase, of_status, terminating) in [
+            (Phase::Terminating, "Running", true),
+            (Phase::Terminated, "Running", true),
+            (Phase::Syncing, "Running", false),
+            (Phase::WaitingToStart, "Pending", false),
+            // It ended by itself.
+            (Phase::Terminating, "Failed", false),
+            (Phase::Finished, "Succeeded", false),
+        ] {
+            let status = json!({"phase": of_status, "conditions": ready});
+            let shown = shown_pod(&wanted(), Some(&view(phase, &status)));
+            let conditions = shown.pod.status.unwrap().conditions.unwrap();
+            let states = [0, 1].map(|at| conditions[at].status.clone());
+            let expected = if terminating { "False" } else { "True" };
+            assert_eq!(shown.terminating, terminating, "{phase:?} {of_status}");
+            assert_eq!(states, [expected, "True"], "{phase:?} {of_status}");
+            assert!(shown.origin.is_some());
+        }
+        assert!(!shown_pod(&wanted(), None).terminating);
+    }
 }

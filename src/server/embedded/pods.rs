@@ -78,7 +78,9 @@ pub(super) fn pod_object(
         return object;
     }
     let metadata = meta::metadata(&mut object);
-    if shown.terminating || waits {
+    // A document of its own that is there again is not deleted: a write would take its file away.
+    let is_document = is_stored && shown.origin.is_some() && WorkloadKey::of(pod).is_none();
+    if (shown.terminating && !is_document) || waits {
         let grace = pod
             .spec
             .as_ref()

@@ -409,11 +409,11 @@ impl PodReport {
         (&self.namespace, &self.name) == (&other.namespace, &other.name)
     }
 
-    /// Whether its containers that count are all ready, and stay: none has to stop by an order of a
-    /// person.
+    /// Whether its containers that count are all ready, and stay: the pod is not being stopped, and none
+    /// has to stop by an order of a person.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let stays = ![STOPPING, RESTARTING].contains(&self.status.as_str());
+        let stays = ![TERMINATING, STOPPING, RESTARTING].contains(&self.status.as_str());
         stays && self.ready == self.containers_total && self.ready > 0
     }
 

@@ -129,7 +129,7 @@ fn counted(
         u32::try_from(its.filter(|member| is(member)).count()).unwrap_or(u32::MAX)
     };
     WorkloadRevision {
-        pods: count(&|_| true),
+        pods: count(&|member| !member.pod.is_ending()),
         ready: count(&|member| member.pod.is_ready()),
         available: count(&|member| is_available(document, member)),
         ..revision

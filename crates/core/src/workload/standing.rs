@@ -122,7 +122,8 @@ pub struct Member<'a> {
 }
 
 /// The report of a workload that has these pods, and others that wait for their turn: `waits` says
-/// for what. `clash` says why one of its pods can't run at all.
+/// for what. A pod that is being stopped doesn't count, though it is wanted again and starts then.
+/// `clash` says why one of its pods can't run at all.
 #[must_use]
 pub fn report(
     document: &SourceWorkload,
@@ -137,9 +138,9 @@ pub fn report(
         owner: document.owner.clone(),
         source: document.origin.location.clone(),
         wanted: wish.pods,
-        pods: row.count(|_| true),
+        pods: row.count(|member| !member.pod.is_ending()),
         ready: row.count(|member| member.pod.is_ready()),
-        updated: row.count(|member| row.is_updated(member)),
+        updated: row.count(|member| row.is_updated(member) && !member.pod.is_ending()),
         available: row.count(|member| is_available(document, member)),
         progress: String::new(),
         message: String::new(),
@@ -280,7 +281,8 @@ impl Row<'_> {
         SetRevisions {
             current: revision_name(name, current),
             update: revision_name(name, update),
-            current_pods: self.count(|member| member.template_hash == current),
+            current_pods: self
+                .count(|member| member.template_hash == current && !member.pod.is_ending()),
         }
     }
 

@@ -416,6 +416,24 @@ fn counts_and_conditions_are_what_kubectl_waits_for() {
     }
 }
 
+/// A workload that was scaled to 0 and back: its pod is ready until its containers have stopped.
+#[test]
+fn a_pod_that_is_being_stopped_counts_for_nothing() {
+    let stops = || {
+        let mut pod = pod(0, "new", "new", None, true);
+        "Terminating".clone_into(&mut pod.report.status);
+        pod
+    };
+    let report = report_of("Deployment", &json!({"replicas": 1}), &[stops()], &[]);
+    assert_eq!((report.pods, report.ready), (0, 0));
+    assert_eq!((report.updated, report.available), (0, 0));
+    assert_eq!(report.conditions[0].status, "False");
+    assert_eq!(report.progress, "ReplicaSetUpdated");
+    let report = report_of("StatefulSet", &json!({"replicas": 1}), &[stops()], &[]);
+    assert_eq!((&*report.progress, report.ready), ("Scaling", 0));
+    assert_eq!(report.revisions.unwrap().current_pods, 0);
+}
+
 #[test]
 fn a_workload_is_named_as_kubectl_names_it() {
     let report = report_of("StatefulSet", &json!({}), &[], &[]);
