@@ -3,12 +3,14 @@
 //! The objects are made anew from the agent's state whenever somebody asks; the cache compares
 //! them with those before and gives each change a revision.
 
-use std::cmp::Ordering;
+mod key;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use self::key::Key;
 use crate::bounds;
 use crate::meta;
 use crate::resources::Resource;
@@ -27,49 +29,6 @@ const FRESH_MAX: usize = 100;
 /// Most memory that those values take, about. The newest change is held as values anyway: the objects
 /// have it, too.
 const FRESH_BYTES_MAX: usize = 16 << 20;
-
-/// Identifies an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
-    /// Its resource.
-    pub resource: &'static Resource,
-    /// Its namespace; empty where it has none.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Key {
-    /// The key of an object.
-    pub fn new(
-        resource: &'static Resource,
-        namespace: impl Into<String>,
-        name: impl Into<String>,
-    ) -> Self {
-        Self {
-            resource,
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    fn parts(&self) -> (&str, &str, &str, &str) {
-        let resource = self.resource;
-        (resource.group, resource.plural, &self.namespace, &self.name)
-    }
-}
-
-impl Ord for Key {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.parts().cmp(&other.parts())
-    }
-}
-
-impl PartialOrd for Key {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
 
 /// The kind of a change, as a watch names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,11 +73,11 @@ pub struct Version {
 }
 
 impl Version {
-    fn new(object: Value) -> Self {
+    fn new(object: Arc<Value>) -> Self {
         Self {
             bytes: bounds::json_bytes(&object),
             memory: bounds::memory(&object),
-            held: Held::Value(Arc::new(object)),
+            held: Held::Value(object),
         }
     }
 
@@ -253,9 +212,9 @@ impl Cache {
     }
 
     /// Makes these all objects there are, but for those that are put one by one. Their
-    /// `resourceVersion` is set here; an object that is as before keeps the one that it had. Returns
-    /// whether there was a change.
-    pub fn replace(&mut self, wanted: BTreeMap<Key, Value>) -> bool {
+    /// `resourceVersion` is set here; an object that is as before keeps the one that it had. One that
+    /// came from this cache costs nothing. Returns whether there was a change.
+    pub fn replace<V: Into<Arc<Value>>>(&mut self, wanted: BTreeMap<Key, V>) -> bool {
         let first = self.revision;
         let gone: Vec<_> = self
             .objects
@@ -278,11 +237,16 @@ impl Cache {
     }
 
     /// Puts an object, with its `resourceVersion`, unless it is as before.
-    pub fn put(&mut self, key: Key, mut object: Value) {
+    pub fn put(&mut self, key: Key, object: impl Into<Arc<Value>>) {
+        let mut object = object.into();
         if let Some(version) = self.objects.get(&key).map(Version::unpacked) {
             let before = version.object();
-            meta::set_revision(&mut object, meta::revision(&before).unwrap_or(0));
-            if *before == object {
+            if Arc::ptr_eq(&before, &object) {
+                return;
+            }
+            let revision = meta::revision(&before).unwrap_or(0);
+            meta::set_revision(Arc::make_mut(&mut object), revision);
+            if before == object {
                 return;
             }
             if meta::uid(&before) != meta::uid(&object) {
@@ -298,15 +262,21 @@ impl Cache {
     /// Removes an object, if it is there.
     pub fn remove(&mut self, key: &Key) {
         if let Some(before) = self.objects.remove(key) {
-            let last = (*before.object()).clone();
+            let last = before.object();
             let before = before.unpacked();
             self.note(ChangeKind::Deleted, key.clone(), last, Some(before));
         }
     }
 
-    fn note(&mut self, kind: ChangeKind, key: Key, mut object: Value, before: Option<Version>) {
+    fn note(
+        &mut self,
+        kind: ChangeKind,
+        key: Key,
+        mut object: Arc<Value>,
+        before: Option<Version>,
+    ) {
         self.revision += 1;
-        meta::set_revision(&mut object, self.revision);
+        meta::set_revision(Arc::make_mut(&mut object), self.revision);
         let object = Version::new(object);
         if kind != ChangeKind::Deleted {
             let mut version = object.clone();

@@ -217,10 +217,29 @@ pub fn table(
     with_columns: bool,
     now: Timestamp,
 ) -> Value {
-    let columns = columns(resource);
+    let rows: Vec<_> = objects
+        .iter()
+        .map(|object| row(resource, object, include, now))
+        .collect();
+    let metadata = match revision {
+        Some(revision) => json!({"resourceVersion": revision.to_string()}),
+        None => json!({}),
+    };
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": if with_columns { definitions(resource) } else { Value::Null },
+        "rows": rows,
+    })
+}
+
+/// The names and types of the columns of a resource.
+#[must_use]
+pub fn definitions(resource: &Resource) -> Value {
     // A scale has no names to complete.
     let is_scale = resource == &SCALES;
-    let definitions: Vec<_> = columns
+    let definitions: Vec<_> = columns(resource)
         .iter()
         .map(|column| {
             let name = column.trim_start_matches(['~', '#', '?']);
@@ -238,24 +257,12 @@ pub fn table(
             })
         })
         .collect();
-    let rows: Vec<_> = objects
-        .iter()
-        .map(|object| row(resource, object, include, now))
-        .collect();
-    let metadata = match revision {
-        Some(revision) => json!({"resourceVersion": revision.to_string()}),
-        None => json!({}),
-    };
-    json!({
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": metadata,
-        "columnDefinitions": if with_columns { json!(definitions) } else { Value::Null },
-        "rows": rows,
-    })
+    definitions.into()
 }
 
-fn row(resource: &Resource, object: &Value, include: Include, now: Timestamp) -> Value {
+/// The row of an object.
+#[must_use]
+pub fn row(resource: &Resource, object: &Value, include: Include, now: Timestamp) -> Value {
     let shown = match include {
         Include::Metadata => meta::partial(object),
         Include::Object => object.clone(),

@@ -35,6 +35,17 @@ fn only_what_changed_gets_a_revision() {
 }
 
 #[test]
+fn an_object_that_came_from_the_cache_is_not_copied() {
+    let mut cache = Cache::new(0);
+    let (key, object) = pod("web", "1", "Running");
+    cache.put(key.clone(), object);
+    let known = cache.get(&key).unwrap();
+    assert!(!cache.replace([(key.clone(), Arc::clone(&known))].into()));
+    assert!(Arc::ptr_eq(&known, &cache.get(&key).unwrap()));
+    assert_eq!(known["metadata"]["resourceVersion"], "1");
+}
+
+#[test]
 fn objects_that_are_put_one_by_one_stay() {
     let mut cache = Cache::new(0).with_apart(&CONFIG_MAPS);
     let map = Key::new(&CONFIG_MAPS, "a", "map");
@@ -42,7 +53,7 @@ fn objects_that_are_put_one_by_one_stay() {
     cache.put(map.clone(), object("x"));
     cache.replace([pod("web", "1", "Running")].into());
     cache.put(map.clone(), object("x"));
-    cache.replace(BTreeMap::new());
+    cache.replace(BTreeMap::<Key, Value>::new());
     assert_eq!(
         told(&cache, 0),
         ["1 ADDED map", "2 ADDED web", "3 DELETED web"]

@@ -76,6 +76,19 @@ impl Object {
         }
     }
 
+    /// Whether it is the same one in memory: a copy that nothing has changed.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::ConfigMap(one), Self::ConfigMap(other)) => Arc::ptr_eq(one, other),
+            (Self::Secret(one), Self::Secret(other)) => Arc::ptr_eq(one, other),
+            (Self::Service(one), Self::Service(other)) => Arc::ptr_eq(one, other),
+            (Self::Claim(one), Self::Claim(other)) => Arc::ptr_eq(one, other),
+            (Self::Volume(one), Self::Volume(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
     /// Whether an edit of it to `other` is one that Kubernetes refuses: an immutable object keeps
     /// its data, and stays immutable; a claim keeps everything but its size, a volume its source.
     #[must_use]
