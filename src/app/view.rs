@@ -27,7 +27,7 @@ use crate::jobs::JobHandle;
 use crate::observe::Reach;
 use crate::rollout::{RolloutHandle, RolloutTarget};
 use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError};
-use crate::source::SourceReader;
+use crate::source::{SourceReader, problems_of};
 use crate::stats::StatsProvider;
 use crate::store::board::Board;
 use crate::store::cache::CacheReader;
@@ -198,6 +198,15 @@ impl AgentView for View {
 
     async fn refresh_stored(&self) -> bool {
         refresh(self.refreshes.get(1..).unwrap_or_default()).await
+    }
+
+    fn problem_of(&self, location: &str) -> Option<Diagnostic> {
+        self.sources.iter().find_map(|source| {
+            let state = source.state.get();
+            let mut problems = problems_of(state.set()?);
+            let is_its = |problem: &&Diagnostic| problem.is_error() && problem.file == location;
+            problems.find(is_its).cloned()
+        })
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

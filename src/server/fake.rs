@@ -47,6 +47,8 @@ pub(crate) struct FakeView {
     pub(crate) logs_open: watch::Sender<u64>,
     /// The objects that the embedded API serves.
     pub(crate) shown: Mutex<Shown>,
+    /// The problem of a manifest file.
+    pub(crate) problem: Mutex<Option<Diagnostic>>,
     /// Count of requests to read the manifests.
     pub(crate) refreshed: Mutex<u64>,
     /// The last lines of those.
@@ -127,6 +129,7 @@ impl FakeView {
             sizes: Arc::default(),
             uploaded: Mutex::default(),
             shown: Mutex::default(),
+            problem: Mutex::default(),
             refreshed: Mutex::default(),
             dropped: watch::Sender::new(0),
             logs_open: watch::Sender::new(0),
@@ -159,6 +162,11 @@ impl AgentView for FakeView {
 
     async fn refresh_stored(&self) -> bool {
         self.refresh().await
+    }
+
+    fn problem_of(&self, location: &str) -> Option<Diagnostic> {
+        let problem = self.problem.lock().unwrap();
+        problem.clone().filter(|problem| problem.file == location)
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

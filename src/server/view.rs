@@ -15,7 +15,7 @@ use mirrorlet_core::api::report::{
     CronJobReport, EventReport, ExplainReport, HistoryReport, ImagesReport, JobReport, PlanReport,
     StatusReport, TopReport, VolumeReport, WorkloadReport,
 };
-use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, core, keys};
+use mirrorlet_core::api::{Diagnostic, Pod, PodUid, ResolvedPodUid, core, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::job::JobName;
@@ -264,6 +264,9 @@ pub trait AgentView: Send + Sync + 'static {
     /// Has what the embedded API stores read and taken in. Returns within a second or two, whether
     /// done or not.
     async fn refresh_stored(&self) -> bool;
+
+    /// The error for which the present content of a manifest file isn't in force, if there is one.
+    fn problem_of(&self, location: &str) -> Option<Diagnostic>;
 
     /// Changes value whenever [`status`](Self::status) may have changed. A burst may count once.
     fn changed(&self) -> watch::Receiver<u64>;

@@ -93,7 +93,8 @@ impl SourceWriter {
     }
 }
 
-fn problems_of(set: &SourceSet) -> impl Iterator<Item = &Diagnostic> {
+/// The problems of a source, those of its pods included.
+pub(crate) fn problems_of(set: &SourceSet) -> impl Iterator<Item = &Diagnostic> {
     let of_pods = set.pods.iter().flat_map(|pod| &pod.problems);
     set.problems.iter().chain(of_pods)
 }

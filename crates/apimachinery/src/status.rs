@@ -93,10 +93,34 @@ impl Status {
         Self::new(405, "MethodNotAllowed", message).about(resource, "")
     }
 
+    /// The status of an object can't be written.
+    #[must_use]
+    pub fn status_is_read_only(verb: &str, resource: &Resource) -> Self {
+        let message = format!(
+            "{verb} is not supported on the status of {}: the agent sets it, and it can only be read",
+            resource.qualified()
+        );
+        Self::new(405, "MethodNotAllowed", message).about(resource, "")
+    }
+
+    /// A request for somebody else: a user, group, UID or extra field (`what`) of that name.
+    ///
+    /// Upstream: `WithImpersonation` of `apiserver/pkg/endpoints/filters/impersonation`.
+    #[must_use]
+    pub fn impersonation(what: &str, name: &str, user: &str) -> Self {
+        let message = format!(
+            "{what} {name:?} is forbidden: User {user:?} cannot impersonate resource {what:?} in API group \"\" at the cluster scope: users can't be impersonated here, because there is only one"
+        );
+        Self {
+            details: Some(json!({"name": name, "kind": what}).into()),
+            ..Self::new(403, "Forbidden", message)
+        }
+    }
+
     /// The client takes none of the forms that the answer can have.
     #[must_use]
     pub fn not_acceptable() -> Self {
-        let message = "only the following media types are accepted: application/json, application/yaml, application/json;as=Table;v=v1;g=meta.k8s.io";
+        let message = "only the following media types are accepted: application/json, application/json;as=Table;v=v1;g=meta.k8s.io";
         Self::new(406, "NotAcceptable", message)
     }
 

@@ -14,7 +14,7 @@ use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::paging::Page;
 use mirrorlet_apimachinery::resources::Resource;
 use mirrorlet_apimachinery::status::Status;
-use mirrorlet_apimachinery::table::{Include, table};
+use mirrorlet_apimachinery::table::{Include, definitions, row, table};
 use mirrorlet_core::api::Timestamp;
 use serde_json::{Value, json};
 
@@ -105,12 +105,17 @@ pub(super) fn refused(status: &Status) -> Response {
     answer
 }
 
-/// A list in that form. All but a table is encoded while the client reads it: a list may be many times
-/// larger than an object, and many clients may ask for one.
+/// A list in that form, which is encoded while the client reads it: a list may be many times larger
+/// than an object, and many clients may ask for one.
 ///
 /// Upstream: `StreamingCollectionEncodingToJSON` of
 /// `staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/collections.go`.
-pub(super) fn list(resource: &Resource, page: Page, form: Form, headers: &HeaderMap) -> Response {
+pub(super) fn list(
+    resource: &'static Resource,
+    page: Page,
+    form: Form,
+    headers: &HeaderMap,
+) -> Response {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(token) = page.token {
         metadata["continue"] = token.into();
@@ -118,38 +123,39 @@ pub(super) fn list(resource: &Resource, page: Page, form: Form, headers: &Header
     if let Some(remaining) = page.remaining {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let (kind, version, item): (_, _, fn(&Value) -> Value) = match form {
+    let mut head = json!({"metadata": metadata});
+    let (kind, version, items, item): (_, _, _, Item) = match form {
         Form::Table(include) => {
-            let (revision, now) = (Some(page.revision), Timestamp::now());
-            let mut value = table(resource, &page.objects, revision, include, true, now);
-            value["metadata"] = metadata;
-            return json(200, &value, headers);
+            head["columnDefinitions"] = definitions(resource);
+            let now = Timestamp::now();
+            let item = move |object: &Value| row(resource, object, include, now);
+            let version = "meta.k8s.io/v1".to_owned();
+            ("Table".to_owned(), version, "rows", Box::new(item))
         }
         Form::Partial => (
             "PartialObjectMetadataList".to_owned(),
             "meta.k8s.io/v1".to_owned(),
-            meta::partial,
+            "items",
+            Box::new(meta::partial),
         ),
         Form::Whole => (
             format!("{}List", resource.kind),
             resource.api_version(),
-            bare,
+            "items",
+            Box::new(bare),
         ),
     };
+    head["kind"] = kind.into();
+    head["apiVersion"] = version.into();
     if is_person(headers) {
-        let items = page.objects.iter().map(|object| item(object));
-        let value = json!({
-            "kind": kind,
-            "apiVersion": version,
-            "metadata": metadata,
-            "items": items.collect::<Vec<_>>(),
-        });
-        return json(200, &value, headers);
+        let all = page.objects.iter().map(|object| item(object));
+        head[items] = all.collect::<Vec<_>>().into();
+        return json(200, &head, headers);
     }
-    let (kind, version) = (Value::from(kind), Value::from(version));
-    let head = format!(r#"{{"kind":{kind},"apiVersion":{version},"metadata":{metadata},"items":["#);
+    let mut piece = head.to_string();
+    piece.pop();
     let pieces = ListPieces {
-        piece: head.into_bytes(),
+        piece: format!(r#"{piece},"{items}":["#).into_bytes(),
         objects: page.objects.into_iter(),
         item,
         is_first: true,
@@ -159,12 +165,15 @@ pub(super) fn list(resource: &Resource, page: Page, form: Form, headers: &Header
     (StatusCode::OK, [json_type()], body).into_response()
 }
 
+/// Makes an item of a list from an object.
+type Item = Box<dyn Fn(&Value) -> Value + Send>;
+
 /// The pieces of an encoded list.
 struct ListPieces {
     /// What is encoded, and was not handed out.
     piece: Vec<u8>,
     objects: std::vec::IntoIter<Arc<Value>>,
-    item: fn(&Value) -> Value,
+    item: Item,
     is_first: bool,
     is_over: bool,
 }
@@ -312,13 +321,17 @@ mod tests {
             for (form, kind) in [
                 (Form::Whole, "ConfigMapList"),
                 (Form::Partial, "PartialObjectMetadataList"),
+                (Form::Table(Include::Object), "Table"),
             ] {
                 let (program, most) = read(count, form, "kubectl/v1.35.4").await;
                 let (person, _) = read(count, form, "curl/8").await;
                 assert_eq!(program, person);
                 assert!(most < 2 * PIECE_BYTES, "{most}");
                 assert_eq!(program["kind"], kind);
-                assert_eq!(program["items"].as_array().unwrap().len(), count);
+                let is_table = kind == "Table";
+                let items = &program[if is_table { "rows" } else { "items" }];
+                assert_eq!(items.as_array().unwrap().len(), count);
+                assert_eq!(program["columnDefinitions"].is_array(), is_table);
                 assert_eq!(program["metadata"].get("continue").is_some(), count == 9);
             }
         }

@@ -25,7 +25,8 @@ use serde_json::{Value, json};
 use super::held;
 use super::project::{Deletion, seconds};
 use super::store::Changes;
-use super::writes::{of_view, text_of, unstored};
+use super::stored::{text_of, unstored};
+use super::writes::of_view;
 use super::{Api, Asked, answer, body, files};
 use crate::server::view::{Order, Verb};
 

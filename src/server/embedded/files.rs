@@ -71,6 +71,42 @@ pub(super) fn text(object: &Value) -> Result<String, serde_saphyr::ser::Error> {
     Ok(format!("{HEAD}{}\n{END}", yaml.trim_end()))
 }
 
+/// The bytes of all stored files. Blocks on the disk.
+///
+/// # Errors
+/// As the system says.
+pub(super) fn bytes(directory: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            // The state of the API and what has ended are not manifests.
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                directories.push(entry.path());
+            } else if let Ok(metadata) = entry.metadata() {
+                bytes += metadata.len();
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// The text of a file, if it is there. Blocks on the disk.
+///
+/// # Errors
+/// As the system says.
+pub(super) fn former(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Stores an object. Blocks on the disk.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
 use super::deletes::deletion;
-use super::writes::{text_of, unstored};
+use super::stored::{text_of, unstored};
 use super::{Api, files};
 use mirrorlet_core::small::SmallCollect;
 

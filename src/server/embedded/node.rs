@@ -13,7 +13,7 @@ use mirrorlet_core::node::NodeEdits;
 use mirrorlet_host::disk;
 use serde_json::Value;
 
-use super::writes::unstored;
+use super::stored::unstored;
 use super::{Api, Asked, answer, body};
 
 impl Api {

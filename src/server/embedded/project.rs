@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
-use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::cache::{Cache, Key};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{self, JOBS, NAMESPACES, NODES, PODS, Resource};
 use mirrorlet_core::api::report::{JobReport, WorkloadReport};
@@ -22,6 +23,7 @@ use super::leases::NODE_LEASES;
 use super::namespaces::terminate;
 use super::pods::pod_object;
 use super::revisions;
+use super::templates::{self, Templates};
 use super::workloads;
 use crate::server::view::Shown;
 use mirrorlet_core::small::SmallCollect;
@@ -54,15 +56,38 @@ pub(super) struct Context<'a> {
     pub(super) ending: &'a BTreeMap<String, Timestamp>,
     /// The objects that finalizers hold after their end, and the directory of their files.
     pub(super) held: (&'a Held, &'a Path),
+    /// When what stands at a location was there first.
+    pub(super) times: &'a BTreeMap<String, Timestamp>,
+    /// The objects as they were made last, and the documents of these.
+    pub(super) before: (&'a Cache, &'a BTreeMap<Key, Object>),
+}
+
+impl Context<'_> {
+    /// When what a document defines came to be, if the document doesn't say that.
+    fn since(&self, origin: Option<&Origin>) -> Timestamp {
+        let of_file = origin.and_then(|origin| self.times.get(&origin.location));
+        of_file.copied().unwrap_or(self.started_at)
+    }
+
+    /// The object of a document as it was made last, if nothing else is in it and it hasn't changed.
+    /// They may be large.
+    fn unchanged(&self, key: &Key, object: &Object) -> Option<Arc<Value>> {
+        let is_plain = matches!(object.kind(), ObjectKind::ConfigMap | ObjectKind::Secret);
+        let (cache, documents) = self.before;
+        let known = documents.get(key).filter(|known| known.is_same(object));
+        known.filter(|_| is_plain).and_then(|_| cache.get(key))
+    }
 }
 
 /// The objects by their keys, and the files that define them.
 #[derive(Default)]
 pub(super) struct Projection {
-    pub(super) objects: BTreeMap<Key, Value>,
+    pub(super) objects: BTreeMap<Key, Arc<Value>>,
     pub(super) origins: BTreeMap<Key, Origin>,
     /// The documents of what pods refer to, before the API's additions.
     pub(super) documents: BTreeMap<Key, Object>,
+    /// The templates of workloads as they are written, and those of their versions.
+    pub(super) templates: BTreeMap<Key, Templates>,
 }
 
 impl Projection {
@@ -71,8 +96,21 @@ impl Projection {
         if let Some(origin) = origin {
             self.origins.insert(key.clone(), origin.clone());
         }
-        self.objects.insert(key, object);
+        self.objects.insert(key, object.into());
     }
+}
+
+/// The key of the object of a document.
+fn key_of(object: &Object) -> Key {
+    let key = object.key();
+    let resource = match key.kind {
+        ObjectKind::ConfigMap => &resources::CONFIG_MAPS,
+        ObjectKind::Secret => &resources::SECRETS,
+        ObjectKind::Service => &resources::SERVICES,
+        ObjectKind::Claim => &resources::CLAIMS,
+        ObjectKind::Volume => &resources::VOLUMES,
+    };
+    Key::new(resource, key.namespace, key.name)
 }
 
 /// The objects of all that the agent shows, but for events.
@@ -84,23 +122,33 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     let owners = context.held.0.workloads().chain(owners);
     let owners: BTreeMap<_, _> = owners.collect_map();
     // A pod that is being stopped gives way to one of its name that is wanted.
-    let (leaving, wanted): (Vec<_>, Vec<_>) = shown.pods.iter().partition(|pod| pod.terminating);
+    let (leaving, wanted): (Vec<_>, Vec<_>) =
+        shown.pods.iter().partition(|pod| pod.origin.is_none());
     for pod in leaving.into_iter().chain(wanted) {
         let object = pod_object(pod, &owners, context);
         projection.add(&PODS, object, pod.origin.as_ref());
     }
     for object in &shown.objects {
-        let (resource, value) = plain_object(object, &shown.bindings, context);
-        let key = Key::new(resource, meta::namespace(&value), meta::name(&value));
-        projection.documents.insert(key, object.object.clone());
-        projection.add(resource, value, Some(&object.origin));
+        let key = key_of(&object.object);
+        let made = || plain_object(object, key.resource, &shown.bindings, context).into();
+        let value = context.unchanged(&key, &object.object);
+        let value = value.unwrap_or_else(made);
+        let origin = object.origin.clone();
+        projection.origins.insert(key.clone(), origin);
+        let document = object.object.clone();
+        projection.documents.insert(key.clone(), document);
+        projection.objects.insert(key, value);
     }
     for known in &workloads {
         if let Some(resource) = Resource::of_kind(known.key.kind.as_str()) {
             let object = workload_object(known, shown, context);
+            let key = Key::new(resource, meta::namespace(&object), meta::name(&object));
+            let versions = shown.revisions.get(&known.key);
+            let templates = Templates::new(&known.workload.document, versions);
+            projection.templates.insert(key, templates);
             for run in runs_of(known, shown) {
                 let mut made = jobs::run(&object, run);
-                complete(&mut made, JOBS.kind, context);
+                complete(&mut made, JOBS.kind, context.started_at);
                 jobs::job(&mut made, Some(run));
                 projection.add(&JOBS, made, None);
             }
@@ -121,7 +169,7 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
         projection.add(&NODES, node_object(node, context), None);
     }
     let (held, directory) = context.held;
-    for (key, object) in held.objects(|key| projection.objects.get(key)) {
+    for (key, object) in held.objects(|key| projection.objects.get(key).map(|object| &**object)) {
         let path = files::path(directory, &key);
         let origin = Origin::whole(PodSource::Embedded, path.to_string_lossy());
         projection.add(key.resource, object, Some(&origin));
@@ -184,46 +232,38 @@ pub(super) fn node_uid(name: &str) -> String {
     uid_of(&format!("Node {name}"))
 }
 
-/// Fills in what every object has.
-fn complete(object: &mut Value, kind: &str, context: &Context<'_>) {
+/// Fills in what every object has. `since` is when it came to be, if it doesn't say that.
+fn complete(object: &mut Value, kind: &str, since: Timestamp) {
     let identity = format!("{kind} {}/{}", meta::namespace(object), meta::name(object));
     let metadata = meta::metadata(object);
     metadata
         .entry("uid")
         .or_insert_with(|| uid_of(&identity).into());
-    metadata
-        .entry("creationTimestamp")
-        .or_insert_with(|| seconds(context.started_at).into());
+    // Programs that make manifests write `null`.
+    let created = metadata.entry("creationTimestamp").or_insert(Value::Null);
+    if !created.is_string() {
+        *created = seconds(since).into();
+    }
 }
 
 fn plain_object(
     object: &SourceObject,
+    resource: &Resource,
     bindings: &Bindings,
     context: &Context<'_>,
-) -> (&'static Resource, Value) {
-    let to_value = |value: serde_json::Result<Value>| value.unwrap_or_default();
-    let (resource, mut value): (&'static Resource, Value) = match &object.object {
-        Object::ConfigMap(map) => (
-            &resources::CONFIG_MAPS,
-            to_value(serde_json::to_value(&**map)),
-        ),
-        Object::Secret(secret) => (
-            &resources::SECRETS,
-            to_value(serde_json::to_value(&**secret)),
-        ),
-        Object::Service(service) => (
-            &resources::SERVICES,
-            to_value(serde_json::to_value(&**service)),
-        ),
-        Object::Claim(claim) => (&resources::CLAIMS, to_value(serde_json::to_value(&**claim))),
-        Object::Volume(volume) => (
-            &resources::VOLUMES,
-            to_value(serde_json::to_value(&**volume)),
-        ),
+) -> Value {
+    let value = match &object.object {
+        Object::ConfigMap(map) => serde_json::to_value(&**map),
+        Object::Secret(secret) => serde_json::to_value(&**secret),
+        Object::Service(service) => serde_json::to_value(&**service),
+        Object::Claim(claim) => serde_json::to_value(&**claim),
+        Object::Volume(volume) => serde_json::to_value(&**volume),
     };
+    let mut value = value.unwrap_or_default();
     value["apiVersion"] = resource.api_version().into();
     value["kind"] = resource.kind.into();
-    complete(&mut value, resource.kind, context);
+    let since = context.since(Some(&object.origin));
+    complete(&mut value, resource.kind, since);
     match object.object.kind() {
         ObjectKind::Secret if !value["type"].is_string() => value["type"] = "Opaque".into(),
         ObjectKind::Service => service_defaults(&mut value),
@@ -231,7 +271,7 @@ fn plain_object(
         ObjectKind::Volume => volume_status(&mut value, bindings),
         ObjectKind::Secret | ObjectKind::ConfigMap => {}
     }
-    (resource, value)
+    value
 }
 
 /// A Service here is its name: it leads to the pods, and has no address of its own.
@@ -306,12 +346,18 @@ fn workload_object(known: &Known<'_>, shown: &Shown, context: &Context<'_>) -> V
     let metadata = meta::metadata(&mut object);
     metadata.insert("namespace".to_owned(), key.namespace.as_str().into());
     metadata.insert("uid".to_owned(), known.uid.as_str().into());
-    complete(&mut object, key.kind.as_str(), context);
+    templates::show(&mut object);
+    let since = context.since(Some(&workload.origin));
     let is_it = |namespace: &str, name: &str| namespace == key.namespace && name == key.name;
+    if key.kind != WorkloadKind::Job {
+        complete(&mut object, key.kind.as_str(), since);
+    }
     match key.kind {
         WorkloadKind::Job => {
             let mut all = shown.jobs.iter();
             let report = all.find(|job| is_it(&job.namespace, &job.name) && job.cron_job.is_none());
+            let since = report.and_then(|job| job.started_at).unwrap_or(since);
+            complete(&mut object, key.kind.as_str(), since);
             jobs::job(&mut object, report);
             return object;
         }
@@ -343,7 +389,7 @@ fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) ->
     metadata
         .entry("creationTimestamp")
         .or_insert_with(|| seconds(context.first_started_at).into());
-    complete(&mut object, "Node", context);
+    complete(&mut object, "Node", context.first_started_at);
     object
 }
 

@@ -14,6 +14,7 @@ use mirrorlet_core::workload::standing::{revision_name, short_hash};
 use serde_json::{Value, json};
 
 use super::project::{seconds, uid_of};
+use super::templates;
 
 /// The number of a version, on its `ReplicaSet` and on a Deployment of that version.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -115,6 +116,7 @@ fn replica_set(
     let mut selector = deployment["spec"]["selector"].clone();
     selector["matchLabels"][HASH_LABEL] = hash.into();
     let mut template = (*revision.template).clone();
+    templates::show_template(&mut template);
     template["metadata"]["labels"][HASH_LABEL] = hash.into();
     let mut status = json!({"replicas": revision.pods, "observedGeneration": 1});
     for (key, count) in [
@@ -153,6 +155,7 @@ fn controller_revision(
         metadata.remove("generation");
     }
     let mut template = (*revision.template).clone();
+    templates::show_template(&mut template);
     template["$patch"] = "replace".into();
     json!({
         "apiVersion": "apps/v1",

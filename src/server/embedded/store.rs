@@ -26,6 +26,8 @@ use super::held::{self, Held};
 use super::leases::Leases;
 use super::pods::pod_uid;
 use super::project::{Context, Deletion, project, seconds, uid_of};
+use super::templates::Templates;
+use super::times::{namespaces, owner_since, times};
 use crate::server::view::{AgentView, Shown};
 use mirrorlet_core::small::SmallCollect;
 
@@ -65,6 +67,9 @@ struct State {
     seen: Option<[u64; 3]>,
     origins: BTreeMap<Key, Origin>,
     documents: BTreeMap<Key, Object>,
+    templates: BTreeMap<Key, Templates>,
+    /// When the files that define objects were there first.
+    times: BTreeMap<String, Timestamp>,
     /// Whether all sources of manifests had delivered then.
     complete: bool,
     deletions: BTreeMap<String, Deletion>,
@@ -119,6 +124,8 @@ impl Store {
                 seen: None,
                 origins: BTreeMap::new(),
                 documents: BTreeMap::new(),
+                templates: BTreeMap::new(),
+                times: BTreeMap::new(),
                 complete: false,
                 deletions: BTreeMap::new(),
                 ending: namespaces,
@@ -171,6 +178,11 @@ impl Store {
     /// The document of an object that pods refer to, as it is in force.
     pub(super) fn document(&self, key: &Key) -> Option<Object> {
         self.state().documents.get(key).cloned()
+    }
+
+    /// The templates of a workload: of its document as it is in force, and of its versions.
+    pub(super) fn templates(&self, key: &Key) -> Option<Templates> {
+        self.state().templates.get(key).cloned()
     }
 
     /// Has an object shown as being deleted as long as its containers stop.
@@ -271,6 +283,7 @@ impl Store {
         let conditions = shown.node.as_ref().and_then(|node| node.status.clone());
         state.conditions = conditions.and_then(|s| s.conditions).unwrap_or_default();
         let namespaces = namespaces(&self.directory);
+        state.times = times(&shown, std::mem::take(&mut state.times));
         let context = Context {
             node: &self.node,
             started_at: self.started_at,
@@ -279,6 +292,8 @@ impl Store {
             deletions: &state.deletions,
             ending: &state.ending,
             held: (&state.held, &self.held_directory),
+            times: &state.times,
+            before: (&state.cache, &state.documents),
         };
         let mut projection = project(&shown, &context);
         state.ending.retain(|name, _| {
@@ -291,11 +306,15 @@ impl Store {
             is_left
         });
         let leases = state.leases.all(&self.node, self.started_at);
+        let leases = leases.into_iter().map(|(key, lease)| (key, lease.into()));
         projection.objects.extend(leases);
         let leaving: BTreeSet<String> =
             shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect_set();
         state.deletions.retain(|uid, _| leaving.contains(uid));
-        state.held.remember(|key| projection.objects.get(key));
+        let objects = &projection.objects;
+        state
+            .held
+            .remember(|key| objects.get(key).map(|object| &**object));
         state.collectable = projection.objects.iter().any(|(key, object)| {
             let origin = projection.origins.get(key);
             garbage::concerns(object) && origin.is_some_and(|origin| self.is_own_file(key, origin))
@@ -307,6 +326,7 @@ impl Store {
             .take(&*self.view, &shown, Timestamp::now(), &mut state.cache);
         state.origins = projection.origins;
         state.documents = projection.documents;
+        state.templates = projection.templates;
         let left = state.reserved.saturating_sub(state.cache.revision());
         if left < REVISIONS_RESERVED / 2 {
             let reserved = state.cache.revision() + REVISIONS_RESERVED;
@@ -397,28 +417,6 @@ impl Events {
     }
 }
 
-/// The namespaces that were created, and when.
-fn namespaces(directory: &Path) -> BTreeMap<String, Timestamp> {
-    let files = directory.join(CLUSTER_DIRECTORY).join(NAMESPACES.plural);
-    let Ok(entries) = std::fs::read_dir(files) else {
-        return BTreeMap::new();
-    };
-    let created = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let name = name.strip_suffix(".yaml").filter(|n| !n.starts_with('.'))?;
-        let modified = entry.metadata().ok()?.modified().ok()?;
-        Some((name.to_owned(), Timestamp::try_from(modified).ok()?))
-    });
-    created.collect_map()
-}
-
-/// When an agent made the owner file beside the directory of stored files, which it does at its first
-/// start. None where there is no such file.
-fn owner_since(directory: &Path) -> Option<Timestamp> {
-    let owner = directory.parent()?.join("owner");
-    Timestamp::try_from(owner.metadata().ok()?.modified().ok()?).ok()
-}
-
 /// Whether objects are stored.
 fn has_directories(directory: &Path) -> io::Result<bool> {
     let mut entries = std::fs::read_dir(directory)?;
@@ -444,20 +442,4 @@ fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {
     let path = directory.join(REVISION_FILE);
     disk::replace(&path, format!("{reserved}\n").as_bytes())?;
     disk::sync_directory(directory)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_as_old_as_its_root_directory() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = root.path().join("api");
-        assert_eq!(owner_since(&directory), None);
-        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let owner = std::fs::File::create(root.path().join("owner")).unwrap();
-        owner.set_modified(at.into()).unwrap();
-        assert_eq!(owner_since(&directory), Some(at));
-    }
 }

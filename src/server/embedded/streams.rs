@@ -10,6 +10,7 @@ use axum::response::Response;
 use mirrorlet_apimachinery::resources::Target;
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::select::choose_container;
+use mirrorlet_core::spec;
 use mirrorlet_streaming::Kind;
 
 use super::{Api, Asked};
@@ -59,6 +60,9 @@ impl Api {
                     "attach" => Kind::Attach,
                     _ => Kind::Exec,
                 };
+                if kind == Kind::Attach && said("stdin").is_some_and(is_on) {
+                    check_stdin(&pod, &container)?;
+                }
                 let query = node_query(request.uri());
                 streams::command_in(&self.streams, &pod, container, &query, request, kind)
             }
@@ -87,10 +91,30 @@ fn node_query(uri: &Uri) -> String {
             }
             _ => continue,
         };
-        let is_on = !matches!(value.as_ref(), "false" | "0" | "False" | "f");
-        out.append_pair(key, if is_on { "1" } else { "0" });
+        out.append_pair(key, if is_on(&value) { "1" } else { "0" });
     }
     out.finish()
+}
+
+/// Whether a parameter says yes.
+fn is_on(value: &str) -> bool {
+    !matches!(value, "false" | "0" | "False" | "f")
+}
+
+/// Checks that a container has a standard input to attach to. The Engine says so only once the
+/// connection is a stream, where clients take any error for one of the server.
+fn check_stdin(pod: &Pod, container: &str) -> Result<(), Status> {
+    let has_stdin = spec::containers(pod)
+        .map(|(_, container)| container.clone())
+        .chain(spec::ephemeral_containers(pod))
+        .filter(|known| known.name == container)
+        .any(|known| known.stdin == Some(true));
+    if has_stdin {
+        return Ok(());
+    }
+    Err(Status::bad_request(
+        "the container has no standard input: its manifest does not set stdin: true",
+    ))
 }
 
 /// An error of the node API, as an API server says it.
@@ -110,6 +134,19 @@ async fn as_status(refused: Response) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_container_with_stdin_is_attached_to_with_it() {
+        let pod = serde_json::json!({"spec": {
+            "containers": [{"name": "a"}, {"name": "b", "stdin": true}, {"name": "c", "stdin": false}],
+            "initContainers": [{"name": "i", "stdin": true}],
+        }});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        for (name, has) in [("a", false), ("b", true), ("c", false), ("i", true)] {
+            let code = check_stdin(&pod, name).map_err(|status| status.code);
+            assert_eq!(code, if has { Ok(()) } else { Err(400) }, "{name}");
+        }
+    }
 
     #[test]
     fn queries_of_an_api_server_are_read() {

@@ -1,27 +1,23 @@
-//! `create`, `update` and `patch`: what is stored is a file, and is answered once the agent
-//! has taken it in.
-
-use std::io;
-use std::path::Path;
+//! `create`, `update`, `patch` and server-side apply.
 
 use axum::response::Response;
 use mirrorlet_apimachinery::bounds::check_lists;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::resources::{
-    DEPLOYMENTS, LEASES, NAMESPACES, PODS, SCALES, STATEFUL_SETS, Target,
+    DEPLOYMENTS, LEASES, NAMESPACES, PODS, Resource, SCALES, STATEFUL_SETS, Target,
 };
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{apply, garbage, meta, patch};
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::desired::{Origin, PodSource};
-use mirrorlet_host::{disk, random};
+use mirrorlet_host::random;
 use serde_json::{Value, json};
 
 use super::prepare::{Before, Prepared, prepare};
 use super::project::{BUILT_IN, seconds};
-use super::{Api, Asked, answer, body, debug, files, leases};
+use super::{Api, Asked, answer, body, debug, files, leases, templates};
 use crate::server::view::ViewError;
 
 /// The parameters of a write, except the object itself.
@@ -49,15 +45,6 @@ fn new_uid() -> String {
         part(16, 20),
         part(20, 32)
     )
-}
-
-pub(super) fn unstored(error: &io::Error) -> Status {
-    Status::internal(format!("failed to store the object: {error}"))
-}
-
-/// The text of an object's file.
-pub(super) fn text_of(object: &Value) -> Result<String, Status> {
-    files::text(object).map_err(|error| Status::internal(error.to_string()))
 }
 
 /// An error of the agent, as a client reads it.
@@ -114,50 +101,6 @@ impl Api {
         }
     }
 
-    /// Stores a document, and returns the object once the agent has taken it in.
-    pub(super) async fn store(&self, key: &Key, object: &Value) -> Result<Value, Status> {
-        if key.resource == &LEASES {
-            self.store
-                .leases(|leases| leases.put(key, object.clone()))?;
-            self.store.touch();
-            return self.find(key);
-        }
-        let text = text_of(object)?;
-        let size = text.len();
-        if size > files::TEXT_BYTES_MAX {
-            let max = files::TEXT_BYTES_MAX;
-            return Err(Status::too_costly(format!(
-                "Request entity too large: the object would take {size} bytes, more than {max}"
-            )));
-        }
-        self.write_file(self.store.directory(), key, text).await?;
-        self.taken_in().await;
-        self.find(key).map_err(|_| {
-            let message =
-                "the object is stored, but the agent has not loaded it yet: see mirrorlet status";
-            Status::internal(message)
-        })
-    }
-
-    /// Writes the file of an object in that directory, with that text.
-    pub(super) async fn write_file(
-        &self,
-        directory: &Path,
-        key: &Key,
-        text: String,
-    ) -> Result<(), Status> {
-        let (directory, written) = (directory.to_owned(), key.clone());
-        disk::blocking(move || files::write(&directory, &written, &text))
-            .await
-            .map_err(|error| unstored(&error))
-    }
-
-    /// Waits until the agent has read what was stored.
-    pub(super) async fn taken_in(&self) {
-        self.store.view().refresh_stored().await;
-        self.store.touch();
-    }
-
     pub(super) fn prepared(
         &self,
         mut object: Value,
@@ -183,7 +126,10 @@ impl Api {
         let before = before.zip(document.as_ref());
         let before = before.map(|(shown, document)| Before { shown, document });
         let (before, validation) = (before.as_ref(), options.validation);
-        prepare(object, key, before, raw, validation, &location, &self.node)
+        let mut prepared = prepare(object, key, before, raw, validation, &location, &self.node)?;
+        let known = self.store.templates(key);
+        templates::store(&mut prepared.object, key, known.as_ref());
+        Ok(prepared)
     }
 
     /// Answers `create`.
@@ -213,6 +159,7 @@ impl Api {
                 Status::already_exists(resource, &key.name)
             });
         }
+        let mut dropped = drop_own_annotations(&mut object, resource);
         let now = seconds(Timestamp::now());
         meta::begin(&mut object, resource, &new_uid(), &now);
         apply::note_update(&mut object, None, &manager(&options, asked), &now);
@@ -223,9 +170,10 @@ impl Api {
             options: &options,
         };
         let (created, warnings) = self.succeed(object, &next).await?;
+        dropped.extend(warnings);
         let value = answer::one(resource, &created.into(), form);
         let answer = answer::json(201, &value, &asked.headers);
-        Ok(answer::with_warnings(answer, &warnings))
+        Ok(answer::with_warnings(answer, &dropped))
     }
 
     /// Answers `update` and `patch`, of the object itself or of its scale.
@@ -317,14 +265,14 @@ impl Api {
             let is_last = !garbage::has_finalizers(&object);
             if is_last || self.store.held(|held| held.has(key)) {
                 if options.dry_run {
-                    return Ok((unchanged_version(object, before), Vec::new()));
+                    return Ok((dry(object, before), Vec::new()));
                 }
                 return Ok((self.put(key, object).await?, Vec::new()));
             }
         }
         let prepared = self.prepared(object, key, before, raw, options)?;
         let stored = match before {
-            Some(before) if options.dry_run => unchanged_version(prepared.object, before),
+            Some(before) if options.dry_run => dry(prepared.object, before),
             None if options.dry_run => prepared.object,
             _ => self.store(key, &prepared.object).await?,
         };
@@ -413,11 +361,44 @@ fn manager(options: &WriteOptions, asked: &Asked) -> String {
     program.unwrap_or_default().to_owned()
 }
 
-/// The answer to a dry run: the object with its unchanged resource version.
-fn unchanged_version(mut object: Value, before: &Value) -> Value {
+/// The answer to a dry run of a change: the object with what isn't its document's as it is.
+fn dry(mut object: Value, before: &Value) -> Value {
     let version = before["metadata"]["resourceVersion"].clone();
     meta::metadata(&mut object).insert("resourceVersion".to_owned(), version);
+    templates::show(&mut object);
+    let kept = match object["kind"].as_str() {
+        Some("Pod") => "nodeName",
+        Some("Job") => "selector",
+        Some("PersistentVolumeClaim") => "volumeName",
+        Some("PersistentVolume") => "claimRef",
+        _ => "",
+    };
+    if let Some(value) = before["spec"].get(kept)
+        && object["spec"].get(kept).is_none()
+    {
+        object["spec"][kept] = value.clone();
+    }
+    if let Some(status) = before.get("status") {
+        object["status"] = status.clone();
+    }
     object
+}
+
+/// Takes annotations out of a pod that only the agent sets: a copy of a pod, as `kubectl debug
+/// --copy-to` makes it, has them. Returns warnings of that.
+fn drop_own_annotations(object: &mut Value, resource: &Resource) -> Vec<String> {
+    let annotations = object["metadata"]["annotations"].as_object_mut();
+    let Some(annotations) = annotations.filter(|_| resource == &PODS) else {
+        return Vec::new();
+    };
+    let own = keys::BY_AGENT.into_iter().chain([keys::CONFIG_MIRROR]);
+    let dropped = own.filter(|key| annotations.remove(*key).is_some());
+    let warning = |key| {
+        format!(
+            "metadata.annotations[{key}]: only the agent sets this annotation, and it is dropped"
+        )
+    };
+    dropped.map(warning).collect()
 }
 
 fn set_managed(object: &mut Value, managed: Option<Value>) {

@@ -17,7 +17,8 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::hold::{FileDecision, Present, decide_file};
 use mirrorlet_core::manifest::{
-    Document, ParseContext, Parsed, VALUES_TOTAL_MAX, parse_manifest, secret_open_to_others,
+    BYTES_TOTAL_MAX, Document, ParseContext, Parsed, VALUES_TOTAL_MAX, parse_manifest,
+    secret_open_to_others,
 };
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::disk;
@@ -57,7 +58,7 @@ struct Size {
 /// The size of all manifests of a directory together: far above what a node runs.
 const SIZE_MAX: Size = Size {
     values: VALUES_TOTAL_MAX,
-    bytes: 32 << 20,
+    bytes: BYTES_TOTAL_MAX,
 };
 
 /// When a file is read again that was too much, as others may have become smaller.

@@ -39,6 +39,9 @@ pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// pod. Each takes several hundred bytes in memory.
 pub const VALUES_TOTAL_MAX: usize = 100_000;
 
+/// Most bytes of the manifests of a directory together: far above what a node runs.
+pub const BYTES_TOTAL_MAX: usize = 32 << 20;
+
 /// File names that are manifests, by ending.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 

@@ -1,6 +1,6 @@
 use std::fs;
 
-use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+use mirrorlet_apimachinery::resources::{CLAIMS, CONFIG_MAPS};
 
 use super::*;
 use crate::server::embedded::bed::Bed;
@@ -57,4 +57,65 @@ async fn a_pod_that_stops_is_not_changed() {
     let words = "Operation cannot be fulfilled on pods \"web\": it is being deleted, and can't be changed any more";
     // embedded 53
     assert_eq!((code, &refused["message"]), (409, &words.into()));
+}
+
+#[tokio::test]
+async fn a_status_is_only_read() {
+    let bed = Bed::new();
+    let path = "/apis/apps/v1/namespaces/default/deployments/web/status";
+    for (method, verb) in [("PATCH", "patch"), ("PUT", "update")] {
+        let (code, refused) = bed.ask(method, path, &json!({})).await;
+        let words = format!(
+            "{verb} is not supported on the status of deployments.apps: the agent sets it, and it can only be read"
+        );
+        assert_eq!((code, &refused["message"]), (405, &words.into()));
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_what_the_document_does_not_have() {
+    let bed = Bed::new();
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let key = Key::new(&CLAIMS, "default", "data");
+    bed.store(&key, &claim);
+    let path = "/api/v1/namespaces/default/persistentvolumeclaims/data";
+    let (_, before) = bed.ask("GET", path, &Value::Null).await;
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let (code, dry) = bed
+        .ask("PATCH", &format!("{path}?dryRun=All"), &label)
+        .await;
+    assert_eq!((code, &dry["metadata"]["labels"]["a"]), (200, &"b".into()));
+    assert!(before["status"].is_object(), "{before}");
+    assert_eq!(dry["status"], before["status"]);
+}
+
+#[test]
+fn a_dry_run_is_shown_as_the_object_is() {
+    let before = json!({"kind": "Job", "metadata": {"resourceVersion": "7"}, "spec": {"selector": {"a": "b"}}, "status": {"active": 1}});
+    let template = json!({"spec": {"containers": [{"ports": [{"containerPort": 1}]}]}});
+    let next = json!({"kind": "Job", "metadata": {}, "spec": {"template": template}});
+    let shown = dry(next, &before);
+    let spec = &shown["spec"];
+    assert_eq!(shown["metadata"], before["metadata"]);
+    assert_eq!(shown["status"], before["status"]);
+    assert_eq!(spec["selector"], before["spec"]["selector"]);
+    let port = &spec["template"]["spec"]["containers"][0]["ports"][0];
+    assert_eq!(port["protocol"], "TCP");
+}
+
+#[tokio::test]
+async fn a_copy_of_a_pod_is_created_without_the_agents_annotations() {
+    let bed = Bed::new();
+    let annotations = json!({"mirrorlet.dev/workload": "Deployment/web", "mirrorlet.dev/pod-template-hash": "x", "a": "b"});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "copy", "annotations": annotations},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    let (code, created) = bed.ask("POST", path, &pod).await;
+    assert_eq!(code, 201, "{created}");
+    assert_eq!(created["metadata"]["annotations"], json!({"a": "b"}));
+    let mut pod = pod;
+    let dropped = drop_own_annotations(&mut pod, &PODS);
+    assert_eq!(dropped.len(), 2, "{dropped:?}");
 }
