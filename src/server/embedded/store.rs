@@ -283,7 +283,7 @@ impl Store {
         let conditions = shown.node.as_ref().and_then(|node| node.status.clone());
         state.conditions = conditions.and_then(|s| s.conditions).unwrap_or_default();
         let namespaces = namespaces(&self.directory);
-        state.times = times(&shown, std::mem::take(&mut state.times));
+        state.times = times(&shown, &state.times);
         let context = Context {
             node: &self.node,
             started_at: self.started_at,

@@ -15,7 +15,7 @@ use mirrorlet_core::small::SmallCollect;
 /// looked at first. An edit makes nothing new.
 pub(super) fn times(
     shown: &Shown,
-    known: BTreeMap<String, Timestamp>,
+    known: &BTreeMap<String, Timestamp>,
 ) -> BTreeMap<String, Timestamp> {
     let objects = shown.objects.iter().map(|object| &object.origin);
     let workloads = shown.workloads.iter().map(|workload| &workload.origin);
