@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::history::History;
 use crate::common::registry::Registry;
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
-use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_core::api::report::{PodReport, RolloutReport, StatusReport};
 use mirrorlet_core::api::{Code, PodUid};
 
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
@@ -437,9 +437,8 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     assert_eq!(rollout(&bed, &["pause", "web"]).await.0, Some(0));
     // The pause is shown before anything waits for its end.
     let paused = |pod: &PodReport| {
-        pod.rollout
-            .as_ref()
-            .is_some_and(|r| r.is_paused_when_done())
+        let rollout = pod.rollout.as_ref();
+        rollout.is_some_and(RolloutReport::is_paused_when_done)
     };
     agent.until_pod("web", paused).await;
     let (code, text) = rollout(&bed, &["status", "web"]).await;

@@ -311,10 +311,10 @@ mod tests {
             let status = json!({"phase": of_status, "conditions": ready});
             let shown = shown_pod(&wanted(), Some(&view(phase, &status)));
             let conditions = shown.pod.status.unwrap().conditions.unwrap();
-            let states = [0, 1].map(|at| conditions[at].status.clone());
+            let told = [0, 1].map(|at| conditions[at].status.clone());
             let expected = if terminating { "False" } else { "True" };
             assert_eq!(shown.terminating, terminating, "{phase:?} {of_status}");
-            assert_eq!(states, [expected, "True"], "{phase:?} {of_status}");
+            assert_eq!(told, [expected, "True"], "{phase:?} {of_status}");
             assert!(shown.origin.is_some());
         }
         assert!(!shown_pod(&wanted(), None).terminating);

@@ -247,6 +247,7 @@ fn a_workload_has_its_problems_and_a_line_for_each_pod() {
     let found = Workloads::named(&report, "deploy/dd", at(9_000));
     let document = serde_json::to_value(found.unwrap()).unwrap();
     let workload = &document["workloads"][0];
+    // workloads 23
     assert_eq!(workload["problems"][0]["position"]["line"], 7);
     assert_eq!(workload["pods"][1]["status"], "CrashLoopBackOff");
 }

@@ -510,8 +510,8 @@ mod tests {
         };
         assert_eq!(hold("a", "1", 12), Ok(()));
         assert_eq!(hold("a", "2", 4), Ok(()));
-        // tenants M9
         let error = hold("a", "3", 1).unwrap_err();
+        // tenants M9
         assert!(error.contains("pods of namespace a refer to"), "{error}");
         // One that is known has room for another version of its size.
         assert_eq!(hold("a", "1", 12), Ok(()));

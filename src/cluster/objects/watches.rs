@@ -99,19 +99,16 @@ where
         // The semaphore is never closed.
         let _permit = shared.gets.acquire().await;
         let got = shared.client.read(CALL_DEADLINE, api.get_opt(&key.name));
-        match got.await? {
-            Some(object) => {
-                let version = version_of(&object);
-                if !learn(Ok(object)) {
-                    return Ok(NoRoom);
-                }
-                version
+        if let Some(object) = got.await? {
+            let version = version_of(&object);
+            if !learn(Ok(object)) {
+                return Ok(NoRoom);
             }
-            None => {
-                learn(Err(ObjectError::not_found(key)));
-                // From now on, whatever there is by then included.
-                String::new()
-            }
+            version
+        } else {
+            learn(Err(ObjectError::not_found(key)));
+            // From now on, whatever there is by then included.
+            String::new()
         }
     };
     let fields = format!("metadata.name={}", key.name);
