@@ -210,7 +210,7 @@ impl History {
         if undone_to == self.undone_to && number == running {
             return Err(Refused::RunsAlready { number });
         }
-        self.undone_to = undone_to;
+        (self.undone_to, self.goes_back) = (undone_to, false);
         // Asked for by name, it is tried again.
         if matches!(found.outcome, Outcome::Failed(_)) {
             self.set_outcome(&uid, Outcome::Open);

@@ -421,14 +421,16 @@ impl Member {
             if !stays && current.as_ref() != Some(&good) {
                 let is_newest = self.history.newest.as_ref() == Some(&good);
                 self.history.undone_to = (!is_newest).then_some(good);
+                self.history.goes_back = !is_newest;
             }
         } else if self.returns()
+            && self.history.goes_back
             && self.history.beside.is_none()
             && current == self.history.undone_to
             && good == current
         {
             // It is back.
-            self.history.undone_to = None;
+            (self.history.undone_to, self.history.goes_back) = (None, false);
         }
     }
 

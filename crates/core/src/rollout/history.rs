@@ -110,6 +110,10 @@ pub struct History {
     pub newest: Option<PodUid>,
     /// The older one that `rollout undo` asked for, until the source wants something else.
     pub undone_to: Option<PodUid>,
+    /// Whether that is the last good one of the workload because the newest failed, and nobody asked for
+    /// it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes_back: bool,
     /// Whether no other revision takes the place of the one that runs.
     pub paused: bool,
     /// Whether a person stopped the pod, until it is started or its source changes.
@@ -261,7 +265,7 @@ impl History {
             ran,
         });
         if edited {
-            self.undone_to = None;
+            (self.undone_to, self.goes_back) = (None, false);
         }
         self.newest = Some(uid);
         self.gone_since = None;
@@ -354,6 +358,7 @@ impl History {
         (self.current, self.newest, self.undone_to) = (None, None, None);
         self.beside = None;
         (self.paused, self.stopped, self.cordoned) = (false, false, false);
+        self.goes_back = false;
         self.added = None;
         self.restart.clear();
         self.gone_since.get_or_insert(now);

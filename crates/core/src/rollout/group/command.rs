@@ -76,7 +76,7 @@ pub fn try_again(members: &mut [Member], name: &FullName) {
         let uid = revision.uid();
         // It was going back.
         if member.history.newest.as_ref() == Some(&uid) {
-            member.history.undone_to = None;
+            (member.history.undone_to, member.history.goes_back) = (None, false);
         }
     }
 }

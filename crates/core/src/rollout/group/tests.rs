@@ -414,6 +414,29 @@ fn an_edit_that_fails_after_an_undo_leads_back_to_what_ran() {
 }
 
 #[test]
+fn a_person_may_undo_what_a_failure_led_back_to() {
+    for start_first in [true, false] {
+        let mut fleet = Fleet::new(3, rolling_update(1, 1), start_first);
+        fleet.edit("b");
+        fleet.settle();
+        fleet.edit("bad-1");
+        fleet.settle();
+        assert_eq!(fleet.versions(), ["b"; 3]);
+        let undo = Command::Undo {
+            to_revision: Some(1),
+        };
+        fleet.obey(&undo).unwrap();
+        fleet.settle();
+        assert_eq!(fleet.versions(), ["a"; 3]);
+        // It stays an undo: nothing of it failed.
+        let undone = |history: &History| history.undone_to == history.current().map(Revision::uid);
+        // workloads 14
+        assert!(fleet.histories.values().all(undone), "{start_first}");
+        assert!(fleet.phases.values().all(|phase| *phase == Phase::Settled));
+    }
+}
+
+#[test]
 fn a_workload_is_paused_undone_and_tried_again() {
     let mut fleet = Fleet::new(3, rolling_update(1, 1), true);
     fleet.obey(&Command::Pause).unwrap();
