@@ -98,6 +98,10 @@ impl Revision {
 /// The revisions of one pod.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is set and cleared by itself, and the file on disk has each by its name"
+)]
 pub struct History {
     /// The revisions known, the newest last.
     pub revisions: Vec<Revision>,
