@@ -33,9 +33,9 @@ const ANNOTATION_BYTES: usize = 250_000;
 const LONG: usize = 12;
 const VARIABLES: usize = 90_000;
 /// Large Secrets, and how often one of them is mounted.
-const SECRETS: usize = 80;
+const SECRETS: usize = 64;
 /// Pods as large as may be.
-const LARGE: usize = 100;
+const LARGE: usize = 80;
 /// The size of a label of an image.
 const LABEL_BYTES: usize = 20 << 20;
 /// Connections with a message that never ends, and its bytes so far.

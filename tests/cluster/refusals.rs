@@ -603,10 +603,10 @@ async fn statuses_are_patched_as_the_api_server_takes_them() {
         let user = "system:serviceaccount:kube-system:mirrorlet";
         let mut record = bed.cluster.audit_of(user);
         record.retain(|entry| entry.namespace == bed.namespace && entry.writes());
-        record
-            .iter()
-            .map(|e| (e.what(), e.code))
-            .collect::<Vec<_>>()
+        let writes = record.iter().map(|e| (e.what(), e.code));
+        // A busy server may answer a creation too late: it is sent again, and was carried out.
+        let is_again = |(what, code): &(String, u64)| what == "create pods" && *code == 409;
+        writes.filter(|write| !is_again(write)).collect::<Vec<_>>()
     };
     eventually("the writes to be on record", || {
         (writes(&bed).len() >= 3).then_some(())
