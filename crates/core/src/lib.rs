@@ -58,6 +58,7 @@ pub mod resources;
 pub mod restart;
 pub mod rollout;
 pub mod select;
+pub mod shares;
 pub mod small;
 pub mod spec;
 pub mod stateful;

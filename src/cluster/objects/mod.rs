@@ -11,6 +11,7 @@
 //! `pkg/kubelet/token/token_manager.go`.
 
 mod claims;
+mod room;
 mod tokens;
 mod watches;
 
@@ -27,6 +28,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::claims::Claims;
+use self::room::room_for;
 use self::tokens::Tokens;
 use super::{ApiError, ClusterClient};
 use crate::store::cell::Reader;
@@ -49,10 +51,6 @@ const REFUSED_PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::fro
 /// The message of a timeout.
 const NO_ANSWER: &str = "timed out waiting for the API server's answer";
 
-/// Most bytes of the objects that pods of one namespace refer to.
-const NAMESPACE_BYTES_MAX: usize = 16 << 20;
-/// Most bytes of all objects that pods refer to.
-const BYTES_MAX: usize = 40 << 20;
 /// Most objects that are got at a time: an answer is held as text and as an object.
 const GETS_MAX: usize = 4;
 
@@ -347,35 +345,6 @@ impl Shared {
     }
 }
 
-/// Checks that an object of that size may be kept beside the others.
-///
-/// # Errors
-/// Those of its namespace, or all together, would take too much.
-fn room_for(
-    watched: &BTreeMap<ObjectKey, Watched>,
-    key: &ObjectKey,
-    size: usize,
-) -> Result<(), ObjectError> {
-    let others = || watched.iter().filter(|(other, _)| *other != key);
-    let all = others().map(|(_, other)| other.bytes).sum::<usize>() + size;
-    let same = others().filter(|(other, _)| other.namespace == key.namespace);
-    let of_namespace = same.map(|(_, other)| other.bytes).sum::<usize>() + size;
-    let (whose, bytes, max) = if of_namespace > NAMESPACE_BYTES_MAX {
-        let whose = format!("pods of namespace {}", key.namespace);
-        (whose, of_namespace, NAMESPACE_BYTES_MAX)
-    } else if all > BYTES_MAX {
-        ("pods".to_owned(), all, BYTES_MAX)
-    } else {
-        return Ok(());
-    };
-    Err(ObjectError::TooMuch {
-        what: key.to_string(),
-        cause: format!(
-            "the ConfigMaps and Secrets that {whose} refer to on this node would take {bytes} bytes, more than {max}"
-        ),
-    })
-}
-
 impl ObjectsTask {
     /// Watches until cancelled. All watches are polled here: a node has few, and they are silent
     /// most of the time.
@@ -468,56 +437,4 @@ impl Services {
 enum Subject {
     Object(ObjectKey, u64),
     Services,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(namespace: &str, name: &str) -> ObjectKey {
-        ObjectKey {
-            kind: ObjectKind::Secret,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
-    }
-
-    fn secret(mebibytes: usize) -> Object {
-        let data = [("k".to_owned(), ByteString(vec![0; (mebibytes << 20) - 1]))];
-        Object::Secret(Arc::new(Secret {
-            data: Some(data.into()),
-            ..Secret::default()
-        }))
-    }
-
-    #[test]
-    fn a_namespace_and_all_objects_have_a_bound() {
-        let mut watched: BTreeMap<ObjectKey, Watched> = BTreeMap::new();
-        let mut hold = |namespace: &str, name: &str, mebibytes: usize| {
-            let key = key(namespace, name);
-            let size = secret(mebibytes).size();
-            assert_eq!(size, mebibytes << 20);
-            let room = room_for(&watched, &key, size);
-            if room.is_ok() {
-                let entry = watched.entry(key).or_insert_with(|| Watched {
-                    number: 0,
-                    known: watch::channel(None).0,
-                    bytes: 0,
-                });
-                entry.bytes = size;
-            }
-            room.map_err(|error| error.to_string())
-        };
-        assert_eq!(hold("a", "1", 12), Ok(()));
-        assert_eq!(hold("a", "2", 4), Ok(()));
-        let error = hold("a", "3", 1).unwrap_err();
-        // tenants M9
-        assert!(error.contains("pods of namespace a refer to"), "{error}");
-        // One that is known has room for another version of its size.
-        assert_eq!(hold("a", "1", 12), Ok(()));
-        assert_eq!(hold("b", "1", 16), Ok(()));
-        assert_eq!(hold("c", "1", 8), Ok(()));
-        let error = hold("c", "2", 1).unwrap_err();
-        assert!(error.contains("that pods refer to"), "{error}");
-    }
 }

@@ -170,7 +170,7 @@ type Item = Box<dyn Fn(&Value) -> Value + Send>;
 
 /// The pieces of an encoded list.
 struct ListPieces {
-    /// What is encoded, and was not handed out.
+    /// Encoded text that the next piece begins with.
     piece: Vec<u8>,
     objects: std::vec::IntoIter<Arc<Value>>,
     item: Item,

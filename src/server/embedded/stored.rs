@@ -1,5 +1,5 @@
-//! What is stored is a file, and is answered once the agent has taken it in. A file that the agent
-//! doesn't take in doesn't stay.
+//! Stores objects as files. A write is answered once the agent has loaded the file; a file that the
+//! agent doesn't load is removed, or replaced by the one before.
 
 use std::io;
 use std::path::Path;

@@ -195,7 +195,7 @@ enum Place {
     Settled,
     /// Its fields that are used.
     Whole,
-    /// What its deletion is confirmed with.
+    /// The few fields by which its deletion is confirmed.
     Deleted,
     /// The same, or its text until there is room for it.
     Newcomer,

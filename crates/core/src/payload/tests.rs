@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::Timestamp;
+use crate::api::core::{ConfigMap, Secret};
 use crate::objects::{Token, TokenKey, references};
 
 fn pod(volume: &Value, more: &Value) -> Pod {

@@ -55,7 +55,7 @@ pub enum VolumeError {
         "the files of Secrets, tokens and pod fields of {whose} would take {bytes} bytes of this node's memory, more than {max}"
     )]
     MemoryFull {
-        /// Whose files.
+        /// The pods that the files are of, in words.
         whose: String,
         /// The bytes that they would take.
         bytes: usize,

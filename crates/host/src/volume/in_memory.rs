@@ -7,15 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::payload::{Kind, Medium, Payloads};
+use mirrorlet_core::payload::{Kind, Medium, Payload, Payloads};
+use mirrorlet_core::shares::ShareLimits;
 use mirrorlet_core::spec;
 
 use super::{Result, VolumeError};
 
-/// Most bytes of the pods of a namespace.
-const NAMESPACE_BYTES_MAX: usize = 24 << 20;
-/// Most bytes of all pods.
-const BYTES_MAX: usize = 64 << 20;
+/// Most bytes of the pods of a namespace, and of all.
+const LIMITS: ShareLimits = ShareLimits {
+    namespace: 24 << 20,
+    all: 64 << 20,
+};
 
 /// Namespace and bytes of each pod. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -32,24 +34,18 @@ impl InMemory {
         let mut pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = pods.get(&uid).map_or(0, |(_, bytes)| *bytes);
         if bytes > before {
-            let others = || pods.iter().filter(|(other, _)| **other != uid);
-            let all = others().map(|(_, (_, bytes))| bytes).sum::<usize>() + bytes;
-            let same = others().filter(|(_, (namespace, _))| *namespace == *name.namespace);
-            let of_namespace = same.map(|(_, (_, bytes))| bytes).sum::<usize>() + bytes;
-            if of_namespace > NAMESPACE_BYTES_MAX {
-                return Err(VolumeError::MemoryFull {
-                    whose: format!("the pods of namespace {}", name.namespace),
-                    bytes: of_namespace,
-                    max: NAMESPACE_BYTES_MAX,
-                });
-            }
-            if all > BYTES_MAX {
-                return Err(VolumeError::MemoryFull {
-                    whose: "all pods".to_owned(),
-                    bytes: all,
-                    max: BYTES_MAX,
-                });
-            }
+            let others = pods.iter().filter(|(other, _)| **other != uid);
+            let others = others.map(|(_, (namespace, bytes))| (namespace.as_str(), *bytes));
+            let checked = LIMITS.check(&name.namespace, bytes, others);
+            checked.map_err(|excess| VolumeError::MemoryFull {
+                whose: if excess.of_namespace {
+                    format!("the pods of namespace {}", name.namespace)
+                } else {
+                    "all pods".to_owned()
+                },
+                bytes: excess.bytes,
+                max: excess.max,
+            })?;
         }
         if bytes == 0 {
             pods.remove(&uid);
@@ -72,12 +68,12 @@ fn bytes_in_memory(pod: &Pod, payloads: &Payloads) -> usize {
         Kind::of(volume).filter(|kind| kind.medium() == Medium::Memory)?;
         payloads.get(&volume.name)?.as_ref().ok()
     });
-    in_memory.map(mirrorlet_core::payload::Payload::size).sum()
+    in_memory.map(Payload::size).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    use mirrorlet_core::payload::{Payload, PayloadFile};
+    use mirrorlet_core::payload::PayloadFile;
     use serde_json::json;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! What is gone back to after an undo: the healthy revision that ran last.
+//! After an undo, an edit that fails leads back to the healthy revision that ran last.
 
 use super::*;
 
