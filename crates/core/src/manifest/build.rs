@@ -15,8 +15,8 @@ use crate::names::target_ports;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
 use super::kind::{Kind, check_kind};
+use super::notes::{note_special, note_unknown};
 use super::problems::Problems;
-use super::support::Verdict;
 use super::tree::Node;
 use super::workload::{build_workload, workload_key};
 use super::{
@@ -416,57 +416,6 @@ fn build_pod(
     };
     defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
     Some(Arc::new(pod))
-}
-
-fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
-    let path = &unknown.path;
-    // No other spec has a claimRef: this one is a PersistentVolume's.
-    let of_volume = unknown.known.contains(&"claimRef");
-    if let Some(kind) = check::unsupported_source(path).filter(|_| of_volume) {
-        let message = format!("volumes of type {kind} are not supported");
-        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
-        problems.help("mirrorlet supports PersistentVolumes of type hostPath and local; for other storage, annotate a claim with mirrorlet.dev/volume-driver");
-        return;
-    }
-    if is_volume_source(path) {
-        // Left out it would silently be an emptyDir.
-        let message = "unknown volume type".to_owned();
-        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
-    } else {
-        let message = "unknown field; it is ignored".to_owned();
-        problems.add_at_key(Severity::Warning, Code::UnknownField, path, message);
-    }
-    if let Some(Segment::Key(name)) = path.0.last()
-        && let Some(known) = decode::closest(name, unknown.known)
-    {
-        problems.help(format!("did you mean {known}?"));
-    }
-}
-
-/// Whether this is a field of an entry of a pod's or a template's `spec.volumes`.
-fn is_volume_source(path: &Path) -> bool {
-    matches!(path.0.as_slice(), [.., Segment::Key(spec), Segment::Key(volumes), Segment::Index(_), Segment::Key(_)]
-        if spec == "spec" && volumes == "volumes")
-}
-
-pub(super) fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
-    let (severity, code, message) = match verdict {
-        Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
-            (Severity::Error, Code::UnsupportedField, why.to_owned())
-        }
-        Verdict::NoEffect(why) | Verdict::NoEffectAnywhere(why) => (
-            Severity::Warning,
-            Code::UnsupportedField,
-            format!("this has no effect: {why}"),
-        ),
-        Verdict::OnNode(why) => (Severity::Warning, Code::UnsupportedField, why.to_owned()),
-        Verdict::Forbidden(resource) | Verdict::ForbiddenAndUnsupported(resource) => (
-            Severity::Error,
-            Code::ForbiddenReference,
-            format!("static pods may not reference {resource}"),
-        ),
-    };
-    problems.add_at_key(severity, code, path, message);
 }
 
 /// The pod's full name here, as far as its metadata can be read.

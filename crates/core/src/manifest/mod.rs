@@ -8,6 +8,7 @@ mod build;
 mod check;
 mod defaults;
 mod kind;
+mod notes;
 mod problems;
 mod render;
 mod support;

@@ -20,7 +20,8 @@ use crate::workload::{
     Workload, WorkloadKey, WorkloadKind, first_ordinal, given, stateful_set, take_identity,
 };
 
-use super::build::{decode_noting, names, note_special};
+use super::build::{decode_noting, names};
+use super::notes::note_special;
 use super::problems::Problems;
 use super::{AcceptedWorkload, ParseContext, check, defaults, support, uid};
 
