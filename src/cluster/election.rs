@@ -70,10 +70,14 @@ impl Election {
         let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
-            match self.attempt().await {
-                Ok(true) => renewed = Instant::now(),
-                Err(_) if renewed.elapsed() < RENEW_DEADLINE => {}
-                Ok(false) | Err(_) => return,
+            // The Lease holds from the moment in its text on, which is before the answer.
+            let began = Instant::now();
+            // A server that doesn't answer must not keep us beyond the end of the Lease.
+            let attempt = tokio::time::timeout_at(renewed + RENEW_DEADLINE, self.attempt());
+            match attempt.await {
+                Ok(Ok(true)) => renewed = began,
+                Ok(Err(_)) if renewed.elapsed() < RENEW_DEADLINE => {}
+                Ok(Ok(false) | Err(_)) | Err(_) => return,
             }
         }
     }
@@ -175,12 +179,14 @@ mod tests {
     use super::*;
     use mirrorlet_host::telemetry::Metrics;
 
-    /// A server with one Lease; it answers nothing while `away`.
+    /// A server with one Lease; it can't be reached while `away`, and takes requests without an answer
+    /// while it `hangs`.
     #[derive(Default)]
     struct Server {
         lease: Option<Lease>,
         writes: u64,
         away: bool,
+        hangs: bool,
     }
 
     impl Server {
@@ -223,6 +229,9 @@ mod tests {
                 let body = body.collect().await.unwrap().to_bytes();
                 if server.lock().unwrap().away {
                     return Err(std::io::Error::other("no route"));
+                }
+                if server.lock().unwrap().hangs {
+                    std::future::pending::<()>().await;
                 }
                 let written = serde_json::from_slice(&body).ok();
                 let (code, value) = server.lock().unwrap().answer(&head.method, written);
@@ -280,5 +289,27 @@ mod tests {
         // Only one's own is given back.
         a.resign().await;
         assert!(!a.attempt().await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_keeps_nobody_beyond_the_end_of_the_lease() {
+        let server = Arc::new(Mutex::new(Server::default()));
+        let mut a = candidate(&server, "a");
+        a.won(|error| panic!("{error}")).await;
+        let began = Instant::now();
+        let hanging = Arc::clone(&server);
+        tokio::spawn(async move {
+            // Between two renewals.
+            tokio::time::sleep(RETRY_PERIOD * 3 / 2).await;
+            hanging.lock().unwrap().hangs = true;
+        });
+        a.lost().await;
+        // identity 9
+        let renewed = began + RETRY_PERIOD;
+        assert!(
+            renewed.elapsed() <= RENEW_DEADLINE,
+            "{:?}",
+            renewed.elapsed()
+        );
     }
 }
