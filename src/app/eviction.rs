@@ -20,6 +20,7 @@ use crate::store::evictions::{Evict, evictions};
 use mirrorlet_core::eviction::{Observation, Observations, Pressures, Signal};
 use mirrorlet_core::stats::{PodReading, proc};
 use mirrorlet_docker::image::ImageReclaim;
+use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::gc::ContainerGc;
 
@@ -72,7 +73,9 @@ pub(super) struct Host {
 impl EvictionHost for Host {
     async fn observe(&self) -> Seen {
         let images = self.stats.engine_root().await;
-        observe(&self.root, images.as_deref())
+        let root = self.root.clone();
+        // A file system of the network may take its time.
+        disk::blocking(move || observe(&root, images.as_deref())).await
     }
 
     async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading> {

@@ -225,7 +225,11 @@ impl StatsProvider {
         let views = Arc::new(views);
         loop {
             let engine_root = self.options.engine.root_dir().await;
-            let mut looker = Arc::clone(&self.pod_looker).lock_owned().await;
+            // Whoever looks now may wait for the kernel, and keeps it meanwhile.
+            let free = Arc::clone(&self.pod_looker).lock_owned();
+            let Ok(mut looker) = tokio::time::timeout(LOOK_DEADLINE, free).await else {
+                return Err(StatsError::Deadline);
+            };
             let (options, disks) = (Arc::clone(&self.options), Arc::clone(&self.disks));
             let views = Arc::clone(&views);
             let looking = tokio::task::spawn_blocking(move || {
