@@ -19,10 +19,14 @@ export FAILURES FLAKY
 hack/left.sh sweep
 hack/left.sh before "$before"
 watch=""
+lane=""
 finish() {
     local status=$?
     trap - EXIT INT TERM
     [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
+    # A process group of its own, which Ctrl-C doesn't reach.
+    [ -z "$lane" ] || { kill -- "-$lane" && wait "$lane"; } 2>/dev/null || true
+    used
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
     if [ -s "$FAILURES" ]; then
@@ -40,16 +44,39 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Seconds of all processors since the machine's start: at work, and altogether.
+processors() { awk '/^cpu / { hz = 100; all = $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9; print (all - $5 - $6) / hz, all / hz }' /proc/stat; }
+read -r busy_before all_before < <(processors)
+# How long it took, and whether the machine had been able to do more in that time.
+used() {
+    local busy all
+    read -r busy all < <(processors)
+    awk -v s="$SECONDS" -v b="$busy" -v b0="$busy_before" -v a="$all" -v a0="$all_before" \
+        'BEGIN { printf "== %d s; the processors were busy for %.0f %% of it\n", s, 100 * (b - b0) / (a - a0) }'
+}
+
 hack/engine-watch.sh "$FAILURES" &
 watch=$!
 
 "$MAKE" check
 "$MAKE" chart
-# Each test program by way of hack/run-test.sh.
+# Each test program by way of hack/run-test.sh, in two lanes side by side: tests on an Engine and in a
+# cluster mostly wait.
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
-env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace --all-targets --no-fail-fast
+export "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh"
+tests=("$CARGO" test --locked --workspace --all-targets)
+"${tests[@]}" --no-run
+LANE=engines setsid "${tests[@]}" --no-fail-fast > >(sed --unbuffered 's/^/engines: /') 2>&1 &
+lane=$!
+status=0
+LANE=others "${tests[@]}" --no-fail-fast || status=$?
+wait "$lane" || status=$?
+lane=""
+[ "$status" = 0 ] || exit "$status"
+unset "CARGO_TARGET_${host}_RUNNER"
 # kubectl against the embedded API, once more with the oldest version that we know. Of the whole
 # workspace, so that nothing is built with other features.
 KUBECTL_VERSION="$KUBECTL_OLDEST" "$CARGO" test --locked --workspace --test cluster -- embedded:: embedded_kubectl::
 "$CARGO" test --locked --workspace --doc
-"$MAKE" conformance-short
+# The program that the tests had.
+MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/debug/mirrorlet" "$MAKE" conformance-short

@@ -18,7 +18,7 @@ use crate::common::confined::Confined;
 use crate::common::image::image_archive;
 use crate::common::node::{NodeBed, QUIET, bound, is_ready, uid, until};
 use crate::common::reaper;
-use crate::common::{IMAGE, eventually, free_port};
+use crate::common::{IMAGE, eventually, free_port, tell};
 
 /// The limit of memory in the chart, in MiB.
 const LIMIT_MIB: u64 = 256;
@@ -102,6 +102,7 @@ impl Victim {
             "{attack}"
         );
         assert_eq!(self.bed.running_id("bystander"), self.bystander, "{attack}");
+        tell(&format!("after {attack}: {}", self.agent.memory()));
     }
 
     /// Applies a pod, and waits until it is ready.
@@ -356,6 +357,23 @@ async fn create_long(victim: &mut Victim) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn objects_as_large_as_may_be_leave_the_program_serving_others() {
+    let mut victim = Victim::new().await;
+
+    create_secrets(&victim).await;
+    victim.assert_serves("Secrets that are large");
+
+    create_large(&mut victim).await;
+    victim.assert_serves("pods that are large");
+
+    create_long(&mut victim).await;
+    victim.assert_serves("pods with long lists");
+
+    create_refused(&mut victim).await;
+    victim.assert_serves("pods that are refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     let mut victim = Victim::new().await;
     let bed = &victim.bed;
@@ -430,18 +448,6 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     .await;
     victim.assert_serves("messages that don't end");
     drop(unfinished);
-
-    create_secrets(&victim).await;
-    victim.assert_serves("Secrets that are large");
-
-    create_large(&mut victim).await;
-    victim.assert_serves("pods that are large");
-
-    create_long(&mut victim).await;
-    victim.assert_serves("pods with long lists");
-
-    create_refused(&mut victim).await;
-    victim.assert_serves("pods that are refused");
 
     // Larger than the limit many times over, and read when other pods come.
     let bed = &victim.bed;
