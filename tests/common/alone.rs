@@ -15,13 +15,47 @@ pub struct Alone {
     root: PathBuf,
 }
 
+/// The arguments of such a program on a bed.
+pub fn arguments(bed: &Bed, address: &str) -> Vec<String> {
+    let level = std::env::var("BENCH_LOG").unwrap_or("warn".into());
+    let root = bed.path().display().to_string();
+    [
+        ("--node-name", "bench"),
+        ("--docker", &bed.docker),
+        ("--metrics-address", "none"),
+        ("--api-address", address),
+        ("--eviction-hard", "none"),
+        ("--log-level", &level),
+        ("--root", &root),
+    ]
+    .into_iter()
+    .fold(vec!["run".to_owned()], |mut args, (flag, value)| {
+        args.push(format!("{flag}={value}"));
+        args
+    })
+}
+
+/// A client of the program with that root directory, once its API is served.
+pub async fn client_of(root: &Path) -> Client {
+    Client::try_from(access_to(root).await).unwrap()
+}
+
+/// How to reach the API of the program with that root directory, once it is served.
+pub async fn access_to(root: &Path) -> kube::Config {
+    let path = root.join("kubeconfig");
+    eventually("a kubeconfig", || path.exists().then_some(())).await;
+    let read = Kubeconfig::read_from(path).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
+    config.unwrap()
+}
+
 impl Alone {
     /// Starts that program on a bed, as the Node `bench`. `address` is that of its API, or `none`.
     pub fn start(binary: &Path, bed: &Bed, address: &str) -> Self {
         let root = bed.path().to_owned();
         // That of an agent before may name another port.
         let _ = std::fs::remove_file(root.join("kubeconfig"));
-        let level = std::env::var("BENCH_LOG").unwrap_or("warn".into());
         let mut command = Command::new(binary);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MIRRORLET_") {
@@ -29,10 +63,7 @@ impl Alone {
             }
         }
         let child = command
-            .args(["run", "--node-name", "bench", "--docker", &bed.docker])
-            .args(["--metrics-address", "none", "--api-address", address])
-            .args(["--eviction-hard", "none", "--log-level", &level, "--root"])
-            .arg(&root)
+            .args(arguments(bed, address))
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -61,12 +92,7 @@ impl Alone {
 
     /// A client, once the API is served.
     pub async fn client(&self) -> Client {
-        let path = self.kubeconfig();
-        eventually("a kubeconfig", || path.exists().then_some(())).await;
-        let read = Kubeconfig::read_from(path).unwrap();
-        let options = KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(read, &options).await;
-        Client::try_from(config.unwrap()).unwrap()
+        client_of(&self.root).await
     }
 
     /// Ends it by SIGKILL, whatever it does.

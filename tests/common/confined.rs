@@ -31,6 +31,12 @@ impl Confined {
         self.program.assert_alive();
         assert_eq!(self.group.kills(), 0, "{}", self.program.last_words());
     }
+
+    /// Its memory in words: now, and at most so far.
+    pub fn memory(&self) -> String {
+        let (now, most) = (self.program.resident_mib(), self.program.peak_mib());
+        format!("{now} MiB, at most {most} MiB")
+    }
 }
 
 /// A control group of memory, removed when dropped: the program has ended by then.

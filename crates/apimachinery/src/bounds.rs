@@ -154,7 +154,7 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
 }
 
 /// The length of a value as JSON.
-pub(crate) fn json_bytes(value: &Value) -> usize {
+pub fn json_bytes(value: &Value) -> usize {
     struct Count(usize);
 
     impl Write for Count {

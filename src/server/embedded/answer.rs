@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
+use mirrorlet_apimachinery::bounds;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::paging::Page;
 use mirrorlet_apimachinery::resources::Resource;
@@ -17,6 +18,8 @@ use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::{Include, definitions, row, table};
 use mirrorlet_core::api::Timestamp;
 use serde_json::{Value, json};
+
+use super::texts::{self, TextForm, Texts};
 
 /// Bytes of a list that are encoded before they are handed out.
 const PIECE_BYTES: usize = 32 << 10;
@@ -115,6 +118,7 @@ pub(super) fn list(
     page: Page,
     form: Form,
     headers: &HeaderMap,
+    texts: &Texts,
 ) -> Response {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(token) = page.token {
@@ -158,10 +162,14 @@ pub(super) fn list(
         piece: format!(r#"{piece},"{items}":["#).into_bytes(),
         objects: page.objects.into_iter(),
         item,
+        // Those of other forms are short, or seldom asked for.
+        texts: (form == Form::Whole).then(|| texts.clone()),
+        long: None,
         is_first: true,
         is_over: false,
     };
-    let body = Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)));
+    let pieces = pieces.flat_map(texts::slices).map(Ok::<_, Infallible>);
+    let body = Body::from_stream(stream::iter(pieces));
     (StatusCode::OK, [json_type()], body).into_response()
 }
 
@@ -174,14 +182,33 @@ struct ListPieces {
     piece: Vec<u8>,
     objects: std::vec::IntoIter<Arc<Value>>,
     item: Item,
+    texts: Option<Texts>,
+    /// A text that is a piece by itself, the next one.
+    long: Option<Bytes>,
     is_first: bool,
     is_over: bool,
+}
+
+impl ListPieces {
+    fn text(&self, object: &Arc<Value>) -> Bytes {
+        let encode = || {
+            let item = (self.item)(object);
+            texts::encoded(&item, bounds::json_bytes(&item))
+        };
+        match &self.texts {
+            Some(texts) => texts.of(TextForm::Item, object, encode),
+            None => encode().into(),
+        }
+    }
 }
 
 impl Iterator for ListPieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
+        if let Some(text) = self.long.take() {
+            return Some(text);
+        }
         while !self.is_over && self.piece.len() < PIECE_BYTES {
             let Some(object) = self.objects.next() else {
                 self.piece.extend_from_slice(b"]}\n");
@@ -191,9 +218,14 @@ impl Iterator for ListPieces {
             if !std::mem::replace(&mut self.is_first, false) {
                 self.piece.push(b',');
             }
-            // A value whose keys are texts is always encoded, into a vector.
-            let _ = serde_json::to_writer(&mut self.piece, &(self.item)(&object));
+            let text = self.text(&object);
+            if text.len() > PIECE_BYTES {
+                self.long = Some(text);
+                break;
+            }
+            self.piece.extend_from_slice(&text);
         }
+        // Not empty before a long text: the head of the list or a comma is.
         let piece = std::mem::take(&mut self.piece);
         (!piece.is_empty()).then(|| piece.into())
     }
@@ -307,7 +339,8 @@ mod tests {
         let read = async |count: usize, form: Form, agent: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
-            let answer = list(&CONFIG_MAPS, page(count), form, &headers);
+            let texts = Texts::default();
+            let answer = list(&CONFIG_MAPS, page(count), form, &headers, &texts);
             assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/json");
             let (mut body, mut all, mut most) = (answer.into_body(), Vec::new(), 0);
             while let Some(frame) = body.frame().await {

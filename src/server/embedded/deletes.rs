@@ -140,6 +140,7 @@ impl Api {
             page,
             answer::Form::Whole,
             &asked.headers,
+            &self.watches.lines.texts,
         ))
     }
 

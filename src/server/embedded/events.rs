@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use mirrorlet_apimachinery::bounds;
 use mirrorlet_apimachinery::cache::ChangeKind;
 use mirrorlet_apimachinery::status::Status;
 use serde::Serialize;
@@ -11,11 +12,12 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::texts::{self, TextForm, Texts};
+
 /// Most watches at a time. kubectl has one, a controller one for each kind.
 const WATCHES_MAX: usize = 512;
-/// Most lines that are kept, and the longest of them, in bytes: together a megabyte at most.
+/// Most short lines that are kept: together a megabyte at most.
 const LINES_MAX: usize = 16;
-const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The state that all watches share; it limits their number.
 #[derive(Clone)]
@@ -56,10 +58,10 @@ struct Event<'a> {
 }
 
 /// The line of an event.
-pub(super) fn line(kind: &str, object: &Value) -> Option<Bytes> {
-    let mut line = serde_json::to_vec(&Event { kind, object }).ok()?;
+pub(super) fn line(kind: &str, object: &Value) -> Vec<u8> {
+    let mut line = texts::encoded(&Event { kind, object }, bounds::json_bytes(object));
     line.push(b'\n');
-    Some(line.into())
+    line
 }
 
 /// A change, and its line.
@@ -69,32 +71,37 @@ struct Written {
     line: Bytes,
 }
 
-/// The latest lines of whole objects: a change is written once for all that watch it.
+/// The lines of whole objects: a change is written once for all that watch it. The latest short lines are
+/// kept, long ones for as long as they are being sent.
 #[derive(Clone, Default)]
-pub(super) struct Lines(Arc<Mutex<VecDeque<Written>>>);
+pub(super) struct Lines {
+    latest: Arc<Mutex<VecDeque<Written>>>,
+    pub(super) texts: Texts,
+}
 
 impl Lines {
     /// The line of a change.
-    pub(super) fn of(&self, kind: ChangeKind, object: &Arc<Value>) -> Option<Bytes> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known = lines.iter();
+    pub(super) fn of(&self, kind: ChangeKind, object: &Arc<Value>) -> Bytes {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = latest.iter();
         // An object that is held here can't have given its place to another.
         let known = known.find(|known| known.kind == kind && Arc::ptr_eq(&known.object, object));
         if let Some(known) = known {
-            return Some(known.line.clone());
+            return known.line.clone();
         }
-        let line = line(kind.as_str(), object)?;
-        if line.len() <= LINE_BYTES_MAX {
-            if lines.len() == LINES_MAX {
-                lines.pop_front();
+        let form = TextForm::Event(kind.as_str());
+        let line = self.texts.of(form, object, || line(kind.as_str(), object));
+        if line.len() <= texts::SHORT_BYTES_MAX {
+            if latest.len() == LINES_MAX {
+                latest.pop_front();
             }
-            lines.push_back(Written {
+            latest.push_back(Written {
                 kind,
                 object: Arc::clone(object),
                 line: line.clone(),
             });
         }
-        Some(line)
+        line
     }
 }
 
@@ -109,25 +116,28 @@ mod tests {
         let lines = Lines::default();
         let object = |name: &str| Arc::new(json!({"metadata": {"name": name}}));
         let web = object("web");
-        let first = lines.of(ChangeKind::Added, &web).unwrap();
+        let first = lines.of(ChangeKind::Added, &web);
         assert_eq!(
             first,
             "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"web\"}}}\n"
         );
-        let again = lines.of(ChangeKind::Added, &web).unwrap();
+        let again = lines.of(ChangeKind::Added, &web);
         assert_eq!(again.as_ptr(), first.as_ptr());
-        let changed = lines.of(ChangeKind::Modified, &web).unwrap();
+        let changed = lines.of(ChangeKind::Modified, &web);
         assert!(changed.starts_with(b"{\"type\":\"MODIFIED\""));
         // An equal object is another change.
-        let other = lines.of(ChangeKind::Added, &object("web")).unwrap();
+        let other = lines.of(ChangeKind::Added, &object("web"));
         assert_eq!((&other, other.as_ptr() == first.as_ptr()), (&first, false));
         for n in 0..2 * LINES_MAX {
             lines.of(ChangeKind::Added, &object(&n.to_string()));
         }
-        let long = object(&"x".repeat(LINE_BYTES_MAX));
-        lines.of(ChangeKind::Added, &long).unwrap();
-        let kept = lines.0.lock().unwrap();
+        let long = object(&"x".repeat(texts::SHORT_BYTES_MAX));
+        lines.of(ChangeKind::Added, &long);
+        let kept = lines.latest.lock().unwrap();
         assert_eq!(kept.len(), LINES_MAX);
-        assert!(kept.iter().all(|kept| kept.line.len() <= LINE_BYTES_MAX));
+        assert!(
+            kept.iter()
+                .all(|kept| kept.line.len() <= texts::SHORT_BYTES_MAX)
+        );
     }
 }

@@ -33,6 +33,7 @@ mod store;
 mod stored;
 mod streams;
 mod templates;
+mod texts;
 mod times;
 mod workloads;
 mod writes;

@@ -1,6 +1,7 @@
 //! `get`, `list` and `watch`.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 use super::answer::{self, Form};
 use super::events::{self, Lines, Place, Watches};
 use super::store::{Changes, Store};
-use super::{Asked, leases};
+use super::{Asked, leases, texts};
 
 /// The length of a watch that asks for none.
 ///
@@ -86,7 +87,8 @@ pub(super) fn list(
     }
     let namespace = target.namespace.as_str();
     let page = store.read(|cache| paging::page(cache, resource, namespace, &selector, &options))?;
-    Ok(answer::list(resource, page, form, &asked.headers))
+    let texts = &watches.lines.texts;
+    Ok(answer::list(resource, page, form, &asked.headers, texts))
 }
 
 /// An initial event of a watch.
@@ -133,8 +135,12 @@ fn watch(
     let cancel = watches.cancel.clone();
     let pieces = stream::unfold(watching, |mut watching| async move {
         let piece = watching.next().await?;
-        Some((Ok::<_, std::io::Error>(piece), watching))
+        Some((
+            stream::iter(texts::slices(piece).map(Ok::<_, Infallible>)),
+            watching,
+        ))
     });
+    let pieces = pieces.flatten();
     let body = Body::from_stream(pieces.take_until(cancel.cancelled_owned()));
     let kind = [(header::CONTENT_TYPE, "application/json")];
     Ok((kind, body).into_response())
@@ -305,7 +311,7 @@ impl Watching {
     fn send(&mut self, kind: ChangeKind, object: &Arc<Value>) {
         let value = match self.form {
             Form::Whole => {
-                self.waiting.extend(self.lines.of(kind, object));
+                self.waiting.push_back(self.lines.of(kind, object));
                 return;
             }
             Form::Partial => meta::partial(object),
@@ -339,7 +345,7 @@ impl Watching {
     }
 
     fn push(&mut self, kind: &str, object: &Value) {
-        self.waiting.extend(events::line(kind, object));
+        self.waiting.push_back(events::line(kind, object).into());
     }
 }
 

@@ -71,10 +71,19 @@ impl Program {
 
     /// The most memory that it has had, in MiB.
     pub fn peak_mib(&self) -> u64 {
+        self.status_mib("VmHWM:")
+    }
+
+    /// The memory that it has now, in MiB, without what is read from its file.
+    pub fn resident_mib(&self) -> u64 {
+        self.status_mib("RssAnon:")
+    }
+
+    fn status_mib(&self, key: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 = peak
+        let value = status.lines().find_map(|line| line.strip_prefix(key));
+        let kib: u64 = value
             .unwrap()
             .trim()
             .trim_end_matches(" kB")
