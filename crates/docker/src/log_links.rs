@@ -261,6 +261,7 @@ mod tests {
                 restart_count,
                 hash: ContainerHash(0),
                 sandbox_id: String::new(),
+                image_id: "".into(),
                 termination_path: String::new(),
                 fallback_to_logs: false,
                 hooks: HookLabels::default(),

@@ -129,6 +129,9 @@ pub const NODE_TAINT: &str = "mirrorlet.dev/docker";
 /// Our label: the role of a container in its pod (`init`, `sidecar` or `app`).
 pub const ROLE: &str = "mirrorlet.dev/role";
 
+/// Our container label: its image as the container's status names it (`imageID`).
+pub const IMAGE_ID: &str = "mirrorlet.dev/image-id";
+
 /// Namespace of a pod that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 

@@ -40,7 +40,6 @@ impl Containers {
         &self,
         request: Request,
         image: &str,
-        image_id: &str,
     ) -> Result<String, EngineError> {
         let Some(ours) = identity(&self.owner, &request) else {
             return Err(EngineError::Api {
@@ -68,7 +67,6 @@ impl Containers {
                         id: id.as_str().into(),
                         ours,
                         image: image.into(),
-                        image_id: image_id.into(),
                         at: Timestamp::now(),
                     });
                     return Ok(id);

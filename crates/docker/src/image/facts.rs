@@ -46,7 +46,7 @@ pub(super) fn id_of_pulled(digest: &str) -> String {
 }
 
 /// The id in statuses of an image without repository digests, by the Engine's id.
-pub(super) fn id_of_local(id: &str) -> String {
+pub(crate) fn id_of_local(id: &str) -> String {
     format!("docker://{id}")
 }
 

@@ -17,6 +17,7 @@ use mirrorlet_core::api::hex;
 use mirrorlet_core::reference::Reference;
 
 pub use facts::ImageFacts;
+pub(crate) use facts::id_of_local;
 pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk};
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ImagePuller, ListedImage, PullerOptions};

@@ -29,7 +29,7 @@ use mirrorlet_core::small::SmallSort;
 pub(crate) use record::Record;
 use record::{
     advance_by_list, from_summary, listed_state, merge_inspect, needs_address, needs_ending,
-    shown_state, text,
+    shown_state,
 };
 
 /// Facts about a new container from our own create call.
@@ -38,7 +38,6 @@ pub(crate) struct Created {
     pub(crate) id: Arc<str>,
     pub(crate) ours: OurContainer,
     pub(crate) image: Arc<str>,
-    pub(crate) image_id: Arc<str>,
     pub(crate) at: Timestamp,
 }
 
@@ -102,7 +101,7 @@ impl Index {
             let told = listed_state(summary.state);
             if let Some(record) = state.records.get_mut(&id) {
                 record.touched = now;
-                record.image_id = text(summary.image_id.as_deref(), &record.image_id);
+                record.name_image(summary.image_id.as_deref());
                 advance_by_list(record, told);
             } else {
                 state
@@ -129,9 +128,6 @@ impl Index {
         record.touched = now;
         if record.image.is_empty() {
             record.image = created.image;
-        }
-        if record.image_id.is_empty() {
-            record.image_id = created.image_id;
         }
         // Only after a list does it take an inspect to distinguish "never started" from "start failed".
         if record.state == ContainerState::Created {

@@ -12,6 +12,7 @@ use bollard::models::{
     ContainerSummary, ContainerSummaryStateEnum, PortMap,
 };
 
+use super::super::image::id_of_local;
 use super::super::termination;
 use super::super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::Timestamp;
@@ -59,6 +60,10 @@ pub(crate) struct Record {
 
 impl Record {
     pub(super) fn new(id: Arc<str>, ours: OurContainer, created_at: Timestamp) -> Self {
+        let image_id = match &ours.kind {
+            Kind::Container { image_id, .. } => Arc::clone(image_id),
+            Kind::Sandbox { .. } => "".into(),
+        };
         Self {
             id,
             ours: Arc::new(ours),
@@ -68,7 +73,7 @@ impl Record {
             finished_at: None,
             exit_code: None,
             image: "".into(),
-            image_id: "".into(),
+            image_id,
             reason: "".into(),
             message: "".into(),
             ips: Vec::new(),
@@ -80,6 +85,14 @@ impl Record {
             stale: false,
             touched: 0,
             inspecting: Arc::default(),
+        }
+    }
+
+    /// Takes over the Engine's id of its image, unless the container says what its status names the
+    /// image: then that stays, whatever became of the image.
+    pub(super) fn name_image(&mut self, id: Option<&str>) {
+        if let Some(id) = id.filter(|id| self.image_id.is_empty() && !id.is_empty()) {
+            self.image_id = id_of_local(id).into();
         }
     }
 
@@ -165,7 +178,7 @@ pub(super) fn from_summary(
     let mut record = Record::new(id, ours, created_at);
     record.state = told;
     record.image = text(summary.image.as_deref(), &record.image);
-    record.image_id = text(summary.image_id.as_deref(), &record.image_id);
+    record.name_image(summary.image_id.as_deref());
     // A list says neither when it started or ended, nor whether a created one failed to start.
     record.stale = true;
     record.touched = now;
@@ -249,7 +262,7 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
     if let Some(created) = time(found.created.as_ref().map(ToString::to_string).as_deref()) {
         record.created_at = created;
     }
-    record.image_id = text(found.image.as_deref(), &record.image_id);
+    record.name_image(found.image.as_deref());
     if let Some(image) = found.config.as_ref().and_then(|c| c.image.as_deref()) {
         record.image = image.into();
     }

@@ -21,6 +21,8 @@ use mirrorlet_host::nat::Protocol;
 const OWNER: &str = "me";
 const ID: &str = "0123456789abcdef";
 const UID: &str = "uid-1";
+/// The id in statuses of the image that containers were created from.
+const PULLED: &str = "docker-pullable://app@sha256:2";
 const ZERO: &str = "0001-01-01T00:00:00Z";
 
 fn at(second: i64) -> Timestamp {
@@ -45,8 +47,15 @@ fn named(sandbox: bool) -> (String, HashMap<String, String>) {
     } else {
         let container = &pod.spec.as_ref().unwrap().containers[0];
         let name = translate::container_name("app", &full_name, &uid, 0);
-        let labels =
-            translate::labels::container_labels(OWNER, &pod, container, Role::App, 0, "sandbox");
+        let labels = translate::labels::container_labels(
+            OWNER,
+            &pod,
+            container,
+            Role::App,
+            0,
+            "sandbox",
+            PULLED,
+        );
         (name, labels)
     }
 }
@@ -113,7 +122,6 @@ fn created() -> Created {
         id: ID.into(),
         ours: ours(false),
         image: "app:1".into(),
-        image_id: "sha256:1".into(),
         at: at(0),
     }
 }
@@ -133,6 +141,52 @@ fn list(index: &Index, began: ListBegan, truth: Truth) {
         began,
         shown.map(|s| summary(s, false)).into_iter().collect(),
     );
+}
+
+#[test]
+fn the_image_of_a_container_has_one_id_however_it_is_known() {
+    let of_engine = Some("sha256:1".to_owned());
+    let read = |with_label: bool| {
+        let (name, mut labels) = named(false);
+        if !with_label {
+            labels.remove(keys::IMAGE_ID);
+        }
+        translate::parse_ours(OWNER, [name.as_str()], &labels).unwrap()
+    };
+    // Without the label: of an agent before this one.
+    for (with_label, expected) in [(true, PULLED), (false, "docker://sha256:1")] {
+        let shown = |index: &Index| {
+            let status = pod_status(&UID.into(), index.of_pod(&UID.into()));
+            status.containers[0].image_id.to_string()
+        };
+        let list = |index: &Index, state| {
+            let mut listed = summary(state, false);
+            listed.0.image_id.clone_from(&of_engine);
+            listed.1 = read(with_label);
+            index.apply_list(index.begin_list(), vec![listed]);
+        };
+        let look = |index: &Index, truth| {
+            let mut found = inspect(truth);
+            found.image.clone_from(&of_engine);
+            index.inspected(ID, u64::MAX, &found, "");
+        };
+        let index = Index::default();
+        if with_label {
+            index.created(created());
+            assert_eq!(shown(&index), expected, "just created");
+        }
+        list(&index, ContainerSummaryStateEnum::RUNNING);
+        assert_eq!(shown(&index), expected, "listed");
+        look(&index, Truth::Running);
+        assert_eq!(shown(&index), expected, "inspected");
+        look(&index, Truth::Exited);
+        assert_eq!(shown(&index), expected, "dead");
+        let restarted = Index::default();
+        list(&restarted, ContainerSummaryStateEnum::EXITED);
+        assert_eq!(shown(&restarted), expected, "listed by another agent");
+        look(&restarted, Truth::Exited);
+        assert_eq!(shown(&restarted), expected, "inspected by another agent");
+    }
 }
 
 #[test]

@@ -284,7 +284,9 @@ fn stale(pod: &Arc<Pod>) -> ContainerCreateBody {
     let role = mirrorlet_core::observed::Role::App;
     ContainerCreateBody {
         image: Some("app:1".to_owned()),
-        labels: Some(container_labels(OWNER, pod, container, role, 0, "another")),
+        labels: Some(container_labels(
+            OWNER, pod, container, role, 0, "another", "",
+        )),
         ..ContainerCreateBody::default()
     }
 }

@@ -264,8 +264,7 @@ impl Starter {
                 .request(round, start, container, prepared, &images)
                 .await?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
-            let image_id = images.own.facts.image_id();
-            match self.containers.create(request, image_name, &image_id).await {
+            match self.containers.create(request, image_name).await {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
@@ -328,6 +327,7 @@ impl Starter {
         images: &Images,
     ) -> Result<Request, SyncError> {
         let image = &images.own;
+        let image_id = image.facts.image_id();
         let env_files = self.files.env_files(round.pod, container).await?;
         let mut input = ContainerInput {
             owner: &self.containers.owner,
@@ -345,6 +345,7 @@ impl Starter {
                 id: &image.facts.id,
                 name: &image.reference,
                 user: image.facts.user.as_deref().unwrap_or_default(),
+                status_id: &image_id,
             }),
             seccomp_json: prepared.seccomp.as_deref(),
             termination_log: Some(&prepared.termination_log),

@@ -266,6 +266,7 @@ impl Starter {
                 id: &image.facts.id,
                 name: &image.reference,
                 user: image.facts.user.as_deref().unwrap_or_default(),
+                status_id: NOT_MADE,
             }),
             seccomp_json: seccomp.as_deref(),
             termination_log: None,

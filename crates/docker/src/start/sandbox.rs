@@ -65,7 +65,7 @@ impl Starter {
             })
             .map_err(|error| sandbox_error(error.to_string()))?;
             tell_notes(&self.telemetry, pod, &request.notes);
-            match self.containers.create(request, &image, "").await {
+            match self.containers.create(request, &image).await {
                 Ok(id) => return Ok(id),
                 // The image was removed behind our back, by `docker image prune -a` say.
                 Err(error) if error.is_not_found() && !image_made_anew => {

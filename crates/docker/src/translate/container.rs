@@ -35,6 +35,8 @@ pub struct ImageFacts<'a> {
     pub name: &'a str,
     /// `Config.User` of the image; empty for root.
     pub user: &'a str,
+    /// How the container's status names it (`imageID`).
+    pub status_id: &'a str,
 }
 
 /// The inputs of a container's creation request.
@@ -166,6 +168,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
             input.role,
             input.restart_count,
             input.sandbox_id,
+            input.image.map(|i| i.status_id).unwrap_or_default(),
         )),
         host_config: Some(host_config(input)?),
         ..ContainerCreateBody::default()

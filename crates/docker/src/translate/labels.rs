@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet_core::api::core::{Container, Lifecycle};
@@ -34,7 +35,7 @@ const HOOK_LABEL_MAX: usize = 16 << 10;
 
 /// The labels that are read back. A user's pod labels and annotations can't set them, nor the one that
 /// we never set.
-pub(crate) const READ_BACK: [&str; 21] = [
+pub(crate) const READ_BACK: [&str; 22] = [
     keys::POD_NAME,
     keys::POD_NAMESPACE,
     keys::POD_UID,
@@ -56,6 +57,7 @@ pub(crate) const READ_BACK: [&str; 21] = [
     keys::POD_STARTED,
     keys::HOST_PORTS,
     keys::ROLE,
+    keys::IMAGE_ID,
 ];
 
 /// Labels by key.
@@ -100,6 +102,8 @@ pub enum Kind {
         hash: ContainerHash,
         /// Id of the sandbox it belongs to.
         sandbox_id: String,
+        /// Its image as its status names it; empty when unknown.
+        image_id: Arc<str>,
         /// The mount path of its termination message.
         termination_path: String,
         /// Whether the log's tail stands in for a missing termination message after an error.
@@ -199,6 +203,7 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
         keys::SANDBOX_ID,
         keys::LOG_PATH,
         keys::ROLE,
+        keys::IMAGE_ID,
         keys::CONTAINER_HASH,
         keys::RESTART_COUNT,
         keys::TERMINATION_PATH,
@@ -219,6 +224,7 @@ pub(crate) fn container_labels(
     role: Role,
     restart_count: u32,
     sandbox_id: &str,
+    image_id: &str,
 ) -> Labels {
     let mut labels = Labels::new();
     insert_common(&mut labels, owner, pod, restart_count);
@@ -226,6 +232,7 @@ pub(crate) fn container_labels(
     insert(&mut labels, keys::KIND, keys::KIND_CONTAINER);
     insert(&mut labels, keys::ROLE, role.as_str());
     insert(&mut labels, keys::SANDBOX_ID, sandbox_id);
+    insert(&mut labels, keys::IMAGE_ID, image_id);
     insert(&mut labels, keys::NETWORK, "");
     insert(&mut labels, keys::POD_STARTED, "");
     insert(&mut labels, keys::HOST_PORTS, "");
@@ -382,6 +389,8 @@ fn parse_container(name: &ContainerName, labels: &Labels) -> Option<Kind> {
         restart_count,
         hash: ContainerHash(hash),
         sandbox_id: label(keys::SANDBOX_ID)?.to_owned(),
+        // Containers of an agent before this one have no such label.
+        image_id: label(keys::IMAGE_ID).unwrap_or_default().into(),
         // Labels of an agent before this one have it as the manifest does.
         termination_path: clean_termination_path(label(keys::TERMINATION_PATH)),
         fallback_to_logs: label(keys::TERMINATION_POLICY) == Some("FallbackToLogsOnError"),

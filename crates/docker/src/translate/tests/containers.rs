@@ -246,6 +246,7 @@ fn users_come_from_the_spec_and_then_from_the_image() {
                 id: "i",
                 name: "n",
                 user,
+                status_id: "",
             }),
             ..input
         });
@@ -301,6 +302,7 @@ fn run_as_non_root_is_shown_to_hold_or_refused() {
                 id: "i",
                 name: "n",
                 user: image_user,
+                status_id: "",
             }),
             ..input
         });

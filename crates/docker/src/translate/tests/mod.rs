@@ -109,6 +109,7 @@ fn container_with(
             id: "sha256:5678",
             name: "sha256:1234",
             user: "",
+            status_id: "docker://sha256:5678",
         }),
         seccomp_json: None,
         termination_log: Some(Path::new("/root/pods/u1/containers/c/0a1b2c3d")),

@@ -108,6 +108,7 @@ fn what_is_created_is_read_back() {
                 restart_count: 3,
                 hash: spec::container_hash(&spec::spec(&pod).containers[0]),
                 sandbox_id: SANDBOX.to_owned(),
+                image_id: "docker://sha256:5678".into(),
                 termination_path: "/dev/termination-log".to_owned(),
                 fallback_to_logs: false,
                 hooks: HookLabels::default(),
