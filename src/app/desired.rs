@@ -164,6 +164,10 @@ impl MergeTask {
         let now = Timestamp::now();
         self.given = merged.carry_over(&before, &self.given, now);
         self.tell_operations(&before, &merged);
+        if let Some(listed) = &listed {
+            let before = self.settled.then_some(&*before);
+            Teller::workloads(&self.telemetry, before, &merged, listed);
+        }
         let all = merged.pods.iter().chain(&merged.beside);
         let wanted = Wanted {
             pods: all

@@ -1,11 +1,13 @@
 //! Tells the journal what becomes of manifests: read, held at their last good version, refused for
-//! another pod of the same name.
+//! another pod of the same name, and of workloads when their pods change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::{SourcePod, SourceState};
+use mirrorlet_core::events::of_pods;
 use mirrorlet_core::merge::{Merged, PodOperation, SourceName};
+use mirrorlet_core::observed::Pods;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// Remembers what was reported already.
@@ -24,6 +26,33 @@ impl Teller {
                 occurrences::manifest_read(telemetry, pod);
             }
             PodOperation::Remove(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
+        }
+    }
+
+    /// Records the events of workloads whose pods have changed. `before` is the merge before; none
+    /// if that didn't know what ran already: then what `listed` has is not new.
+    pub(super) fn workloads(
+        telemetry: &Telemetry,
+        before: Option<&Merged>,
+        merged: &Merged,
+        listed: &Pods,
+    ) {
+        if before.is_some_and(|before| {
+            before.pods.keys().eq(merged.pods.keys())
+                && before.beside.keys().eq(merged.beside.keys())
+        }) {
+            return;
+        }
+        let events = if let Some(before) = before {
+            of_pods(of_manifests(before), of_manifests(merged))
+        } else {
+            let running = listed.0.iter().map(|pod| &pod.full_name);
+            let running: BTreeSet<&FullName> = running.collect();
+            let known = of_manifests(merged).filter(|pod| running.contains(&FullName::of(pod)));
+            of_pods(known, of_manifests(merged))
+        };
+        for event in &events {
+            occurrences::workload(telemetry, event);
         }
     }
 
@@ -67,6 +96,12 @@ impl Teller {
         }
         self.refused = refused.into_keys().collect();
     }
+}
+
+/// The wanted pods of manifests, in whatever version.
+fn of_manifests(merged: &Merged) -> impl Iterator<Item = &Pod> {
+    let pods = merged.pods.values().chain(merged.beside.values());
+    pods.filter(|pod| !pod.is_api()).map(|pod| &*pod.pod)
 }
 
 /// Whether another pod runs in its place.

@@ -1,4 +1,4 @@
-//! `mirrorlet events`: what happened to pods and to the node, as `kubectl events` shows it.
+//! `mirrorlet events`: what happened to pods, to workloads and to the node, as `kubectl events` shows it.
 
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use super::{Failure, Outcome, client, print, print_document, print_one};
 use crate::config::args::{DocumentOutput, EventKind, EventsArgs};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{EventReport, StoryReport};
+use mirrorlet_core::workload::WorkloadKind;
 
 #[cfg(test)]
 mod tests;
@@ -20,14 +21,17 @@ const BAD: Style = AnsiColor::Red.on_default();
 
 /// Prints Events once, or as they come.
 pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
-    let pod = match &args.pod {
-        Some(pod) => {
-            let report = fetch(pod, root).await?;
-            Some((report.namespace, report.name))
-        }
-        None => None,
+    let about = match args.pod.as_deref() {
+        None => About::All,
+        Some(text) => match WorkloadKind::named(text) {
+            Some((namespace, owner)) => About::Workload(namespace.map(str::to_owned), owner),
+            None => {
+                let report = fetch(text, root).await?;
+                About::Pod(report.namespace, report.name)
+            }
+        },
     };
-    let filter = Filter { args, pod };
+    let filter = Filter { args, about };
     let body = client::get(root, "/v1/events").await?.whole().await?;
     let all = body
         .split(|byte| *byte == b'\n')
@@ -74,17 +78,31 @@ pub(super) async fn next_of_pod(
 ) -> Result<EventReport, Failure> {
     loop {
         let event = events.next().await?;
-        if event.namespace.as_deref() == Some(namespace) && event.name == name {
+        if is_pod(&event, namespace, name) {
             return Ok(event);
         }
     }
 }
 
+/// Whether an entry is about that pod.
+fn is_pod(event: &EventReport, namespace: &str, name: &str) -> bool {
+    let is_named = event.namespace.as_deref() == Some(namespace) && event.name == name;
+    is_named && event.workload.is_none()
+}
+
+/// The subject of the Events that are asked for.
+enum About {
+    All,
+    /// A pod, by namespace and name.
+    Pod(String, String),
+    /// A workload, as `Deployment/web`, in that namespace or in any.
+    Workload(Option<String>, String),
+}
+
 /// The Events that are asked for.
 struct Filter<'a> {
     args: &'a EventsArgs,
-    /// Namespace and name of the only pod.
-    pod: Option<(String, String)>,
+    about: About,
 }
 
 impl Filter<'_> {
@@ -107,7 +125,7 @@ impl Filter<'_> {
             ..
         } = self.args;
         let takes_all = namespace.is_none() && types.is_empty() && since.is_none();
-        if takes_all && tail.is_none() && self.pod.is_none() {
+        if takes_all && tail.is_none() && matches!(self.about, About::All) {
             "No events since the agent started.\n"
         } else {
             "No events match.\n"
@@ -122,9 +140,17 @@ impl Filter<'_> {
             _ => return false,
         };
         let namespace = event.namespace.as_deref();
-        let is_pod = |(of, name): &(String, String)| namespace == Some(of) && event.name == *name;
+        let is_about = match &self.about {
+            About::All => true,
+            About::Pod(namespace, name) => is_pod(event, namespace, name),
+            About::Workload(of, owner) => {
+                let workload = event.workload.as_ref();
+                workload.is_some_and(|kind| format!("{kind}/{}", event.name) == *owner)
+                    && of.as_deref().is_none_or(|of| namespace == Some(of))
+            }
+        };
         (self.args.types.is_empty() || self.args.types.contains(&kind))
-            && self.pod.as_ref().is_none_or(is_pod)
+            && is_about
             && (self.args.namespace.is_none() || namespace == self.args.namespace.as_deref())
     }
 }
@@ -154,9 +180,13 @@ impl Table {
 }
 
 fn row(event: &EventReport) -> Vec<Cell> {
-    let object = match &event.namespace {
-        Some(namespace) => format!("{namespace}/{}", event.name),
-        None => format!("node/{}", event.name),
+    let name = &event.name;
+    let object = match (&event.namespace, &event.workload) {
+        (Some(namespace), Some(kind)) => {
+            format!("{}/{namespace}/{name}", kind.to_ascii_lowercase())
+        }
+        (Some(namespace), None) => format!("{namespace}/{name}"),
+        (None, _) => format!("node/{name}"),
     };
     let [at, kind, reason, container, message] = cells(&event.entry);
     vec![at, kind, reason, object.into(), container, message]

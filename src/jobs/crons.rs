@@ -12,6 +12,7 @@ use super::{At, Documents, JobStates, Jobs, KEEP_RETRY, OrderError, Orders, Want
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::cron::{CronDecision, CronInput, CronLedger, Runs, decide};
 use mirrorlet_core::desired::SourceState;
+use mirrorlet_core::events::{of_begun_run, of_cron_job, of_deleted_run};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_host::telemetry::occurrences;
@@ -82,9 +83,27 @@ impl Jobs {
                 }
                 continue;
             }
+            self.tell_events(&name, &decision);
             tell_begun(&name, decision.begun, sender, documents);
         }
+        self.told
+            .retain(|name, _| documents.crons.contains_key(name));
         self.add_runs(documents);
+    }
+
+    /// Records the events of a decision. A time that is due and has no run is reported once.
+    fn tell_events(&mut self, name: &JobName, decision: &CronDecision) {
+        let begun = decision.begun.iter().map(|run| of_begun_run(name, run));
+        let deleted = decision.deleted.iter();
+        let deleted = deleted.map(|run| of_deleted_run(name, run));
+        let news = decision
+            .note
+            .filter(|note| self.told.get(name) != Some(note));
+        self.told.extend(news.map(|note| (name.clone(), note)));
+        let news = news.map(|note| of_cron_job(name, &note));
+        for event in begun.chain(deleted).chain(news) {
+            occurrences::workload(&self.options.telemetry, &event);
+        }
     }
 
     /// The orders to run CronJobs, at most one of each; further ones are obeyed next.

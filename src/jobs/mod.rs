@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::store::board::Board;
 use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
-use mirrorlet_core::cron::{CronJob, CronLedger, Runs};
+use mirrorlet_core::cron::{CronJob, CronLedger, CronNote, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
 use mirrorlet_core::job::{
     Decision, Input, Job, JobName, Known, Ledger, Seen, decide, pods, report,
@@ -66,6 +66,8 @@ pub struct Jobs {
     requests: mpsc::Receiver<Request>,
     /// Orders that the next decision obeys.
     orders: Orders,
+    /// The times of CronJobs that are due and have no run, as last reported.
+    told: BTreeMap<JobName, CronNote>,
     changed: watch::Receiver<u64>,
     /// Whether any of their pods may change.
     watched: bool,
@@ -113,6 +115,7 @@ impl Jobs {
             published,
             requests,
             orders: BTreeMap::new(),
+            told: BTreeMap::new(),
             changed: options.board.changed(),
             watched: false,
             look_at: None,

@@ -1,5 +1,6 @@
 //! The log lines, events and metrics of Jobs.
 
+use mirrorlet_core::events::of_job;
 use mirrorlet_core::job::{Decision, Job, Note, full_name};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
@@ -19,11 +20,18 @@ pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
                 of_pod(*index, *attempt, "JobPodSucceeded", "succeeded");
             }
             Note::Failed(index, attempt) => of_pod(*index, *attempt, "JobPodFailed", "failed"),
+            Note::Stopped(index, attempt) => {
+                of_pod(*index, *attempt, "JobPodStopped", "is to stop")
+            }
             Note::Suspended => occurrences::job(&job.name.to_string(), "Job suspended", false),
+            Note::Resumed => occurrences::job(&job.name.to_string(), "Job resumed", false),
             Note::Ended(end) => {
                 let message = format!("{}: {}: {}", end.condition(), end.reason, end.message);
                 occurrences::job(&job.name.to_string(), &message, !end.complete);
             }
+        }
+        for event in of_job(job, note) {
+            occurrences::workload(telemetry, &event);
         }
     }
 }

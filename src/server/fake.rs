@@ -266,6 +266,7 @@ impl AgentView for FakeView {
     fn events(&self, from: u64) -> Vec<EventReport> {
         let event = |number| EventReport {
             number,
+            workload: None,
             namespace: Some("ns".to_owned()),
             name: "web".to_owned(),
             entry: StoryReport {

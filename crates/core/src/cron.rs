@@ -149,8 +149,21 @@ pub struct CronDecision {
     pub ledger: CronLedger,
     /// The Jobs that begin.
     pub begun: Vec<JobName>,
+    /// The Jobs that are removed: a run took the place of theirs, or there are too many that are over.
+    pub deleted: Vec<JobName>,
+    /// The time that is due and has no run, as long as it is.
+    pub note: Option<CronNote>,
     /// When to decide again though nothing happens.
     pub look_again: Option<Duration>,
+}
+
+/// A time that is due and has no run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CronNote {
+    /// It is too late for it.
+    Missed(Timestamp),
+    /// It waits for the run before it.
+    Busy(Timestamp),
 }
 
 /// Decides what becomes of a CronJob. Reads nothing but its argument.
@@ -172,15 +185,18 @@ pub fn decide(input: &CronInput<'_>) -> CronDecision {
         ledger.ordered = ledger.ordered.wrapping_add(1);
         begun.push(start(&mut ledger, cron, None, &number));
     }
-    let due = due(input, &ledger);
-    if let Some(due) = due
-        && input.may_start
-        && !cron.suspend
-    {
+    let mut note = None;
+    let due = due(input, &ledger).filter(|_| input.may_start && !cron.suspend);
+    if let Some((due, false)) = due {
+        note = Some(CronNote::Missed(due));
+    }
+    if let Some((due, true)) = due {
         let runs = |run: &Run| (input.ended)(&run.job.name).is_none();
         let is_busy = ledger.runs.iter().any(|run| run.due.is_some() && runs(run));
         let waits = is_busy && cron.concurrency == Concurrency::Forbid;
-        if !waits {
+        if waits {
+            note = Some(CronNote::Busy(due));
+        } else {
             if cron.concurrency == Concurrency::Replace {
                 ledger.runs.retain(|run| run.due.is_none() || !runs(run));
             }
@@ -195,21 +211,31 @@ pub fn decide(input: &CronInput<'_>) -> CronDecision {
     forget_runs(&mut ledger, input);
     let next = cron.schedule.next(now).filter(|_| !cron.suspend);
     CronDecision {
+        deleted: deleted(input.ledger, &ledger),
         ledger,
         begun,
+        note,
         look_again: next.map(|next| elapsed(now, next).min(LOOK_MAX)),
     }
 }
 
-/// The time that is due now: the last one, if there was no run for it and it isn't too late. Those
-/// before it are left out, however many.
-fn due(input: &CronInput<'_>, ledger: &CronLedger) -> Option<Timestamp> {
+/// The Jobs of runs that are no longer in a ledger.
+fn deleted(before: Option<&CronLedger>, after: &CronLedger) -> Vec<JobName> {
+    let is_there = |job: &JobName| after.runs.iter().any(|run| run.job.name == *job);
+    let before = before.into_iter().flat_map(|ledger| &ledger.runs);
+    let gone = before.filter(|run| !is_there(&run.job.name));
+    gone.map(|run| run.job.name.clone()).collect()
+}
+
+/// The time that is due now, and whether it isn't too late: the last one, if there was no run for it.
+/// Those before it are left out, however many.
+fn due(input: &CronInput<'_>, ledger: &CronLedger) -> Option<(Timestamp, bool)> {
     let due = input.cron.schedule.previous(input.now)?;
     let is_new = due > ledger.followed && !ledger.times.contains(&due.as_second());
     let late = elapsed(due, input.now);
     let deadline = input.cron.starting_deadline;
     let in_time = deadline.is_none_or(|seconds| late <= Duration::from_secs(seconds));
-    (is_new && in_time).then_some(due)
+    is_new.then_some((due, in_time))
 }
 
 fn start(ledger: &mut CronLedger, cron: &CronJob, due: Option<Timestamp>, number: &str) -> JobName {

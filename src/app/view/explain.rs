@@ -145,7 +145,7 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
             .iter()
             .any(|entry| match &entry.subject {
                 Subject::Pod { uid, .. } => is_it(uid.as_str()),
-                Subject::Node => false,
+                Subject::Workload(_) | Subject::Node => false,
             })
     };
     by_name(text, names.iter(), node)
@@ -153,7 +153,7 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
         .cloned()
 }
 
-/// The entries of all pods and of the node, from that number on.
+/// The entries of all pods and workloads and of the node, from that number on.
 pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<EventReport> {
     let entries = journal.entries(from).into_iter();
     let event = |entry: Entry| {
@@ -161,10 +161,16 @@ pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<Event
             Subject::Pod { full_name, .. } => {
                 (Some(full_name.namespace.to_string()), &*full_name.name)
             }
+            Subject::Workload(key) => (Some(key.namespace.clone()), key.name.as_str()),
             Subject::Node => (None, node.as_str()),
+        };
+        let workload = match &entry.subject {
+            Subject::Workload(key) => Some(key.kind.to_string()),
+            Subject::Pod { .. } | Subject::Node => None,
         };
         EventReport {
             number: entry.number,
+            workload,
             namespace,
             name: name.to_owned(),
             entry: told(&entry, node),
@@ -176,6 +182,7 @@ pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<Event
 fn told(entry: &Entry, node: &NodeName) -> StoryReport {
     let (uid, container) = match &entry.subject {
         Subject::Pod { uid, container, .. } => (uid.clone(), container.as_deref()),
+        Subject::Workload(key) => (key.name.as_str().into(), None),
         Subject::Node => (node.as_str().into(), None),
     };
     let kind = match entry.kind {

@@ -12,8 +12,13 @@ fn event(number: u64, object: &str, kind: &str, reason: &str) -> EventReport {
         Some((namespace, name)) => (Some(namespace.to_owned()), name),
         None => (None, object),
     };
+    let (workload, name) = match name.split_once('/') {
+        Some((kind, name)) => (Some(kind.to_owned()), name),
+        None => (None, name),
+    };
     EventReport {
         number,
+        workload,
         namespace,
         name: name.to_owned(),
         entry: StoryReport {
@@ -33,6 +38,7 @@ fn all() -> Vec<EventReport> {
         event(1, "default/web-box", "Trace", "Planned"),
         event(2, "default/web-box", "Normal", "Started"),
         event(3, "prod/web-box", "Warning", "BackOff"),
+        event(4, "prod/Deployment/web-box", "Normal", "ScalingReplicaSet"),
     ]
 }
 
@@ -43,18 +49,37 @@ fn events_are_selected() {
         let Cmd::Events(args) = cli.unwrap().command else {
             panic!("{flags:?}")
         };
-        let pod = pod.map(|namespace| (namespace.to_owned(), "web-box".to_owned()));
-        let known = Filter { args: &args, pod }.known(all(), at(4));
+        let about = pod.map_or(About::All, |text| match text.split_once('/') {
+            Some((namespace, "web-box")) => {
+                let namespace = (namespace != "*").then(|| namespace.to_owned());
+                About::Workload(namespace, "Deployment/web-box".to_owned())
+            }
+            _ => About::Pod(text.to_owned(), "web-box".to_owned()),
+        });
+        let args = &args;
+        let known = Filter { args, about }.known(all(), at(4));
         let reasons = known.into_iter().map(|event| event.entry.reason);
         reasons.collect::<Vec<_>>().join(" ")
     };
     for (pod, flags, expected) in [
-        (None, &[][..], "Starting Started BackOff"),
+        (None, &[][..], "Starting Started BackOff ScalingReplicaSet"),
         (Some("default"), &[], "Started"),
-        (None, &["-n", "prod"], "BackOff"),
+        (Some("prod"), &[], "BackOff"),
+        (Some("prod/web-box"), &[], "ScalingReplicaSet"),
+        (Some("*/web-box"), &[], "ScalingReplicaSet"),
+        (Some("default/web-box"), &[], ""),
+        (None, &["-n", "prod"], "BackOff ScalingReplicaSet"),
         (None, &["--types", "warning"], "BackOff"),
-        (None, &["--types=Normal,Warning", "--tail=1"], "BackOff"),
-        (None, &["--since", "2s"], "Started BackOff"),
+        (
+            None,
+            &["--types=Normal,Warning", "--tail=1"],
+            "ScalingReplicaSet",
+        ),
+        (
+            None,
+            &["--since", "2s"],
+            "Started BackOff ScalingReplicaSet",
+        ),
         (Some("other"), &[], ""),
     ] {
         // agent 9
@@ -69,8 +94,11 @@ fn no_events_means_none_at_all_or_none_that_match() {
         let Cmd::Events(args) = cli.unwrap().command else {
             panic!("{flags:?}")
         };
-        let pod = pod.map(|name| ("default".to_owned(), name.to_owned()));
-        Filter { args: &args, pod }.none()
+        let about = pod.map_or(About::All, |name| {
+            About::Pod("default".to_owned(), name.to_owned())
+        });
+        let args = &args;
+        Filter { args, about }.none()
     };
     assert_eq!(none(None, &[]), "No events since the agent started.\n");
     for flags in [

@@ -9,8 +9,8 @@ use super::{AgentArgs, DocumentOutput};
 /// Arguments of `events`.
 #[derive(Debug, Clone, Args)]
 pub struct EventsArgs {
-    /// The pod, by name, namespace/name, UID, or UID of its mirror pod. It may have been removed
-    /// [default: all pods and the node].
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod; it may have been removed. Or a
+    /// workload, for example deployment/web [default: all pods, workloads and the node].
     #[arg(value_name = "POD")]
     pub pod: Option<String>,
     /// The agent to connect to.
@@ -19,7 +19,7 @@ pub struct EventsArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
     pub output: DocumentOutput,
-    /// Show only the Events of pods of this namespace.
+    /// Show only the Events of pods and workloads of this namespace.
     #[arg(short, long, value_name = "NAME", conflicts_with = "pod")]
     pub namespace: Option<String>,
     /// Show only Events of these types.

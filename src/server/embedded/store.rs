@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
 use mirrorlet_apimachinery::garbage::{self, Member};
-use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES};
+use mirrorlet_apimachinery::meta;
+use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES, Resource};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::core::NodeCondition;
+use mirrorlet_core::api::core::{NodeCondition, ObjectReference};
 use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::events::Correlator;
@@ -382,6 +383,7 @@ impl Events {
             if let Some(pod) = pod {
                 happening.involved.uid = Some(pod_uid(&pod.pod));
             }
+            name_workload(&mut happening.involved, cache);
             let at = happening.at;
             if let Some(write) = self.correlator.correlate(&happening, at) {
                 let (namespace, name) = (write.namespace(), write.name());
@@ -415,6 +417,22 @@ impl Events {
             forget(&oldest);
         }
     }
+}
+
+/// Gives a reference to a workload the UID of its object.
+fn name_workload(involved: &mut ObjectReference, cache: &Cache) {
+    if involved.uid.is_some() {
+        return;
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (kind, namespace) = (text(&involved.kind), text(&involved.namespace));
+    let name = text(&involved.name);
+    let object = Resource::of_kind(&kind);
+    let object = object.and_then(|resource| cache.get(&Key::new(resource, &*namespace, &*name)));
+    involved.uid = Some(match object {
+        Some(object) => meta::uid(&object).to_owned(),
+        None => uid_of(&format!("{kind} {namespace}/{name}")),
+    });
 }
 
 /// Whether objects are stored.

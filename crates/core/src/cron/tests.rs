@@ -246,6 +246,9 @@ struct Life {
     cron: CronJob,
     ledger: Option<CronLedger>,
     ended: BTreeMap<JobName, bool>,
+    /// The note of the last decision, and the Jobs that it removed.
+    note: Option<CronNote>,
+    deleted: Vec<JobName>,
 }
 
 impl Life {
@@ -254,6 +257,8 @@ impl Life {
             cron: cron(spec),
             ledger: None,
             ended: BTreeMap::new(),
+            note: None,
+            deleted: Vec::new(),
         }
     }
 
@@ -280,6 +285,7 @@ impl Life {
             )
         });
         let begun: Vec<String> = begun.collect();
+        (self.note, self.deleted) = (decision.note, decision.deleted);
         self.ledger = Some(decision.ledger);
         begun
     }
@@ -308,6 +314,24 @@ fn whoever_was_away_makes_one_late_run() {
     life.at("2026-01-01T00:30");
     assert_eq!(life.at("2026-01-01T01:11"), "");
     assert_eq!(life.at("2026-01-01T04:10"), "01T04:00");
+}
+
+#[test]
+fn a_time_without_a_run_is_noted_and_so_is_a_run_that_is_removed() {
+    let text = "schedule: \"0 * * * *\"\n  concurrencyPolicy: Forbid\n  startingDeadlineSeconds: 600\n  successfulJobsHistoryLimit: 0";
+    let mut life = Life::new(text);
+    life.at("2026-01-01T00:30");
+    life.at("2026-01-01T01:00");
+    assert_eq!((life.note, life.deleted.len()), (None, 0));
+    life.at("2026-01-01T02:05");
+    assert_eq!(life.note, Some(CronNote::Busy(utc("2026-01-01T02:00"))));
+    life.end(true);
+    life.at("2026-01-01T02:11");
+    assert_eq!(life.note, Some(CronNote::Missed(utc("2026-01-01T02:00"))));
+    let deleted: Vec<_> = life.deleted.iter().map(|job| &*job.name).collect();
+    assert_eq!(deleted, ["backup-29453820"]);
+    life.at("2026-01-01T03:00");
+    assert_eq!((life.note, life.deleted.len()), (None, 0));
 }
 
 #[test]

@@ -13,11 +13,13 @@ mod spool;
 #[cfg(test)]
 mod tests;
 mod words;
+mod workloads;
 
 pub use correlate::{Correlator, Write};
-pub use refs::{field_path, node_ref, pod_ref};
+pub use refs::{field_path, node_ref, pod_ref, workload_ref};
 pub use spool::{SPOOL_MAX, Spool};
 pub use words::without_ids;
+pub use workloads::{WorkloadEvent, of_begun_run, of_cron_job, of_deleted_run, of_job, of_pods};
 
 use crate::api::meta::{ObjectMeta, Time};
 use crate::api::{Timestamp, core, keys};

@@ -3,6 +3,7 @@
 use crate::api::core::ObjectReference;
 use crate::api::{FullName, Pod, PodUid};
 use crate::spec;
+use crate::workload::WorkloadKey;
 
 /// A reference to a pod, or with a field path to something in it.
 #[must_use]
@@ -27,6 +28,18 @@ pub fn node_ref(node: &str) -> ObjectReference {
         kind: Some("Node".to_owned()),
         name: Some(node.to_owned()),
         uid: Some(node.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// A reference to a workload of a manifest. It has no UID: only the embedded API gives it one.
+#[must_use]
+pub fn workload_ref(key: &WorkloadKey) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(key.kind.api_version().to_owned()),
+        kind: Some(key.kind.as_str().to_owned()),
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
         ..ObjectReference::default()
     }
 }

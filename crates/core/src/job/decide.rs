@@ -53,8 +53,12 @@ pub enum Note {
     Succeeded(u32, u32),
     /// A pod failed.
     Failed(u32, u32),
+    /// A pod was stopped that had not ended: its index and attempt.
+    Stopped(u32, u32),
     /// Its pods were stopped, since it is suspended.
     Suspended,
+    /// It goes on after it was suspended.
+    Resumed,
     /// It is over.
     Ended(End),
 }
@@ -107,6 +111,9 @@ impl Draft<'_> {
         }
         if self.ledger.started.is_none() {
             self.ledger.started = Some(self.input.now);
+            if !self.notes.contains(&Note::Begun) {
+                self.notes.push(Note::Resumed);
+            }
             // A deadline is counted from here.
             self.look_at_deadline();
         }
@@ -275,7 +282,7 @@ impl Draft<'_> {
         let active: Vec<u32> = self.ledger.active.keys().copied().collect();
         for index in active {
             if complete {
-                self.ledger.drop(index);
+                self.drop(index);
             } else {
                 // It is stopped, and stays for its log.
                 self.ledger.close(index, false);
@@ -316,7 +323,7 @@ impl Draft<'_> {
     fn suspend(&mut self) {
         let active: Vec<u32> = self.ledger.active.keys().copied().collect();
         for index in active {
-            self.ledger.drop(index);
+            self.drop(index);
         }
         if self.ledger.started.take().is_some() {
             self.notes.push(Note::Suspended);
@@ -333,8 +340,16 @@ impl Draft<'_> {
             let Some(index) = self.ledger.active.keys().next_back().copied() else {
                 return;
             };
-            self.ledger.drop(index);
+            self.drop(index);
         }
+    }
+
+    /// Stops a pod without counting it.
+    fn drop(&mut self, index: u32) {
+        if let Some(attempt) = self.ledger.active.get(&index) {
+            self.notes.push(Note::Stopped(index, *attempt));
+        }
+        self.ledger.drop(index);
     }
 
     /// Starts as many pods as may run, those of the lowest indexes first.

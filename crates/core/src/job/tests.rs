@@ -7,6 +7,7 @@ use crate::api::report::RunAction;
 use crate::api::{NodeName, PodUid, Timestamp};
 use crate::cron::Runs;
 use crate::desired::PodSource;
+use crate::events::of_job;
 use crate::job::seen::Failure;
 use crate::manifest::{Accepted, ParseContext, parse_manifest};
 
@@ -48,6 +49,8 @@ struct Life {
     seen: BTreeMap<PodUid, Seen>,
     now: Timestamp,
     look_again: Option<u64>,
+    /// The events, as reason and message.
+    events: Vec<String>,
 }
 
 impl Life {
@@ -58,6 +61,7 @@ impl Life {
             seen: BTreeMap::new(),
             now: at(0),
             look_again: None,
+            events: Vec::new(),
         }
     }
 
@@ -72,6 +76,12 @@ impl Life {
                 now: self.now,
             });
             self.look_again = decision.look_again.map(|wait| wait.as_secs());
+            let events = decision
+                .notes
+                .iter()
+                .flat_map(|note| of_job(&self.job, note));
+            let events = events.map(|event| format!("{}: {}", event.reason, event.message));
+            self.events.extend(events);
             if self.ledger.as_ref() == Some(&decision.ledger) {
                 break;
             }
@@ -114,6 +124,39 @@ impl Life {
         let end = self.ledger().end.as_ref();
         end.map_or("", |end| end.reason.as_str())
     }
+}
+
+#[test]
+fn a_job_has_the_events_of_upstreams_controller() {
+    let mut life = Life::new("completions: 2\n  parallelism: 2\n  backoffLimit: 0");
+    life.step();
+    life.job.rules.suspend = true;
+    life.step();
+    life.job.rules.suspend = false;
+    life.step();
+    life.succeeds(0);
+    life.succeeds(1);
+    assert_eq!(
+        life.events,
+        [
+            "SuccessfulCreate: Created pod: work-0-box",
+            "SuccessfulCreate: Created pod: work-1-box",
+            "SuccessfulDelete: Deleted pod: work-0-box",
+            "SuccessfulDelete: Deleted pod: work-1-box",
+            "Suspended: Job suspended",
+            "Resumed: Job resumed",
+            "SuccessfulCreate: Created pod: work-0-1-box",
+            "SuccessfulCreate: Created pod: work-1-1-box",
+            "Completed: Job completed",
+        ]
+    );
+    let mut life = Life::new("backoffLimit: 0");
+    life.step();
+    life.fails(0, 1);
+    assert_eq!(
+        life.events[1..],
+        ["BackoffLimitExceeded: Job has reached the specified backoff limit"]
+    );
 }
 
 #[test]

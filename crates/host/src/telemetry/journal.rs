@@ -1,4 +1,4 @@
-//! The journal: what happened to each pod and to the node, in memory, newest last.
+//! The journal: what happened to each pod, to workloads and to the node, in memory, newest last.
 //!
 //! It has two readers. `mirrorlet explain` and `events` ask for the stories; the event recorder
 //! takes what a cluster's users should see. Both get the same entries, so an event can't contradict
@@ -14,8 +14,11 @@ use tokio::sync::{Notify, watch};
 
 use super::refs::RefManager;
 use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
-use mirrorlet_core::events::{EventType, Happening, node_ref, pod_ref};
+use mirrorlet_core::events::{
+    EventType, Happening, WorkloadEvent, node_ref, pod_ref, workload_ref,
+};
 use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::workload::WorkloadKey;
 
 /// Most entries kept of one full name.
 const STORY_MAX: usize = 200;
@@ -24,7 +27,7 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 /// Most bytes that all stories of pods hold together, about: what seventy pods can fill whose probes fail
 /// with another long message each time.
 const BYTES_MAX: usize = 16 << 20;
-/// Most full names whose stories are kept; the one that was silent longest goes first.
+/// Most names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
 /// Of how many newest entries one that is repeated takes the place. A pod whose probes fail every
 /// second would have no other story left after some minutes.
@@ -46,6 +49,8 @@ pub enum Subject {
         /// The container's field in the pod's spec.
         field_path: Option<Arc<str>>,
     },
+    /// A workload of a manifest.
+    Workload(WorkloadKey),
     /// Our Node.
     Node,
 }
@@ -89,6 +94,7 @@ impl Entry {
         };
         let involved = match &self.subject {
             Subject::Node => node_ref(node.as_str()),
+            Subject::Workload(key) => workload_ref(key),
             Subject::Pod {
                 full_name,
                 uid,
@@ -118,13 +124,20 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Stories {
-    pods: BTreeMap<FullName, Story>,
+    all: BTreeMap<Named, Story>,
     node: Story,
-    /// Bytes of the stories of pods.
+    /// Bytes of the stories of pods and workloads.
     bytes: usize,
 }
 
-/// The entries of one pod name, or of the node.
+/// A name that has a story.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Named {
+    Pod(FullName),
+    Workload(WorkloadKey),
+}
+
+/// The entries of one name, or of the node.
 #[derive(Debug, Default)]
 struct Story {
     entries: VecDeque<Entry>,
@@ -179,6 +192,16 @@ impl Journal {
         locked(&self.0.refs).clear(uid);
     }
 
+    /// Notes an event of a workload.
+    pub fn workload(&self, event: &WorkloadEvent) {
+        let kind = match event.event_type {
+            EventType::Normal => Kind::Normal,
+            EventType::Warning => Kind::Warning,
+        };
+        let subject = Subject::Workload(event.key.clone());
+        self.note(subject, kind, &event.reason, &event.message);
+    }
+
     /// Notes something about our Node.
     pub fn node(&self, kind: Kind, reason: &str, message: impl AsRef<str>) {
         self.note(Subject::Node, kind, reason, message.as_ref());
@@ -196,12 +219,17 @@ impl Journal {
             message: shortened(message),
         };
         match &entry.subject {
-            Subject::Pod { full_name, .. } => stories.append(full_name, &entry),
+            Subject::Pod { full_name, .. } => {
+                stories.append(Named::Pod(full_name.clone()), &entry);
+            }
+            Subject::Workload(key) => stories.append(Named::Workload(key.clone()), &entry),
             Subject::Node => stories.node.append(&entry),
         }
         drop(stories);
         self.0.changed.send_modify(|count| *count += 1);
-        if kind != Kind::Trace {
+        // A cluster doesn't have the workloads of manifests; one of that name there is another one.
+        let is_workload = matches!(entry.subject, Subject::Workload(_));
+        if kind != Kind::Trace && !is_workload {
             self.submit(entry);
         }
     }
@@ -225,7 +253,7 @@ impl Journal {
     #[must_use]
     pub fn story(&self, full_name: &FullName) -> Vec<Entry> {
         let stories = locked(&self.0.stories);
-        let story = stories.pods.get(full_name);
+        let story = stories.all.get(&Named::Pod(full_name.clone()));
         let entries = story.into_iter().flat_map(|story| &story.entries);
         entries.cloned().collect()
     }
@@ -234,21 +262,26 @@ impl Journal {
     #[must_use]
     pub fn is_cut(&self, full_name: &FullName) -> bool {
         let stories = locked(&self.0.stories);
-        let story = stories.pods.get(full_name);
+        let story = stories.all.get(&Named::Pod(full_name.clone()));
         story.is_some_and(|story| story.is_cut)
     }
 
-    /// Full names that have a story.
+    /// Full names of pods that have a story.
     #[must_use]
     pub fn names(&self) -> Vec<FullName> {
-        locked(&self.0.stories).pods.keys().cloned().collect()
+        let stories = locked(&self.0.stories);
+        let pods = stories.all.keys().filter_map(|name| match name {
+            Named::Pod(name) => Some(name.clone()),
+            Named::Workload(_) => None,
+        });
+        pods.collect()
     }
 
-    /// The entries of all pods and of the node whose numbers are at least that, oldest first.
+    /// The entries of all pods and workloads and of the node whose numbers are at least that, oldest first.
     #[must_use]
     pub fn entries(&self, from: u64) -> Vec<Entry> {
         let stories = locked(&self.0.stories);
-        let all = stories.pods.values().chain([&stories.node]);
+        let all = stories.all.values().chain([&stories.node]);
         let new = |entry: &&Entry| entry.number >= from;
         let mut entries: Vec<Entry> = all
             .flat_map(|story| story.entries.iter().rev().take_while(new))
@@ -309,16 +342,16 @@ impl Story {
 }
 
 impl Stories {
-    fn append(&mut self, full_name: &FullName, entry: &Entry) {
-        let story = self.pods.entry(full_name.clone()).or_default();
+    fn append(&mut self, name: Named, entry: &Entry) {
+        let story = self.all.entry(name).or_default();
         self.bytes -= story.bytes;
         story.append(entry);
         self.bytes += story.bytes;
-        if self.pods.len() > STORIES_MAX {
+        if self.all.len() > STORIES_MAX {
             self.forget_most_silent();
         }
         while self.bytes > BYTES_MAX
-            && let Some(longest) = self.pods.values_mut().max_by_key(|story| story.bytes)
+            && let Some(longest) = self.all.values_mut().max_by_key(|story| story.bytes)
         {
             self.bytes -= longest.bytes;
             longest.forget_oldest();
@@ -328,9 +361,9 @@ impl Stories {
 
     fn forget_most_silent(&mut self) {
         let newest = |story: &Story| story.entries.back().map(|entry| entry.number);
-        let silent = self.pods.iter().min_by_key(|(_, story)| newest(story));
+        let silent = self.all.iter().min_by_key(|(_, story)| newest(story));
         if let Some(name) = silent.map(|(name, _)| name.clone())
-            && let Some(story) = self.pods.remove(&name)
+            && let Some(story) = self.all.remove(&name)
         {
             self.bytes -= story.bytes;
         }

@@ -45,20 +45,24 @@ pub struct StoryReport {
     pub container: Option<String>,
     /// One sentence.
     pub message: String,
-    /// UID of the pod; another than the present one's before an edit. The name, for the node.
+    /// UID of the pod; another than the present one's before an edit. The name, for the node and for
+    /// workloads.
     pub uid: PodUid,
 }
 
-/// An entry of the story of a pod or of the node: the data behind `mirrorlet events`.
+/// An entry of the story of a pod, of the node or of a workload: the data behind `mirrorlet events`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventReport {
     /// Position in the journal; later entries have higher numbers.
     pub number: u64,
-    /// Namespace of the pod; none for the node.
+    /// Kind of the workload, for example `Deployment`; none for a pod and the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Namespace of the pod or workload; none for the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Name of the pod with the node's suffix, or of the node.
+    /// Name of the pod with the node's suffix, of the node, or of the workload.
     pub name: String,
     /// The entry.
     #[serde(flatten)]

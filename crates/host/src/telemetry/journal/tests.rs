@@ -73,6 +73,33 @@ async fn the_oldest_goes_first_and_is_counted() {
     assert_eq!(story.last(), entries.last());
 }
 
+#[tokio::test]
+async fn an_event_of_a_workload_is_kept_and_not_written_to_a_cluster() {
+    let journal = Journal::default();
+    let mut submissions = journal.subscribe();
+    let key = WorkloadKey::of_owner("default", "Job/once").unwrap();
+    journal.workload(&WorkloadEvent {
+        key,
+        event_type: EventType::Warning,
+        reason: "DeadlineExceeded".to_owned(),
+        message: "x".to_owned(),
+    });
+    note(&journal, "web", Kind::Normal, "Started");
+    let entries = journal.entries(0);
+    let happening = entries[0].happening(&"box".into()).unwrap();
+    let involved = happening.involved;
+    assert_eq!(involved.kind.as_deref(), Some("Job"));
+    assert_eq!(involved.api_version.as_deref(), Some("batch/v1"));
+    assert_eq!(
+        (involved.name.as_deref(), involved.uid),
+        (Some("once"), None)
+    );
+    assert_eq!(journal.names(), [name("web")]);
+    // A Job of that name there is another one.
+    let (submitted, _) = submissions.next().await;
+    assert_eq!(submitted, entries[1..]);
+}
+
 #[test]
 fn the_longest_story_pays_for_all() {
     let journal = Journal::default();
@@ -86,7 +113,7 @@ fn the_longest_story_pays_for_all() {
         }
     }
     let stories = locked(&journal.0.stories);
-    let (pods, held) = (&stories.pods, stories.bytes);
+    let (pods, held) = (&stories.all, stories.bytes);
     assert_eq!(held, pods.values().map(|story| story.bytes).sum::<usize>());
     assert!(held > BYTES_MAX / 2, "{held}");
     for (name, story) in pods {

@@ -9,7 +9,7 @@ use crate::telemetry::journal::Kind;
 use crate::telemetry::metrics::RolloutOutcome;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::desired::SourcePod;
-use mirrorlet_core::events::without_ids;
+use mirrorlet_core::events::{WorkloadEvent, without_ids};
 use mirrorlet_core::plan::{Plan, Reason, Step};
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason};
 
@@ -491,6 +491,12 @@ pub fn usual_note(
 pub fn job_pod(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     trace(telemetry, pod, uid, reason, message.to_owned());
     tracing::info!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+}
+
+/// Something became of a workload that its users see.
+pub fn workload(telemetry: &Telemetry, event: &WorkloadEvent) {
+    telemetry.journal.workload(event);
+    tracing::debug!(reason = event.reason, "{}: {}", event.key, event.message);
 }
 
 /// Something became of a Job.
