@@ -431,7 +431,8 @@ impl AgentView for View {
             &PlanRequest::default(),
             &self.resolved.config,
         );
-        let present = merge_sources(&present, &before.incumbents(), &before.objects);
+        let mut present = merge_sources(&present, &before.incumbents(), &before.objects);
+        present.bind_claims(&before.bindings);
         PlanReport {
             orders: self.rollouts.orders(&newest, &before, &mut pods),
             runs: self.jobs.states().plan(&newest, &present, Timestamp::now()),

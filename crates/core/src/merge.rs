@@ -60,6 +60,8 @@ pub struct Merged {
     pub objects: BTreeMap<ObjectKey, SourceObject>,
     /// The `StatefulSet`s of manifests.
     pub sets: BTreeMap<WorkloadKey, Arc<StatefulSet>>,
+    /// The documents of [`sets`](Self::sets), and whether each is held at its last good version.
+    pub set_origins: BTreeMap<WorkloadKey, (Origin, bool)>,
     /// The pods of `StatefulSet`s whose turn to start or to stop has not come.
     pub waits: BTreeMap<FullName, Waiting>,
     /// Why a pod of a workload doesn't run that has the full name or UID of another: of several the first.
@@ -145,9 +147,11 @@ impl Merged {
     }
 
     /// Keeps the bindings of `before`, and adds those of the claims that pods of manifests use. A
-    /// claim is bound only once every source has delivered its volumes.
+    /// claim is bound only once every source has delivered its volumes. Claims that are bound and that
+    /// are a `StatefulSet`'s stay its own when it was scaled down.
     pub fn bind_claims(&mut self, before: &Bindings) {
         self.bindings.clone_from(before);
+        self.keep_left_claims();
         if !self.delivered.manifests {
             return;
         }
@@ -157,6 +161,29 @@ impl Merged {
         let wanted: BTreeSet<ClaimName> = claims.map(|key| ClaimName::of(&key)).collect_set();
         let known = self.known_objects();
         self.bindings = known.claims().bind(&wanted);
+    }
+
+    /// Adds the bound claims of pods that `StatefulSet`s don't want any more.
+    fn keep_left_claims(&mut self) {
+        for (key, set) in &self.sets {
+            let Some((origin, held)) = self.set_origins.get(key) else {
+                continue;
+            };
+            let names = self.bindings.keys();
+            for name in names.filter(|name| name.namespace == set.namespace) {
+                let place = self.objects.entry(name.key());
+                if let Entry::Vacant(place) = place
+                    && let Some(claim) = set.claim(&name.name)
+                {
+                    place.insert(SourceObject {
+                        object: Object::Claim(Arc::new(claim)),
+                        origin: origin.clone(),
+                        held: *held,
+                        places: Places::default(),
+                    });
+                }
+            }
+        }
     }
 
     /// The UIDs of manifests by the full names of their pods: the incumbents of the next merge.
@@ -236,6 +263,8 @@ pub fn merge_sources(
         let key = WorkloadKey::of_set(set);
         let winner = *workloads.entry(key.clone()).or_insert(&known.origin);
         if winner.is_same_document(&known.origin) {
+            let origin = (known.origin.clone(), known.held);
+            merged.set_origins.insert(key.clone(), origin);
             merged.sets.insert(key, Arc::clone(set));
             claims.extend(set.claims.iter().map(|claim| SourceObject {
                 object: Object::Claim(Arc::clone(claim)),

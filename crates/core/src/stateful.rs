@@ -27,6 +27,8 @@ pub struct StatefulSet {
     pub min_ready: Duration,
     /// The claims of its pods.
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// The claim that each of its templates makes, but for its name, by the name of the template.
+    pub claim_templates: Vec<(String, Arc<PersistentVolumeClaim>)>,
 }
 
 impl StatefulSet {
@@ -37,6 +39,20 @@ impl StatefulSet {
         let number: i32 = number.strip_prefix('-')?.parse().ok()?;
         let is_one = number >= 0 && self.pod_name(number) == manifest_name;
         is_one.then_some(number)
+    }
+
+    /// The claim of that name, if it is one of its pods, whether there is such a pod now or not.
+    #[must_use]
+    pub fn claim(&self, name: &str) -> Option<PersistentVolumeClaim> {
+        let of = |template: &str| {
+            let pod = name.strip_prefix(template)?.strip_prefix('-')?;
+            self.ordinal(pod)
+        };
+        let mut templates = self.claim_templates.iter();
+        let (_, claim) = templates.find(|(template, _)| of(template).is_some())?;
+        let mut claim = PersistentVolumeClaim::clone(claim);
+        claim.metadata.name = Some(name.to_owned());
+        Some(claim)
     }
 
     /// Name of the pod of a number, without the node's suffix.

@@ -744,3 +744,67 @@ fn a_port_that_pods_do_not_serve_is_a_problem_at_its_field() {
         assert_eq!(found[0].field.as_deref(), Some(field));
     }
 }
+
+#[test]
+fn claims_of_a_set_that_was_scaled_down_are_its_own() {
+    use crate::objects::claims::{Bound, ClaimName};
+    let text = |replicas: u32| {
+        format!(
+            "\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: db}}
+spec:
+  replicas: {replicas}
+  serviceName: db
+  selector: {{matchLabels: {{app: db}}}}
+  template:
+    metadata: {{labels: {{app: db}}}}
+    spec:
+      containers: [{{name: a, image: a}}]
+  volumeClaimTemplates:
+  - metadata: {{name: data}}
+    spec:
+      accessModes: [ReadWriteOnce]
+      resources: {{requests: {{storage: 1Gi}}}}
+"
+        )
+    };
+    let merged = |replicas: u32, bindings: &Bindings| {
+        let file = NewFile {
+            location: "/m/db.yaml".to_owned(),
+            bytes: text(replicas).into_bytes(),
+        };
+        let set = with_files(&SourceSet::default(), &[file], true, &NodeName::from("box"));
+        let state = SourceState::Synced(Arc::new(set));
+        let sources = [(SourceName::new(PodSource::File, "/m"), state)].into();
+        let mut merged = merge_sources(&sources, &BTreeMap::new());
+        merged.delivered.manifests = true;
+        merged.bind_claims(bindings);
+        merged
+    };
+    let claims = |merged: &Merged| -> Vec<String> {
+        let keys = merged.objects.keys();
+        keys.map(|key| key.name.clone()).collect()
+    };
+    let full = merged(2, &Bindings::new());
+    assert_eq!(claims(&full), ["data-db-0", "data-db-1"]);
+    let mut bindings = full.bindings;
+    let other = ClaimName {
+        namespace: "default".to_owned(),
+        name: "data-dbs-0".to_owned(),
+    };
+    bindings.insert(other, Bound::Volume("disk".to_owned()));
+    for replicas in [1, 0] {
+        let down = merged(replicas, &bindings);
+        assert_eq!(claims(&down), ["data-db-0", "data-db-1"], "{replicas}");
+        // Their volumes are in use by the set, not released.
+        let known = down.known_objects();
+        let volumes = known.claims().volumes_report(&BTreeMap::new(), &[]);
+        let states = volumes.iter().map(|v| format!("{} {:?}", v.claim, v.state));
+        assert_eq!(
+            states.collect::<Vec<_>>(),
+            ["data-db-0 Bound", "data-db-1 Bound", "data-dbs-0 Released"]
+        );
+    }
+}

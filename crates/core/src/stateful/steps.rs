@@ -76,6 +76,7 @@ mod tests {
                 ordered,
                 min_ready: Duration::from_secs(5),
                 claims: Vec::new(),
+                claim_templates: Vec::new(),
             };
             let found = steps(&set, &there.iter().copied().collect());
             // workloads 24

@@ -43,7 +43,13 @@ pub(crate) fn stateful_set(key: &WorkloadKey, workload: &Workload) -> Option<Sta
         let templates = spec.volume_claim_templates.iter().flatten();
         templates.map(move |template| Arc::new(claim(key, spec, template, ordinal)))
     });
+    let templates = spec.volume_claim_templates.iter().flatten();
+    let claim_templates = templates.map(|template| {
+        let name = template.metadata.name.clone().unwrap_or_default();
+        (name, Arc::new(claim(key, spec, template, start)))
+    });
     Some(StatefulSet {
+        claim_templates: claim_templates.collect(),
         namespace: key.namespace.clone(),
         name: key.name.clone(),
         ordered: spec.pod_management_policy.as_deref() != Some(PARALLEL),

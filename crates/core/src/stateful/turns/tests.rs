@@ -12,6 +12,7 @@ fn set(ordinals: Range<i32>, min_ready: u64) -> StatefulSet {
         ordered: true,
         min_ready: Duration::from_secs(min_ready),
         claims: Vec::new(),
+        claim_templates: Vec::new(),
     }
 }
 

@@ -223,6 +223,18 @@ fn a_fault_of_the_set_is_reported_once_at_its_own_field() {
 }
 
 #[test]
+fn the_claim_of_any_pod_is_known_by_its_name() {
+    let set = set(&stateful(&json!({"replicas": 0})));
+    assert!(set.claims.is_empty());
+    let claim = set.claim("data-web-7").unwrap();
+    assert_eq!(claim.metadata.name.as_deref(), Some("data-web-7"));
+    assert!(claim.spec.unwrap().resources.is_some());
+    for other in ["data-web-07", "data-web", "data-website-0", "logs-web-0"] {
+        assert_eq!(set.claim(other), None, "{other}");
+    }
+}
+
+#[test]
 fn names_are_read_back() {
     let set = set(&stateful(&json!({})));
     for (name, ordinal) in [
