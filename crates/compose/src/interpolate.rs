@@ -64,19 +64,25 @@ fn replaced(
     Ok(out)
 }
 
-/// The index of the brace that ends `${…`, with those inside it left out.
+/// The index of the brace that ends `${…`, with pairs of braces inside it left out, whether they are
+/// those of variables or not. If they aren't pairs, it is the last brace of the text.
+///
+/// Upstream: `getFirstBraceClosingIndex`. As there, the character behind a brace is not looked at.
 fn closing(inner: &str) -> Option<usize> {
-    let mut depth = 0_usize;
-    let bytes = inner.as_bytes();
-    for (at, byte) in bytes.iter().enumerate() {
+    let mut depth = 1_usize;
+    let mut bytes = inner.bytes().enumerate().skip(1);
+    while let Some((at, byte)) = bytes.next() {
         match byte {
-            b'{' if at > 0 && bytes[at - 1] == b'$' => depth += 1,
-            b'}' if depth == 0 => return Some(at),
+            b'}' if depth == 1 => return Some(at),
             b'}' => depth -= 1,
+            b'{' => {
+                depth += 1;
+                bytes.next();
+            }
             _ => {}
         }
     }
-    None
+    inner.rfind('}')
 }
 
 /// The length of the name that a text begins with.
@@ -186,6 +192,14 @@ mod tests {
             ("${N:?is needed}", "! N is needed"),
             ("${E:?}", "! E "),
             ("${E?}", ""),
+            ("${A:-{\"a\":1}}", "a"),
+            ("${N:-{\"a\":1}}!", "{\"a\":1}!"),
+            (
+                "${N:-{\"a\":{\"b\":\"$B\"}}}-${B}",
+                "{\"a\":{\"b\":\"b\"}}-b",
+            ),
+            ("${N:-{}}", "{}"),
+            ("${N:-{}", "{"),
             ("${}", "?"),
             ("${A", "?"),
             ("${A!x}", "?"),
