@@ -2,28 +2,107 @@
 
 use std::time::Duration;
 
-/// Splits a command as a shell would, without expanding anything; none if a quote isn't closed.
-///
-/// Upstream: `ShellCommand` of compose-go splits so (`mattn/go-shellwords`).
-pub(crate) fn split(command: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote: Option<char> = None;
-    let mut chars = command.chars();
-    while let Some(c) = chars.next() {
-        match (quote, c) {
-            (Some('"') | None, '\\') => word.get_or_insert_default().push(chars.next()?),
-            (Some(open), c) if c == open => quote = None,
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (_, c) => word.get_or_insert_default().push(c),
+/// The words of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Words {
+    pub(crate) words: Vec<String>,
+    /// The operator of a shell before which they end. What is behind it is no part of the command.
+    pub(crate) operator: Option<char>,
+}
+
+/// The reason why a command has no words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unsplit {
+    /// A quote, a backtick or a `$(` is not closed, or a backslash ends the text.
+    Open,
+    /// A parenthesis without quotes that isn't that of `$(…)`.
+    Parenthesis,
+}
+
+impl Unsplit {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "a quote of the command is not closed",
+            Self::Parenthesis => "a parenthesis of the command is not in quotes",
         }
     }
+}
+
+/// What the characters of a command are within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Nothing,
+    Single,
+    Double,
+    Backtick,
+    /// `$(…)`
+    Substitution,
+}
+
+/// Splits a command. Nothing is expanded or run: `$(…)` and backticks stay as they are, each within
+/// one word, and an operator of a shell ends the command.
+///
+/// Upstream: `ShellCommand` of compose-go, which is `Parse` of `mattn/go-shellwords` 1.0.12.
+pub(crate) fn split(command: &str) -> Result<Words, Unsplit> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut within = Within::Nothing;
+    let mut operator = None;
+    let mut chars = command.chars();
+    while let Some(c) = chars.next() {
+        match (within, c) {
+            (Within::Nothing, ' ' | '\t' | '\r' | '\n') => {
+                words.extend(word.take());
+                continue;
+            }
+            (Within::Nothing, ';' | '&' | '|' | '<' | '>') => {
+                // `2>` is an operator, too.
+                let is_number = |word: &String| word.starts_with(|c: char| c.is_ascii_digit());
+                word = word.filter(|word| c != '>' || !is_number(word));
+                operator = Some(c);
+                break;
+            }
+            (Within::Nothing | Within::Double | Within::Backtick | Within::Substitution, '\\') => {
+                let c = match chars.next().ok_or(Unsplit::Open)? {
+                    't' => '\t',
+                    'n' => '\n',
+                    c => c,
+                };
+                word.get_or_insert_default().push(c);
+                continue;
+            }
+            (Within::Nothing, '\'' | '"') => {
+                let is_single = c == '\'';
+                within = if is_single {
+                    Within::Single
+                } else {
+                    Within::Double
+                };
+                word.get_or_insert_default();
+                continue;
+            }
+            (Within::Single, '\'') | (Within::Double, '"') => {
+                within = Within::Nothing;
+                continue;
+            }
+            (Within::Nothing, '(') if word.as_ref().is_some_and(|word| word.ends_with('$')) => {
+                within = Within::Substitution;
+            }
+            (Within::Nothing, '(' | ')') | (Within::Substitution, '(') => {
+                return Err(Unsplit::Parenthesis);
+            }
+            (Within::Nothing, '`') => within = Within::Backtick,
+            (Within::Substitution, ')') | (Within::Backtick, '`') => within = Within::Nothing,
+            _ => {}
+        }
+        word.get_or_insert_default().push(c);
+    }
     words.extend(word);
-    quote.is_none().then_some(words)
+    if within == Within::Nothing {
+        Ok(Words { words, operator })
+    } else {
+        Err(Unsplit::Open)
+    }
 }
 
 /// Reads a duration, `1m30s` or `500ms`; a number alone is seconds.
@@ -117,20 +196,65 @@ pub(crate) fn cpus(milli: i64) -> String {
 mod tests {
     use super::*;
 
+    /// Cases of go-shellwords' own tests, and of its escapes and operators.
     #[test]
-    fn commands_durations_and_sizes_are_read() {
+    fn commands_are_split_as_compose_splits_them() {
         for (command, words) in [
-            ("a b  c", &["a", "b", "c"][..]),
+            ("", &[][..]),
+            ("a b  c", &["a", "b", "c"]),
+            ("a\tb\r\nc\u{a0}d", &["a", "b", "c\u{a0}d"]),
+            ("var --bar=\"baz\"", &["var", "--bar=baz"]),
+            ("var \"--bar='baz'\"", &["var", "--bar='baz'"]),
+            ("var --bar=`baz`", &["var", "--bar=`baz`"]),
+            (r#"var "--bar=\"baz'""#, &["var", "--bar=\"baz'"]),
+            (r#"var "--bar=\'baz\'""#, &["var", "--bar='baz'"]),
+            (r"var --bar='\'", &["var", r"--bar=\"]),
+            ("var  --\"bar baz\"", &["var", "--bar baz"]),
+            ("a \"   \" '   '", &["a", "   ", "   "]),
+            ("foo \"\" bar ''", &["foo", "", "bar", ""]),
+            (r"foo bar\  ", &["foo", "bar "]),
+            (r#"a\tb "c\nd" 'e\tf' \g"#, &["a\tb", "c\nd", r"e\tf", "g"]),
+            (r#"echo $(echo "foo")"#, &["echo", r#"$(echo "foo")"#]),
+            ("echo $(`echo1)", &["echo", "$(`echo1)"]),
+            ("echo `go version`x", &["echo", "`go version`x"]),
             (
-                "sh -c 'echo \"$HOME\" \\x'",
-                &["sh", "-c", "echo \"$HOME\" \\x"],
+                "echo \"a;b\" 'c|d' $(e && f) \\;",
+                &["echo", "a;b", "c|d", "$(e && f)", ";"],
             ),
-            ("a \"b \\\" c\"d \\ e ''", &["a", "b \" cd", " e", ""]),
-            ("", &[]),
+            ("echo \"(a)\" '(b)'", &["echo", "(a)", "(b)"]),
         ] {
-            assert_eq!(split(command).unwrap(), words, "{command}");
+            let found = split(command).unwrap();
+            assert_eq!(found.words, words, "{command}");
+            assert_eq!(found.operator, None, "{command}");
         }
-        assert_eq!(split("a 'b"), None);
+        for (command, words, operator) in [
+            ("echo foo; seq 1 10", &["echo", "foo"][..], ';'),
+            ("ls -la 2>foo", &["ls", "-la"], '>'),
+            ("ls x>foo", &["ls", "x"], '>'),
+            ("a&&b", &["a"], '&'),
+            ("| b 'c", &[], '|'),
+            ("a < b", &["a"], '<'),
+        ] {
+            let found = split(command).unwrap();
+            assert_eq!(found.words, words, "{command}");
+            assert_eq!(found.operator, Some(operator), "{command}");
+        }
+        for (command, error) in [
+            ("foo '", Unsplit::Open),
+            ("foo \"", Unsplit::Open),
+            ("foo `", Unsplit::Open),
+            ("echo $(echo1", Unsplit::Open),
+            ("foo \\", Unsplit::Open),
+            ("echo $ (echo1", Unsplit::Parenthesis),
+            ("echo (echo1", Unsplit::Parenthesis),
+            ("echo )echo1", Unsplit::Parenthesis),
+        ] {
+            assert_eq!(split(command), Err(error), "{command}");
+        }
+    }
+
+    #[test]
+    fn durations_and_sizes_are_read() {
         for (text, found) in [
             ("1m30s", Some(90)),
             ("500ms", Some(1)),

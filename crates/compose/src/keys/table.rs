@@ -74,7 +74,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.command",
         Fate::Partly,
-        "`args`, or `command` if the entrypoint is empty; a string is split as compose does",
+        "`args`, or `command` if the entrypoint is empty; a string is split as compose does: it ends at an operator of a shell (`;`, `&`, `|`, `<`, `>`) that isn't in quotes, which is reported",
     ),
     row(
         "services.*.configs",
@@ -313,7 +313,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.entrypoint",
         Fate::Partly,
-        "`command`; a string is split as compose does",
+        "`command`; a string is split as `command` is",
     ),
     row(
         "services.*.env_file",

@@ -117,17 +117,24 @@ impl Build<'_, '_> {
 
     /// The words of a command; none if it isn't given.
     pub(super) fn words(&mut self, node: &Node, path: String) -> Option<Vec<String>> {
-        match &node.kind {
-            Kind::Null => None,
-            Kind::List(items) => Some(items.iter().filter_map(Node::text).collect()),
-            _ => {
-                let words = node.text().and_then(|text| words::split(&text));
-                if words.is_none() {
-                    self.invalid(node, path, "a quote of the command is not closed");
-                }
-                words
-            }
+        if let Kind::List(items) = &node.kind {
+            return Some(items.iter().filter_map(Node::text).collect());
         }
+        let found = match words::split(&node.text()?) {
+            Ok(found) => found,
+            Err(unsplit) => {
+                self.invalid(node, path, unsplit.as_str());
+                return None;
+            }
+        };
+        if let Some(operator) = found.operator {
+            let why = format!(
+                "what begins with the {operator} that isn't in quotes: no shell runs the command, and Compose leaves it out, too"
+            );
+            let help = "put it in quotes, or have a shell run the command: sh -c '…'";
+            self.lost(&node.place, path, &why, help);
+        }
+        Some(found.words)
     }
 
     fn command(&mut self, service: &Service, container: &mut Map) {
