@@ -278,6 +278,29 @@ async fn annotations_of_a_claim_choose_its_volume() {
         here.suffix
     );
     agent.until_event("taken-box", &refused).await;
+
+    // One that has to exist is not created.
+    let volume = format!("absent-{}", here.suffix);
+    let existing =
+        format!(r#"mirrorlet.dev/volume-name: {volume}, mirrorlet.dev/volume-must-exist: "true""#);
+    bed.write("absent.yaml", &here.annotated("absent", &existing));
+    bed.write("absent-pod.yaml", &here.pod("absent", "absent", "1", ""));
+    let missing = format!(
+        "FailedMount volume {volume} of the Engine doesn't exist, and claim default/absent-{} has mirrorlet.dev/volume-must-exist: \"true\"; create it: docker volume create {volume}",
+        here.suffix
+    );
+    agent.until_event("absent-box", &missing).await;
+    let listed = bed.docker(&[
+        "volume",
+        "ls",
+        "--quiet",
+        "--filter",
+        &format!("name={volume}"),
+    ]);
+    // box 7
+    assert_eq!(listed.trim(), "");
+    bed.docker(&["volume", "create", &volume]);
+    agent.until_running("absent").await;
     agent.stop().await;
 }
 

@@ -349,11 +349,18 @@ fn own_path(bed: &Bed, source: &mut Value) {
 }
 
 /// Moves the directory of a volume below the bed; a volume of a file server becomes one of this machine.
+/// One that has to exist is created, with a name of its own.
 fn own_volume(bed: &Bed, claim: &mut Value) {
     const OPTIONS: &str = "mirrorlet.dev/volume-options";
     let Some(annotations) = claim["metadata"]["annotations"].as_object_mut() else {
         return;
     };
+    if annotations.contains_key("mirrorlet.dev/volume-must-exist") {
+        let name = &mut annotations["mirrorlet.dev/volume-name"];
+        let own = format!("{}-{}", name.as_str().unwrap(), std::process::id());
+        bed.docker(&["volume", "create", &own]);
+        *name = json!(own);
+    }
     let Some(Value::String(options)) = annotations.remove(OPTIONS) else {
         return;
     };

@@ -314,6 +314,12 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         self.pass(Operation::CreateVolume, &name, real).await
     }
 
+    async fn inspect_volume(&self, name: &str) -> Result<Volume> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.inspect_volume(&owned));
+        self.pass(Operation::InspectVolume, name, real).await
+    }
+
     async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>> {
         let owner = owner.to_owned();
         let real = owned!(self, |engine| engine.list_volumes(&owner));

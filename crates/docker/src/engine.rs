@@ -286,6 +286,9 @@ pub trait Engine: Send + Sync + 'static {
     /// `POST /volumes/create`. One that is there already is returned as it is.
     async fn create_volume(&self, request: VolumeCreateRequest) -> Result<Volume>;
 
+    /// `GET /volumes/{name}`.
+    async fn inspect_volume(&self, name: &str) -> Result<Volume>;
+
     /// `GET /volumes`, filtered by our ownership label.
     async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>>;
 

@@ -275,7 +275,7 @@ impl PodFiles {
         Ok(made)
     }
 
-    /// Creates a volume on the Engine unless it exists. Returns its directory on the Engine's host,
+    /// Creates a volume on the Engine unless it exists, or fails if it has to exist. Returns its directory on the Engine's host,
     /// if it is always mounted there: volumes with driver options are mounted while containers run.
     async fn engine_volume(
         &self,
@@ -283,14 +283,23 @@ impl PodFiles {
         volume: &EngineVolume,
     ) -> Result<Option<PathBuf>, SyncError> {
         let failed = |cause: String| SyncError::new(SyncErrorReason::FailedMount, cause);
-        let made = self
-            .engine
-            .create_volume(volume_request(claim, volume, &self.owner));
-        let made = made.await.map_err(|error| match error {
+        let made = if volume.must_exist {
+            self.engine.inspect_volume(&volume.name).await
+        } else {
+            let request = volume_request(claim, volume, &self.owner);
+            self.engine.create_volume(request).await
+        };
+        let made = made.map_err(|error| match error {
             EngineError::Unavailable { .. } => {
                 SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
             }
-            error => failed(format!("failed to create volume {}: {error}", volume.name)),
+            error if volume.must_exist && error.is_not_found() => failed(format!(
+                "volume {} of the Engine doesn't exist, and claim {claim} has {}: \"true\"; create it: docker volume create {}",
+                volume.name,
+                keys::VOLUME_MUST_EXIST,
+                volume.name
+            )),
+            error => failed(format!("failed to get volume {}: {error}", volume.name)),
         })?;
         let is_ours = made.labels.get(keys::OWNER) == Some(&self.owner);
         if !is_ours && !volume.named {
@@ -318,6 +327,7 @@ impl PodFiles {
                 driver: volume.driver,
                 options: BTreeMap::new(),
                 named: false,
+                must_exist: false,
             };
             Some((claim, volume))
         });

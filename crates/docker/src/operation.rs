@@ -59,6 +59,8 @@ pub enum Operation {
     InspectNetwork,
     /// `POST /volumes/create`.
     CreateVolume,
+    /// `GET /volumes/{name}`
+    InspectVolume,
     /// `GET /volumes`.
     ListVolumes,
     /// `DELETE /volumes/{name}`.
@@ -67,7 +69,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -95,6 +97,7 @@ impl Operation {
         Self::Logs,
         Self::InspectNetwork,
         Self::CreateVolume,
+        Self::InspectVolume,
         Self::ListVolumes,
         Self::RemoveVolume,
     ];
@@ -136,6 +139,7 @@ impl Operation {
             Self::Logs => "logs",
             Self::InspectNetwork => "inspect_network",
             Self::CreateVolume => "create_volume",
+            Self::InspectVolume => "inspect_volume",
             Self::ListVolumes => "list_volumes",
             Self::RemoveVolume => "remove_volume",
         }

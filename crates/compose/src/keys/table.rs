@@ -915,7 +915,7 @@ pub const KEYS: &[Key] = &[
     row(
         "volumes.*.external",
         Fate::Carried,
-        "the volume of that name is used",
+        "the volume of that name is used; it has to exist: annotation `mirrorlet.dev/volume-must-exist`",
     ),
     row("volumes.*.external.name", Fate::Carried, ""),
     row(

@@ -1,6 +1,6 @@
 //! Mounts of a service, and the claims of a project's volumes.
 
-use mirrorlet_core::api::keys::{VOLUME_DRIVER, VOLUME_NAME, VOLUME_OPTIONS};
+use mirrorlet_core::api::keys::{VOLUME_DRIVER, VOLUME_MUST_EXIST, VOLUME_NAME, VOLUME_OPTIONS};
 
 use crate::input::PathKind;
 use crate::project::{Service, label};
@@ -264,6 +264,9 @@ impl Build<'_, '_> {
             }
         });
         let mut annotations = Map::new().with(VOLUME_NAME, name);
+        if is_external {
+            annotations.put(VOLUME_MUST_EXIST, "true");
+        }
         let driver = text("driver").filter(|driver| driver != "local");
         let is_local = driver.is_none();
         if let Some(driver) = driver {

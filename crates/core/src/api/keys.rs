@@ -141,6 +141,15 @@ pub const VOLUME_NAME: &str = "mirrorlet.dev/volume-name";
 pub const VOLUME_DRIVER: &str = "mirrorlet.dev/volume-driver";
 /// Our annotation of a claim: options of the driver, `key=value` separated by whitespace.
 pub const VOLUME_OPTIONS: &str = "mirrorlet.dev/volume-options";
+/// Our annotation of a claim: `true` if its volume is never created.
+pub const VOLUME_MUST_EXIST: &str = "mirrorlet.dev/volume-must-exist";
+/// Our annotations that choose the volume of a claim. They are read when it is bound.
+pub const VOLUME_SETTINGS: [&str; 4] = [
+    VOLUME_NAME,
+    VOLUME_DRIVER,
+    VOLUME_OPTIONS,
+    VOLUME_MUST_EXIST,
+];
 /// Label of a volume on the Engine: the namespace of its claim.
 pub const CLAIM_NAMESPACE: &str = "mirrorlet.dev/claim-namespace";
 /// Label of a volume on the Engine: the name of its claim.

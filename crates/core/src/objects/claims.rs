@@ -94,6 +94,9 @@ pub struct EngineVolume {
     /// Whether the claim chose the name: the volume is then used even if somebody else created it.
     #[serde(default)]
     pub named: bool,
+    /// Whether it is only used if it exists, and never created.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub must_exist: bool,
 }
 
 impl EngineVolume {
@@ -107,6 +110,7 @@ impl EngineVolume {
             name: named.unwrap_or_else(|| claim.volume_name()),
             driver: annotation(keys::VOLUME_DRIVER).unwrap_or_else(|| LOCAL_DRIVER.to_owned()),
             options: options_of(&options).unwrap_or_default(),
+            must_exist: annotation(keys::VOLUME_MUST_EXIST).is_some_and(|value| value == "true"),
         }
     }
 }

@@ -191,8 +191,7 @@ fn changed_wishes(
         let annotations = claim.metadata.annotations.as_ref();
         annotations.and_then(|all| all.get(key)).cloned()
     };
-    let ours = [keys::VOLUME_NAME, keys::VOLUME_DRIVER, keys::VOLUME_OPTIONS];
-    let annotations = ours
+    let annotations = keys::VOLUME_SETTINGS
         .into_iter()
         .filter(|key| annotation(old, key) != annotation(new, key))
         .map(|key| (format!("metadata.annotations[{key}]"), ANNOTATION_STAYS));

@@ -438,6 +438,12 @@ impl Engine for BollardEngine {
             .await
     }
 
+    async fn inspect_volume(&self, name: &str) -> Result<Volume> {
+        let work = self.docker.inspect_volume(path_part(name)?);
+        self.call(Operation::InspectVolume, name, CALL_DEADLINE, work)
+            .await
+    }
+
     async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>> {
         let options = ListVolumesOptions {
             filters: Some(owned(owner)),

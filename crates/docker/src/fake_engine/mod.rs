@@ -508,6 +508,14 @@ impl Engine for FakeEngine {
         .await
     }
 
+    async fn inspect_volume(&self, name: &str) -> Result<Volume> {
+        self.call(Operation::InspectVolume, name, |state| {
+            let gone = || api_error(404, format!("get {name}: no such volume"));
+            state.volumes.get(name).cloned().ok_or_else(gone)
+        })
+        .await
+    }
+
     async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>> {
         self.call(Operation::ListVolumes, owner, |state| {
             let is_ours = |volume: &&Volume| {

@@ -697,6 +697,9 @@ pub(super) const EXAMPLES: &[Example] = &[
         &["volumes.*.external", "volumes.*.external.name"],
         "volumes: ['dd:/d', 'e:/e']",
         "volumes: {dd: {external: true}, e: {external: {name: old}}}",
-        &["volume-name: dd\n", "volume-name: old\n"],
+        &[
+            "volume-name: dd\n    mirrorlet.dev/volume-must-exist: \"true\"\n",
+            "volume-name: old\n    mirrorlet.dev/volume-must-exist: \"true\"\n",
+        ],
     ),
 ];

@@ -58,8 +58,7 @@ pub(in crate::manifest) fn check_claim(
     problems: &mut Problems<'_>,
 ) {
     meta::check_object_metadata(&object.metadata, problems);
-    let settings = [keys::VOLUME_NAME, keys::VOLUME_DRIVER, keys::VOLUME_OPTIONS];
-    meta::check_own(&object.metadata, &settings, problems);
+    meta::check_own(&object.metadata, &keys::VOLUME_SETTINGS, problems);
     let at = Path::of("metadata").key("annotations");
     for (key, value) in object.metadata.annotations.iter().flatten() {
         let at = at.key(key);
@@ -70,6 +69,8 @@ pub(in crate::manifest) fn check_claim(
             problems.required(&at, "the name of a volume driver is required");
         } else if key == keys::VOLUME_OPTIONS && options_of(value).is_none() {
             problems.invalid(&at, "must be `key=value`, separated by spaces");
+        } else if key == keys::VOLUME_MUST_EXIST && value.parse::<bool>().is_err() {
+            problems.invalid(&at, "must be `true` or `false`");
         }
     }
     let at = Path::of("spec");

@@ -236,6 +236,7 @@ fn a_binding_stays_whatever_documents_come_and_go() {
             driver: LOCAL_DRIVER.to_owned(),
             options: BTreeMap::new(),
             named: false,
+            must_exist: false,
         })
     };
     let to = |bound: Bound| Bindings::from([(name("c"), bound)]);
@@ -305,13 +306,14 @@ fn annotations_say_which_volume_of_the_engine() {
             keys::VOLUME_NAME: "old_data",
             keys::VOLUME_DRIVER: "local",
             keys::VOLUME_OPTIONS: "type=nfs o=addr=10.0.0.1,rw device=:/export",
+            keys::VOLUME_MUST_EXIST: "true",
         }},
     }))
     .unwrap();
     let volume = EngineVolume::of(&name("c"), &object.metadata);
     assert_eq!(
         serde_json::to_value(&volume).unwrap(),
-        json!({"name": "old_data", "driver": "local", "named": true, "options": {
+        json!({"name": "old_data", "driver": "local", "named": true, "mustExist": true, "options": {
             "type": "nfs", "o": "addr=10.0.0.1,rw", "device": ":/export",
         }})
     );

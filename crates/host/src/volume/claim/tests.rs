@@ -39,6 +39,7 @@ fn engine() -> Storage {
         driver: LOCAL_DRIVER.to_owned(),
         options: BTreeMap::new(),
         named: false,
+        must_exist: false,
     }))
 }
 
