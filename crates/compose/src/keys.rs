@@ -8,9 +8,13 @@ use mirrorlet_core::api::{Code, Diagnostic};
 use crate::project::Project;
 use crate::tree::{Entry, Kind, Node};
 
+mod shape;
 mod table;
 
+pub use shape::Shape;
 pub use table::KEYS;
+
+pub(crate) use shape::check;
 
 /// The fate of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub struct Key {
     pub path: &'static str,
     /// Its fate.
     pub fate: Fate,
+    /// The form of its value.
+    pub shape: Shape,
     /// The way it is carried over, or the reason why it isn't.
     pub text: &'static str,
 }
@@ -61,6 +67,15 @@ fn has_below(path: &str) -> bool {
             .strip_prefix(path)
             .is_some_and(|rest| rest.starts_with('.') || rest.starts_with('['))
     })
+}
+
+/// The path of a key below another.
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 /// Reports the keys of a project that aren't carried over, and those that no specification knows.
@@ -99,13 +114,6 @@ fn entry(entry: &Entry, path: &str, field: &str, problems: &mut Vec<Diagnostic>)
     if entry.key.starts_with("x-") {
         return;
     }
-    let join = |path: &str, key: &str| {
-        if path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{path}.{key}")
-        }
-    };
     let (named, any) = (join(path, &entry.key), join(path, "*"));
     let field = join(field, &entry.key);
     let (path, row) = match row(&named) {

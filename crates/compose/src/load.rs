@@ -14,6 +14,7 @@ use crate::canonical::{self, Base};
 use crate::dotenv;
 use crate::input::{Content, Disk, Need, Options, PathKind};
 use crate::interpolate::{Variables, Wrong, interpolate};
+use crate::keys;
 use crate::merge::{merge, without_resets};
 use crate::paths::absolute;
 use crate::tree::{Entry, Kind, Node, Place, parse};
@@ -270,6 +271,7 @@ impl<'a> Loader<'a> {
             &mut |node, wrong| problems.borrow_mut().push(bad_variable(node, &wrong)),
         );
         self.problems.extend(found);
+        keys::check(&mut root, &mut self.problems);
         Some(root)
     }
 

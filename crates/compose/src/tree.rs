@@ -169,6 +169,14 @@ impl Node {
         }
     }
 
+    /// The mode of a file, whose texts are octal.
+    pub(crate) fn mode(&self) -> Option<i64> {
+        match &self.kind {
+            Kind::Text(text) => i64::from_str_radix(text.trim_start_matches("0o"), 8).ok(),
+            _ => self.int(),
+        }
+    }
+
     /// The number, also of a text.
     pub(crate) fn number(&self) -> Option<f64> {
         self.text()?.trim().parse().ok()

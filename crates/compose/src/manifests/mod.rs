@@ -11,7 +11,7 @@ use crate::input::Options;
 use crate::keys;
 use crate::load::Loader;
 use crate::project::{Project, Service};
-use crate::tree::{Node, Place};
+use crate::tree::{Entry, Node, Place};
 use crate::value::{Map, Value};
 
 mod container;
@@ -160,6 +160,14 @@ impl Build<'_, '_> {
                 .get("networks")
                 .map(Node::entries)
                 .unwrap_or_default();
+            let is_defined = |entry: &&Entry| {
+                entry.key == "default" || networks.iter().any(|network| network.key == entry.key)
+            };
+            for entry in own.iter().filter(|entry| !is_defined(entry)) {
+                let message = format!("the network {} is not defined below networks", entry.key);
+                let path = field(service, "networks");
+                self.loader.error(&entry.place, &path, message);
+            }
             let names: Vec<&str> = match own {
                 [] => vec!["default"],
                 own => own.iter().map(|entry| &*entry.key).collect(),

@@ -12,7 +12,7 @@ use crate::tree::{Entry, Node};
 use crate::value::{Map, Value};
 
 use super::pod::Pod;
-use super::volumes::{mode_of, mount_at};
+use super::volumes::mount_at;
 use super::{Build, field};
 
 /// Directory in which compose mounts secrets.
@@ -150,7 +150,7 @@ impl Build<'_, '_> {
                 let entry = Map::new()
                     .with("key", key_of(&source))
                     .with("path", file)
-                    .with_some("mode", item.set("mode").and_then(mode_of))
+                    .with_some("mode", item.set("mode").and_then(Node::mode))
                     .with_some(
                         "user",
                         item.set("uid").and_then(Node::int).filter(|uid| *uid > 0),

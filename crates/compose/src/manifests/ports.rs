@@ -36,27 +36,26 @@ fn port_of(item: &Node) -> Option<Port> {
     Some(Port::of(number, text("protocol"), text("app_protocol")))
 }
 
+/// The ports of an item of `expose`; none if it is no port.
+fn exposed_by(text: &str) -> Option<Vec<Port>> {
+    let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+    let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+    let first = first.trim().parse::<i64>().ok()?;
+    let last = last.trim().parse::<i64>().ok()?;
+    let of = |number| Port::of(number, Some(protocol.to_owned()), None);
+    Some(
+        (first..=last.min(first.saturating_add(999)))
+            .map(of)
+            .collect(),
+    )
+}
+
 /// The ports that `expose` names.
 fn exposed(service: &Service) -> Vec<Port> {
-    let items = service
-        .node
-        .get("expose")
-        .map(Node::texts)
-        .unwrap_or_default();
-    let ports = items.iter().flat_map(|text| {
-        let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
-        let range = first
-            .trim()
-            .parse::<i64>()
-            .ok()
-            .zip(last.trim().parse::<i64>().ok());
-        let range = range.map(|(first, last)| first..=last.min(first.saturating_add(999)));
-        let protocol = protocol.to_owned();
-        let of = move |number| Port::of(number, Some(protocol.clone()), None);
-        range.into_iter().flatten().map(of)
-    });
-    ports.collect()
+    let items = service.node.get("expose").map(Node::texts);
+    let items = items.unwrap_or_default();
+    let ports = items.iter().filter_map(|text| exposed_by(text));
+    ports.flatten().collect()
 }
 
 impl Build<'_, '_> {
@@ -115,6 +114,17 @@ impl Build<'_, '_> {
                 .with_some("protocol", port.protocol());
             if !found.contains(&container) {
                 found.push(container);
+            }
+        }
+        for item in service
+            .node
+            .get("expose")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            if item.text().is_some_and(|text| exposed_by(&text).is_none()) {
+                let message = "this is not a port of the container";
+                self.invalid(item, field(service, "expose"), message);
             }
         }
         for port in exposed(service) {

@@ -119,7 +119,7 @@ impl Build<'_, '_> {
             ("tmpfs", _) => {
                 let bytes = item.at(&["tmpfs", "size"]).and_then(Node::text);
                 let bytes = bytes.and_then(|text| words::bytes(&text));
-                let mode = item.at(&["tmpfs", "mode"]).and_then(mode_of);
+                let mode = item.at(&["tmpfs", "mode"]).and_then(Node::mode);
                 pod.volume("tmpfs", ("emptyDir", memory(bytes, mode)), false)
             }
             ("image", Some(source)) => {
@@ -301,14 +301,6 @@ impl Build<'_, '_> {
         let file = format!("{}.volumes", self.project.name);
         let rest = Map::new().with("spec", spec);
         self.add(&file, "v1", "PersistentVolumeClaim", metadata, rest);
-    }
-}
-
-/// A file mode, which compose writes as an octal number.
-pub(super) fn mode_of(node: &Node) -> Option<i64> {
-    match &node.kind {
-        crate::tree::Kind::Text(text) => i64::from_str_radix(text.trim_start_matches("0o"), 8).ok(),
-        _ => node.int(),
     }
 }
 

@@ -84,7 +84,11 @@ fn every_key_that_is_carried_over_is_in_the_manifests() {
 
 /// A value at a path, as YAML in one line.
 fn at(path: &str) -> String {
-    let mut text = "x".to_owned();
+    value_at(path, "x")
+}
+
+fn value_at(path: &str, value: &str) -> String {
+    let mut text = value.to_owned();
     for part in path.split('.').rev() {
         let (name, is_list) = match part.strip_suffix("[]") {
             Some(name) => (name, true),
@@ -114,6 +118,96 @@ fn every_key_that_is_not_carried_over_is_reported_with_its_line() {
             .any(|line| line.starts_with("more.yaml:1:") && line.contains(&words));
         // box 14
         assert!(found, "{}: {said:#?}", key.path);
+    }
+}
+
+/// Values that don't have a form, each of another type.
+fn wrong_values(shape: Shape) -> &'static [&'static str] {
+    match shape {
+        Shape::Any => &[],
+        Shape::Text => &["[a]", "{a: b}"],
+        Shape::Flag => &["perhaps", "3", "1.5", "[true]", "{a: b}"],
+        Shape::Whole => &["many", "1.5", "true", "[1]", "{a: b}"],
+        Shape::Number => &["many", "true", "[1]", "{a: b}"],
+        Shape::Size => &["many", "true", "[1]", "{a: b}"],
+        Shape::Mode => &["rwx", "1.5", "true", "[1]", "{a: b}"],
+        Shape::Words => &["{a: b}", "[[a]]", "[{a: b}]"],
+        Shape::Texts => &["a", "3", "true", "{a: b}", "[[a]]", "[{a: b}]"],
+        Shape::Pairs => &["a", "3", "true", "[[a]]", "[{a: b}]"],
+        Shape::Values => &["a", "3", "true", "[a]", "[[a]]", "{a: [b]}", "{a: }"],
+        Shape::Hosts => &["a", "3", "true", "[[a]]", "{a: {b: c}}", "{a: [[b]]}"],
+        Shape::Items => &["a", "3", "true", "{a: b}", "[[a]]"],
+        Shape::Hooks => &["a", "3", "true", "{a: b}", "[a]", "[[a]]"],
+        Shape::Files => &["{a: b}", "[[a]]"],
+        Shape::Named => &["a", "3", "true", "[[a]]", "[{a: b}]"],
+        Shape::Short => &["[a]"],
+        Shape::External => &["perhaps", "3", "[a]"],
+        Shape::Map => &["a", "3", "true", "[a]"],
+    }
+}
+
+#[test]
+fn every_value_of_a_wrong_type_is_an_error_with_its_line() {
+    let mut wrong = Vec::new();
+    for key in KEYS {
+        let is_carried = matches!(key.fate, Fate::Carried | Fate::Partly);
+        // box 14
+        assert!(
+            !is_carried || key.shape != Shape::Any,
+            "{} has no form",
+            key.path
+        );
+        for value in wrong_values(key.shape) {
+            let base = "services: {web: {image: 'img:1'}}\n";
+            let text = value_at(key.path, value);
+            let mut case = Case::new(&[("compose.yaml", base), ("more.yaml", &text)]);
+            case.options.files.push("/srv/shop/more.yaml".into());
+            let imported = case.import();
+            let field = key.path.replace('*', "web").replace("[]", "");
+            let is_found = |problem: &Diagnostic| {
+                let line = problem.to_string();
+                problem.is_error()
+                    && line.starts_with("more.yaml:1:")
+                    && line.contains(&field)
+                    && line.contains(": must be ")
+            };
+            if !imported.problems.iter().any(is_found) || !imported.is_unreadable() {
+                wrong.push(format!("{text}: {:#?}", lines(&imported)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_error_of_a_type_says_what_is_wrong_alone() {
+    for (key, error) in [
+        (
+            "command: {a: b}",
+            "compose.yaml:4:14: services.web.command: must be a string or a list of strings",
+        ),
+        (
+            "environment: {A: [1]}",
+            "compose.yaml:4:22: services.web.environment.A: must be a string",
+        ),
+        (
+            "networks: [nowhere]",
+            "compose.yaml:4:16: services.web.networks: the network nowhere is not defined below networks",
+        ),
+        (
+            "expose: [http]",
+            "compose.yaml:4:14: services.web.expose: this is not a port of the container",
+        ),
+    ] {
+        let text = format!("services:\n  web:\n    image: i\n    {key}\n");
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        let errors: Vec<String> = imported
+            .problems
+            .iter()
+            .filter(|problem| problem.is_error())
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(errors, [format!("{error} [invalid-value]")]);
     }
 }
 
