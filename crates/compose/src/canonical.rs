@@ -79,6 +79,18 @@ pub(crate) fn file_of(node: &mut Node, base: Base<'_>) {
     path_at(node, "file", base);
 }
 
+/// Makes the directory of a volume absolute that is mounted from one.
+///
+/// Upstream: `volumeDriverOpts` of compose-go.
+pub(crate) fn device_of(node: &mut Node, base: Base<'_>) {
+    for entry in node.entries_mut().into_iter().flatten() {
+        let kind = entry.value.get("o").and_then(Node::text);
+        if entry.key == "driver_opts" && kind.as_deref() == Some("bind") {
+            path_at(&mut entry.value, "device", base);
+        }
+    }
+}
+
 /// Rewrites the labels of a top-level item as a mapping.
 pub(crate) fn labels(node: &mut Node) {
     for entry in node.entries_mut().into_iter().flatten() {

@@ -301,6 +301,8 @@ impl<'a> Loader<'a> {
                 }
                 if is_file {
                     canonical::file_of(&mut entry.value, base);
+                } else if section.key == "volumes" {
+                    canonical::device_of(&mut entry.value, base);
                 }
             }
         }

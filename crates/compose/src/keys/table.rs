@@ -1236,7 +1236,7 @@ pub const KEYS: &[Key] = &[
         "volumes.*.driver_opts",
         Fate::Partly,
         Shape::Map,
-        "annotation `mirrorlet.dev/volume-options`",
+        "annotation `mirrorlet.dev/volume-options`; with `o: bind`, `device` is a path beside the file",
     ),
     row(
         "volumes.*.driver_opts.*",

@@ -694,6 +694,16 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["volumes.*.driver_opts"],
+        "volumes: ['d:/d', 'h:/h', 'n:/n']",
+        "volumes: {d: {driver_opts: {type: none, o: bind, device: ./x}}, h: {driver_opts: {o: bind, device: ~/y}}, n: {driver_opts: {type: nfs, device: ./z}}}",
+        &[
+            "volume-options: type=none o=bind device=/srv/shop/x",
+            "volume-options: o=bind device=/root/y",
+            "volume-options: type=nfs device=./z",
+        ],
+    ),
+    (
         &["volumes.*.external", "volumes.*.external.name"],
         "volumes: ['dd:/d', 'e:/e']",
         "volumes: {dd: {external: true}, e: {external: {name: old}}}",
