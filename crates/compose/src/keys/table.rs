@@ -1088,7 +1088,7 @@ pub const KEYS: &[Key] = &[
         "services.*.volumes[].bind.create_host_path",
         Fate::Carried,
         Shape::Flag,
-        "`DirectoryOrCreate` if nothing is there",
+        "`DirectoryOrCreate` if nothing is there; `false` is `Directory`, which has to exist",
     ),
     row(
         "services.*.volumes[].bind.recursive",

@@ -173,7 +173,9 @@ impl Build<'_, '_> {
             Some(PathKind::File) => Some("File"),
             Some(PathKind::Socket) => Some("Socket"),
             Some(PathKind::Missing) if creates => Some("DirectoryOrCreate"),
-            Some(PathKind::Missing | PathKind::Device) | None => None,
+            // Without a type the Engine would make it.
+            Some(PathKind::Missing) => Some("Directory"),
+            Some(PathKind::Device) | None => None,
         };
         let path = Map::new().with("path", source).with_some("type", kind);
         let base = source

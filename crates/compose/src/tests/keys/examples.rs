@@ -606,7 +606,7 @@ pub(super) const EXAMPLES: &[Example] = &[
         "volumes: [{type: bind, source: ./b, target: /b, read_only: true, bind: {propagation: rslave, create_host_path: false}}, './new:/n', /anon, {type: npipe, source: a, target: /p}]",
         "",
         &[
-            "path: /srv/shop/b\n",
+            "path: /srv/shop/b\n          type: Directory\n",
             "mountPath: /b\n          readOnly: true\n          mountPropagation: HostToContainer",
             "type: DirectoryOrCreate",
             "an anonymous volume",
