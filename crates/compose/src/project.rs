@@ -41,9 +41,10 @@ impl Project {
         let options = loader.options;
         let first = options.files.first().and_then(|file| file.parent());
         let dir = first.map_or_else(PathBuf::new, Path::to_owned);
-        let variables = loader.variables(&options.environment, &options.env_files, &dir);
+        let mut variables = loader.variables(&options.environment, &options.env_files, &dir);
+        let name = name_of(loader, &variables, &dir);
+        variables.insert(PROJECT_NAME.to_owned(), name.clone());
         let root = loader.project(&dir, &variables);
-        let name = name_of(loader, &root, &variables, &dir);
         if variables.contains_key("COMPOSE_FILE") {
             let file = options.files.first().map(|file| loader.shown(file));
             let message = "the variable COMPOSE_FILE is not read";
@@ -73,12 +74,15 @@ impl Project {
     }
 }
 
-fn name_of(loader: &Loader<'_>, root: &Node, variables: &Variables, dir: &Path) -> String {
+/// The variable with the project's name, which its files can refer to.
+const PROJECT_NAME: &str = "COMPOSE_PROJECT_NAME";
+
+fn name_of(loader: &Loader<'_>, variables: &Variables, dir: &Path) -> String {
     let written = loader.options.project_name.clone();
     let written = written
-        .or_else(|| variables.get("COMPOSE_PROJECT_NAME").cloned())
+        .or_else(|| variables.get(PROJECT_NAME).cloned())
         .filter(|name| !name.is_empty())
-        .or_else(|| root.get("name").and_then(Node::text));
+        .or_else(|| loader.written_name(variables));
     let name = written.unwrap_or_else(|| {
         let base = dir.file_name().unwrap_or_default();
         base.to_string_lossy().into_owned()

@@ -24,7 +24,7 @@ pub const KEYS: &[Key] = &[
         "name",
         Fate::Carried,
         Shape::Text,
-        "the project's name; `--project-name` and `COMPOSE_PROJECT_NAME` win",
+        "the project's name; `--project-name` and `COMPOSE_PROJECT_NAME` win. It is the variable `COMPOSE_PROJECT_NAME` of the files",
     ),
     row(
         "include",

@@ -91,6 +91,30 @@ fn a_service_extends_others_over_several_files() {
 }
 
 #[test]
+fn the_name_of_a_project_is_a_variable_of_its_files() {
+    let of = |head: &str| {
+        let text = format!(
+            "{head}services:\n  a:\n    image: i\n    environment: {{N: $COMPOSE_PROJECT_NAME}}\n"
+        );
+        Case::new(&[("compose.yaml", &text)])
+    };
+    for (head, option, expected) in [
+        ("", None, "shop"),
+        ("name: written\n", None, "written"),
+        ("name: Of-${X:-default}\n", None, "of-default"),
+        ("name: written\n", Some("asked"), "asked"),
+    ] {
+        let mut case = of(head);
+        case.options.project_name = option.map(str::to_owned);
+        let imported = case.import();
+        assert_eq!(lines(&imported), Vec::<String>::new());
+        let text = text_of(&imported);
+        assert_eq!(imported.project, expected);
+        assert!(text.contains(&format!("value: {expected}\n")), "{text}");
+    }
+}
+
+#[test]
 fn what_is_wrong_has_its_file_and_line() {
     let mut wrong = Vec::new();
     let one = |text: &str| format!("services:\n  a:\n    image: i\n    {text}\n");
