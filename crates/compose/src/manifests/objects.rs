@@ -49,6 +49,14 @@ impl Build<'_, '_> {
     /// Reads the `env_file`s of a service; later ones win.
     pub(super) fn env_files(&mut self, service: &Service) -> FromFiles {
         let mut all: BTreeMap<String, String> = BTreeMap::new();
+        // The project's variables, then those of the service.
+        let written = service.node.get("environment").map(Node::entries);
+        let mut known: BTreeMap<String, String> = written
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|entry| Some((entry.key.clone(), entry.value.text()?)))
+            .collect();
+        known.extend(self.project.variables.clone());
         for item in service
             .node
             .get("env_file")
@@ -67,9 +75,8 @@ impl Build<'_, '_> {
                 let text = self.loader.text(path, is_required, Some(&place));
                 text.map(|text| raw_variables(&text))
             } else {
-                let variables = self.project.variables.clone();
                 self.loader
-                    .env_file(path, &variables, is_required, Some(&place))
+                    .env_file(path, &known, is_required, Some(&place))
             };
             all.extend(values.unwrap_or_default());
         }

@@ -115,6 +115,22 @@ fn the_name_of_a_project_is_a_variable_of_its_files() {
 }
 
 #[test]
+fn a_file_of_variables_can_refer_to_those_of_its_service() {
+    let mut case = Case::new(&[
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: i\n    env_file: a.env\n    environment: {HOST: db, USER: own}\n",
+        ),
+        ("a.env", "URL=pg://${USER}@${HOST}/x\n"),
+    ]);
+    case.options.environment = [("USER".to_owned(), "outer".to_owned())].into();
+    let imported = case.import();
+    assert_eq!(lines(&imported), Vec::<String>::new());
+    let text = text_of(&imported);
+    assert!(text.contains("URL: pg://outer@db/x"), "{text}");
+}
+
+#[test]
 fn what_is_wrong_has_its_file_and_line() {
     let mut wrong = Vec::new();
     let one = |text: &str| format!("services:\n  a:\n    image: i\n    {text}\n");
