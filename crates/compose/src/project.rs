@@ -7,7 +7,7 @@ use mirrorlet_core::api::{Code, Diagnostic};
 
 use crate::interpolate::Variables;
 use crate::load::Loader;
-use crate::tree::{Node, Place};
+use crate::tree::{Entry, Node, Place};
 
 /// A project, as its files describe it.
 #[derive(Debug)]
@@ -66,6 +66,50 @@ impl Project {
             root,
             services,
         }
+    }
+
+    /// The name of the object that an item of a section becomes. Items whose names differ only by what a
+    /// DNS label can't have get a number, in their order; external ones have the name that is written.
+    pub(crate) fn object_name(&self, section: &str, key: &str) -> Option<String> {
+        let names = self.object_names(section);
+        let mut found = names.into_iter().filter(|(known, _)| known == key);
+        found.next().map(|(_, name)| name)
+    }
+
+    fn object_names(&self, section: &str) -> Vec<(String, String)> {
+        let entries = self.root.get(section).map(Node::entries);
+        let entries = entries.unwrap_or_default();
+        // The name of a volume's claim is ours in any case.
+        let external = |entry: &Entry| external_name(entry).filter(|_| section != "volumes");
+        let mut names: Vec<(String, String)> = entries
+            .iter()
+            .filter_map(|entry| Some((entry.key.clone(), label(&external(entry)?))))
+            .collect();
+        for entry in entries.iter().filter(|entry| external(entry).is_none()) {
+            let name = free(&label(&entry.key), |name| {
+                names.iter().any(|(_, known)| known == name)
+            });
+            names.push((entry.key.clone(), name));
+        }
+        names
+    }
+
+    /// The name of the `ConfigMap` with the variables of a service that come from files.
+    pub(crate) fn env_name(&self, service: &Service) -> String {
+        let mut taken: Vec<String> = self
+            .object_names("configs")
+            .into_iter()
+            .map(|n| n.1)
+            .collect();
+        for other in &self.services {
+            let is_taken = |name: &str| taken.iter().any(|known| known == name);
+            let name = free(&format!("{}-env", other.id), is_taken);
+            if other.name == service.name {
+                return name;
+            }
+            taken.push(name);
+        }
+        format!("{}-env", service.id)
     }
 
     /// The active service of a name.
@@ -138,6 +182,29 @@ fn services(loader: &mut Loader<'_>, root: &Node, active: &BTreeSet<String>) -> 
         let file = file.map(|file| loader.shown(file)).unwrap_or_default();
         let problem = Diagnostic::error(Code::Required, file, "the project has no services");
         loader.problems.push(problem);
+    }
+    found
+}
+
+/// The name of an external volume, config or secret; none of any other.
+pub(crate) fn external_name(entry: &Entry) -> Option<String> {
+    let external = entry.value.set("external")?;
+    if external.bool() == Some(false) {
+        return None;
+    }
+    let name = entry.value.set("name").or_else(|| external.set("name"));
+    Some(
+        name.and_then(Node::text)
+            .unwrap_or_else(|| entry.key.clone()),
+    )
+}
+
+/// A name that isn't taken: itself, or with a number.
+fn free(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut numbers = 2_u32..;
+    let mut found = name.to_owned();
+    while is_taken(&found) {
+        found = format!("{name}-{}", numbers.next().unwrap_or_default());
     }
     found
 }

@@ -193,23 +193,22 @@ impl Build<'_, '_> {
 
     /// Two objects can't have the same kind and name.
     fn unique(&mut self) {
-        let mut seen: Vec<(String, String)> = Vec::new();
-        let mut twice = Vec::new();
+        let mut seen: Vec<(&str, &str)> = Vec::new();
         for document in &self.documents {
-            let key = (document.kind().to_owned(), document.name().to_owned());
-            if seen.contains(&key) {
-                twice.push(key);
-            } else {
+            let key = (document.kind(), document.name());
+            if !seen.contains(&key) {
                 seen.push(key);
+                continue;
             }
-        }
-        for (kind, name) in twice {
-            let place = self.project.root.place.clone();
-            self.loader.error(
-                &place,
-                &name,
-                format!("two things of the project would be {kind} {name}"),
-            );
+            let mut services = self.project.services.iter();
+            let Some(service) = services.find(|service| service.id == document.file) else {
+                continue;
+            };
+            let message = format!("two things of the project would be {} {}", key.0, key.1);
+            let problem = Diagnostic::error(Code::InvalidValue, "", message)
+                .field(format!("services.{}", service.name))
+                .help("rename one of them");
+            self.loader.problems.push(service.place.mark(problem));
         }
     }
 }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::input::Content;
-use crate::project::{Service, label};
+use crate::project::{Service, external_name};
 use crate::tree::{Entry, Node};
 use crate::value::{Map, Value};
 
@@ -100,7 +100,7 @@ impl Build<'_, '_> {
                 literals,
             };
         }
-        let name = format!("{}-env", service.id);
+        let name = self.project.env_name(service);
         let data = Map(keys
             .into_iter()
             .map(|(key, value)| (key, Value::Text(value)))
@@ -135,7 +135,7 @@ impl Build<'_, '_> {
                     self.invalid(item, path, "names no source");
                     continue;
                 };
-                let Some(object) = self.object_name(section, &source) else {
+                let Some(object) = self.project.object_name(section, &source) else {
                     let message = format!("{source} is not defined below {section}");
                     self.invalid(item, path, &message);
                     continue;
@@ -191,25 +191,6 @@ impl Build<'_, '_> {
         mounts
     }
 
-    fn top_level(&self, section: &str, key: &str) -> Option<Entry> {
-        self.project.root.get(section)?.entry(key).cloned()
-    }
-
-    /// The name of the object of a config or secret.
-    fn object_name(&self, section: &str, key: &str) -> Option<String> {
-        let entry = self.top_level(section, key)?;
-        let external = entry
-            .value
-            .set("external")
-            .filter(|e| e.bool() != Some(false));
-        let name = entry.value.set("name").and_then(Node::text);
-        let own = entry.value.at(&["external", "name"]).and_then(Node::text);
-        Some(match external {
-            Some(_) => label(&name.or(own).unwrap_or_else(|| key.to_owned())),
-            None => label(key),
-        })
-    }
-
     /// The objects of the configs and secrets that services use.
     pub(super) fn configs(&mut self) {
         for (section, kind) in [("configs", "ConfigMap"), ("secrets", "Secret")] {
@@ -236,11 +217,8 @@ impl Build<'_, '_> {
         let (key, node) = (&entry.key, &entry.value);
         let path = format!("{section}.{key}");
         let text = |key: &str| node.set(key).and_then(Node::text);
-        if node
-            .set("external")
-            .is_some_and(|e| e.bool() != Some(false))
-        {
-            let name = self.object_name(section, key).unwrap_or_default();
+        let name = self.project.object_name(section, key).unwrap_or_default();
+        if external_name(entry).is_some() {
             let why = "it is external: its content isn't in the project";
             let help = format!("add a {kind} {name} with the key {}", key_of(key));
             self.lost(&entry.place, path, why, &help);
@@ -291,7 +269,7 @@ impl Build<'_, '_> {
                 Map::new().with(name, Map::new().with(&data_key, text))
             }
         };
-        let metadata = self.metadata(&label(key));
+        let metadata = self.metadata(&name);
         let file = format!("{}.{section}", self.project.name);
         self.add(&file, "v1", kind, metadata, rest);
     }

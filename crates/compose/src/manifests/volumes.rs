@@ -3,7 +3,7 @@
 use mirrorlet_core::api::keys::{VOLUME_DRIVER, VOLUME_MUST_EXIST, VOLUME_NAME, VOLUME_OPTIONS};
 
 use crate::input::PathKind;
-use crate::project::{Service, label};
+use crate::project::{Service, external_name};
 use crate::tree::{Entry, Node};
 use crate::value::{Map, Value};
 use crate::words;
@@ -162,7 +162,8 @@ impl Build<'_, '_> {
             self.invalid(item, path, &message);
             return None;
         }
-        let claim = Map::new().with("claimName", label(source));
+        let name = self.project.object_name("volumes", source)?;
+        let claim = Map::new().with("claimName", name);
         Some(pod.volume(source, ("persistentVolumeClaim", claim), true))
     }
 
@@ -238,8 +239,9 @@ impl Build<'_, '_> {
         let volumes = self.project.root.get("volumes").cloned();
         let mut is_said = false;
         for entry in volumes.as_ref().map(Node::entries).unwrap_or_default() {
-            if used.contains(&label(&entry.key)) {
-                self.claim(entry);
+            let name = self.project.object_name("volumes", &entry.key);
+            if let Some(name) = name.filter(|name| used.contains(name)) {
+                self.claim(entry, &name);
                 if !is_said && entry.value.set("external").is_none() {
                     is_said = true;
                     let why = "new volumes are empty: files that an image has at their paths are not copied into them";
@@ -251,20 +253,13 @@ impl Build<'_, '_> {
         }
     }
 
-    fn claim(&mut self, entry: &Entry) {
+    fn claim(&mut self, entry: &Entry, object: &str) {
         let (key, node) = (&entry.key, &entry.value);
         let text = |key: &str| node.set(key).and_then(Node::text);
-        let is_external = node
-            .set("external")
-            .is_some_and(|e| e.bool() != Some(false));
-        let own = node.at(&["external", "name"]).and_then(Node::text);
-        let name = text("name").or(own).unwrap_or_else(|| {
-            if is_external {
-                key.clone()
-            } else {
-                format!("{}_{key}", self.project.name)
-            }
-        });
+        let external = external_name(entry);
+        let is_external = external.is_some();
+        let name = external.or_else(|| text("name"));
+        let name = name.unwrap_or_else(|| format!("{}_{key}", self.project.name));
         let mut annotations = Map::new().with(VOLUME_NAME, name);
         if is_external {
             annotations.put(VOLUME_MUST_EXIST, "true");
@@ -299,7 +294,7 @@ impl Build<'_, '_> {
         let spec = Map::new()
             .with("accessModes", vec!["ReadWriteOnce"])
             .with("resources", Map::new().with("requests", storage));
-        let metadata = self.metadata(&label(key)).with("annotations", annotations);
+        let metadata = self.metadata(object).with("annotations", annotations);
         let file = format!("{}.volumes", self.project.name);
         let rest = Map::new().with("spec", spec);
         self.add(&file, "v1", "PersistentVolumeClaim", metadata, rest);
