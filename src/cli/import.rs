@@ -146,7 +146,13 @@ fn stdin() -> Content {
     }
 }
 
+/// The file that is always empty; the one that isn't a regular file and is read all the same.
+const NOTHING: &str = "/dev/null";
+
 fn content(path: &Path) -> Content {
+    if path == Path::new(NOTHING) {
+        return Content::Bytes(Vec::new());
+    }
     let is_file = fs::metadata(path).map(|found| found.is_file());
     let read = match is_file {
         // A named pipe would have nobody to write to it.
@@ -285,4 +291,16 @@ fn left(imported: &Imported, dir: &Path) -> io::Result<Vec<PathBuf>> {
 fn counted(number: usize, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_null_device_is_an_empty_file_and_no_other_device_is_one() {
+        assert_eq!(content(Path::new(NOTHING)), Content::Bytes(Vec::new()));
+        let failed = Content::Failed("it is not a file".to_owned());
+        assert_eq!(content(Path::new("/dev/zero")), failed);
+    }
 }
