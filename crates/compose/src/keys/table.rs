@@ -543,7 +543,7 @@ pub const KEYS: &[Key] = &[
         "services.*.healthcheck.start_period",
         Fate::Carried,
         Shape::Text,
-        "needs nothing: a container isn't ready before its first success, and failures don't restart it",
+        "a container isn't ready before its first success, and failures don't restart it; together with the checks behind it, more than the deadline of an update is `progressDeadlineSeconds`",
     ),
     row(
         "services.*.healthcheck.start_interval",

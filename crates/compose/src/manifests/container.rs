@@ -50,6 +50,7 @@ impl Build<'_, '_> {
                 }
             }
         } else {
+            pod.healthy_within = pod.healthy_within.max(Self::healthy_within(service));
             let probe = self.probe(service);
             container.put_filled("readinessProbe", probe);
             let lifecycle = self.lifecycle(service, pod);

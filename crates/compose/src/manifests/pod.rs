@@ -37,6 +37,8 @@ pub(super) struct Pod {
     /// Whether a container has data of a `ConfigMap` or Secret that doesn't change while it runs:
     /// variables, or a single file mounted by its path.
     pub(super) has_fixed_data: bool,
+    /// The seconds that compose gives its containers to become healthy.
+    pub(super) healthy_within: i64,
     /// Every other entry of the spec.
     settings: Map,
     security: Map,

@@ -11,6 +11,8 @@ use super::{Build, field};
 
 /// Seconds between two checks, as compose's default.
 const INTERVAL_SECONDS: i64 = 30;
+/// Failures in a row that make a container unhealthy, as compose's default.
+const RETRIES: i64 = 3;
 /// Seconds that a check may take, as compose's default.
 const TIMEOUT_SECONDS: i64 = 30;
 
@@ -36,12 +38,44 @@ impl Build<'_, '_> {
         let exec = Map::new().with("command", command);
         let interval = self.seconds(service, &check, "interval", INTERVAL_SECONDS);
         let timeout = self.seconds(service, &check, "timeout", TIMEOUT_SECONDS);
-        let retries = check.set("retries").and_then(Node::int).unwrap_or(3).max(1);
+        let retries = check
+            .set("retries")
+            .and_then(Node::int)
+            .unwrap_or(RETRIES)
+            .max(1);
         Map::new()
             .with("exec", exec)
             .with("periodSeconds", interval)
             .with("timeoutSeconds", timeout)
             .with("failureThreshold", retries)
+    }
+
+    /// The seconds after which compose would call a container unhealthy that has not been healthy
+    /// yet; zero without a check. Values that are no durations are reported by the probe.
+    pub(super) fn healthy_within(service: &Service) -> i64 {
+        let Some(check) = service.node.set("healthcheck") else {
+            return 0;
+        };
+        let is_disabled = check.get("disable").and_then(Node::bool) == Some(true);
+        if is_disabled || check.set("test").is_none() {
+            return 0;
+        }
+        let seconds = |key: &str| {
+            check
+                .set(key)
+                .and_then(Node::text)
+                .and_then(|t| words::seconds(&t))
+        };
+        let interval = seconds("interval").filter(|seconds| *seconds > 0);
+        let retries = check
+            .set("retries")
+            .and_then(Node::int)
+            .unwrap_or(RETRIES)
+            .max(1);
+        let checks = interval.unwrap_or(INTERVAL_SECONDS).saturating_mul(retries);
+        seconds("start_period")
+            .unwrap_or_default()
+            .saturating_add(checks)
     }
 
     fn seconds(&mut self, service: &Service, check: &Node, key: &str, default: i64) -> i64 {

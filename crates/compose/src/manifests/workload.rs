@@ -1,6 +1,7 @@
 //! The kind of document that a service becomes, and the fields around its pod.
 
 use mirrorlet_core::api::{Code, Diagnostic};
+use mirrorlet_core::rollout::PROGRESS_DEADLINE_SECONDS;
 
 use crate::project::Service;
 use crate::tree::Node;
@@ -16,6 +17,12 @@ const COMPLETED: &str = "service_completed_successfully";
 
 /// The restart policy of a service that takes the place of `restart`.
 const RESTART_POLICY: [&str; 2] = ["deploy", "restart_policy"];
+
+/// The seconds within which a Deployment's pod must become Ready if it says none.
+const DEPLOYMENT_DEADLINE_SECONDS: i64 = 600;
+
+/// The same of a Pod document.
+const POD_DEADLINE_SECONDS: i64 = 300;
 
 /// The restart policy of a service's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +159,10 @@ impl Build<'_, '_> {
             return;
         }
         if restart != Restart::Always {
+            if pod.healthy_within > POD_DEADLINE_SECONDS {
+                let deadline = pod.healthy_within.to_string();
+                pod.annotations.put(PROGRESS_DEADLINE_SECONDS, deadline);
+            }
             for number in 0..replicas {
                 let name = match replicas {
                     1 => service.id.clone(),
@@ -174,6 +185,14 @@ impl Build<'_, '_> {
             spec.put("replicas", replicas);
         }
         self.update(service, is_global, &mut spec);
+        let min_ready = match spec.get("minReadySeconds") {
+            Some(Value::Int(seconds)) => *seconds,
+            _ => 0,
+        };
+        let deadline = pod.healthy_within.saturating_add(min_ready);
+        if !is_global && deadline > DEPLOYMENT_DEADLINE_SECONDS {
+            spec.put("progressDeadlineSeconds", deadline);
+        }
         let spec = spec.with("selector", selector).with("template", template);
         let labels = service.node.at(&["deploy", "labels"]).cloned();
         let annotations = labels.map(|labels| self.annotations(service, &labels, "deploy.labels"));

@@ -340,6 +340,24 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.healthcheck.start_period"],
+        "healthcheck: {test: x, interval: 10s, retries: 6, start_period: 15m}\n    deploy: {update_config: {monitor: 5s}}",
+        "",
+        &["progressDeadlineSeconds: 965\n"],
+    ),
+    (
+        &["services.*.healthcheck.start_period"],
+        "healthcheck: {test: x, interval: 10s, retries: 6, start_period: 5m}\n    restart: on-failure",
+        "",
+        &["mirrorlet.dev/progress-deadline-seconds: \"360\"\n"],
+    ),
+    (
+        &["services.*.healthcheck.start_period"],
+        "healthcheck: {test: x, interval: 10s, start_period: 9m}",
+        "",
+        &["!progressDeadlineSeconds"],
+    ),
+    (
         &["services.*.healthcheck.disable"],
         "healthcheck: {disable: true, test: [CMD, x]}",
         "",
