@@ -25,15 +25,22 @@ impl Build<'_, '_> {
     /// The mounts of a service's container. The volumes are added to the pod.
     pub(super) fn mounts(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
         let mut mounts = Vec::new();
-        for (item, read_only) in self.volume_items(service, 0) {
-            let mount = self.mount(service, &item, pod);
-            mounts.extend(mount.map(|mount| {
-                if read_only {
-                    mount.with("readOnly", true)
-                } else {
-                    mount
-                }
-            }));
+        let own = service.node.get("volumes").map(Node::items);
+        let own = own.unwrap_or_default().len();
+        for (index, (item, read_only)) in self.volume_items(service, 0).into_iter().enumerate() {
+            let Some(mount) = self.mount(service, &item, pod) else {
+                continue;
+            };
+            // What a service has itself takes the place of what it takes over from others.
+            let is_own = |known: &Map| known.get("mountPath") == mount.get("mountPath");
+            if index >= own && mounts.iter().any(is_own) {
+                continue;
+            }
+            mounts.push(if read_only {
+                mount.with("readOnly", true)
+            } else {
+                mount
+            });
         }
         for item in service
             .node
@@ -54,17 +61,25 @@ impl Build<'_, '_> {
             }
         }
         mounts.extend(self.files(service, pod));
-        let mut seen: Vec<Value> = Vec::new();
-        mounts.retain(|mount| {
-            let path = mount
-                .get("mountPath")
-                .cloned()
-                .unwrap_or(Value::Bool(false));
-            let is_new = !seen.contains(&path);
-            seen.push(path);
-            is_new
-        });
+        self.duplicates(service, &mounts);
         mounts
+    }
+
+    /// Reports paths at which a service has two mounts, which the Engine refuses.
+    fn duplicates(&mut self, service: &Service, mounts: &[Map]) {
+        let mut seen: Vec<String> = Vec::new();
+        for mount in mounts {
+            let Some(Value::Text(path)) = mount.get("mountPath") else {
+                continue;
+            };
+            let clean = path.trim_end_matches('/').to_owned();
+            if seen.contains(&clean) {
+                let field = format!("services.{}", service.name);
+                let message = format!("duplicate mount point: {path}");
+                self.loader.error(&service.place, &field, message);
+            }
+            seen.push(clean);
+        }
     }
 
     /// The volumes of a service with those of the services in `volumes_from`, each with whether it

@@ -195,6 +195,14 @@ fn an_error_of_a_type_says_what_is_wrong_alone() {
             "compose.yaml:4:16: services.web.networks: the network nowhere is not defined below networks",
         ),
         (
+            "volumes: ['./a:/d']\n    tmpfs: /d/",
+            "compose.yaml:2:3: services.web: duplicate mount point: /d/",
+        ),
+        (
+            "volumes: ['./a:/d', './b:/d']",
+            "compose.yaml:2:3: services.web: duplicate mount point: /d",
+        ),
+        (
             "expose: [http]",
             "compose.yaml:4:14: services.web.expose: this is not a port of the container",
         ),
