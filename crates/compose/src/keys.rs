@@ -21,7 +21,7 @@ pub(crate) use shape::check;
 pub enum Fate {
     /// The manifests say the same.
     Carried,
-    /// The manifests say the same of most values. Each value that they don't is reported.
+    /// Most values are carried over. Every other value is reported.
     Partly,
     /// It is reported wherever it stands.
     Lost,

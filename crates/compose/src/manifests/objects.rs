@@ -144,7 +144,7 @@ impl Build<'_, '_> {
                     .set("gid")
                     .is_some_and(|gid| gid.text().as_deref() != Some("0"))
                 {
-                    self.lost(&item.place, path, "the group of a file: its mode is", "");
+                    self.lost(&item.place, path, "the file's group; only its mode is", "");
                 }
                 let target = item.set("target").and_then(Node::text);
                 let target = target.unwrap_or_else(|| source.clone());

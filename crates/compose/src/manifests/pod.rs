@@ -246,7 +246,12 @@ impl Build<'_, '_> {
             return;
         }
         if first != name {
-            self.lost_key(service, "hostname", "the domain behind the name", "");
+            self.lost_key(
+                service,
+                "hostname",
+                "the domain: only the part before the first dot is used",
+                "",
+            );
         }
         pod.settings.put("hostname", first);
     }

@@ -80,7 +80,7 @@ pub(super) const EXAMPLES: &[Example] = &[
             "mountPath: /etc/x.conf\n          subPath: x.conf\n          readOnly: true",
             "mode: 288",
             "user: 5",
-            "services.web.configs: not carried over: the group of a file",
+            "services.web.configs: not carried over: the file's group; only its mode is",
         ],
     ),
     (
@@ -115,7 +115,7 @@ pub(super) const EXAMPLES: &[Example] = &[
             "stringData:\n  s: value",
             "path: password\n              mode: 256\n              user: 7",
             "c: value",
-            "services.web.secrets: not carried over: the group",
+            "services.web.secrets: not carried over: the file's group",
         ],
     ),
     (
