@@ -5,7 +5,6 @@
 use mirrorlet_core::api::diagnostic::Severity;
 use mirrorlet_core::api::{Code, Diagnostic};
 
-use crate::project::Project;
 use crate::tree::{Entry, Kind, Node};
 
 mod shape;
@@ -79,15 +78,17 @@ fn join(path: &str, key: &str) -> String {
 }
 
 /// Reports the keys of a project that aren't carried over, and those that no specification knows.
-/// Services that are left out are not looked at.
-pub(crate) fn report(project: &Project, problems: &mut Vec<Diagnostic>) {
-    for section in project.root.entries() {
-        if section.key == "services" {
-            for service in &project.services {
-                let field = format!("services.{}", service.name);
-                below(&service.node, "services.*", &field, problems);
-            }
-        } else {
+/// `services` are those that are not left out, by name; others are not looked at.
+pub(crate) fn report<'a>(
+    root: &Node,
+    services: impl Iterator<Item = (&'a str, &'a Node)>,
+    problems: &mut Vec<Diagnostic>,
+) {
+    for (name, service) in services {
+        below(service, "services.*", &format!("services.{name}"), problems);
+    }
+    for section in root.entries() {
+        if section.key != "services" {
             entry(section, "", "", problems);
         }
     }

@@ -70,7 +70,9 @@ pub(crate) struct Build<'a, 'b> {
 
 /// Makes the manifests of a project. What isn't carried over is added to the loader's problems.
 pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document> {
-    keys::report(project, &mut loader.problems);
+    let services = project.services.iter();
+    let services = services.map(|service| (service.name.as_str(), &service.node));
+    keys::report(&project.root, services, &mut loader.problems);
     let groups = Groups::of(project);
     let mut build = Build {
         loader,
