@@ -160,8 +160,13 @@ impl Draft<'_> {
         ended
     }
 
-    /// Counts a failed pod as the document says.
+    /// Counts a failed pod as the document says. The next one of its index waits after each, also after
+    /// one that counts for nothing.
+    ///
+    /// Upstream: `newBackoffRecord` of `pkg/controller/job/backoff_utils.go`, which has the failures that
+    /// a policy ignores, too.
     fn count(&mut self, index: u32, failure: &Failure) -> Option<(bool, &'static str, String)> {
+        self.wait_after(index, failure);
         let rules = &self.input.job.rules;
         let found = rules.failure_rules.iter().enumerate();
         let mut found =
@@ -188,6 +193,11 @@ impl Draft<'_> {
         {
             self.ledger.failed.insert(index);
         }
+        ended
+    }
+
+    /// Notes a failure that the next attempt waits for.
+    fn wait_after(&mut self, index: u32, failure: &Failure) {
         let now = self.input.now;
         let at = failure.at.map_or(now, |at| at.min(now));
         let wait = self.wait_of(index);
@@ -197,7 +207,6 @@ impl Draft<'_> {
         });
         wait.failures = wait.failures.saturating_add(1);
         wait.last = wait.last.max(at);
-        ended
     }
 
     /// Where the failures are kept that an index waits for.

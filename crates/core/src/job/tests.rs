@@ -230,7 +230,7 @@ fn each_index_may_have_a_limit_of_its_own() {
 fn a_policy_says_what_becomes_of_a_failed_pod() {
     let spec = "backoffLimit: 0\n  podFailurePolicy:\n    rules:\n    - {action: Ignore, onExitCodes: {operator: In, values: [3]}}\n    - {action: Count, onExitCodes: {containerName: c, operator: In, values: [4]}}\n    - {action: FailJob, onExitCodes: {operator: NotIn, values: [5]}}\n    - {action: Ignore, onPodConditions: [{type: DisruptionTarget}]}";
     for (code, active, end) in [
-        (3, "0.1", ""),
+        (3, "", ""),
         (4, "", "BackoffLimitExceeded"),
         (5, "", "BackoffLimitExceeded"),
         (6, "", "PodFailurePolicy"),
@@ -247,7 +247,9 @@ fn a_policy_says_what_becomes_of_a_failed_pod() {
         conditions: vec![("DisruptionTarget".to_owned(), "True".to_owned())],
         ..Failure::default()
     };
-    assert_eq!(life.see(0, Seen::Failed(failure)).step(), "0.1");
+    assert_eq!(life.see(0, Seen::Failed(failure)).step(), "");
+    assert_eq!(life.after(10), "0.1");
+    assert_eq!(life.ledger().failures, 0);
     let mut life = Life::new(spec);
     life.step();
     life.fails(0, 9);
@@ -256,6 +258,25 @@ fn a_policy_says_what_becomes_of_a_failed_pod() {
         end.message,
         "Container c failed with exit code 9 matching FailJob rule at index 2"
     );
+}
+
+/// Upstream: `newBackoffRecord` has them too.
+#[test]
+fn failures_that_a_policy_ignores_are_waited_after_too() {
+    let policy = "podFailurePolicy:\n    rules:\n    - {action: Ignore, onExitCodes: {operator: In, values: [3]}}";
+    let indexed = "completions: 1\n  completionMode: Indexed\n  backoffLimitPerIndex: 0\n  ";
+    for spec in ["backoffLimit: 0\n  ", indexed] {
+        let mut life = Life::new(&format!("{spec}{policy}"));
+        life.step();
+        for (attempt, pause) in [10, 20, 40, 80].into_iter().enumerate() {
+            assert_eq!(life.fails(0, 3), "", "{spec}");
+            // workloads 9
+            assert_eq!(life.look_again, Some(pause), "{spec}");
+            let pause = i64::try_from(pause).unwrap();
+            assert_eq!(life.after(pause), format!("0.{}", attempt + 1), "{spec}");
+        }
+        assert_eq!((life.ledger().failures, life.end()), (0, ""));
+    }
 }
 
 #[test]
