@@ -18,10 +18,10 @@ use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
-use mirrorlet_core::rollout::{Revision, problem_lines};
+use mirrorlet_core::rollout::problem_lines;
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::WorkloadKey;
-use mirrorlet_core::workload::revisions::{revisions, template_hash};
+use mirrorlet_core::workload::revisions::revisions;
 use mirrorlet_core::workload::standing::{Member, report};
 
 /// The type of the condition that a pod takes requests.
@@ -229,16 +229,7 @@ fn members<'a>(
             .get(&pod.uid)
             .filter(|wanted| !wanted.is_api())?;
         let is_its = pod.namespace == key.namespace && pod.workload.as_deref() == Some(&*owner);
-        is_its.then(|| {
-            let history = histories.get(&wanted.full_name());
-            let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
-            Member {
-                pod,
-                runs: wanted.manifest_uid(),
-                template_hash: template_hash(&wanted.pod),
-                newest: newest.map(Revision::manifest_uid),
-            }
-        })
+        is_its.then(|| Member::of(pod, wanted, histories.get(&wanted.full_name())))
     });
     its.collect()
 }

@@ -3,13 +3,15 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
+use super::revisions::template_hash;
 use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
 use crate::api::PodUid;
 use crate::api::report::{
     PodReport, RolloutPhase, RolloutReport, SetRevisions, WorkloadCondition, WorkloadReport,
 };
-use crate::desired::SourceWorkload;
+use crate::desired::{SourcePod, SourceWorkload};
 use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number};
+use crate::rollout::{History, Revision};
 
 /// The counts and settings that the conditions of a Deployment are computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,7 +20,7 @@ pub struct Progress<'a> {
     pub wanted: u32,
     /// The number that are not being stopped.
     pub live: u32,
-    /// The number that run the version of the document.
+    /// The number that run the version of the document, with the newest objects that are a part of it.
     pub updated: u32,
     /// The number that serve.
     pub available: u32,
@@ -130,6 +132,27 @@ pub fn report(
     members: &[Member<'_>],
     waits: &[String],
     clash: Option<&str>,
+    /// Whether the objects that are a part of the newest version have changed since the version that
+    /// runs, though both are of the same manifest.
+    pub config_is_old: bool,
+}
+
+impl<'a> Member<'a> {
+    /// The pod of a report: `runs` is the version that runs, `history` its versions.
+    #[must_use]
+    pub fn of(pod: &'a PodReport, runs: &'a SourcePod, history: Option<&History>) -> Self {
+        let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
+        let manifest = runs.manifest_uid();
+        let is_old =
+            |newest: &Revision| newest.manifest_uid() == manifest && newest.uid() != runs.uid();
+        Self {
+            pod,
+            template_hash: template_hash(&runs.pod),
+            config_is_old: newest.is_some_and(is_old),
+            newest: newest.map(Revision::manifest_uid),
+            runs: manifest,
+        }
+    }
 ) -> WorkloadReport {
     let wish = DesiredPods::of(&document.document);
     let row = Row { document, members };
@@ -234,9 +257,9 @@ impl Row<'_> {
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
-    /// Whether the version of the document runs, rather than one in its place.
+    /// Whether the version of the document runs, with its newest objects, rather than one in its place.
     fn is_updated(&self, member: &Member<'_>) -> bool {
-        self.document.pods.contains(&member.runs)
+        self.document.pods.contains(&member.runs) && !member.config_is_old
     }
 
     /// Why the version of the document doesn't run: the words about the pod where it failed. A

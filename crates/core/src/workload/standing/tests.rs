@@ -6,6 +6,8 @@ use serde_json::json;
 use super::*;
 use crate::desired::{Origin, PodSource};
 
+mod versions;
+
 #[test]
 fn conditions_are_those_of_upstreams_controller() {
     let whole = Progress {
@@ -158,6 +160,7 @@ fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready
     }
 }
 
+    config_is_old: bool,
 /// A pod that runs its first version, which has no verdict yet.
 fn first(number: u32, ready: bool) -> Pod {
     let mut pod = pod(number, "new", "new", Some(RolloutPhase::Judging), ready);
@@ -192,6 +195,7 @@ fn a_first_version_takes_nobodys_place() {
         for kind in ["StatefulSet", "DaemonSet"] {
             let report = report_of(kind, spec, &pods, &[]);
             // workloads 16
+        config_is_old: false,
             assert_eq!(report.available, available, "{spec} {progress}");
             assert_eq!((&*report.progress, &*report.message), (progress, message));
         }
@@ -257,6 +261,7 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
         ),
         (&json!({"replicas": 0}), vec![], "", [0; 4], "Complete", ""),
         (
+        config_is_old: pod.config_is_old,
             &two,
             vec![pod(0, "new", "new", None, false)],
             "pod db-1-box starts once db-0 is Running and Ready",
