@@ -28,6 +28,11 @@ pub struct Progress<'a> {
     pub unavailable_max: u32,
     /// Whether no pod is updated.
     pub paused: bool,
+    /// Whether its rollout was complete: every pod that isn't being stopped runs the version of the
+    /// document, which has passed its judgement.
+    pub was_complete: bool,
+    /// Which older version its pods run because a person wants that, if all of them do.
+    pub undone: Option<&'a str>,
     /// Why the version of the document doesn't run, if it can't.
     pub failed: Option<&'a str>,
 }
@@ -55,6 +60,8 @@ impl Progress<'_> {
         let complete = self.updated == self.wanted
             && self.live == self.wanted
             && self.available >= self.wanted;
+        // Upstream: `isCompleteDeployment` of `syncRolloutStatus`, which estimates no progress then.
+        let was_complete = self.was_complete && self.updated == self.live;
         let progressing =
             |status, reason, message| condition("Progressing", status, reason, message);
         let progressing = match self.failed {
@@ -63,7 +70,11 @@ impl Progress<'_> {
             None if self.paused => {
                 progressing("Unknown", "DeploymentPaused", "Deployment is paused")
             }
-            None if complete => {
+            // It would wait for ever for pods that are not to be updated.
+            None if let Some(undone) = self.undone => {
+                progressing("False", "ProgressDeadlineExceeded", undone)
+            }
+            None if complete || was_complete => {
                 let message = "All pods run the version of the document.";
                 progressing("True", "NewReplicaSetAvailable", message)
             }
@@ -121,17 +132,6 @@ pub struct Member<'a> {
     /// The UID of the manifest that its rollout is about, once there is one. Just after an edit it is
     /// that of the document before.
     pub newest: Option<PodUid>,
-}
-
-/// The report of a workload that has these pods, and others that wait for their turn: `waits` says
-/// for what. A pod that is being stopped doesn't count, though it is wanted again and starts then.
-/// `clash` says why one of its pods can't run at all.
-#[must_use]
-pub fn report(
-    document: &SourceWorkload,
-    members: &[Member<'_>],
-    waits: &[String],
-    clash: Option<&str>,
     /// Whether the objects that are a part of the newest version have changed since the version that
     /// runs, though both are of the same manifest.
     pub config_is_old: bool,
@@ -153,6 +153,17 @@ impl<'a> Member<'a> {
             runs: manifest,
         }
     }
+}
+
+/// The report of a workload that has these pods, and others that wait for their turn: `waits` says
+/// for what. A pod that is being stopped doesn't count, though it is wanted again and starts then.
+/// `clash` says why one of its pods can't run at all.
+#[must_use]
+pub fn report(
+    document: &SourceWorkload,
+    members: &[Member<'_>],
+    waits: &[String],
+    clash: Option<&str>,
 ) -> WorkloadReport {
     let wish = DesiredPods::of(&document.document);
     let row = Row { document, members };
@@ -172,6 +183,7 @@ impl<'a> Member<'a> {
     };
     let key = WorkloadKey::of_owner(&document.namespace, &document.owner);
     let failed = row.failed().or_else(|| clash.map(str::to_owned));
+    let undone = row.undone();
     let is_paused = !members.is_empty() && members.iter().all(is_paused);
     let kind = key.as_ref().map(|key| key.kind);
     if let Some(key) = key.filter(|key| key.kind == WorkloadKind::StatefulSet) {
@@ -185,16 +197,23 @@ impl<'a> Member<'a> {
             available: report.available,
             unavailable_max: wish.unavailable_max,
             paused: wish.paused || is_paused,
+            was_complete: row.was_complete(),
+            undone: undone.as_deref(),
             failed: failed.as_deref(),
         };
         let conditions = progress.conditions();
         report.progress.clone_from(&conditions[1].reason);
         report.conditions = conditions.to_vec();
-        report.message = failed.unwrap_or_default();
+        if failed.is_none() && undone.is_some() {
+            UNDONE.clone_into(&mut report.progress);
+        }
+        report.message = failed.or(undone).unwrap_or_default();
         return report;
     }
     let (word, message) = if let Some(why) = failed {
         (FAILED, why)
+    } else if let Some(undone) = undone {
+        (UNDONE, undone)
     } else if is_paused && report.updated < report.pods {
         (PAUSED, "its rollouts are paused".to_owned())
     } else {
@@ -226,8 +245,14 @@ const UPDATING: &str = "Updating";
 pub const NOT_READY: &str = "NotReady";
 /// No pod is updated, because a person paused that.
 const PAUSED: &str = "Paused";
+/// Older versions run than the document's, because a person ran `mirrorlet rollout undo`.
+pub const UNDONE: &str = "Undone";
 /// The version of the document can't be started, or failed.
 pub const FAILED: &str = "Failed";
+
+/// The words for that.
+const UNDONE_WORDS: &str =
+    "all pods run an older version, because a person ran `mirrorlet rollout undo`";
 
 /// Letters of a template's hash in the name of a revision.
 const HASH_LETTERS: usize = 10;
@@ -289,6 +314,30 @@ impl Row<'_> {
                 })
             });
         setbacks.min().map(|(_, words)| words)
+    }
+
+    /// Whether every pod that isn't being stopped runs the version of the document, which has passed its
+    /// judgement there.
+    fn was_complete(&self) -> bool {
+        let is_done = |member: &Member<'_>| {
+            let rollout = member.pod.rollout.as_ref();
+            self.is_updated(member) && rollout.is_none_or(|rollout| !is_target_judged(rollout))
+        };
+        let mut live = self.members.iter().filter(|member| !member.pod.is_ending());
+        live.clone().next().is_some() && live.all(is_done)
+    }
+
+    /// The words about the pods that run an older version by an undo, if all do and it is over: nothing
+    /// will be updated until the document changes.
+    fn undone(&self) -> Option<String> {
+        let is_undone = |member: &Member<'_>| {
+            let rollout = member.pod.rollout.as_ref();
+            rollout.is_some_and(|rollout| {
+                rollout.phase == RolloutPhase::Undone && rollout.revision == rollout.target
+            })
+        };
+        let all = !self.members.is_empty() && self.members.iter().all(is_undone);
+        all.then(|| UNDONE_WORDS.to_owned())
     }
 
     /// The versions that run, of a set of a name. The one that is being replaced is that of the pod with

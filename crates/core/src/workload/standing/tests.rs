@@ -48,6 +48,43 @@ fn conditions_are_those_of_upstreams_controller() {
             "MinimumReplicasAvailable",
             "True ReplicaSetUpdated",
         ),
+        // A pod that crashes after the rollout is no rollout, nor is another number of pods.
+        (
+            Progress {
+                available: 2,
+                was_complete: true,
+                ..whole
+            },
+            "MinimumReplicasUnavailable",
+            "True NewReplicaSetAvailable",
+        ),
+        (
+            Progress {
+                wanted: 5,
+                was_complete: true,
+                ..whole
+            },
+            "MinimumReplicasUnavailable",
+            "True NewReplicaSetAvailable",
+        ),
+        (
+            Progress {
+                live: 4,
+                was_complete: true,
+                ..whole
+            },
+            "MinimumReplicasAvailable",
+            "True ReplicaSetUpdated",
+        ),
+        (
+            Progress {
+                updated: 0,
+                undone: Some("all pods run an older version"),
+                ..whole
+            },
+            "MinimumReplicasAvailable",
+            "False ProgressDeadlineExceeded",
+        ),
         // Old pods are still being stopped.
         (
             Progress { live: 4, ..whole },
@@ -123,6 +160,7 @@ struct Pod {
     runs: PodUid,
     newest: PodUid,
     template_hash: String,
+    config_is_old: bool,
 }
 
 fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready: bool) -> Pod {
@@ -130,7 +168,7 @@ fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready
         json!({
             "phase": phase,
             "revision": if runs == newest { 2 } else { 1 },
-            "target": 2,
+            "target": if phase == RolloutPhase::Undone { 1 } else { 2 },
             "targetUid": newest,
             "newest": 2,
             "reason": "CrashLoopBackOff",
@@ -157,10 +195,10 @@ fn pod(number: u32, runs: &str, newest: &str, phase: Option<RolloutPhase>, ready
         runs: format!("{number}{runs}").into(),
         newest: format!("{number}{newest}").into(),
         template_hash: format!("{runs}-template-hash"),
+        config_is_old: false,
     }
 }
 
-    config_is_old: bool,
 /// A pod that runs its first version, which has no verdict yet.
 fn first(number: u32, ready: bool) -> Pod {
     let mut pod = pod(number, "new", "new", Some(RolloutPhase::Judging), ready);
@@ -195,7 +233,6 @@ fn a_first_version_takes_nobodys_place() {
         for kind in ["StatefulSet", "DaemonSet"] {
             let report = report_of(kind, spec, &pods, &[]);
             // workloads 16
-        config_is_old: false,
             assert_eq!(report.available, available, "{spec} {progress}");
             assert_eq!((&*report.progress, &*report.message), (progress, message));
         }
@@ -224,6 +261,7 @@ fn report_of(kind: &str, spec: &serde_json::Value, pods: &[Pod], waits: &[&str])
         runs: pod.runs.clone(),
         template_hash: &pod.template_hash,
         newest: Some(pod.newest.clone()),
+        config_is_old: pod.config_is_old,
     });
     let waits: Vec<String> = waits.iter().map(|words| (*words).to_owned()).collect();
     let clash = spec["clash"].as_str();
@@ -261,7 +299,6 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
         ),
         (&json!({"replicas": 0}), vec![], "", [0; 4], "Complete", ""),
         (
-        config_is_old: pod.config_is_old,
             &two,
             vec![pod(0, "new", "new", None, false)],
             "pod db-1-box starts once db-0 is Running and Ready",
@@ -339,6 +376,15 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
             vec![old(0, Undone), old(1, Undone)],
             "",
             [2, 2, 0, 2],
+            "Undone",
+            "all pods run an older version, because a person ran `mirrorlet rollout undo`",
+        ),
+        // The other one is still on its way back.
+        (
+            &two,
+            vec![old(0, Undone), pod(1, "new", "new", Some(Waiting), true)],
+            "",
+            [2, 2, 1, 2],
             "Updating",
             "pod db-0-box runs an older version, by an undo",
         ),
@@ -370,7 +416,7 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
 
 #[test]
 fn counts_and_conditions_are_what_kubectl_waits_for() {
-    use RolloutPhase::{Held, Judging};
+    use RolloutPhase::{Held, Judging, Undone};
     let good = |number| pod(number, "new", "new", None, true);
     for (pods, updated, ready, available, progressing) in [
         ([good(0), good(1)], 2, 2, 2, "NewReplicaSetAvailable"),
@@ -379,7 +425,27 @@ fn counts_and_conditions_are_what_kubectl_waits_for() {
             2,
             1,
             1,
+            // It was complete.
+            "NewReplicaSetAvailable",
+        ),
+        // All pods are being started for the first time.
+        (
+            [first(0, false), first(1, true)],
+            2,
+            1,
+            1,
             "ReplicaSetUpdated",
+        ),
+        ([good(0), first(1, false)], 2, 1, 1, "ReplicaSetUpdated"),
+        (
+            [
+                pod(0, "old", "new", Some(Undone), true),
+                pod(1, "old", "new", Some(Undone), true),
+            ],
+            0,
+            2,
+            2,
+            "ProgressDeadlineExceeded",
         ),
         // All are ready, but not of the newest version yet, or not for long enough.
         (
@@ -417,7 +483,8 @@ fn counts_and_conditions_are_what_kubectl_waits_for() {
         assert_eq!((report.updated, report.ready), (updated, ready));
         assert_eq!((report.pods, report.available), (2, available));
         assert_eq!(report.conditions[1].reason, progressing);
-        assert_eq!(report.progress, progressing);
+        let is_undone = report.progress == "Undone" && updated == 0;
+        assert!(is_undone || report.progress == progressing);
     }
 }
 
