@@ -146,6 +146,7 @@ impl Key {
 /// undo, unless `restore` or the pod says that one that runs stays.
 pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Turn> {
     pause_newcomers(members);
+    forget_replaced(members);
     go_back(members, restore);
     let total = i32::try_from(members.len()).unwrap_or(i32::MAX);
     let mut turns = match &updates.policy {
@@ -265,6 +266,30 @@ fn pause_newcomers(members: &mut [Member]) {
     if all_paused {
         for member in members {
             member.history.paused = true;
+        }
+    }
+}
+
+/// Has a pod that is added again not go back to versions that were replaced at all other pods meanwhile:
+/// it is as one that knows no other version. It may be told to run them by an undo.
+fn forget_replaced(members: &mut [Member]) {
+    let returned = |member: &Member| member.history.returned;
+    if !members.iter().any(returned) {
+        return;
+    }
+    let others = members.iter().filter(|member| !returned(member));
+    let kept = others.filter_map(|other| other.history.healthy().first().map(|one| Key::of(one)));
+    let kept: Vec<Key> = kept.collect();
+    for member in members.iter_mut().filter(|member| returned(member)) {
+        member.history.returned = false;
+        let newest = member.history.newest.clone();
+        let healthy = member.history.healthy().into_iter();
+        let replaced = healthy.filter(|revision| !kept.contains(&Key::of(revision)));
+        let replaced: Vec<PodUid> = replaced.map(Revision::uid).collect();
+        for uid in replaced {
+            if !kept.is_empty() && Some(&uid) != newest.as_ref() {
+                member.history.set_outcome(&uid, Outcome::Open);
+            }
         }
     }
 }

@@ -132,6 +132,10 @@ pub struct History {
     /// The instances that a person wanted replaced last.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart: BTreeSet<ContainerId>,
+    /// Whether a manifest of the pod is there again after there was none, until its workload has taken
+    /// that in.
+    #[serde(skip)]
+    pub returned: bool,
     /// Since when there is no manifest of the pod, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
@@ -272,7 +276,7 @@ impl History {
             (self.undone_to, self.goes_back) = (None, false);
         }
         self.newest = Some(uid);
-        self.gone_since = None;
+        self.returned |= self.gone_since.take().is_some();
     }
 
     /// Makes a revision current that is found running at the agent's start: the last agent ended

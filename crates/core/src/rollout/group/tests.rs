@@ -46,6 +46,8 @@ struct Fleet {
     restore: bool,
     version: String,
     histories: BTreeMap<u32, History>,
+    /// Those of pods that the document doesn't want any more.
+    gone: BTreeMap<u32, History>,
     /// Since when each revision runs, by its UID.
     since: BTreeMap<PodUid, i64>,
     phases: BTreeMap<u32, Phase>,
@@ -68,6 +70,7 @@ impl Fleet {
             histories: (0..pods)
                 .map(|number| (number, History::default()))
                 .collect(),
+            gone: BTreeMap::new(),
             since: BTreeMap::new(),
             phases: BTreeMap::new(),
             now: 0,
@@ -226,6 +229,21 @@ impl Fleet {
 
     fn edit(&mut self, version: &str) {
         version.clone_into(&mut self.version);
+    }
+
+    /// Another number of pods; histories of those that go are kept for a while.
+    fn scale(&mut self, pods: u32) {
+        for (number, mut history) in self.histories.split_off(&pods) {
+            history.end(at(self.now));
+            for revision in &history.revisions {
+                self.since.remove(&revision.uid());
+            }
+            self.gone.insert(number, history);
+        }
+        for number in 0..pods {
+            let known = || self.gone.remove(&number).unwrap_or_default();
+            self.histories.entry(number).or_insert_with(known);
+        }
     }
 
     /// The versions that run, by number.
@@ -645,8 +663,68 @@ fn without_a_restore_a_failed_version_stops_where_it_is() {
     assert_eq!(members[0].history.undone_to, Some(PodUid::from("0/a")));
 }
 
+#[test]
+fn a_pod_that_is_added_again_goes_back_to_no_replaced_version() {
+    for start_first in [true, false] {
+        let mut fleet = Fleet::new(3, rolling_update(1, 1), start_first);
+        fleet.scale(2);
+        fleet.edit("b");
+        fleet.settle();
+        fleet.seen.clear();
+        fleet.scale(3);
+        fleet.edit("bad-2");
+        fleet.settle();
+        // workloads 13b
+        assert!(!fleet.ran(2, "a"), "{:?}", fleet.versions());
+        assert_eq!(fleet.versions()[2], "bad-2");
+        assert!(matches!(fleet.phases[&2], Phase::Failed(_)));
+        fleet.edit("c");
+        fleet.settle();
+        assert_eq!(fleet.versions(), ["c"; 3]);
+    }
+    // The others still run what it ran.
+    let mut fleet = Fleet::new(3, rolling_update(1, 1), true);
+    fleet.scale(2);
+    fleet.settle();
+    fleet.scale(3);
+    fleet.edit("bad-2");
+    fleet.settle();
+    // workloads 13b
+    assert_eq!(fleet.versions(), ["a"; 3]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever the number of pods was meanwhile, none runs a version that none of them ran before the
+    /// last edit.
+    #[test]
+    fn no_pod_runs_a_version_that_was_replaced(
+        pods in prop::collection::vec(1..6_u32, 2..5),
+        surge in 0..3_i32,
+        unavailable in 0..3_i32,
+        is_ordered in any::<bool>(),
+        last in 0..8_u32,
+        most in 1..7_u32,
+    ) {
+        let start_first = surge > 0 && !is_ordered;
+        let updates = if is_ordered { ordered_from(0) } else { rolling_update(surge, unavailable) };
+        let mut fleet = Fleet::new(pods[0], updates, start_first);
+        for (index, pods) in pods.iter().enumerate() {
+            fleet.scale(*pods);
+            fleet.edit(&format!("good-{index}"));
+            fleet.settle();
+        }
+        let before = fleet.version.clone();
+        prop_assert!(fleet.versions().iter().all(|one| *one == before));
+        fleet.scale(most);
+        fleet.edit(&if last < most { format!("bad-{last}") } else { "good".to_owned() });
+        fleet.settle();
+        let versions = fleet.versions();
+        let known = [before.as_str(), fleet.version.as_str()];
+        // workloads 13b
+        prop_assert!(versions.iter().all(|one| known.contains(one)), "{versions:?}");
+    }
 
     /// Every edit ends with all pods at the newest version, if it is good, and else with what ran
     /// before. Limits hold meanwhile, also on the way back.
