@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cause, Settings};
+use super::{Cause, Life, Settings};
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::api::{Pod, Timestamp};
 use crate::{clock, fields, spec};
@@ -42,8 +42,8 @@ pub struct Seen<'a> {
     pub status: &'a PodStatus,
     /// Why it last lost a container to its liveness or startup probe, if it did.
     pub failed_probe: Option<&'a str>,
-    /// Since when it runs.
-    pub since: Timestamp,
+    /// Its life.
+    pub life: &'a Life,
     /// The present time.
     pub now: Timestamp,
 }
@@ -100,18 +100,22 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
         return Health::Open(healthy_in);
     }
     let deadline = progress_deadline(pod);
-    if let Some(wait) = seen.left(seen.since, deadline) {
+    if let Some(wait) = seen.left(seen.life.since, deadline) {
         return Health::Open(Some(wait));
     }
+    Health::Failed(late(pod, seen, deadline))
+}
+
+/// The cause of a failure by the deadline: with the container that was restarted, if one was.
+fn late(pod: &Pod, seen: &Seen<'_>, deadline: Duration) -> Cause {
     let late = Cause::new(
         "ProgressDeadlineExceeded",
         format!("it was not ready within {} s", deadline.as_secs()),
     );
-    let init = status.init_container_statuses.iter().flatten();
-    let mut all = init.chain(status.container_statuses.iter().flatten());
-    Health::Failed(match all.find(|container| container.restart_count > 0) {
+    let mut all = containers(seen.status);
+    match all.find(|container| seen.life.restarts(container) > 0) {
         Some(container) => {
-            let crashed = crashed(pod, container);
+            let crashed = crashed(pod, container, seen.life);
             Cause {
                 message: format!("{}: {}", late.message, crashed.message).into(),
                 field: crashed.field,
@@ -119,16 +123,18 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
             }
         }
         None => late,
-    })
+    }
+}
+
+/// The statuses of a pod's containers, those of init containers first.
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten())
 }
 
 /// The cause of a failure that needs no deadline.
 fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
-    let all = || {
-        let init = seen.status.init_container_statuses.iter().flatten();
-        init.chain(seen.status.container_statuses.iter().flatten())
-    };
-    if let Some(cause) = all().find_map(|container| refused(pod, container)) {
+    if let Some(cause) = containers(seen.status).find_map(|container| refused(pod, container)) {
         return Some(cause);
     }
     // The neighbours of what the node itself needs may be restarting, too.
@@ -136,24 +142,11 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
     if class == Some("system-node-critical") {
         return None;
     }
-    let mut all = all();
-    let often = all.find(|container| {
-        container.restart_count >= settings.max_restarts
-            && !is_first_instance(container, seen.since)
-    });
+    let mut all = containers(seen.status);
+    let often = all.find(|container| seen.life.restarts(container) >= settings.max_restarts);
     often
-        .map(|container| crashed(pod, container))
+        .map(|container| crashed(pod, container, seen.life))
         .or_else(|| Some(Cause::new("Unhealthy", seen.failed_probe?)))
-}
-
-/// Whether the instance before the present one belongs to an earlier life of this revision, which ran
-/// until another one took its place: its restarts say nothing about this life.
-fn is_first_instance(container: &ContainerStatus, since: Timestamp) -> bool {
-    let last = container.last_state.as_ref();
-    let last = last.and_then(|state| state.terminated.as_ref());
-    let started = last.and_then(|ended| ended.started_at.as_ref());
-    // A status has whole seconds.
-    started.is_some_and(|started| started.0.as_second() < since.as_second())
 }
 
 /// Why a container can't run, where that is for good.
@@ -167,8 +160,8 @@ fn refused(pod: &Pod, container: &ContainerStatus) -> Option<Cause> {
         .then(|| Cause::new(reason, message).of_field(fields::container(pod, &container.name)))
 }
 
-fn crashed(pod: &Pod, container: &ContainerStatus) -> Cause {
-    let (name, restarts) = (&container.name, container.restart_count);
+fn crashed(pod: &Pod, container: &ContainerStatus, life: &Life) -> Cause {
+    let (name, restarts) = (&container.name, life.restarts(container));
     let last = container
         .last_state
         .as_ref()

@@ -1,14 +1,14 @@
 //! The revisions of one pod: the result of each, and which one runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Cause, Version};
-use crate::api::core::EphemeralContainer;
+use super::{Cause, Life, Version};
+use crate::api::core::{EphemeralContainer, PodStatus};
 use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
 use crate::clock::since;
 use crate::desired::{Origin, SourcePod};
@@ -132,6 +132,9 @@ pub struct History {
     /// The instances that a person wanted replaced last.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart: BTreeSet<ContainerId>,
+    /// The present or last lives of the revisions that were judged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lives: BTreeMap<PodUid, Life>,
     /// Whether a manifest of the pod is there again after there was none, until its workload has taken
     /// that in.
     #[serde(skip)]
@@ -329,6 +332,18 @@ impl History {
         }
     }
 
+    /// The life of a revision that runs since then, with what its status says about it.
+    pub(super) fn live(&mut self, uid: &PodUid, since: Timestamp, status: &PodStatus) -> Life {
+        let ran = self.get(uid).is_some_and(|revision| revision.ran > 0);
+        let known = self.lives.remove(uid);
+        let again = ran || known.is_some();
+        let known = known.filter(|life| life.since == since);
+        let life = known.unwrap_or_else(|| Life::new(since, again));
+        let life = life.seen(status);
+        self.lives.insert(uid.clone(), life.clone());
+        life
+    }
+
     fn config_bytes(&self) -> usize {
         let configs = self
             .revisions
@@ -353,10 +368,13 @@ impl History {
         while self.revisions.len() > REVISIONS_MAX || self.config_bytes() > CONFIG_BYTES_MAX {
             let unneeded = |revision: &Revision| !needed.contains(&revision.uid());
             let Some(at) = self.revisions.iter().position(unneeded) else {
-                return;
+                break;
             };
             self.revisions.remove(at);
         }
+        let known = self.revisions.iter().map(Revision::uid);
+        let known: BTreeSet<PodUid> = known.collect_set();
+        self.lives.retain(|uid, _| known.contains(uid));
     }
 
     /// The pod's manifest has gone: nothing runs, and nothing is wanted. What was healthy stays

@@ -30,6 +30,7 @@ mod gap;
 pub mod group;
 mod health;
 mod history;
+mod life;
 mod report;
 mod settings;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use gap::Gap;
 pub use group::{Turn, UpdatePolicy, Updates};
 pub use health::{Health, Seen, assess, progress_deadline, ready_since};
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
+pub use life::Life;
 pub use report::problem_lines;
 pub use settings::{
     ANNOTATION_PREFIX, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, ROLLOUT_ANNOTATIONS,
@@ -277,10 +279,11 @@ fn judge_beside(
     let Some(status) = input.beside.status.filter(|_| !history.stopped) else {
         return (Phase::Judging, None, None);
     };
+    let life = history.live(uid, since, status);
     let seen = Seen {
         status,
         failed_probe: input.beside.failed_probe,
-        since,
+        life: &life,
         now: input.now,
     };
     let outcome = match assess(pod, &seen, &Settings::of(pod)) {
@@ -347,10 +350,11 @@ fn judge(
         };
     };
     let settings = Settings::of(pod);
+    let life = history.live(uid, since, status);
     let seen = Seen {
         status,
         failed_probe: input.current.failed_probe,
-        since,
+        life: &life,
         now: input.now,
     };
     match assess(pod, &seen, &settings) {

@@ -12,6 +12,7 @@ use crate::spec;
 
 mod beside;
 mod gap;
+mod health;
 mod standing;
 mod undone;
 
@@ -208,52 +209,6 @@ fn a_first_revision_runs_at_once_and_is_healthy_once_it_was_ready_for_long_enoug
     assert_eq!(decision.change, Some(Change::Succeeded));
     let decision = story.decide(Some(&crashing(9)));
     assert_eq!(decision.phase, Phase::Settled, "nothing is judged twice");
-}
-
-#[test]
-fn restarts_of_an_earlier_life_do_not_count() {
-    let pod = revision("a").pod;
-    for (started, fails) in [(3, false), (10, true), (12, true)] {
-        let mut status = crashing(9);
-        let last = status.container_statuses.as_mut().unwrap()[0]
-            .last_state
-            .as_mut();
-        let started = Some(crate::api::meta::Time(at(started)));
-        last.unwrap().terminated.as_mut().unwrap().started_at = started;
-        let seen = Seen {
-            status: &status,
-            failed_probe: None,
-            since: at(10),
-            now: at(20),
-        };
-        let health = assess(&pod, &seen, &Settings::default());
-        // rollouts 32
-        assert_eq!(matches!(health, Health::Failed(_)), fails, "{health:?}");
-    }
-}
-
-#[test]
-fn a_version_that_crashed_until_its_deadline_says_so() {
-    let pod = revision("a").pod;
-    let seen = Seen {
-        status: &crashing(2),
-        failed_probe: None,
-        since: at(0),
-        now: at(100_000),
-    };
-    let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
-        panic!("it did not fail")
-    };
-    assert_eq!(&*cause.reason, "ProgressDeadlineExceeded");
-    // rollouts 34
-    assert!(
-        cause
-            .message
-            .ends_with(" s: container web was restarted 2 times, last with exit code 3 (Error)"),
-        "{}",
-        cause.message
-    );
-    assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
 }
 
 #[test]
@@ -654,7 +609,7 @@ fn a_startup_probe_has_its_whole_budget() {
         let seen = Seen {
             status: &unready,
             failed_probe: None,
-            since: at(0),
+            life: &Life::new(at(0), false),
             now: at(now),
         };
         assess(&slow.pod, &seen, &Settings::default())

@@ -1,0 +1,70 @@
+//! The life of a revision that runs: from when it is started until another one takes its place.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::Timestamp;
+use crate::api::core::{ContainerStatus, PodStatus};
+
+/// The life of a revision, with the restarts of its containers that say nothing about it: those of
+/// earlier lives, and the one by which the agent began this life.
+///
+/// The count of a status is over all lives, since the containers are the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Life {
+    /// Since when it runs.
+    pub since: Timestamp,
+    /// Whether it ran before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    again: bool,
+    /// The count of a container's restarts at its first instance of this life, if that isn't 0.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    before: BTreeMap<String, i32>,
+}
+
+impl Life {
+    /// One that has begun; `again` says whether the revision ran before.
+    #[must_use]
+    pub fn new(since: Timestamp, again: bool) -> Self {
+        Self {
+            since,
+            again,
+            before: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in what a status says.
+    #[must_use]
+    pub fn seen(mut self, status: &PodStatus) -> Self {
+        let init = status.init_container_statuses.iter().flatten();
+        for container in init.chain(status.container_statuses.iter().flatten()) {
+            if self.is_first_instance(container) {
+                let count = container.restart_count;
+                self.before.insert(container.name.clone(), count);
+            }
+        }
+        self
+    }
+
+    /// Whether the instance before the present one belongs to an earlier life. A status has whole
+    /// seconds: of a revision that ran before, an instance that was started in the second in which this
+    /// life began counts as one of the life before.
+    fn is_first_instance(&self, container: &ContainerStatus) -> bool {
+        let last = container.last_state.as_ref();
+        let last = last.and_then(|state| state.terminated.as_ref());
+        let started = last.and_then(|ended| ended.started_at.as_ref());
+        started.is_some_and(|started| {
+            let (started, since) = (started.0.as_second(), self.since.as_second());
+            started < since || (self.again && started == since)
+        })
+    }
+
+    /// The number of times that a container was restarted in this life.
+    #[must_use]
+    pub fn restarts(&self, container: &ContainerStatus) -> i32 {
+        let before = self.before.get(&container.name).copied().unwrap_or(0);
+        container.restart_count.saturating_sub(before).max(0)
+    }
+}

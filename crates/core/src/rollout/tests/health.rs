@@ -1,0 +1,137 @@
+use super::*;
+
+/// A status of a container that was restarted so often, whose instance before the present one was
+/// started then.
+fn restarted(restarts: i32, started: i64) -> core::PodStatus {
+    let mut status = crashing(restarts);
+    let last = status.container_statuses.as_mut().unwrap()[0]
+        .last_state
+        .as_mut();
+    let started = Some(crate::api::meta::Time(at(started)));
+    last.unwrap().terminated.as_mut().unwrap().started_at = started;
+    status
+}
+
+#[test]
+fn restarts_of_an_earlier_life_do_not_count() {
+    let pod = revision("a").pod;
+    for (started, again, fails) in [
+        (3, false, false),
+        (10, false, true),
+        // It may be of the life before, which ended in the same second.
+        (10, true, false),
+        (12, true, true),
+    ] {
+        let status = restarted(9, started);
+        let life = Life::new(at(10), again).seen(&status);
+        for (now, fails) in [(20, fails), (100_000, true)] {
+            let seen = Seen {
+                status: &status,
+                failed_probe: None,
+                life: &life,
+                now: at(now),
+            };
+            let health = assess(&pod, &seen, &Settings::default());
+            // rollouts 32
+            assert_eq!(matches!(health, Health::Failed(_)), fails, "{health:?}");
+        }
+    }
+    let life = Life::new(at(10), false).seen(&restarted(9, 3));
+    for (status, expected) in [(restarted(9, 3), 0), (restarted(11, 12), 2)] {
+        let containers = status.container_statuses.clone().unwrap();
+        // rollouts 32
+        assert_eq!(
+            life.clone().seen(&status).restarts(&containers[0]),
+            expected
+        );
+    }
+}
+
+/// A version that starts beside another, and is undone and asked for again: each time the agent stops
+/// its container and starts it.
+#[test]
+fn starts_that_the_agent_makes_itself_fail_no_version() {
+    let mut story = Story::edited();
+    story.start_first = true;
+    story.edit("b");
+    (story.preparation, story.now) = (Preparation::Done, 60);
+    let runs = |restarts: i32, started: i64| {
+        let mut status = restarted(restarts, started);
+        status.container_statuses.as_mut().unwrap()[0].state = None;
+        status
+    };
+    let mut started = story.now;
+    for restarts in 0..6 {
+        let decision = story.decide_with(Some(&ready(0)), None);
+        assert_eq!(decision.change, Some(Change::StartedBeside), "{restarts}");
+        let status = (restarts > 0).then(|| runs(restarts, started));
+        started = story.now;
+        let decision = story.decide_with(Some(&ready(0)), status.as_ref());
+        // rollouts 32
+        assert_eq!(decision.phase, Phase::Judging, "{restarts}");
+        if restarts < 5 {
+            let undo = || Command::Undo { to_revision: None };
+            story.history.obey(undo()).unwrap();
+            story.decide_with(Some(&ready(0)), None);
+            assert_eq!(story.history.beside, None);
+            story.history.obey(undo()).unwrap();
+            story.now += 1;
+        }
+    }
+    // Its deadline passes: nothing is said of restarts, of which there were none.
+    story.now += 1000;
+    let decision = story.decide_with(Some(&ready(0)), Some(&runs(5, started - 1)));
+    let Phase::Restored(cause) = decision.phase else {
+        panic!("{:?}", decision.phase)
+    };
+    // rollouts 32
+    assert_eq!(&*cause.message, "it was not ready within 300 s");
+}
+
+#[test]
+fn restarts_of_this_life_count_from_its_own_first_instance() {
+    let mut story = Story::edited();
+    story.edit("b");
+    (story.preparation, story.now) = (Preparation::Done, 60);
+    story.decide(Some(&ready(0)));
+    // It ran before the edit of an agent of an older release, and was restarted 5 times.
+    story.now = 70;
+    story.decide(Some(&restarted(6, 50)));
+    for (restarts, fails) in [(7, false), (8, false), (9, true)] {
+        story.now += 10;
+        let kept = serde_json::to_string(&story.history).unwrap();
+        story.history = serde_json::from_str(&kept).unwrap();
+        let decision = story.decide(Some(&restarted(restarts, story.now - 5)));
+        let cause = match decision.phase {
+            Phase::Restored(cause) => Some(cause.message.to_string()),
+            _ => None,
+        };
+        let expected = "container web was restarted 3 times, last with exit code 3 (Error)";
+        // rollouts 32
+        assert_eq!(cause.as_deref(), fails.then_some(expected), "{restarts}");
+    }
+}
+
+#[test]
+fn a_version_that_crashed_until_its_deadline_says_so() {
+    let pod = revision("a").pod;
+    let seen = Seen {
+        status: &crashing(2),
+        failed_probe: None,
+        life: &Life::new(at(0), false),
+        now: at(100_000),
+    };
+    let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
+        panic!("it did not fail")
+    };
+    assert_eq!(&*cause.reason, "ProgressDeadlineExceeded");
+    // rollouts 34
+    assert!(
+        cause
+            .message
+            .ends_with(" s: container web was restarted 2 times, last with exit code 3 (Error)"),
+        "{}",
+        cause.message
+    );
+    assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
+}
