@@ -103,27 +103,67 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
     if let Some(wait) = seen.left(seen.life.since, deadline) {
         return Health::Open(Some(wait));
     }
-    Health::Failed(late(pod, seen, deadline))
+    Health::Failed(late(pod, seen, settings, deadline))
 }
 
-/// The cause of a failure by the deadline: with the container that was restarted, if one was.
-fn late(pod: &Pod, seen: &Seen<'_>, deadline: Duration) -> Cause {
-    let late = Cause::new(
-        "ProgressDeadlineExceeded",
-        format!("it was not ready within {} s", deadline.as_secs()),
-    );
-    let mut all = containers(seen.status);
-    match all.find(|container| seen.life.restarts(container) > 0) {
-        Some(container) => {
-            let crashed = crashed(pod, container, seen.life);
-            Cause {
-                message: format!("{}: {}", late.message, crashed.message).into(),
-                field: crashed.field,
-                ..late
-            }
+/// The cause of a failure by the deadline, with the container that was restarted or isn't ready.
+fn late(pod: &Pod, seen: &Seen<'_>, settings: &Settings, deadline: Duration) -> Cause {
+    let (within, least) = (deadline.as_secs(), settings.min_ready.as_secs());
+    let late = if seen.life.was_ready {
+        format!("it was ready, but within {within} s not for {least} s without a break")
+    } else {
+        format!("it was not ready within {within} s")
+    };
+    let restarted = containers(seen.status).find(|one| seen.life.restarts(one) > 0);
+    let why = match restarted {
+        Some(container) => Some(crashed(pod, container, seen.life)),
+        None => containers(seen.status).find_map(|container| unready(pod, container)),
+    };
+    let reason = "ProgressDeadlineExceeded";
+    match why {
+        Some(Cause { message, field, .. }) => {
+            Cause::new(reason, format!("{late}: {message}")).of_field(field)
         }
-        None => late,
+        None => Cause::new(reason, late),
     }
+}
+
+/// What a container waits for that isn't ready, at its field; none of one that is, or has ended.
+fn unready(pod: &Pod, status: &ContainerStatus) -> Option<Cause> {
+    let name = &status.name;
+    let state = status.state.as_ref().filter(|_| !status.ready)?;
+    let mut all = spec::containers(pod);
+    let (_, container) = all.find(|(_, container)| container.name == *name)?;
+    let field = fields::container(pod, name);
+    let cause = |words: String, part: &str| {
+        let field = field.as_ref().map(|field| format!("{field}{part}"));
+        Some(Cause::new("NotReady", words).of_field(field))
+    };
+    if let Some(waiting) = &state.waiting {
+        let mut words = format!("container {name} waits");
+        for text in [&waiting.reason, &waiting.message].into_iter().flatten() {
+            words = format!("{words}: {text}");
+        }
+        let hook = container
+            .lifecycle
+            .as_ref()
+            .and_then(|all| all.post_start.as_ref());
+        // A container is being created until that has ended.
+        return if hook.is_some() {
+            let words = format!("{words}; its postStart hook may not have ended");
+            cause(words, ".lifecycle.postStart")
+        } else {
+            cause(words, "")
+        };
+    }
+    state.running.as_ref()?;
+    if status.started != Some(true) && container.startup_probe.is_some() {
+        let words = format!("the startup probe of container {name} has not succeeded");
+        return cause(words, ".startupProbe");
+    }
+    container.readiness_probe.as_ref()?;
+    let words = format!("the readiness probe of container {name} has not succeeded");
+    cause(words, ".readinessProbe")
 }
 
 /// The statuses of a pod's containers, those of init containers first.
@@ -146,7 +186,14 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
     let often = all.find(|container| seen.life.restarts(container) >= settings.max_restarts);
     often
         .map(|container| crashed(pod, container, seen.life))
-        .or_else(|| Some(Cause::new("Unhealthy", seen.failed_probe?)))
+        .or_else(|| Some(unhealthy(pod, seen.failed_probe?)))
+}
+
+/// The cause of a failed probe, whose words name its container first.
+fn unhealthy(pod: &Pod, probe: &str) -> Cause {
+    let named = probe.strip_prefix("container ");
+    let name = named.and_then(|words| words.split(' ').next());
+    Cause::new("Unhealthy", probe).of_field(name.and_then(|name| fields::container(pod, name)))
 }
 
 /// Why a container can't run, where that is for good.

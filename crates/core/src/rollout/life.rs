@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::ready_since;
 use crate::api::Timestamp;
 use crate::api::core::{ContainerStatus, PodStatus};
 
@@ -22,6 +23,9 @@ pub struct Life {
     /// The count of a container's restarts at its first instance of this life, if that isn't 0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     before: BTreeMap<String, i32>,
+    /// Whether the pod was ready in it at any time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_ready: bool,
 }
 
 impl Life {
@@ -32,6 +36,7 @@ impl Life {
             since,
             again,
             before: BTreeMap::new(),
+            was_ready: false,
         }
     }
 
@@ -45,6 +50,7 @@ impl Life {
                 self.before.insert(container.name.clone(), count);
             }
         }
+        self.was_ready |= ready_since(status).is_some();
         self
     }
 

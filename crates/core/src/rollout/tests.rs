@@ -250,6 +250,7 @@ fn a_failed_probe_fails_a_revision() {
                 // rollouts M3
                 assert_eq!(&*cause.reason, reason);
                 assert_eq!(&*cause.message, "container web failed liveness probe");
+                assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
             }
             (Phase::Judging, None) => {}
             (phase, _) => panic!("{class:?}: {phase:?}"),

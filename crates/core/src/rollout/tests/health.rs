@@ -135,3 +135,74 @@ fn a_version_that_crashed_until_its_deadline_says_so() {
     );
     assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
 }
+
+/// What is said of a version that was never ready, by its status.
+#[test]
+fn a_version_that_is_late_says_what_it_waits_for() {
+    let pod = json!({
+        "metadata": {"name": "web-box", "namespace": "default", "uid": "a"},
+        "spec": {"containers": [
+            {"name": "web", "readinessProbe": {"tcpSocket": {"port": 80}}},
+            {"name": "slow", "startupProbe": {"tcpSocket": {"port": 81}}, "readinessProbe": {"tcpSocket": {"port": 81}}},
+            {"name": "hook", "lifecycle": {"postStart": {"exec": {"command": ["sleep", "9"]}}}},
+            {"name": "plain"},
+        ]},
+    });
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let container = |name: &str, ready: bool, state: serde_json::Value| json!({"name": name, "image": "i", "imageID": "", "ready": ready, "restartCount": 0, "started": ready, "state": state});
+    let runs = || json!({"running": {"startedAt": null}});
+    let creating = || json!({"waiting": {"reason": "ContainerCreating"}});
+    let good = || container("plain", true, runs());
+    for (unready, field, expected) in [
+        (
+            container("web", false, runs()),
+            Some("spec.containers[0].readinessProbe"),
+            ": the readiness probe of container web has not succeeded",
+        ),
+        (
+            container("slow", false, runs()),
+            Some("spec.containers[1].startupProbe"),
+            ": the startup probe of container slow has not succeeded",
+        ),
+        (
+            container("hook", false, creating()),
+            Some("spec.containers[2].lifecycle.postStart"),
+            ": container hook waits: ContainerCreating; its postStart hook may not have ended",
+        ),
+        (
+            container("plain", false, creating()),
+            Some("spec.containers[3]"),
+            ": container plain waits: ContainerCreating",
+        ),
+        (good(), None, ""),
+    ] {
+        let status = json!({"phase": "Running", "containerStatuses": [good(), unready]});
+        let status: core::PodStatus = serde_json::from_value(status).unwrap();
+        let life = Life::new(at(0), false).seen(&status);
+        let seen = Seen {
+            status: &status,
+            failed_probe: None,
+            life: &life,
+            now: at(100_000),
+        };
+        let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
+            panic!("it did not fail")
+        };
+        let expected = format!("it was not ready within 300 s{expected}");
+        // rollouts 34
+        assert_eq!(&*cause.message, expected);
+        assert_eq!(cause.field.as_deref(), field);
+        // It was ready for a while.
+        let life = life.clone().seen(&ready(50));
+        let seen = Seen {
+            life: &life,
+            ..seen
+        };
+        let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
+            panic!("it did not fail")
+        };
+        let expected = "it was ready, but within 300 s not for 10 s without a break";
+        // rollouts 34
+        assert!(cause.message.starts_with(expected), "{}", cause.message);
+    }
+}
