@@ -180,11 +180,12 @@ impl Listing {
         known.stop_waiting(uid);
         // A pod of that name, but another one: the watch brings it.
         let found = found.filter(|pod| PodUid::of(pod) == *uid);
-        let is_there = found.is_some();
-        if let Some(pod) = found {
-            known.insert(remains(pod));
-        }
-        known.promote(self.active_max) || is_there
+        let changed = found.is_some_and(|pod| {
+            // Nothing of a pod that waited was ever on this node.
+            let place = known.place(&pod, |_| false);
+            known.put(pod, place, self.active_max)
+        });
+        known.promote(self.active_max) || changed
     }
 }
 

@@ -22,7 +22,7 @@ use crate::source::{SourceReader, source};
 use crate::store::cell::Reader;
 use crate::store::pods::pod_manager;
 use mirrorlet_core::api::{PodUid, core};
-use mirrorlet_core::desired::{ApiPodsState, SourceState};
+use mirrorlet_core::desired::{ApiPods, ApiPodsState, SourceState};
 use mirrorlet_core::ending::is_settled;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
@@ -720,7 +720,7 @@ async fn the_texts_of_pods_that_wait_have_a_bound_and_the_rest_is_asked_for() {
             json!(["x".repeat(1_300_000)]),
         )
     };
-    let all: Vec<Value> = (0..36).map(large).collect();
+    let all: Vec<Value> = (0..40).map(large).collect();
     bench.next().await.list(&all);
     let events = bench.next().await.watch();
     let delete = |n: usize| {
@@ -765,16 +765,41 @@ async fn the_texts_of_pods_that_wait_have_a_bound_and_the_rest_is_asked_for() {
     bench.until_known(&known).await;
     // Of one that is deleted while it waits little is held.
     let at = json!("2026-01-02T03:04:05Z");
-    let deleted = with(all[next + 3].clone(), "/metadata/deletionTimestamp", at);
+    let deleted = with(
+        all[next + 3].clone(),
+        "/metadata/deletionTimestamp",
+        at.clone(),
+    );
     events
         .send(json!({"type": "MODIFIED", "object": deleted}))
         .unwrap();
     known.push(format!("p{:03}", next + 3));
     bench.until_known(&known).await;
     let objects = Option::clone(&bench.objects.get()).unwrap();
-    let held = &objects.pods[&PodUid::from(format!("p{:03}", next + 3).as_str())];
-    let bytes = serde_json::to_string(&**held).unwrap().len();
-    assert!(bytes < 1024, "{bytes}");
+    let bytes = |objects: &ApiPods, n: usize| {
+        let held = &objects.pods[&PodUid::from(format!("p{n:03}").as_str())];
+        serde_json::to_string(&**held).unwrap().len()
+    };
+    assert!(bytes(&objects, next + 3) < 1024);
+    drop(objects);
+    // Nor of one that is deleted by the time that it is asked for.
+    delete(13);
+    let asked = bench.next().await;
+    let name = format!("p{:03}", next + 4);
+    assert!(
+        asked.uri.contains(&format!("/pods/{name}")),
+        "{}",
+        asked.uri
+    );
+    asked.say(
+        200,
+        &with(all[next + 4].clone(), "/metadata/deletionTimestamp", at),
+    );
+    known.remove(0);
+    known.push(name);
+    bench.until_known(&known).await;
+    let objects = Option::clone(&bench.objects.get()).unwrap();
+    assert!(bytes(&objects, next + 4) < 1024);
     bench.end().await;
 }
 
