@@ -29,7 +29,7 @@ use crate::store::node_edits::NodeEditsHandle;
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
 use crate::store::settled::SettledPods;
-use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use crate::worker::{Clock, Context, KnownVersions, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::eviction::Pressures;
@@ -159,6 +159,7 @@ impl Core {
             settled: options.settled,
             node: options.node,
             unsupported: unsupported_fields,
+            versions: known_versions(&rollout_handle),
         });
         let workers = PodWorkers::new(context, wanted, listed.clone()).evicting(options.evictions);
         let gc = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
@@ -262,6 +263,12 @@ fn rollouts(
         clock: Arc::new(move || clock.now()),
     };
     Rollouts::load(&config.root, options)
+}
+
+/// The versions of static pods, by which those that run unwanted are stopped.
+fn known_versions(rollouts: &RolloutHandle) -> KnownVersions {
+    let rollouts = rollouts.clone();
+    Arc::new(move |name, uid| rollouts.version(name, uid))
 }
 
 /// Changes that a person made to the Node through the embedded API, where that is served.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Rollouts;
-use mirrorlet_core::api::{FullName, Timestamp};
+use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::observed::Pods;
 
 /// Pause between two looks at a pod that is still being stopped though its time is over.
 const STOPPING_PERIOD: Duration = Duration::from_mins(1);
@@ -16,6 +17,7 @@ impl Rollouts {
     pub(super) fn forget_missing(
         &mut self,
         wanted: &BTreeMap<FullName, SourcePod>,
+        listed: &Pods,
         now: Timestamp,
     ) {
         let board = &self.options.board;
@@ -28,8 +30,9 @@ impl Rollouts {
             let Some(left) = history.forgotten_in(now) else {
                 return true;
             };
+            let is_there = |uid: &PodUid| board.get(uid).is_some() || listed.has(uid);
             let mut revisions = history.revisions.iter();
-            let stays = !left.is_zero() || revisions.any(|one| board.get(&one.uid()).is_some());
+            let stays = !left.is_zero() || revisions.any(|one| is_there(&one.uid()));
             if stays && !is_wanted {
                 let wait = if left.is_zero() {
                     STOPPING_PERIOD

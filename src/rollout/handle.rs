@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::RolloutOptions;
 use crate::store::cell::Reader;
 use crate::store::node_edits::NodeEditsHandle;
-use mirrorlet_core::api::{Diagnostic, FullName};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid};
 use mirrorlet_core::rollout::{Command, History, Refused};
 use mirrorlet_core::workload::WorkloadKey;
 
@@ -103,6 +103,14 @@ impl RolloutHandle {
     #[must_use]
     pub fn histories(&self) -> Arc<Histories> {
         self.histories.get()
+    }
+
+    /// Returns the version of a pod with that UID, also of one whose manifest has gone not long ago.
+    #[must_use]
+    pub fn version(&self, name: &FullName, uid: &PodUid) -> Option<Arc<Pod>> {
+        let histories = self.histories.get();
+        let revision = histories.get(name)?.get(uid)?;
+        Some(Arc::clone(&revision.pod))
     }
 
     /// Returns what keeps the histories from the disk; none where they are all there.

@@ -148,7 +148,7 @@ impl Rollouts {
             .collect_map();
         self.ports.want(&wanted);
         if merged.delivered.manifests {
-            self.forget_missing(&wanted, now);
+            self.forget_missing(&wanted, listed, now);
         }
         let turns = self.turns(&wanted, listed, now);
         let mut has_switched = false;

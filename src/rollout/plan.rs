@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
+use super::ports::is_port;
 use super::{RolloutHandle, RolloutOptions, seen, starts_first};
 use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
@@ -45,30 +46,88 @@ impl RolloutHandle {
                 with_config.unwrap_or(pod)
             })
             .collect();
-        let plans: Vec<BoxFuture<'_, PlannedPod>> = wanted
-            .iter()
-            .map(|pod| {
-                let history = histories.get(&pod.full_name());
-                self.options
-                    .plan_one(pod, history, before, &objects, content)
-                    .boxed()
-            })
-            .collect();
-        let mut planned: Vec<PlannedPod> = futures::stream::iter(plans)
-            .buffered(CHECKS)
-            .collect()
-            .await;
-        if newest.delivered.manifests {
-            let names: Vec<FullName> = wanted.iter().map(SourcePod::full_name).collect();
-            let gone = statics(before);
-            let gone = gone.iter().filter(|pod| !names.contains(&pod.full_name()));
-            planned.extend(gone.map(|pod| PlannedPod {
-                before: compared_fields(content.then(|| version(pod)), None).0,
-                ..row(pod, PlanAction::Remove)
-            }));
+        let names: Vec<FullName> = wanted.iter().map(SourcePod::full_name).collect();
+        let mut gone = statics(before);
+        gone.retain(|pod| newest.delivered.manifests && !names.contains(&pod.full_name()));
+        let mut room = Room::without(before, &gone);
+        let plan = async |pods: &[&SourcePod], room: &Room| {
+            let plans: Vec<BoxFuture<'_, Plan>> = pods
+                .iter()
+                .map(|pod| {
+                    let history = histories.get(&pod.full_name());
+                    self.options
+                        .plan_one(pod, history, room, &objects, content)
+                        .boxed()
+                })
+                .collect();
+            let plans = futures::stream::iter(plans).buffered(CHECKS);
+            plans.collect::<Vec<Plan>>().await
+        };
+        let mut plans = plan(&wanted.iter().collect::<Vec<_>>(), &room).await;
+        // Those that wait for a port get it once its holder was replaced by a version without it.
+        while room.replace(wanted.iter().zip(&plans)) {
+            let waiting =
+                (0..plans.len()).filter(|at| plans.get(*at).is_some_and(|plan| plan.waits));
+            let waiting: Vec<usize> = waiting.collect();
+            let pods: Vec<&SourcePod> = waiting.iter().filter_map(|at| wanted.get(*at)).collect();
+            for (at, again) in waiting.into_iter().zip(plan(&pods, &room).await) {
+                if let Some(plan) = plans.get_mut(at) {
+                    *plan = again;
+                }
+            }
         }
+        let mut planned: Vec<PlannedPod> = plans.into_iter().map(|plan| plan.pod).collect();
+        planned.extend(gone.iter().map(|pod| PlannedPod {
+            before: compared_fields(content.then(|| version(pod)), None).0,
+            ..row(pod, PlanAction::Remove)
+        }));
         planned.small_sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         planned
+    }
+}
+
+/// The plan of a pod, and whether another pod's host port keeps it from starting.
+struct Plan {
+    pod: PlannedPod,
+    waits: bool,
+}
+
+/// The pods that a planned one finds: of those that make room for it in the same plan, none.
+struct Room {
+    pods: Merged,
+    /// Those that stop.
+    stops: Vec<Arc<Pod>>,
+}
+
+impl Room {
+    /// The room without pods that nobody wants any more.
+    fn without(before: &Merged, gone: &[SourcePod]) -> Self {
+        let mut pods = before.clone();
+        for pod in gone {
+            pods.pods.remove(&pod.uid());
+        }
+        let stops = gone.iter().map(|pod| Arc::clone(&pod.pod)).collect();
+        Self { pods, stops }
+    }
+
+    /// Puts the versions that are planned to replace others in their place, and says whether there are
+    /// any that were not there yet.
+    fn replace<'a>(&mut self, plans: impl Iterator<Item = (&'a SourcePod, &'a Plan)>) -> bool {
+        let mut is_news = false;
+        for (newest, _) in plans.filter(|(_, plan)| plan.pod.action == PlanAction::Replace) {
+            let name = newest.full_name();
+            let is_old = |pod: &&SourcePod| {
+                !pod.is_api() && pod.full_name() == name && pod.uid() != newest.uid()
+            };
+            let Some(old) = self.pods.pods.values().find(is_old).cloned() else {
+                continue;
+            };
+            self.pods.pods.remove(&old.uid());
+            self.pods.pods.insert(newest.uid(), newest.clone());
+            self.stops.push(old.pod);
+            is_news = true;
+        }
+        is_news
     }
 }
 
@@ -77,10 +136,10 @@ impl RolloutOptions {
         &self,
         wanted: &SourcePod,
         history: Option<&History>,
-        before: &Merged,
+        room: &Room,
         objects: &KnownObjects,
         content: bool,
-    ) -> PlannedPod {
+    ) -> Plan {
         let none = History::default();
         let history = history.unwrap_or(&none);
         let (target, config) = history.target_of(wanted);
@@ -90,10 +149,9 @@ impl RolloutOptions {
         }
         let running = history.current();
         let same = running.is_some_and(|running| running.uid() == PodUid::of(&target));
-        let (check, decision) = self
-            .decided(wanted, history, &target, before, &objects)
-            .await;
+        let (check, decision) = self.decided(wanted, history, &target, room, &objects).await;
         let refused = check.as_ref().err();
+        let waits = refused.is_some_and(is_port);
         let changes =
             running.map(|running| changed_fields(running.version(), (&target, config.as_deref())));
         let changes = changes.unwrap_or_default();
@@ -115,7 +173,7 @@ impl RolloutOptions {
         let check = check.unwrap_or_default();
         let before = running.filter(|_| content).map(Revision::version);
         let (before, after) = compared_fields(before, content.then(|| version(wanted)));
-        PlannedPod {
+        let pod = PlannedPod {
             changes: match action {
                 PlanAction::None => Vec::new(),
                 // The name of the file is a part of the pod's UID.
@@ -140,7 +198,8 @@ impl RolloutOptions {
             before,
             after,
             ..row(wanted, action)
-        }
+        };
+        Plan { pod, waits }
     }
 
     /// Returns the facts about a revision's start, and the decision that would follow.
@@ -149,7 +208,7 @@ impl RolloutOptions {
         wanted: &SourcePod,
         history: &History,
         target: &Arc<Pod>,
-        before: &Merged,
+        room: &Room,
         objects: &ObjectSet,
     ) -> (Result<PodCheck, Cause>, Decision) {
         let running = history.current();
@@ -157,7 +216,7 @@ impl RolloutOptions {
         let view = running.and_then(|running| self.board.get(&running.uid()));
         let runs = match (&view, running) {
             (Some(view), _) => view.observed.anything_running(),
-            (None, running) => running.is_some_and(|r| before.pods.contains_key(&r.uid())),
+            (None, running) => running.is_some_and(|r| room.pods.pods.contains_key(&r.uid())),
         };
         let check = if same {
             Ok(PodCheck::default())
@@ -167,8 +226,8 @@ impl RolloutOptions {
             } else {
                 Arc::clone(target)
             };
-            let running = running.map(|running| &*running.pod);
-            self.check(&started, running, before, objects).await
+            let running = running.map(|running| &running.pod);
+            self.check(&started, running, room, objects).await
         };
         let preparation = check.as_ref().err().map_or(Preparation::Done, |cause| {
             Preparation::Failed(cause.clone())
@@ -197,15 +256,19 @@ impl RolloutOptions {
     async fn check(
         &self,
         pod: &Arc<Pod>,
-        replaces: Option<&Pod>,
-        before: &Merged,
+        replaces: Option<&Arc<Pod>>,
+        room: &Room,
         objects: &ObjectSet,
     ) -> Result<PodCheck, Cause> {
-        if let Some(cause) = self.refused(pod, replaces, before) {
+        if let Some(cause) = self.refused(pod, replaces.map(|pod| &**pod), &room.pods) {
             return Err(cause);
         }
-        let checked = self.runtime.check_pod(pod, replaces, objects.clone()).await;
-        checked.map_err(|error| Cause::new(error.reason.to_string(), error.message))
+        let stops: Vec<Arc<Pod>> = room.stops.iter().chain(replaces).cloned().collect();
+        let checked = self.runtime.check_pod(pod, &stops, objects.clone()).await;
+        checked.map_err(|error| {
+            let cause = Cause::new(error.reason.to_string(), error.message);
+            cause.of_field(error.field)
+        })
     }
 }
 

@@ -15,11 +15,13 @@ use mirrorlet_core::small::SmallCollect;
 
 /// Whether a version is held for a port of the host.
 pub(super) fn waits_for_port(phase: &Phase) -> bool {
-    let is_port = |cause: &Cause| {
-        let field = cause.field.as_deref();
-        field.is_some_and(|field| field.ends_with(".hostPort"))
-    };
     matches!(phase, Phase::Held(cause) if is_port(cause))
+}
+
+/// Whether a cause is about a port of the host.
+pub(super) fn is_port(cause: &Cause) -> bool {
+    let field = cause.field.as_deref();
+    field.is_some_and(|field| field.ends_with(".hostPort"))
 }
 
 /// The number of versions that are held for a port of the host.
@@ -111,7 +113,7 @@ impl Ports {
         let mut circle = vec![name.clone()];
         loop {
             let newest = self.newest.get(circle.last()?)?;
-            let next = FullName::of(host_port_holder(newest, &running)?);
+            let next = FullName::of(host_port_holder(newest, &running)?.1);
             if next == *name {
                 break;
             }

@@ -12,7 +12,7 @@ use mirrorlet_core::small::SmallCollect;
 /// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Another pod of the same full name has not finished yet.
+    /// Another pod of the same full name has not finished yet, or one with a host port that it wants.
     WaitingToStart,
     /// The pod is being converged.
     Syncing,

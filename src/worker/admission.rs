@@ -123,6 +123,8 @@ impl PodWorkers {
                 if !has_ended(pod) {
                     active.push(admitted_pod(pod));
                 }
+                // It was not known whether it is wanted.
+                self.locks.free_ports(&uid);
                 Command::Run(Arc::clone(pod))
             }
             Verdict::Refused(failure) => {
@@ -159,6 +161,7 @@ impl PodWorkers {
         occurrences::note(telemetry, &handle.full_name, uid, reason, &failure.message);
         handle.commands.send_if_modified(|command| match command {
             Command::Run(pod) => {
+                self.locks.pod_stops(pod, &handle.active);
                 *command = Command::Fail(Arc::clone(pod), failure.clone());
                 true
             }

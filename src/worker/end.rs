@@ -86,6 +86,7 @@ impl Worker {
                     continue;
                 };
                 self.error = error.into();
+                self.locks.stop_failed(&self.uid, &self.error);
             }
             self.publish_entry(&entry);
             pause_for(backoff.pause(), cancel).await?;
@@ -262,7 +263,7 @@ impl Worker {
         let since = self.since();
         self.state = State::Finished { since };
         self.end_status();
-        self.locks.ended(&self.active);
+        self.locks.ended(&self.uid, &self.active);
     }
 
     /// Makes the status of a pod of the API server its last one.

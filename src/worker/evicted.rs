@@ -63,6 +63,7 @@ impl PodWorkers {
         let mut is_static = false;
         let is_evicted = handle.commands.send_if_modified(|command| match command {
             Command::Run(pod) => {
+                self.locks.pod_stops(pod, &handle.active);
                 is_static = !is_api_pod(pod);
                 *command = Command::Fail(Arc::clone(pod), failure.clone());
                 true

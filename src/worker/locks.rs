@@ -67,7 +67,8 @@ impl NameLocks {
         }
     }
 
-    fn holds(&self, name: &FullName, uid: &PodUid) -> bool {
+    /// Whether `uid` is started.
+    pub(super) fn holds(&self, name: &FullName, uid: &PodUid) -> bool {
         let mut holders = self.started.get(name).into_iter().flatten();
         holders.any(|holder| holder.uid == *uid)
     }

@@ -13,6 +13,7 @@ mod end;
 mod evicted;
 mod lives;
 mod locks;
+mod ports;
 mod refresh;
 mod release;
 mod state;
@@ -24,7 +25,7 @@ mod tidy;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::cache::RuntimeCache;
 use mirrorlet_runtime::gc::PodStateProvider;
+use ports::StoppingPorts;
 use task::Worker;
 use tidy::Tidy;
 
@@ -79,6 +81,9 @@ impl PartialEq for Wanted {
             && pairs.all(|((uid, pod), (of, known))| uid == of && is_same(pod, known))
     }
 }
+
+/// Finds the version of a pod that no source wants any more.
+pub type KnownVersions = Arc<dyn Fn(&FullName, &PodUid) -> Option<Arc<Pod>> + Send + Sync>;
 
 /// State that all workers share.
 pub struct Context {
@@ -110,6 +115,8 @@ pub struct Context {
     pub node: Reader<AdmitNode>,
     /// The fields of a pod of the API server that this node can't honour.
     pub unsupported: fn(&Pod) -> Vec<String>,
+    /// The versions of static pods, those that an agent before this one ran included.
+    pub versions: KnownVersions,
 }
 
 /// The order to a worker. The newest one counts, and `Stop` is never revoked.
@@ -128,6 +135,8 @@ enum Command {
 #[derive(Default)]
 struct SharedLocks {
     locks: Mutex<NameLocks>,
+    ports: Mutex<StoppingPorts>,
+    /// A full name or a host port may be free.
     changed: watch::Sender<()>,
     /// A pod has ended: there may be room for one that was refused.
     ended: Notify,
@@ -140,15 +149,9 @@ impl SharedLocks {
         f(&mut self.locks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Nothing of a pod runs any more, and nothing will.
-    fn ended(&self, active: &AtomicBool) {
-        if active.swap(false, Ordering::Relaxed) {
-            self.ended.notify_one();
-        }
-    }
-
     fn leave(&self, name: &FullName, uid: &PodUid) {
         self.with(|locks| locks.leave(name, uid));
+        self.free_ports(uid);
         self.changed.send_replace(());
     }
 }
@@ -278,21 +281,19 @@ impl PodWorkers {
     /// full name queues behind its predecessor.
     fn apply(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow_and_update().clone();
-        for (
-            uid,
-            Handle {
+        for (uid, handle) in &self.workers {
+            let Handle {
                 commands,
                 full_name,
                 ..
-            },
-        ) in &self.workers
-        {
+            } = handle;
             if !wanted.pods.get(uid).is_some_and(|pod| is_beside(pod)) {
                 self.locks.with(|locks| locks.settle(full_name, uid));
             }
             if !wanted.pods.contains_key(uid) {
                 commands.send_if_modified(|command| match command {
-                    Command::Run(_) | Command::Fail(..) => {
+                    Command::Run(pod) | Command::Fail(pod, _) => {
+                        self.locks.pod_stops(pod, &handle.active);
                         *command = Command::Stop { restart: false };
                         true
                     }
@@ -333,6 +334,11 @@ impl PodWorkers {
             if wanted.delivered.all() || Delivered::MANIFESTS.may_stop(&uid) {
                 self.locks.with(|locks| locks.adopt(&full_name, &uid));
             }
+            let pod = (self.context.versions)(&full_name, &uid);
+            if let Some(pod) = &pod {
+                // Those that may still be wanted wait for nobody, but others may have to wait for them.
+                self.locks.pod_stops(pod, &AtomicBool::new(true));
+            }
             if wanted.delivered.may_stop(&uid) {
                 occurrences::pod_removed(
                     &self.context.telemetry,
@@ -341,7 +347,7 @@ impl PodWorkers {
                     "no source wants it",
                 );
                 let command = Command::Stop { restart: false };
-                self.start_worker(uid, full_name, command, None, Duration::ZERO, cancel);
+                self.start_worker(uid, full_name, command, pod, Duration::ZERO, cancel);
             } else {
                 self.adopted.insert(uid, full_name);
             }

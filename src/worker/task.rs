@@ -1,7 +1,7 @@
 //! One worker: the life of one pod from its first start to its last trace.
 //!
 //! ```text
-//!             name free                comes to its end          nothing runs
+//!        name, ports free              comes to its end          nothing runs
 //! WaitingToStart ────────► Syncing ────────────► Terminating ────────────► Terminated ──► gone
 //!       │ asked to stop: no runtime call was ever made     │                   ▲    │
 //!       └──────────────────────────────────────────────────┼───────────────────┘    │
@@ -28,10 +28,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::end::{Rested, STOP_RETRY};
+use super::ports::PortWait;
 use super::state::{Failed, State, Volumes};
 use super::{Command, Context, PodView, SharedLocks};
 use crate::store::cache::Entry;
-use mirrorlet_core::admit::{FailureCause, failed_status};
+use mirrorlet_core::admit::{FailureCause, HOST_PORT_CONFLICT, failed_status};
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod, is_over};
@@ -103,6 +104,14 @@ impl Worker {
         active: Arc<AtomicBool>,
     ) -> Self {
         let backoff = Backoff::of_containers(context.backoff_max);
+        // One that runs unwanted only has to be stopped.
+        let is_unwanted = matches!(*commands.borrow(), Command::Stop { .. });
+        let since = Instant::now();
+        let state = if is_unwanted {
+            State::Terminating { since }
+        } else {
+            State::WaitingToStart
+        };
         let observed = PodStatus::empty(uid.clone());
         Self {
             uid,
@@ -124,7 +133,7 @@ impl Worker {
             over: false,
             error: "".into(),
             failed_probe: None,
-            state: State::WaitingToStart,
+            state,
             newer_than: Instant::now(),
             remove_backoff: STOP_RETRY,
             volumes: Volumes::Held,
@@ -139,8 +148,8 @@ impl Worker {
     }
 
     async fn live(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
-        if self.pod.is_some() {
-            Box::pin(self.wait_for_name(cancel)).await?;
+        if matches!(self.state, State::WaitingToStart) {
+            Box::pin(self.wait_to_start(cancel)).await?;
             if self.told_to_stop() && matches!(self.state, State::WaitingToStart) {
                 return Ok(());
             }
@@ -149,6 +158,7 @@ impl Worker {
         }
         loop {
             Box::pin(self.terminate(cancel)).await?;
+            self.locks.free_ports(&self.uid);
             if self.stays() {
                 match self.rest(cancel).await? {
                     Rested::Remove => {}
@@ -181,7 +191,7 @@ impl Worker {
             );
         }
         self.locks.leave(&self.full_name, &self.uid);
-        self.locks.ended(&self.active);
+        self.locks.ended(&self.uid, &self.active);
     }
 
     pub(super) fn told_to_stop(&self) -> bool {
@@ -234,31 +244,55 @@ impl Worker {
         }
     }
 
-    /// Waits for the full name to be free. A pod that is stopped while it waits never starts.
-    async fn wait_for_name(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
+    /// Waits for the full name and the host ports to be free. A pod that is stopped while it waits never
+    /// starts.
+    async fn wait_to_start(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         let mut changed = self.locks.changed.subscribe();
         loop {
             changed.borrow_and_update();
-            if self.is_api || matches!(*self.commands.borrow(), Command::Fail(..)) {
-                self.state = State::Syncing;
-                return Ok(());
-            }
-            if self
-                .locks
-                .with(|locks| locks.try_start(&self.full_name, &self.uid))
-            {
+            let wait = self.port_wait();
+            if self.may_start(wait.as_ref()) {
+                self.error = "".into();
                 self.state = State::Syncing;
                 return Ok(());
             }
             if self.told_to_stop() {
                 return Ok(());
             }
+            let message = wait.as_ref().map(|wait| Arc::clone(&wait.message));
+            let message = message.unwrap_or_default();
+            if wait.is_some_and(|wait| wait.is_stuck) && self.error != message {
+                let (name, uid) = (&self.full_name, &self.uid);
+                let telemetry = &self.context.telemetry;
+                occurrences::note(telemetry, name, uid, HOST_PORT_CONFLICT, &message);
+            }
+            self.error = message;
             self.publish(&PodStatus::empty(self.uid.clone()));
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 _ = changed.changed() => {}
                 told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
             }
+        }
+    }
+
+    fn may_start(&self, wait: Option<&PortWait>) -> bool {
+        if self.is_api || matches!(*self.commands.borrow(), Command::Fail(..)) {
+            return true;
+        }
+        let (name, uid) = (&self.full_name, &self.uid);
+        wait.is_none() && self.locks.with(|locks| locks.try_start(name, uid))
+    }
+
+    /// The host port that the pod has to wait for. One that runs already, or starts nothing, doesn't.
+    fn port_wait(&self) -> Option<PortWait> {
+        let (name, uid) = (&self.full_name, &self.uid);
+        if self.is_api || self.must_end() || self.locks.with(|locks| locks.holds(name, uid)) {
+            return None;
+        }
+        match &*self.commands.borrow() {
+            Command::Run(pod) => self.locks.port_wait(pod),
+            Command::Fail(..) | Command::Stop { .. } => None,
         }
     }
 

@@ -422,3 +422,57 @@ async fn a_host_port_goes_from_pod_to_pod_and_a_circle_is_named() {
     bed.write("two.yaml", &two(first, third));
     until(first, "a").await;
 }
+
+/// A web server of that name, which answers its name and ends once told to, `/w/go`.
+fn slow(name: &str, port: u16) -> String {
+    let hook = r#"    lifecycle: {preStop: {exec: {command: ["sh", "-c", "while [ ! -e /w/go ]; do sleep 0.1; done"]}}}"#;
+    web_with(name, port, "Recreate", IMAGE, hook)
+        .replace("  name: web\n", &format!("  name: {name}\n"))
+        .replace("PeriodSeconds: 5", "PeriodSeconds: 300")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_pod_takes_the_host_port_of_one_that_goes_in_the_same_save() {
+    let (bed, port) = (Bed::new(), free_port());
+    let agent = bed.agent().await;
+    let recorder = bed.record();
+    let until = |name: &'static str| async move {
+        crate::common::eventually(&format!("{name} to answer"), || {
+            let says = ask((Ipv4Addr::LOCALHOST, port).into()).ok();
+            says.filter(|body| body == name)
+        })
+        .await;
+    };
+    bed.write("web.yaml", &slow("old", port));
+    until("old").await;
+    agent.until_running("old").await;
+    // The same file, with another pod.
+    bed.write("web.yaml", &slow("new", port));
+    bed.write("other.yaml", &sleeper("other"));
+    let waits = |pod: &PodReport| pod.message.contains("waiting for pod default/old-");
+    agent.until_pod("new", waits).await;
+    agent.until_running("other").await;
+    agent.kill();
+    // The next one finds a pod without a manifest.
+    let agent = bed.agent().await;
+    agent.until_pod("new", waits).await;
+    let ends = |pod: &PodReport| pod.status == "Terminating" && pod.containers_total == 1;
+    // rollouts 31c
+    agent.until_pod("old", ends).await;
+    bed.exec("web", "touch /w/go");
+    until("new").await;
+    agent.until_running("new").await;
+    let events = agent.events("new");
+    // rollouts 31c
+    assert!(
+        !events
+            .iter()
+            .any(|event| event.contains("HostPortConflict")),
+        "{events:?}"
+    );
+    let (ended, created) = (
+        recorder.until("die", "k8s_POD_old").await.at,
+        recorder.until("create", "k8s_POD_new").await.at,
+    );
+    assert!(ended < created, "it was started while the port was taken");
+}

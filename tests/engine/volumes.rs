@@ -210,6 +210,7 @@ impl Stack {
             settled: mirrorlet::store::settled::SettledPods::default(),
             node: cell(AdmitNode::default()).1,
             unsupported: unsupported_fields,
+            versions: Arc::new(|_, _| None),
         });
         let workers = PodWorkers::new(context, wanted_reader, listed);
         let cancel = CancellationToken::new();

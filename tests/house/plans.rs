@@ -184,6 +184,83 @@ proptest! {
     }
 }
 
+/// A version of a pod with that host port.
+fn with_port(name: u8, port: u16) -> SourcePod {
+    let mut with = pod(name, u8::try_from(port).unwrap());
+    let spec = Arc::make_mut(&mut with.pod).spec.as_mut().unwrap();
+    let ports = serde_json::json!([{"containerPort": 80, "hostPort": port}]);
+    spec.containers[0].ports = serde_json::from_value(ports).unwrap();
+    with
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_another_pod_gives_up_is_planned_as_free() {
+    use PlanAction::{Create, Held, None, Remove, Replace};
+    /// Pods with their ports.
+    type Ports = &'static [(u8, u16)];
+    let cases: [(&str, Ports, Ports, &[PlanAction]); 6] = [
+        (
+            "from one that goes to a new one",
+            &[(0, 1)],
+            &[(1, 1)],
+            &[Remove, Create],
+        ),
+        (
+            "from one that goes to another",
+            &[(0, 1), (1, 2)],
+            &[(1, 1)],
+            &[Remove, Replace],
+        ),
+        (
+            "from one that is edited",
+            &[(0, 1), (1, 2)],
+            &[(0, 3), (1, 1)],
+            &[Replace, Replace],
+        ),
+        (
+            "along a chain",
+            &[(0, 1), (1, 2), (2, 3)],
+            &[(0, 2), (1, 3), (2, 4)],
+            &[Replace, Replace, Replace],
+        ),
+        (
+            "in a circle",
+            &[(0, 1), (1, 2)],
+            &[(0, 2), (1, 1)],
+            &[Held, Held],
+        ),
+        (
+            "from one that keeps it",
+            &[(0, 1), (1, 2)],
+            &[(0, 1), (1, 1)],
+            &[None, Held],
+        ),
+    ];
+    for (case, old, new, expected) in cases {
+        let root = tempfile::tempdir().unwrap();
+        let fake = FakeRuntime::new();
+        let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+        let pods = |all: Ports| {
+            all.iter()
+                .map(|(name, port)| with_port(*name, *port))
+                .collect()
+        };
+        let none = Merged::default();
+        let mut before = merged_of(pods(old), &none);
+        rollouts.apply(&mut before, &none, &Pods::default()).await;
+        let plan = handle
+            .plan(&merged_of(pods(new), &before), &before, false)
+            .await;
+        let actions: Vec<PlanAction> = plan.iter().map(|planned| planned.action).collect();
+        // rollouts 31b
+        assert_eq!(actions, expected, "{case}: {plan:?}");
+        let words = plan.iter().filter(|planned| planned.action != Held);
+        let words: String = words.map(|planned| planned.message.as_str()).collect();
+        assert_eq!(words, "", "{case}");
+        rollouts.shut_down().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_restarts_nothing_is_no_change() {
     let root = tempfile::tempdir().unwrap();

@@ -308,10 +308,10 @@ impl Runtime for DockerManager {
     async fn check_pod(
         &self,
         pod: &Arc<Pod>,
-        replaces: Option<&Pod>,
+        stops: &[Arc<Pod>],
         objects: ObjectSet,
     ) -> Result<PodCheck, SyncError> {
-        self.starter.check_start(pod, replaces, &objects).await
+        self.starter.check_start(pod, stops, &objects).await
     }
 
     async fn list_volumes(&self) -> Result<Vec<(ClaimName, EngineVolume)>> {

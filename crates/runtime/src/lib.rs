@@ -237,7 +237,7 @@ pub trait Runtime: Send + Sync + 'static {
     async fn pull_images(&self, pod: &Arc<Pod>, containers: &[String]) -> Result<(), SyncError>;
 
     /// Says what a pod would need to be started, as [`prepare_pod`](Self::prepare_pod) does, and
-    /// changes nothing: no image is pulled. `replaces` is the pod that it would take the place of,
+    /// changes nothing: no image is pulled. `stops` are the pods that have stopped when it starts,
     /// `objects` are those that it refers to.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ pub trait Runtime: Send + Sync + 'static {
     async fn check_pod(
         &self,
         pod: &Arc<Pod>,
-        replaces: Option<&Pod>,
+        stops: &[Arc<Pod>],
         objects: ObjectSet,
     ) -> Result<PodCheck, SyncError>;
 

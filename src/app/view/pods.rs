@@ -250,7 +250,11 @@ fn waits_for(
         ),
         Some(Phase::WaitingToStart) => (
             "Pending".to_owned(),
-            "waiting for the previous pod of this name to stop".to_owned(),
+            if error.is_empty() {
+                "waiting for the previous pod of this name to stop".to_owned()
+            } else {
+                error
+            },
         ),
         Some(Phase::Terminating | Phase::Terminated) => (TERMINATING.to_owned(), error),
         Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),

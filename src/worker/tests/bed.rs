@@ -28,6 +28,7 @@ pub(super) struct Bed {
     node: Writer<AdmitNode>,
     settled: SettledPods,
     orders: mpsc::Sender<Evict>,
+    known: Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>>,
     /// Whether the API server takes the ends of its pods.
     pub(super) takes_ends: watch::Sender<bool>,
     pub(super) cancel: CancellationToken,
@@ -62,6 +63,7 @@ impl Bed {
         let (node, node_reader) = cell(AdmitNode::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let settled = SettledPods::default();
+        let known: Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>> = Arc::default();
         let context = Arc::new(Context {
             runtime,
             cache: reader,
@@ -80,6 +82,10 @@ impl Bed {
                 let fields = pod.metadata.annotations.as_ref();
                 let fields = fields.and_then(|all| all.get(UNSUPPORTED));
                 fields.into_iter().cloned().collect()
+            },
+            versions: {
+                let known = Arc::clone(&known);
+                Arc::new(move |_, uid| known.lock().unwrap().get(uid).cloned())
             },
         });
         let (orders, evictions) = evictions();
@@ -105,9 +111,16 @@ impl Bed {
             settled,
             orders,
             takes_ends,
+            known,
             cancel,
             parts,
         }
+    }
+
+    /// An agent before this one ran that version.
+    pub(super) fn knows(&self, pod: &Arc<Pod>) {
+        let mut known = self.known.lock().unwrap();
+        known.insert(PodUid::of(pod), Arc::clone(pod));
     }
 
     pub(super) fn settled(&self) -> SettledPods {

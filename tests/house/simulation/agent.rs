@@ -98,7 +98,7 @@ impl Agent {
         let (probe_writer, probes) = probe_results();
         let node = cell(AdmitNode::default()).1;
         let clock = fake.clone();
-        let (rollouts, _) = Rollouts::load(
+        let (rollouts, handle) = Rollouts::load(
             root,
             RolloutOptions {
                 node_edits: mirrorlet::store::node_edits::NodeEditsHandle::none(),
@@ -152,6 +152,7 @@ impl Agent {
             settled: cluster.as_ref().map(Cluster::settled).unwrap_or_default(),
             node,
             unsupported: |_| Vec::new(),
+            versions: Arc::new(move |name, uid| handle.version(name, uid)),
         });
         let clock = fake.clone();
         let probing = ProbeManager::new(

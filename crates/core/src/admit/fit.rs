@@ -143,13 +143,13 @@ fn resource_names(pod: &Pod) -> BTreeSet<String> {
 }
 
 /// The first host port of the pod that belongs to another, and the other.
-pub(super) fn host_port_taken<'a>(
-    pod: &'a Pod,
-    others: &'a [Arc<Pod>],
-) -> Option<(HostPort<'a>, &'a Pod)> {
+pub(super) fn host_port_taken<'a, 'b>(
+    pod: &'b Pod,
+    others: impl IntoIterator<Item = &'a Arc<Pod>>,
+) -> Option<(HostPort<'b>, &'a Pod)> {
     let wanted: Vec<_> = host_ports(pod).collect();
     let mut taken = others
-        .iter()
+        .into_iter()
         .flat_map(|other| host_ports(other).map(move |port| (port, &**other)));
     taken.find_map(|(taken, other)| {
         let port = wanted.iter().find(|port| collide(port, &taken))?;
@@ -157,16 +157,22 @@ pub(super) fn host_port_taken<'a>(
     })
 }
 
-/// The first of `others` that has a host port which the pod wants; the pod's own versions don't count.
+/// The first host port of the pod that one of `others` has, as `80/tcp`, and that one; the pod's own
+/// versions don't count.
 #[must_use]
-pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<&'a Pod> {
+pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<(String, &'a Pod)> {
     let name = FullName::of(pod);
-    let wanted: Vec<_> = host_ports(pod).collect();
-    let has_one = |other: &&Pod| {
-        FullName::of(other) != name
-            && host_ports(other).any(|port| wanted.iter().any(|wanted| collide(wanted, &port)))
-    };
-    others.iter().map(|other| &**other).find(has_one)
+    let others = others.iter().filter(|other| FullName::of(other) != name);
+    let (port, holder) = host_port_taken(pod, others)?;
+    Some((port_words(&port), holder))
+}
+
+/// Reason of the note that a pod's host port is somebody else's.
+pub const HOST_PORT_CONFLICT: &str = "HostPortConflict";
+
+/// A host port as people know it.
+pub(super) fn port_words((protocol, number, _): &HostPort<'_>) -> String {
+    format!("{number}/{}", protocol.to_lowercase())
 }
 
 /// Whether a pod has host ports.

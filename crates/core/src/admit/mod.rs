@@ -26,7 +26,7 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 
-pub use fit::{has_host_ports, host_port_holder, pod_requests};
+pub use fit::{HOST_PORT_CONFLICT, has_host_ports, host_port_holder, pod_requests};
 
 use fit::Shortage;
 
@@ -294,7 +294,7 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
             "node(s) didn't match the requested node name",
         ));
     }
-    if let Some(((protocol, port, _), holder)) = fit::host_port_taken(pod, input.others) {
+    if let Some((taken, holder)) = fit::host_port_taken(pod, input.others) {
         if is_api_pod(pod) {
             let why = "node(s) didn't have free ports for the requested pod ports";
             return Some(failed("NodePorts", why));
@@ -302,11 +302,12 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
         // Its author has one machine, and wants to know whom to ask.
         let name = FullName::of(holder);
         let message = format!(
-            "host port {port}/{} is in use by pod {}/{}",
-            protocol.to_lowercase(),
+            "host port {} is in use by pod {}/{}",
+            fit::port_words(&taken),
             name.namespace,
             name.name
         );
+        let (protocol, port, _) = taken;
         let field = fields::host_port(pod, port, protocol);
         return Some(Failure {
             field: field.map(Into::into),

@@ -54,7 +54,7 @@ impl Starter {
     async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
         let objects = self.files.objects_now(pod).await;
         let facts = self
-            .check_all_but_images(pod, Some(replaces), &objects)
+            .check_all_but_images(pod, &[replaces], &objects)
             .await?;
         self.facts.sandbox_image().await.map_err(|error| {
             let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
@@ -90,10 +90,11 @@ impl Starter {
     pub(crate) async fn check_start(
         &self,
         pod: &Arc<Pod>,
-        replaces: Option<&Pod>,
+        stops: &[Arc<Pod>],
         objects: &ObjectSet,
     ) -> Result<PodCheck, SyncError> {
-        let facts = self.check_all_but_images(pod, replaces, objects).await?;
+        let stops: Vec<&Pod> = stops.iter().map(|pod| &**pod).collect();
+        let facts = self.check_all_but_images(pod, &stops, objects).await?;
         let secrets = pull_secrets(pod, objects);
         let mut check = PodCheck::default();
         let uid = PodUid::of(pod);
@@ -168,10 +169,10 @@ impl Starter {
     async fn check_all_but_images(
         &self,
         pod: &Arc<Pod>,
-        replaces: Option<&Pod>,
+        stops: &[&Pod],
         objects: &ObjectSet,
     ) -> Result<EngineFacts, SyncError> {
-        self.check_host(pod, replaces, objects).await?;
+        self.check_host(pod, stops, objects).await?;
         let facts = self.facts.engine_facts().await;
         let facts = facts.map_err(|error| runtime_error(&error))?;
         self.check_sandbox(pod, &facts).await?;
@@ -182,7 +183,7 @@ impl Starter {
     async fn check_host(
         &self,
         pod: &Arc<Pod>,
-        replaces: Option<&Pod>,
+        stops: &[&Pod],
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
         self.files.check_volumes(pod, objects).await?;
@@ -195,8 +196,7 @@ impl Starter {
             SyncError::new(SyncErrorReason::FailedMount, error.to_string())
                 .of_field(|| fields::volume(pod, &volume))
         })?;
-        self.check_host_ports(pod, &ports_to_bind(pod, replaces))
-            .await
+        self.check_host_ports(pod, &ports_to_bind(pod, stops)).await
     }
 
     /// Fails where one of the host's ports is taken, with its holder.
@@ -302,8 +302,8 @@ fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
 /// A port of the host, with its protocol.
 type HostPort = (SocketAddr, String);
 
-/// The host ports that a pod needs beside those of the one that it replaces.
-fn ports_to_bind(pod: &Pod, replaces: Option<&Pod>) -> BTreeSet<HostPort> {
+/// The host ports that a pod needs beside those of the pods that stop before it starts.
+fn ports_to_bind(pod: &Pod, stops: &[&Pod]) -> BTreeSet<HostPort> {
     let ports = |pod: &Pod| -> BTreeSet<HostPort> {
         let all = with_host_ports(pod).flat_map(|c| c.ports.iter().flatten());
         all.filter_map(|port| {
@@ -315,7 +315,7 @@ fn ports_to_bind(pod: &Pod, replaces: Option<&Pod>) -> BTreeSet<HostPort> {
         })
         .collect()
     };
-    let held = replaces.map(ports).unwrap_or_default();
+    let held: BTreeSet<HostPort> = stops.iter().flat_map(|pod| ports(pod)).collect_set();
     // On whatever address it holds the port: it goes first.
     let is_held = |(at, protocol): &HostPort| {
         held.iter()

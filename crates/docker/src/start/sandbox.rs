@@ -11,15 +11,13 @@ use super::super::translate::{
     CgroupDriver, Kind, SandboxInput, hosts_file, led_ports, pod_cgroup_limits, sandbox_request,
 };
 use super::{Starter, names_oom_score, runtime_error, tell_notes};
+use mirrorlet_core::admit::HOST_PORT_CONFLICT;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
-
-/// Reason of the note that a pod's host port is somebody else's.
-const HOST_PORT_CONFLICT: &str = "HostPortConflict";
 
 pub(super) fn sandbox_error(message: String) -> SyncError {
     SyncError::new(SyncErrorReason::CreatePodSandboxError, message)

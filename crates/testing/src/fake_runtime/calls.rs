@@ -103,7 +103,7 @@ impl Runtime for FakeRuntime {
     async fn check_pod(
         &self,
         pod: &Arc<Pod>,
-        _replaces: Option<&Pod>,
+        _stops: &[Arc<Pod>],
         _objects: ObjectSet,
     ) -> Result<PodCheck, SyncError> {
         let uid = PodUid::of(pod);
