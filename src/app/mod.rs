@@ -56,7 +56,7 @@ use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
 use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
-use crate::store::pods::{ApiPodsWriter, PodManager, pod_manager};
+use crate::store::pods::{PodManager, pod_manager};
 use crate::store::refresh::{RefreshHandle, refreshes};
 use crate::store::settled::SettledPods;
 use crate::worker::Clock;
@@ -135,16 +135,17 @@ impl Agent {
         let telemetry = Telemetry::new();
         let (looks, look_queue) = look_requests();
         count_calls(&engine, &telemetry, looks.clone());
+        let (listeners, node_listener) = listen(&config).await?;
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
         let (mut sources, files) = start_sources(&config, &mut parts, cancel)?;
         let machine = Machine::read(&config);
         let (pods, api, manager) = pod_manager();
-        let (cluster, node, node_listener) = start_cluster(
-            &config, &owner, &machine, api, &telemetry, &mut parts, cancel,
-        )
-        .await?;
+        let address = node_listener.as_ref().map(TcpListener::local_addr);
+        let port = address.transpose()?.map(|address| address.port());
+        let node = readings::node_facts(&config, &owner, &machine, port);
+        let cluster = Cluster::start(&config, node.clone(), api, &telemetry, &mut parts, cancel)?;
         let client = cluster.as_ref().map(|cluster| cluster.tasks.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.tasks.pods.clone()));
         let objects = pod_objects(cluster.as_ref());
@@ -199,7 +200,7 @@ impl Agent {
             )?;
         }
         embedded::start(&config, &served, &mut parts, cancel)?;
-        serve::start(&config, served, &mut parts, cancel).await?;
+        serve::start(listeners, served, &mut parts, cancel);
         Ok(Self {
             parts,
             view,
@@ -346,26 +347,14 @@ fn make_private(directory: &Path) -> anyhow::Result<()> {
     made.with_context(|| format!("failed to create {}", directory.display()))
 }
 
-/// The listener of the node API and the API server's side, where there is one, and what our Node
-/// says of the machine.
-async fn start_cluster(
-    config: &Config,
-    owner: &str,
-    machine: &Machine,
-    api: ApiPodsWriter,
-    telemetry: &Telemetry,
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-) -> anyhow::Result<(Option<Cluster>, NodeFacts, Option<TcpListener>)> {
-    let listener = match config.kubeconfig {
+/// Binds all addresses that are served, but for the embedded API's, which is tried again: before
+/// anything is started, so that one that is in use keeps the agent from starting.
+async fn listen(config: &Config) -> anyhow::Result<(serve::Listeners, Option<TcpListener>)> {
+    let node_api = match config.kubeconfig {
         ApiAccess::None => None,
         ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(config).await?,
     };
-    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-    let port = address.map(|address| address.port());
-    let node = readings::node_facts(config, owner, machine, port);
-    let cluster = Cluster::start(config, node.clone(), api, telemetry, parts, cancel)?;
-    Ok((cluster, node, listener))
+    Ok((serve::bind(config).await?, node_api))
 }
 
 /// Where settled pods are told; nobody listens without an API server.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, spawn};
@@ -10,22 +11,39 @@ use crate::server::health::Served;
 use crate::server::{admin, health};
 use mirrorlet_host::telemetry::occurrences;
 
-/// Binds and starts them.
-pub(super) async fn start(
-    config: &Config,
+/// The socket, and the port of metrics if there is one.
+pub(super) struct Listeners {
+    socket: UnixListener,
+    metrics: Option<TcpListener>,
+}
+
+/// Binds them: before anything is started, so that an address in use keeps the agent from starting.
+pub(super) async fn bind(config: &Config) -> anyhow::Result<Listeners> {
+    let metrics = match config.metrics_address {
+        Some(address) => Some(health::bind(address).await?),
+        None => None,
+    };
+    Ok(Listeners {
+        socket: admin::bind(&config.socket())?,
+        metrics,
+    })
+}
+
+/// Starts them.
+pub(super) fn start(
+    listeners: Listeners,
     served: Served,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> anyhow::Result<()> {
-    let socket = admin::bind(&config.socket())?;
+) {
+    let Listeners { socket, metrics } = listeners;
     let (serving, told) = (Arc::clone(&served.view), cancel.clone());
     spawn(parts, "socket", async move {
         if let Err(error) = admin::serve(socket, serving, told).await {
             occurrences::server_failed("the agent's socket", &error.to_string());
         }
     });
-    if let Some(address) = config.metrics_address {
-        let listener = health::bind(address).await?;
+    if let Some(listener) = metrics {
         let told = cancel.clone();
         spawn(parts, "metrics", async move {
             if let Err(error) = health::serve(listener, served, told).await {
@@ -33,5 +51,4 @@ pub(super) async fn start(
             }
         });
     }
-    Ok(())
 }

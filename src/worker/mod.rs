@@ -319,6 +319,10 @@ impl PodWorkers {
     /// Gives the full names of pods that run unwanted to them, and stops them once every source
     /// has delivered.
     fn adopt_and_stop_unwanted(&mut self, cancel: &CancellationToken) {
+        // What is known then is no longer kept up to date, and nothing would be stopped.
+        if cancel.is_cancelled() {
+            return;
+        }
         let wanted = self.wanted.borrow().clone();
         let mut unwanted = self.held();
         unwanted.retain(|uid, _| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));

@@ -169,6 +169,28 @@ async fn a_pod_unwanted_before_it_started_leaves_nothing() {
     bed.fake.assert_started_containers(&[]);
 }
 
+/// The list that is left of the observer has pods that are gone.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_ends_reports_no_pod_as_removed() {
+    // Which of several ends a worker sees first is left to chance.
+    for _ in 0..16 {
+        let a = pod("a");
+        let fake = FakeRuntime::new();
+        left_behind(&fake, &a);
+        let mut bed = Bed::on(fake);
+        bed.want(&[&a]);
+        bed.until_runs("a").await;
+        bed.want(&[]);
+        bed.until_gone("a").await;
+        bed.until_view("a", |view| view.is_none()).await;
+        let journal = bed.telemetry.journal.clone();
+        let before = journal.story(&FullName::of(&a));
+        bed.cancel.cancel();
+        while bed.parts.join_next().await.is_some() {}
+        assert_eq!(journal.story(&FullName::of(&a)), before);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_hangs_does_not_hold_back_another() {
     let bed = Bed::start();

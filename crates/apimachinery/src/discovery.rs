@@ -29,6 +29,28 @@ fn groups() -> Vec<(&'static str, &'static str)> {
     groups
 }
 
+/// The document of `/`: the paths that are served, in order.
+#[must_use]
+pub fn root() -> Value {
+    let fixed = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ];
+    let mut paths: Vec<String> = fixed.map(str::to_owned).to_vec();
+    for (group, version) in groups() {
+        paths.extend([format!("/apis/{group}"), format!("/apis/{group}/{version}")]);
+    }
+    paths.sort_unstable();
+    json!({"paths": paths})
+}
+
 /// The aggregated document of `/api`, or of `/apis`.
 #[must_use]
 pub fn aggregated(core: bool) -> Value {

@@ -404,6 +404,7 @@ fn document(path: &str, asked: &Asked) -> Option<Response> {
     };
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     Some(match parts[..] {
+        [] => json(&discovery::root()),
         ["api"] if discovery::wants_aggregated(accept) => aggregated(true),
         ["apis"] if discovery::wants_aggregated(accept) => aggregated(false),
         ["api"] => json(&discovery::core_versions()),
