@@ -13,7 +13,7 @@ use mirrorlet_core::api::{Code, Diagnostic};
 use crate::canonical::{self, Base};
 use crate::dotenv;
 use crate::input::{Content, Disk, Need, Options, PathKind};
-use crate::interpolate::{Variables, Wrong, interpolate, substitute};
+use crate::interpolate::{Variables, Wrong, interpolate};
 use crate::keys;
 use crate::merge::{merge, without_resets};
 use crate::paths::absolute;
@@ -205,20 +205,6 @@ impl<'a> Loader<'a> {
         let mut root = self.model(&model);
         without_resets(&mut root);
         root
-    }
-
-    /// The name that the last file with one gives to the project. What is wrong with the files is
-    /// reported when they are read for their content.
-    pub(crate) fn written_name(&self, variables: &Variables) -> Option<String> {
-        let name = |file: &PathBuf| {
-            let Some(Content::Bytes(bytes)) = self.content(file) else {
-                return None;
-            };
-            let root = parse(bytes, &Arc::from("")).ok()?;
-            let text = root.set("name")?.text()?;
-            substitute(&text, variables, &mut BTreeSet::new()).ok()
-        };
-        self.options.files.iter().rev().find_map(name)
     }
 
     fn model(&mut self, model: &Model<'_>) -> Node {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mirrorlet_core::api::{Code, Diagnostic};
 
-use crate::interpolate::Variables;
+use crate::input::Content;
+use crate::interpolate::{Variables, substitute};
 use crate::load::Loader;
-use crate::tree::{Entry, Node, Place};
+use crate::tree::{Entry, Node, Place, parse};
 
 /// A project, as its files describe it.
 #[derive(Debug)]
@@ -121,12 +123,26 @@ impl Project {
 /// The variable with the project's name, which its files can refer to.
 const PROJECT_NAME: &str = "COMPOSE_PROJECT_NAME";
 
+/// The name that the last file with one gives to the project. What is wrong with the files is reported
+/// when they are read for their content.
+fn written_name(loader: &Loader<'_>, variables: &Variables) -> Option<String> {
+    let name = |file: &PathBuf| {
+        let Some(Content::Bytes(bytes)) = loader.content(file) else {
+            return None;
+        };
+        let root = parse(bytes, &Arc::from("")).ok()?;
+        let text = root.set("name")?.text()?;
+        substitute(&text, variables, &mut BTreeSet::new()).ok()
+    };
+    loader.options.files.iter().rev().find_map(name)
+}
+
 fn name_of(loader: &Loader<'_>, variables: &Variables, dir: &Path) -> String {
     let written = loader.options.project_name.clone();
     let written = written
         .or_else(|| variables.get(PROJECT_NAME).cloned())
         .filter(|name| !name.is_empty())
-        .or_else(|| loader.written_name(variables));
+        .or_else(|| written_name(loader, variables));
     let name = written.unwrap_or_else(|| {
         let base = dir.file_name().unwrap_or_default();
         base.to_string_lossy().into_owned()

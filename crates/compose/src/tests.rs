@@ -7,6 +7,7 @@ use super::*;
 
 mod keys;
 mod load;
+mod names;
 mod reports;
 
 /// A disk of text files below `/srv/shop`, the first of which is imported.

@@ -1,0 +1,76 @@
+//! The name of a project, names that an import makes, and variables of a service.
+
+use super::load::text_of;
+use super::*;
+
+#[test]
+fn the_name_of_a_project_is_a_variable_of_its_files() {
+    let of = |head: &str| {
+        let text = format!(
+            "{head}services:\n  a:\n    image: i\n    environment: {{N: $COMPOSE_PROJECT_NAME}}\n"
+        );
+        Case::new(&[("compose.yaml", &text)])
+    };
+    for (head, option, expected) in [
+        ("", None, "shop"),
+        ("name: written\n", None, "written"),
+        ("name: Of-${X:-default}\n", None, "of-default"),
+        ("name: written\n", Some("asked"), "asked"),
+    ] {
+        let mut case = of(head);
+        case.options.project_name = option.map(str::to_owned);
+        let imported = case.import();
+        assert_eq!(lines(&imported), Vec::<String>::new());
+        let text = text_of(&imported);
+        assert_eq!(imported.project, expected);
+        assert!(text.contains(&format!("value: {expected}\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_file_of_variables_can_refer_to_those_of_its_service() {
+    let mut case = Case::new(&[
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: i\n    env_file: a.env\n    environment: {HOST: db, USER: own}\n",
+        ),
+        ("a.env", "URL=pg://${USER}@${HOST}/x\n"),
+    ]);
+    case.options.environment = [("USER".to_owned(), "outer".to_owned())].into();
+    let imported = case.import();
+    assert_eq!(lines(&imported), Vec::<String>::new());
+    let text = text_of(&imported);
+    assert!(text.contains("URL: pg://outer@db/x"), "{text}");
+}
+
+#[test]
+fn names_that_clash_get_a_number_or_an_error_with_its_line() {
+    let case = Case::new(&[
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: i\n    env_file: a.env\n    configs: [a-env]\n    volumes: ['a_b:/1', 'a-b:/2']\nconfigs: {a-env: {content: x}}\nvolumes: {a_b: , a-b: }\n",
+        ),
+        ("a.env", "A=1\n"),
+    ]);
+    let imported = case.import();
+    assert!(!imported.has_errors(), "{:#?}", lines(&imported));
+    let text = text_of(&imported);
+    for piece in [
+        "configMapRef:\n            name: a-env-2\n",
+        "kind: ConfigMap\nmetadata:\n  name: a-env\n",
+        "kind: ConfigMap\nmetadata:\n  name: a-env-2\n",
+        "claimName: a-b\n",
+        "claimName: a-b-2\n",
+        "name: a-b\n  annotations:\n    mirrorlet.dev/volume-name: shop_a_b\n",
+        "name: a-b-2\n  annotations:\n    mirrorlet.dev/volume-name: shop_a-b\n",
+    ] {
+        assert!(text.contains(piece), "{piece}\n{text}");
+    }
+    let text = "services:\n  a:\n    image: i\n    restart: 'no'\n    scale: 2\n  a-1:\n    image: i\n    restart: 'no'\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    let problem = imported.problems.iter().find(|problem| problem.is_error());
+    let problem = problem.unwrap();
+    let line = "compose.yaml:6:3: services.a-1: two things of the project would be Pod a-1";
+    assert!(problem.to_string().starts_with(line), "{problem}");
+    assert_eq!(problem.help.as_deref(), Some("rename one of them"));
+}
