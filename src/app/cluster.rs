@@ -35,10 +35,18 @@ use mirrorlet_core::node::NodeFacts;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Telemetry;
 
+/// The state of the identity that the API server is called as.
+struct Identity {
+    standing: Reader<IdentityStanding>,
+    /// Why replaced credentials can't be used.
+    problem: Reader<Option<String>>,
+}
+
 /// The cluster side's state, for the other components.
 pub(super) struct Cluster {
-    /// How we stand with the identity that it calls as.
-    pub(super) identity: Reader<IdentityStanding>,
+    identity: Identity,
+    /// Why the API server can't call the node API; none where it isn't served.
+    pub(super) node_api: Option<Reader<Option<String>>>,
     /// Its tasks.
     pub(super) tasks: ClusterTasks,
     feeds: Feeds,
@@ -80,6 +88,7 @@ impl Cluster {
         let (tasks, feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         Ok(Some(Self {
             identity,
+            node_api: None,
             tasks,
             feeds,
         }))
@@ -98,6 +107,7 @@ impl Cluster {
         spawn(parts, "images", listing);
         let Self {
             identity,
+            node_api,
             tasks,
             feeds,
         } = self;
@@ -112,9 +122,11 @@ impl Cluster {
         );
         spawn(parts, "node readings", keeping);
         ClusterView {
-            server: tasks.client.server().to_owned(),
             reach: tasks.client.reach(),
-            identity,
+            client: tasks.client.clone(),
+            identity: identity.standing,
+            credentials: identity.problem,
+            node_api: node_api.unwrap_or_else(|| cell(None).1),
             node: tasks.node.clone(),
             standing: tasks.standing.clone(),
             lease: tasks.lease.clone(),
@@ -130,8 +142,8 @@ fn open(
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> anyhow::Result<Option<(ClusterClient, Reader<IdentityStanding>)>> {
-    let (client, credentials, identity) = match &config.kubeconfig {
+) -> anyhow::Result<Option<(ClusterClient, Identity)>> {
+    let (client, credentials, standing) = match &config.kubeconfig {
         ApiAccess::None => return Ok(None),
         access @ ApiAccess::InCluster => {
             let Some((client, credentials)) =
@@ -155,8 +167,9 @@ fn open(
             (client, credentials, standing)
         }
     };
+    let problem = credentials.problem();
     spawn(parts, "credentials", credentials.run(cancel.clone()));
-    Ok(Some((client, identity)))
+    Ok(Some((client, Identity { standing, problem })))
 }
 
 /// Keeps what admission knows of our Node and what it is short of. While the Node is gone, its last

@@ -38,7 +38,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -142,10 +141,13 @@ impl Agent {
         let (mut sources, files) = start_sources(&config, &mut parts, cancel)?;
         let machine = Machine::read(&config);
         let (pods, api, manager) = pod_manager();
-        let address = node_listener.as_ref().map(TcpListener::local_addr);
-        let port = address.transpose()?.map(|address| address.port());
+        let port = node_listener.as_ref().map(|bound| bound.address.port());
         let node = readings::node_facts(&config, &owner, &machine, port);
-        let cluster = Cluster::start(&config, node.clone(), api, &telemetry, &mut parts, cancel)?;
+        let mut cluster =
+            Cluster::start(&config, node.clone(), api, &telemetry, &mut parts, cancel)?;
+        if let Some(cluster) = &mut cluster {
+            cluster.node_api = node_listener.as_ref().map(node_api::Listening::problem);
+        }
         let client = cluster.as_ref().map(|cluster| cluster.tasks.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.tasks.pods.clone()));
         let objects = pod_objects(cluster.as_ref());
@@ -349,7 +351,7 @@ fn make_private(directory: &Path) -> anyhow::Result<()> {
 
 /// Binds all addresses that are served, but for the embedded API's, which is tried again: before
 /// anything is started, so that one that is in use keeps the agent from starting.
-async fn listen(config: &Config) -> anyhow::Result<(serve::Listeners, Option<TcpListener>)> {
+async fn listen(config: &Config) -> anyhow::Result<(serve::Listeners, Option<node_api::Listening>)> {
     let node_api = match config.kubeconfig {
         ApiAccess::None => None,
         ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(config).await?,

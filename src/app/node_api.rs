@@ -2,6 +2,7 @@
 //! the client certificates of the authorities that are kept here.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
 use crate::server::node::certificate::{Names, Origin};
 use crate::server::node::{NodeApi, NodeApiParts, bind};
+use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::access::User;
 use mirrorlet_core::node::NodeFacts;
 use mirrorlet_core::small::SmallCollect;
@@ -58,12 +60,32 @@ impl Reviewer for ClusterReviewer {
     }
 }
 
-/// Binds the port of the node API, unless it is disabled. Done before the Node publishes it.
-pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
-    match config.node_api() {
-        Some(address) => Ok(Some(bind(address).await?)),
-        None => Ok(None),
+/// The port of the node API, before it is served.
+pub(super) struct Listening {
+    listener: TcpListener,
+    /// The address of the port.
+    pub(super) address: SocketAddr,
+    problem: Writer<Option<String>>,
+}
+
+impl Listening {
+    /// Why the API server can't call the node API.
+    pub(super) fn problem(&self) -> Reader<Option<String>> {
+        self.problem.reader()
     }
+}
+
+/// Binds the port of the node API, unless it is disabled. Done before the Node publishes it.
+pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<Listening>> {
+    let Some(address) = config.node_api() else {
+        return Ok(None);
+    };
+    let listener = bind(address).await?;
+    Ok(Some(Listening {
+        address: listener.local_addr()?,
+        listener,
+        problem: cell(None).0,
+    }))
 }
 
 /// The origin of the node API's certificate.
@@ -138,31 +160,36 @@ fn by_signal(config: &Config, key: Key) -> BTreeMap<String, String> {
 /// Starts the node API on that port.
 pub(super) fn start(
     config: &Config,
-    listener: TcpListener,
+    listening: Listening,
     facts: &NodeFacts,
     client: &ClusterClient,
     served: &Served,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) -> anyhow::Result<()> {
+    let Listening {
+        listener,
+        address,
+        problem,
+    } = listening;
     let authorities = Arc::new(ClientAuthorities::default());
     if let Some(file) = &config.client_ca_file {
         let mut file = AuthoritiesFile::new(file);
         file.look(&authorities)
             .with_context(|| format!("--client-ca-file {} is unusable", file.path.display()))?;
-        let keeping = file.keep(Arc::clone(&authorities), cancel.clone());
+        let keeping = file.keep(Arc::clone(&authorities), problem, cancel.clone());
         spawn(parts, "client authorities", keeping);
     } else {
-        let keeping = keep_published(client.clone(), Arc::clone(&authorities), cancel.clone());
+        let authorities = Arc::clone(&authorities);
+        let keeping = keep_published(client.clone(), authorities, problem, cancel.clone());
         spawn(parts, "client authorities", keeping);
     }
     let reviews = Reviews::new(client.clone(), config.node_name.clone());
-    let port = listener.local_addr()?.port();
     let node_api = NodeApi::new(NodeApiParts {
         view: Arc::clone(&served.view),
         stats: Arc::clone(&served.stats),
         metrics: served.metrics.clone(),
-        configz: configz(config, port),
+        configz: configz(config, address.port()),
         reviewer: Arc::new(ClusterReviewer(reviews)),
         authorities,
         certificate: origin(config, client),
@@ -172,7 +199,7 @@ pub(super) fn start(
             addresses: facts.addresses.clone(),
         },
     })?;
-    occurrences::node_api_served(listener.local_addr()?);
+    occurrences::node_api_served(address);
     spawn(parts, "node API", node_api.serve(listener, cancel.clone()));
     Ok(())
 }
@@ -206,8 +233,12 @@ impl AuthoritiesFile {
     }
 
     /// Follows the file until cancelled. Where it is unusable, those that were believed stay.
-    async fn keep(mut self, authorities: Arc<ClientAuthorities>, cancel: CancellationToken) {
-        let mut told = None;
+    async fn keep(
+        mut self,
+        authorities: Arc<ClientAuthorities>,
+        mut problem: Writer<Option<String>>,
+        cancel: CancellationToken,
+    ) {
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -223,27 +254,31 @@ impl AuthoritiesFile {
             })
             .await;
             self = file;
-            tell(&self.path.display().to_string(), words, &mut told);
+            tell(&self.path.display().to_string(), words, &mut problem);
         }
     }
 }
 
-fn tell(from: &str, words: Option<String>, told: &mut Option<String>) {
-    if let Some(words) = &words
-        && told.as_ref() != Some(words)
+/// Publishes why the authorities can't be read, if they can't, and logs that when it is new.
+fn tell(from: &str, words: Option<String>, problem: &mut Writer<Option<String>>) {
+    let told = words
+        .as_ref()
+        .map(|words| format!("failed to read the CAs of client certificates from {from}: {words}"));
+    if problem.publish(told)
+        && let Some(words) = &words
     {
         occurrences::client_authorities_unusable(from, words);
     }
-    *told = words;
 }
 
 /// Follows the authorities that the API server publishes, until cancelled.
 async fn keep_published(
     client: ClusterClient,
     authorities: Arc<ClientAuthorities>,
+    mut problem: Writer<Option<String>>,
     cancel: CancellationToken,
 ) {
-    let (mut seen, mut told) = (None, None);
+    let mut seen = None;
     loop {
         let asked = tokio::select! {
             () = cancel.cancelled() => return,
@@ -259,11 +294,11 @@ async fn keep_published(
                 }
                 Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
             },
-            // It is away: the client reports that.
-            Err(error) if error.is_away() => (PUBLISHED_PAUSE, None),
+            // It is away, or rejects the credentials: the client reports that.
+            Err(ApiError::Away { .. } | ApiError::Unauthorized(_)) => (PUBLISHED_PAUSE, None),
             Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
         };
-        tell("the API server", words, &mut told);
+        tell("the API server", words, &mut problem);
         tokio::select! {
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(pause) => {}

@@ -34,7 +34,6 @@ pub struct ClusterClient {
     limit: Arc<WriteLimit>,
     pub(super) shared: Arc<Shared>,
     reach: Reader<ApiReach>,
-    pub(super) server: Arc<str>,
 }
 
 impl ClusterClient {
@@ -65,7 +64,7 @@ impl ClusterClient {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.shared.replace(boxed(service));
+        self.shared.replace(boxed(service), "");
     }
 
     pub(super) fn over(wire: Wire, metrics: Metrics) -> Self {
@@ -79,14 +78,14 @@ impl ClusterClient {
             limit: Arc::default(),
             shared,
             reach,
-            server: "".into(),
         }
     }
 
-    /// Address of the API server, for people; empty for one over a service.
+    /// Address of the API server that requests are sent to, for people; empty for one over a
+    /// service.
     #[must_use]
-    pub fn server(&self) -> &str {
-        &self.server
+    pub fn server(&self) -> Arc<str> {
+        self.shared.server()
     }
 
     /// kube's client, for typed [`kube::Api`]s and watches.

@@ -98,6 +98,8 @@ pub(super) fn no_wire(standing: Reader<IdentityStanding>) -> Wire {
 /// A connection that can be replaced.
 struct Present {
     wire: Wire,
+    /// The API server's address; empty for a way that has none.
+    server: Arc<str>,
     replaced: CancellationToken,
 }
 
@@ -111,6 +113,8 @@ pub(super) struct Shared {
     pub doubts: Notify,
     /// Whether the server refused the credentials since the last look at them.
     pub refused: AtomicBool,
+    /// Woken when new credentials are in use.
+    pub renewed: Notify,
     /// Whether the server answers again after a silence. A route can die without a word to either
     /// side: who waits on a connection from before would wait for minutes.
     ///
@@ -123,24 +127,40 @@ impl Shared {
         Arc::new(Self {
             present: RwLock::new(Present {
                 wire,
+                server: "".into(),
                 replaced: CancellationToken::new(),
             }),
             reach,
             metrics,
             doubts: Notify::new(),
             refused: AtomicBool::new(false),
+            renewed: Notify::new(),
             stalled: AtomicBool::new(false),
         })
     }
 
-    /// Every request from now on takes this way, and watches on the old one end.
-    pub(super) fn replace(&self, wire: Wire) {
+    /// Every request from now on takes this way to the API server of that address, and watches on
+    /// the old one end.
+    pub(super) fn replace(&self, wire: Wire, server: &str) {
         let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
         present.replaced.cancel();
         *present = Present {
             wire,
+            server: server.into(),
             replaced: CancellationToken::new(),
         };
+    }
+
+    /// The present way leads to that address.
+    pub(super) fn set_server(&self, server: &str) {
+        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
+        present.server = server.into();
+    }
+
+    /// The address that requests are sent to.
+    pub(super) fn server(&self) -> Arc<str> {
+        let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&present.server)
     }
 
     /// Whether the connections should be given up; true once.
@@ -154,21 +174,21 @@ impl Shared {
     }
 
     /// Takes note of an answer's head.
-    fn heard(&self, status: StatusCode) {
+    fn heard(&self, status: StatusCode, began: Instant) {
         match status.as_u16() {
             // A proxy or a server in trouble answers, but it can't serve.
             502..=504 => {}
             401 => {
                 self.refused.store(true, Ordering::Relaxed);
                 self.doubts.notify_one();
-                self.answered();
+                self.after_silence(self.reach.rejected(began));
             }
-            _ => self.answered(),
+            _ => self.after_silence(self.reach.answered()),
         }
     }
 
-    fn answered(&self) {
-        if self.reach.answered() {
+    fn after_silence(&self, has_ended: bool) {
+        if has_ended {
             self.stalled.store(true, Ordering::Relaxed);
             self.doubts.notify_one();
         }
@@ -218,7 +238,7 @@ impl Service<Request<Body>> for Transport {
                 Ok(Ok(answer)) => {
                     let status = answer.status();
                     counted.code = Some(status.as_u16());
-                    shared.heard(status);
+                    shared.heard(status, began);
                     if matches!(status.as_u16(), 502..=504) {
                         shared.reach.silent(began, &format!("HTTP {status}"));
                     }

@@ -12,6 +12,7 @@ use super::connection::{Shared, Wire, wire};
 use super::error::chain;
 use super::identity::{self, ConnectError, Identity, NodeIdentity};
 use crate::config::ApiAccess;
+use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::certificate::Verdict;
 use mirrorlet_host::telemetry::{Metrics, occurrences};
 
@@ -47,20 +48,25 @@ impl ClusterClient {
         identity: Option<Identity>,
         metrics: Metrics,
     ) -> (Self, CredentialsTask) {
-        let mut client = Self::over(wire, metrics);
+        let client = Self::over(wire, metrics);
         if let Some(identity) = &identity {
-            client.server = identity.config.cluster_url.to_string().into();
+            client.shared.set_server(&server(identity));
         }
         let task = CredentialsTask {
             access: access.clone(),
             identity: identity.map(Arc::new),
             own: None,
             shared: Arc::clone(&client.shared),
-            told: None,
+            problem: cell(None).0,
             plugin_ran: Instant::now(),
         };
         (client, task)
     }
+}
+
+/// The address of the API server of that identity.
+pub(super) fn server(identity: &Identity) -> String {
+    identity.config.cluster_url.to_string()
 }
 
 fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError> {
@@ -97,12 +103,18 @@ pub struct CredentialsTask {
     /// The identity that the first certificate is judged by; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
-    /// The problem reported last.
-    told: Option<String>,
+    /// Why the replaced files can't be used.
+    problem: Writer<Option<String>>,
     plugin_ran: Instant,
 }
 
 impl CredentialsTask {
+    /// Why the credentials on disk can't be used, while those from before are still in use.
+    #[must_use]
+    pub fn problem(&self) -> Reader<Option<String>> {
+        self.problem.reader()
+    }
+
     /// Runs until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         loop {
@@ -156,24 +168,65 @@ impl CredentialsTask {
             Ok::<_, ConnectError>(Looked::Replaced(Box::new(identity), wire))
         });
         match looked.await {
-            Ok(Ok(Looked::Fine)) | Err(_) => {}
+            Ok(Ok(Looked::Fine)) => {
+                self.problem.publish(None);
+            }
+            Err(_) => {}
             Ok(Ok(Looked::Stalled(wire))) => {
-                self.shared.replace(wire);
+                self.shared.replace(wire, &self.shared.server());
+                self.problem.publish(None);
                 occurrences::api_connections_given_up();
             }
             Ok(Ok(Looked::Replaced(identity, wire))) => {
-                self.shared.replace(wire);
+                let server = server(&identity);
+                self.shared.replace(wire, &server);
                 self.identity = Some(Arc::new(*identity));
-                self.told = None;
-                occurrences::credentials_replaced();
+                self.problem.publish(None);
+                occurrences::credentials_replaced(&server);
+                self.shared.renewed.notify_one();
             }
             Ok(Err(error)) => {
                 let words = error.to_string();
-                if self.told.as_ref() != Some(&words) {
+                if self.problem.publish(Some(words.clone())) {
                     occurrences::credentials_unusable(&words);
-                    self.told = Some(words);
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_address_of_a_replaced_kubeconfig_is_named_and_a_bad_one_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let write = |port: u16| {
+            let text = format!(
+                "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
+            );
+            std::fs::write(&path, text).unwrap();
+        };
+        write(1);
+        let access = ApiAccess::Kubeconfig(path.clone());
+        let (client, mut task) = ClusterClient::open(&access, Metrics::new())
+            .unwrap()
+            .unwrap();
+        assert_eq!(&*client.server(), "http://127.0.0.1:1/");
+        write(2);
+        task.check().await;
+        // node 6c
+        assert_eq!(&*client.server(), "http://127.0.0.1:2/");
+        let problem = task.problem();
+        std::fs::write(&path, "a: [").unwrap();
+        task.check().await;
+        let words = (*problem.get()).clone().unwrap();
+        assert!(words.contains(path.to_str().unwrap()), "{words}");
+        assert_eq!(&*client.server(), "http://127.0.0.1:2/");
+        write(2);
+        task.check().await;
+        assert_eq!(*problem.get(), None, "it is what is in use");
     }
 }

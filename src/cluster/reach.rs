@@ -16,7 +16,12 @@ pub enum ApiReach {
     Unknown,
     /// It answers.
     Up,
-    /// It doesn't.
+    /// It answers, but only to reject the credentials (401).
+    Rejected {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It doesn't answer.
     Down {
         /// Why, with the whole chain.
         cause: String,
@@ -26,7 +31,7 @@ pub enum ApiReach {
 }
 
 impl ApiReach {
-    /// Whether the last thing heard was an answer.
+    /// Whether the last thing heard was an answer that accepted the credentials.
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self, Self::Up)
@@ -45,6 +50,8 @@ struct State {
     reach: Writer<ApiReach>,
     /// When the newest answer came.
     answered: Option<Instant>,
+    /// When the newest answer came that didn't reject the credentials.
+    accepted: Option<Instant>,
     lost: Option<Instant>,
 }
 
@@ -56,6 +63,7 @@ impl ReachTracker {
         let state = Mutex::new(State {
             reach: writer,
             answered: None,
+            accepted: None,
             lost: None,
         });
         (Self { state, metrics }, reader)
@@ -65,12 +73,38 @@ impl ReachTracker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer came. Tells whether it ends a silence.
+    /// An answer came. Returns whether it ends a silence.
     pub(super) fn answered(&self) -> bool {
+        let mut state = self.state();
+        let now = Some(Instant::now());
+        (state.answered, state.accepted) = (now, now);
+        let lost = state.lost.take();
+        let was_rejected = matches!(*state.reach.get(), ApiReach::Rejected { .. });
+        if state.reach.publish(ApiReach::Up) {
+            if was_rejected {
+                occurrences::api_accepts_again(&self.metrics);
+            } else {
+                occurrences::api_reached(&self.metrics, lost.map(|at| at.elapsed()));
+            }
+        }
+        lost.is_some()
+    }
+
+    /// A call that began then was answered with 401. Returns whether that ends a silence. An answer
+    /// that has accepted the credentials since then counts more: they may have been replaced.
+    pub(super) fn rejected(&self, began: Instant) -> bool {
         let mut state = self.state();
         state.answered = Some(Instant::now());
         let lost = state.lost.take();
-        if state.reach.publish(ApiReach::Up) {
+        if state.accepted.is_none_or(|at| at <= began) {
+            let since = match &*state.reach.get() {
+                ApiReach::Rejected { since } => *since,
+                ApiReach::Unknown | ApiReach::Up | ApiReach::Down { .. } => Timestamp::now(),
+            };
+            if state.reach.publish(ApiReach::Rejected { since }) {
+                occurrences::api_rejects(&self.metrics);
+            }
+        } else if lost.is_some() && state.reach.publish(ApiReach::Up) {
             occurrences::api_reached(&self.metrics, lost.map(|at| at.elapsed()));
         }
         lost.is_some()
@@ -82,7 +116,7 @@ impl ReachTracker {
         let state = &mut *self.state();
         let since = match &*state.reach.get() {
             ApiReach::Down { since, .. } => *since,
-            ApiReach::Unknown | ApiReach::Up => Timestamp::now(),
+            ApiReach::Unknown | ApiReach::Up | ApiReach::Rejected { .. } => Timestamp::now(),
         };
         state.reach.publish(ApiReach::Down {
             cause: cause.to_owned(),
@@ -90,20 +124,23 @@ impl ReachTracker {
         });
     }
 
-    /// A call that began then got no answer. What was heard since then counts more.
+    /// A call that began then got no answer. What was heard since then counts more. The server
+    /// counts as unreachable since the first such call began.
     pub(super) fn silent(&self, began: Instant, cause: &str) {
         let mut state = self.state();
         if state.answered.is_some_and(|at| at > began) {
             return;
         }
+        let now = Timestamp::now();
+        let began_at = now.checked_sub(began.elapsed()).unwrap_or(now);
         let since = match &*state.reach.get() {
-            ApiReach::Down { since, .. } => *since,
-            ApiReach::Unknown | ApiReach::Up => Timestamp::now(),
+            ApiReach::Down { since, .. } => began_at.min(*since),
+            ApiReach::Unknown | ApiReach::Up | ApiReach::Rejected { .. } => began_at,
         };
         if state.lost.is_none() {
-            state.lost = Some(Instant::now());
             occurrences::api_lost(&self.metrics, cause);
         }
+        state.lost = Some(state.lost.map_or(began, |lost| lost.min(began)));
         state.reach.publish(ApiReach::Down {
             cause: cause.to_owned(),
             since,
@@ -149,5 +186,49 @@ mod tests {
         assert_eq!((still, cause.as_str()), (since, "no route"));
         assert!(tracker.answered(), "a silence ends");
         assert!(reader.get().is_up());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silence_begins_with_the_first_call_that_failed() {
+        let (tracker, reader) = ReachTracker::new(Metrics::new());
+        let began = Instant::now();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let before = Timestamp::now();
+        tracker.silent(began, "no answer within 10 s");
+        let ApiReach::Down { since, .. } = (*reader.get()).clone() else {
+            panic!()
+        };
+        let told = before.duration_since(since).as_secs();
+        // node 6e
+        assert!((9..=10).contains(&told), "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rejected_credentials_are_not_well() {
+        let metrics = Metrics::new();
+        let up = |value| metrics.encode().contains(&format!("_api_up {value}\n"));
+        let (tracker, reader) = ReachTracker::new(metrics.clone());
+        tracker.answered();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let slow = Instant::now();
+        assert!(!tracker.rejected(slow));
+        let ApiReach::Rejected { since } = *reader.get() else {
+            panic!()
+        };
+        // node 6c
+        assert!(up(0) && !reader.get().is_up());
+        tracker.rejected(Instant::now());
+        assert_eq!(*reader.get(), ApiReach::Rejected { since });
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tracker.answered();
+        assert!(up(1) && reader.get().is_up());
+        // It was sent with the credentials from before.
+        tracker.rejected(slow);
+        assert!(up(1) && reader.get().is_up());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tracker.silent(Instant::now(), "refused");
+        assert!(tracker.rejected(Instant::now()), "a silence ends");
+        assert!(matches!(*reader.get(), ApiReach::Rejected { .. }));
+        assert!(up(0));
     }
 }

@@ -88,6 +88,7 @@ async fn a_watch_that_gets_no_answer_ends() {
 async fn refusals_are_answers_and_troubles_are_not() {
     for (code, reason, is_up) in [
         (403, "Forbidden", true),
+        (401, "Unauthorized", false),
         (404, "NotFound", true),
         (409, "Conflict", true),
         (429, "TooManyRequests", true),
@@ -103,7 +104,8 @@ async fn refusals_are_answers_and_troubles_are_not() {
             async move { Ok(status(code, reason)) }
         });
         let error = get(&client).await.unwrap_err();
-        assert_eq!(error.is_away(), !is_up, "{code}: {error:?}");
+        // One who isn't known is answered, but not served.
+        assert_eq!(error.is_away(), !is_up && code != 401, "{code}: {error:?}");
         assert_eq!(client.reach().get().is_up(), is_up, "{code}");
         // Whether and when to try again is the caller's to say.
         assert_eq!(tries.load(Ordering::Relaxed), 1, "{code}");

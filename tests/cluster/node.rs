@@ -509,7 +509,7 @@ async fn an_api_server_that_is_away_is_told_and_caught_up_with() {
         let wanted = reach.wait_for(|reach| match reach {
             ApiReach::Up => up,
             ApiReach::Down { .. } => !up,
-            ApiReach::Unknown => false,
+            ApiReach::Unknown | ApiReach::Rejected { .. } => false,
         });
         tokio::time::timeout(common::PATIENCE, wanted)
             .await

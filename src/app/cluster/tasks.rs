@@ -186,9 +186,13 @@ async fn registered(mut node: Reader<Option<Arc<Node>>>) {
     }
 }
 
-/// Done when the API server, being away now, answers again; never, while it isn't away.
+/// Done when the API server, being away or rejecting the credentials now, serves again; never, while
+/// it serves.
 async fn back(mut reach: Reader<ApiReach>) {
-    let away = matches!(*reach.get(), ApiReach::Down { .. });
+    let away = matches!(
+        *reach.get(),
+        ApiReach::Down { .. } | ApiReach::Rejected { .. }
+    );
     if !away || reach.wait_for(ApiReach::is_up).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::{ApiReach, IdentityStanding, NodeStanding};
+use crate::cluster::{ApiReach, ClusterClient, IdentityStanding, NodeStanding};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
 use mirrorlet_core::api::{FullName, NodeName, Timestamp, core};
@@ -13,12 +13,16 @@ use mirrorlet_core::node::ImageSeen;
 /// The state that the components for the API server publish.
 #[derive(Debug, Clone)]
 pub(in crate::app) struct ClusterView {
-    /// Address of the API server.
-    pub(in crate::app) server: String,
+    /// The client of the API server, which knows its address.
+    pub(in crate::app) client: ClusterClient,
     /// Whether it answers.
     pub(in crate::app) reach: Reader<ApiReach>,
     /// How we stand with the identity that it is called as.
     pub(in crate::app) identity: Reader<IdentityStanding>,
+    /// Why replaced credentials can't be used.
+    pub(in crate::app) credentials: Reader<Option<String>>,
+    /// Why the API server can't call the node API.
+    pub(in crate::app) node_api: Reader<Option<String>>,
     /// Our Node as the API server has it.
     pub(in crate::app) node: Reader<Option<Arc<core::Node>>>,
     /// How we stand with it.
@@ -39,6 +43,9 @@ impl ClusterView {
             changed = self.reach.changed() => changed.map(drop),
             // One that the cluster gave us has no writer.
             Ok(_) = self.identity.changed() => Ok(()),
+            changed = self.credentials.changed() => changed.map(drop),
+            // It has no writer where the node API isn't served.
+            Ok(_) = self.node_api.changed() => Ok(()),
             changed = self.node.changed() => changed.map(drop),
             changed = self.standing.changed() => changed.map(drop),
             changed = self.mirrors.changed() => changed.map(drop),
@@ -49,16 +56,27 @@ impl ClusterView {
     }
 
     pub(super) fn api(&self) -> ApiReport {
-        let (error, unreachable_since) = match &*self.reach.get() {
-            ApiReach::Unknown | ApiReach::Up => (None, None),
-            ApiReach::Down { cause, since } => (Some(cause.clone()), Some(*since)),
-        };
         let report = ApiReport {
-            server: self.server.clone(),
-            reachable: self.reach.get().is_up(),
-            error,
-            unreachable_since,
+            server: self.client.server().to_string(),
+            credentials_error: (*self.credentials.get()).clone(),
             ..ApiReport::default()
+        };
+        let report = match &*self.reach.get() {
+            ApiReach::Unknown => report,
+            ApiReach::Up => ApiReport {
+                reachable: true,
+                ..report
+            },
+            ApiReach::Rejected { since } => ApiReport {
+                reachable: true,
+                rejected_since: Some(*since),
+                ..report
+            },
+            ApiReach::Down { cause, since } => ApiReport {
+                error: Some(cause.clone()),
+                unreachable_since: Some(*since),
+                ..report
+            },
         };
         match &*self.identity.get() {
             IdentityStanding::Given => report,
@@ -83,6 +101,7 @@ impl ClusterView {
             name: name.to_string(),
             lease_renewed: *self.lease.get(),
             conditions: conditions((*self.node.get()).as_deref()),
+            node_api_error: (*self.node_api.get()).clone(),
             ..NodeReport::default()
         };
         match &*self.standing.get() {

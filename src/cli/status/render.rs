@@ -7,13 +7,14 @@ use anstyle::{AnsiColor, Style};
 
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{
-    ApiReport, CronJobReport, EngineReport, ImageGcReport, JobReport, LackReport, NodeReport,
-    PodReport, PullPhase, PullReport, SourceReport, StatusReport,
+    CronJobReport, EngineReport, ImageGcReport, JobReport, LackReport, PodReport, PullPhase,
+    PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
 use mirrorlet_core::small::SmallCollect;
 
+mod cluster;
 mod pods;
 mod workloads;
 
@@ -29,7 +30,7 @@ const BAD: Style = AnsiColor::Red.on_default();
 pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     let mut out = String::new();
     banner(&mut out, &report.engine, now);
-    api_banner(&mut out, report.api.as_ref(), now);
+    cluster::banner(&mut out, report.api.as_ref(), now);
     lacks(&mut out, &report.lacks);
     for (pressure, readings) in &report.pressures {
         let words = format!("The node is under {pressure}: {readings}");
@@ -53,7 +54,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     }
     problems(&mut out, report);
     sources(&mut out, report, now, wide);
-    node(&mut out, report, now);
+    cluster::node(&mut out, report, now);
     out
 }
 
@@ -92,27 +93,6 @@ fn lacks(out: &mut String, lacks: &[LackReport]) {
     if !lacks.is_empty() {
         out.push('\n');
     }
-}
-
-fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
-    let Some((api, since)) = api.and_then(|api| Some((api, api.unreachable_since?))) else {
-        return;
-    };
-    let (server, since) = (one_line(&api.server), age(since, now));
-    let is_unknown = api.certificate_ends.is_none() && api.certificate_error.is_some();
-    let mut text = if is_unknown {
-        format!("No client certificate for the API server at {server} for {since}")
-    } else {
-        format!("The API server at {server} has not been reachable for {since}")
-    };
-    if let Some(error) = &api.error {
-        let _ = write!(text, ": {}", one_line(error));
-    }
-    line(out, &styled(&text, PENDING));
-    line(
-        out,
-        "Running pods continue. Static pods are started and stopped as usual.\n",
-    );
 }
 
 /// The CronJobs, as kubectl prints them.
@@ -375,68 +355,6 @@ fn sources(out: &mut String, report: &StatusReport, now: Timestamp, wide: bool) 
             line(out, &format!("    ignored: {names}"));
         }
     }
-}
-
-fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
-    if let Some(node) = &report.node {
-        line(out, &format!("\n{}", styled("NODE", BOLD)));
-        line(out, &format!("  {}: {}", node.name, node_state(node, now)));
-    }
-    if let Some(api) = &report.api {
-        let state = match (api.reachable, api.unreachable_since) {
-            (true, _) => "reachable".to_owned(),
-            (false, Some(since)) => {
-                styled(&format!("not reachable (for {})", age(since, now)), PENDING)
-            }
-            (false, None) => styled("not reached yet", PENDING),
-        };
-        let server = one_line(&api.server);
-        line(out, &format!("  API server {server}: {state}"));
-        if let (Some(ends), Some(error)) = (api.certificate_ends, &api.certificate_error) {
-            let error = one_line(error);
-            let words = format!("client certificate expires at {ends}, renewal failed: {error}");
-            line(out, &format!("  {}", styled(&words, BAD)));
-        }
-    }
-}
-
-fn node_state(node: &NodeReport, now: Timestamp) -> String {
-    if let Some(error) = &node.error {
-        let words = one_line(error);
-        return styled(&format!("registration failed: {words}"), BAD);
-    }
-    if !node.registered {
-        return styled("not registered", PENDING);
-    }
-    let mut words = Vec::new();
-    let ready = node.conditions.iter().find(|c| c.condition == "Ready");
-    match ready {
-        Some(ready) if ready.status == "True" => words.push(styled("Ready", GOOD)),
-        Some(ready) => {
-            let message = one_line(&ready.message);
-            words.push(styled(&format!("not Ready ({message})"), BAD));
-        }
-        None => words.push(styled("not Ready yet", PENDING)),
-    }
-    // Every other condition is good while it is False, but for ours.
-    let worrying = node.conditions.iter().filter(|c| {
-        let ours = ["MirrorPodsHealthy", "RolloutsHealthy"];
-        let good = if ours.contains(&c.condition.as_str()) {
-            "True"
-        } else {
-            "False"
-        };
-        c.condition != "Ready" && c.status != good
-    });
-    for condition in worrying {
-        let text = format!("{}={}", condition.condition, condition.status);
-        words.push(styled(&one_line(&text), BAD));
-    }
-    words.push(match node.lease_renewed {
-        Some(at) => format!("Lease renewed {} ago", age(at, now)),
-        None => styled("Lease not renewed yet", PENDING),
-    });
-    words.join(", ")
 }
 
 /// As Docker's own client prints sizes.

@@ -1,3 +1,4 @@
+mod cluster;
 mod selection;
 
 use super::*;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
 use super::connection::{no_wire, wire};
-use super::credentials::CredentialsTask;
+use super::credentials::{self, CredentialsTask};
 use super::error::chain;
 use super::identity::{self, ConnectError, Fingerprint, Identity, IdentityStanding, NodeIdentity};
 use super::requests::CertificateRequests;
@@ -55,10 +55,10 @@ impl ClusterClient {
             ) => {
                 let since = Timestamp::now();
                 standing.publish(IdentityStanding::Needed { words, since });
-                let (mut client, task) = Self::with(&access, no_wire(reader), None, metrics);
+                let (client, task) = Self::with(&access, no_wire(reader), None, metrics);
                 // One that can't be read is complained of when it is needed.
                 if let Ok(Some(identity)) = identity::read_bootstrap(bootstrap) {
-                    client.server = identity.config.cluster_url.to_string().into();
+                    client.shared.set_server(&credentials::server(&identity));
                 }
                 (client, task)
             }
@@ -150,6 +150,8 @@ impl ClientCertificateTask {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
+                // Their expiry is shown at once.
+                () = self.client.shared.renewed.notified() => {}
             }
         }
     }
@@ -214,7 +216,12 @@ impl ClientCertificateTask {
         if access == ApiAccess::None {
             // The user of these files reports that they can't be used.
             if let Held::Certificate { validity, .. } = held {
-                self.problem(&Need::Next(validity.not_after), &words);
+                let need = Need::Next(validity.not_after);
+                if validity.not_after > now {
+                    self.problem(&need, &words);
+                } else {
+                    self.expired(&need, validity.not_after);
+                }
             }
             return idle_pause();
         }
@@ -352,6 +359,19 @@ impl ClientCertificateTask {
             Need::First(_) | Need::Next(_) => self.stands(need, words),
         }
         self.tell(words.to_owned());
+    }
+
+    /// The certificate has expired, and there is nothing to get another with.
+    fn expired(&mut self, need: &Need, ended: Timestamp) {
+        let help = format!(
+            "replace the kubeconfig {}",
+            self.options.kubeconfig.display()
+        );
+        self.stands(need, &help);
+        if self.told.as_ref() != Some(&help) {
+            occurrences::client_certificate_expired(&self.telemetry, ended, &help);
+            self.told = Some(help);
+        }
     }
 
     fn tell(&mut self, words: String) {

@@ -104,3 +104,46 @@ fn what_a_kubeconfig_holds_is_told_apart() {
         assert_eq!(cause, expected, "{text}");
     }
 }
+
+#[tokio::test]
+async fn an_expired_certificate_of_others_is_to_be_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let kubeconfig = file("kubeconfig");
+    let key = KeyPair::generate().unwrap();
+    let pem_until = |year| {
+        let mut params = CertificateParams::default();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "system:node:box");
+        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        params.self_signed(&key).unwrap().pem()
+    };
+    std::fs::write(file("key.pem"), key.serialize_pem()).unwrap();
+    std::fs::write(file("chain.pem"), pem_until(2001)).unwrap();
+    std::fs::write(&kubeconfig, "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {client-certificate: chain.pem, client-key: key.pem}}]\n").unwrap();
+    let options = NodeIdentity {
+        kubeconfig: kubeconfig.clone(),
+        bootstrap: ApiAccess::None,
+        directory: file("pki"),
+        node: "box".into(),
+    };
+    let telemetry = Telemetry::new();
+    let (_client, _credentials, mut task) = ClusterClient::open_node(options, &telemetry).unwrap();
+    let standing = task.standing();
+    let certificate = |ends: &str, problem| IdentityStanding::Certificate {
+        ends: ends.parse().unwrap(),
+        problem,
+    };
+    let help = format!("replace the kubeconfig {}", kubeconfig.display());
+    task.look(Timestamp::now()).await;
+    // node 6c
+    assert_eq!(
+        *standing.get(),
+        certificate("2001-01-01T00:00:00Z", Some(help))
+    );
+    std::fs::write(file("chain.pem"), pem_until(3000)).unwrap();
+    task.look(Timestamp::now()).await;
+    assert_eq!(*standing.get(), certificate("3000-01-01T00:00:00Z", None));
+}

@@ -223,7 +223,11 @@ impl MirrorTask {
                 let of = known.as_deref().and_then(hash);
                 let uid = of.map(PodUid::from).unwrap_or_default();
                 let t = &self.telemetry;
-                occurrences::mirror_deleted(t, &full_name, &uid, &mirror, why.as_str());
+                let finalizers = known
+                    .as_deref()
+                    .and_then(|known| known.metadata.finalizers.as_deref());
+                let finalizers = finalizers.unwrap_or_default();
+                occurrences::mirror_deleted(t, &full_name, &uid, &mirror, why.as_str(), finalizers);
             }
             // One that was not there is gone as well, though the watch still shows it.
             self.gone.insert(mirror, now + TOLD_WITHIN);
@@ -274,15 +278,20 @@ impl MirrorTask {
     /// Before the first whole list nothing is known of mirrors, but that there may be some.
     fn publish_unknown(&mut self, snapshot: &Snapshot) {
         let statics = snapshot.standings.iter().filter(|(_, s)| s.pod().is_some());
+        let problem = |kind, message: &str, since| {
+            MirrorState::Problem(mirrorlet_core::mirror::MirrorProblem {
+                kind,
+                message: message.to_owned(),
+                since,
+                attempts: 0,
+                next_try: None,
+            })
+        };
         let state = match &snapshot.reach {
-            ApiReach::Down { cause, since } => {
-                MirrorState::Problem(mirrorlet_core::mirror::MirrorProblem {
-                    kind: ProblemKind::ApiAway,
-                    message: cause.clone(),
-                    since: *since,
-                    attempts: 0,
-                    next_try: None,
-                })
+            ApiReach::Down { cause, since } => problem(ProblemKind::ApiAway, cause, *since),
+            ApiReach::Rejected { since } => {
+                let words = "the API server rejects the credentials";
+                problem(ProblemKind::Forbidden, words, *since)
             }
             ApiReach::Unknown | ApiReach::Up => MirrorState::Pending,
         };

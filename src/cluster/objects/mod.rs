@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use self::claims::Claims;
 use self::room::room_for;
 use self::tokens::Tokens;
-use super::{ApiError, ClusterClient};
+use super::{ApiError, ApiReach, ClusterClient};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::core::{ConfigMap, Node, Secret};
 use mirrorlet_core::api::{ByteString, PodUid};
@@ -165,7 +165,7 @@ impl ClusterObjects {
         let Some((number, known)) = watched else {
             return Err(away(key, "no pod on this node uses it"));
         };
-        let answer = first_answer(known).await;
+        let answer = first_answer(known, self.shared.client.reach()).await;
         answer.unwrap_or_else(|| {
             // Remembered, so that the holders are notified when there is an answer.
             let error = away(key, NO_ANSWER);
@@ -175,13 +175,18 @@ impl ClusterObjects {
     }
 }
 
-/// Waits, within [`FIRST_ANSWER`], until something is known, and says what.
+/// Waits, within [`FIRST_ANSWER`], until something is known, and returns it. Doesn't wait while the API
+/// server is away: it may be for hours, and the pod's worker has other work.
 async fn first_answer<T: Clone + Send + Sync>(
     mut known: watch::Receiver<Option<Result<T, ObjectError>>>,
+    mut reach: Reader<ApiReach>,
 ) -> Option<Result<T, ObjectError>> {
     let answered = known.wait_for(Option::is_some);
-    let known = tokio::time::timeout(FIRST_ANSWER, answered).await.ok()?;
-    known.ok()?.clone()
+    tokio::select! {
+        biased;
+        known = tokio::time::timeout(FIRST_ANSWER, answered) => known.ok()?.ok()?.clone(),
+        Ok(_) = reach.wait_for(|reach| matches!(reach, ApiReach::Down { .. })) => None,
+    }
 }
 
 fn is_watched(kind: ObjectKind) -> bool {
@@ -274,7 +279,10 @@ impl Objects for ClusterObjects {
     }
 
     async fn services(&self) -> Result<Arc<[ServiceFacts]>, ObjectError> {
-        let answer = first_answer(self.shared.services.listed.subscribe()).await;
+        let answer = {
+            let (listed, reach) = (&self.shared.services.listed, self.shared.client.reach());
+            first_answer(listed.subscribe(), reach).await
+        };
         answer.unwrap_or_else(|| {
             let error = away("services", NO_ANSWER);
             self.shared.services.failed(error.clone());
@@ -437,4 +445,31 @@ impl Services {
 enum Subject {
     Object(ObjectKey, u64),
     Services,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::cell::cell;
+    use mirrorlet_core::api::Timestamp;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_server_that_is_away() {
+        let (mut writer, reach) = cell(ApiReach::Unknown);
+        let (sender, known) = watch::channel(None);
+        let begun = tokio::time::Instant::now();
+        let waiting = tokio::spawn(first_answer(known.clone(), reach.clone()));
+        tokio::task::yield_now().await;
+        writer.publish(ApiReach::Down {
+            cause: "refused".to_owned(),
+            since: Timestamp::now(),
+        });
+        // node 6e
+        assert_eq!(waiting.await.unwrap(), None);
+        assert_eq!(first_answer(known.clone(), reach.clone()).await, None);
+        assert!(begun.elapsed() < FIRST_ANSWER);
+        // What is known counts, wherever the server is.
+        sender.send_replace(Some(Ok(1)));
+        assert_eq!(first_answer(known, reach).await, Some(Ok(1)));
+    }
 }

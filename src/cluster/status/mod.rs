@@ -177,7 +177,15 @@ impl StatusTask {
                 if by_us {
                     let why = "its pod has ended and was started again";
                     let t = &self.telemetry;
-                    occurrences::mirror_deleted(t, &full_name, &uid, api_uid, why);
+                    let told = self.api.get();
+                    let mirror = told
+                        .as_ref()
+                        .as_ref()
+                        .and_then(|told| told.pods.get(api_uid));
+                    let finalizers =
+                        mirror.and_then(|mirror| mirror.metadata.finalizers.as_deref());
+                    let finalizers = finalizers.unwrap_or_default();
+                    occurrences::mirror_deleted(t, &full_name, &uid, api_uid, why, finalizers);
                 }
                 entry.deleted();
             }

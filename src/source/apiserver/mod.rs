@@ -333,9 +333,16 @@ fn ended(error: &watcher::Error) -> Ended {
             | watcher::Error::WatchError(_)
             | watcher::Error::NoResourceVersion
     );
-    let mut words = error.to_string();
+    // kube's own words about a refusal are its debug text.
+    let refusal = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status.message.clone()),
+        _ => None,
+    };
+    let mut cause = std::error::Error::source(error).filter(|_| refusal.is_none());
     // The causes that kube's own words leave out.
-    let mut cause = std::error::Error::source(error);
+    let mut words = refusal.unwrap_or_else(|| error.to_string());
     while let Some(error) = cause {
         let text = error.to_string();
         if !words.contains(&text) {

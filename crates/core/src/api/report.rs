@@ -75,13 +75,16 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// Whether the Engine answers, every pod is well, no Job has failed, and no manifest has an
-    /// error. A pod of a Job that failed is well if another one did its work.
+    /// Whether the Engine answers, the credentials for the API server are good, every pod is well, no
+    /// Job has failed, and no manifest has an error. A pod of a Job that failed is well if another one did its work.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let of_sources = self.sources.iter().flat_map(|source| &source.problems);
         let mut problems = self.problems.iter().chain(of_sources);
+        let is_bad =
+            |api: &ApiReport| api.rejected_since.is_some() || api.credentials_error.is_some();
         self.engine.reachable
+            && !self.api.as_ref().is_some_and(is_bad)
             && self
                 .pods
                 .iter()
@@ -163,6 +166,12 @@ pub struct ApiReport {
     /// Why that can't be renewed, though it is time; without one, why there is none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_error: Option<String>,
+    /// Since when it rejects the credentials (401), though it is reachable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_since: Option<Timestamp>,
+    /// Why replaced credentials can't be used; those from before are in use until the agent restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_error: Option<String>,
 }
 
 /// Our Node.
@@ -188,6 +197,9 @@ pub struct NodeReport {
     /// When its Lease was renewed last by this agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_renewed: Option<Timestamp>,
+    /// Why the API server can't call the node API, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_api_error: Option<String>,
 }
 
 /// A condition of our Node.

@@ -231,14 +231,26 @@ pub fn api_lost(metrics: &Metrics, error: &str) {
     );
 }
 
+/// The API server answers requests with 401 only.
+pub fn api_rejects(metrics: &Metrics) {
+    metrics.set_api_up(false);
+    tracing::error!("the API server rejects the credentials; running pods continue");
+}
+
+/// The API server accepts the credentials again.
+pub fn api_accepts_again(metrics: &Metrics) {
+    metrics.set_api_up(true);
+    tracing::info!("the API server accepts the credentials again");
+}
+
 /// The API server answers again: requests and watches take new connections.
 pub fn api_connections_given_up() {
     tracing::debug!("the API server answers again; closing old connections");
 }
 
-/// New requests to the API server use replaced credentials.
-pub fn credentials_replaced() {
-    tracing::info!("credentials for the API server were replaced; using the new ones");
+/// New requests to the API server at that address use replaced credentials.
+pub fn credentials_replaced(server: &str) {
+    tracing::info!("credentials for the API server were replaced; using the new ones for {server}");
 }
 
 /// Credentials were replaced by ones that can't be used.

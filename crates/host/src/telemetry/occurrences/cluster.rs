@@ -16,16 +16,25 @@ pub fn mirror_created(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, mirro
     tracing::info!(pod = %Shown(pod), uid = %uid, "mirror pod created with UID {mirror}");
 }
 
-/// A mirror pod was deleted. `uid` is that of the static pod it stood for (the value of its
-/// annotation), `mirror` its own.
+/// A mirror pod was deleted, or will be once others have removed its `finalizers`. `uid` is that of
+/// the static pod it stood for (the value of its annotation), `mirror` its own.
 pub fn mirror_deleted(
     telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     mirror: &PodUid,
     reason: &str,
+    finalizers: &[String],
 ) {
-    let message = format!("mirror pod with UID {mirror} deleted: {reason}");
+    let done = if finalizers.is_empty() {
+        "deleted".to_owned()
+    } else {
+        format!(
+            "is being deleted, until its finalizers are removed ({})",
+            finalizers.join(", ")
+        )
+    };
+    let message = format!("mirror pod with UID {mirror} {done}: {reason}");
     telemetry
         .journal
         .pod(pod, uid, None, Kind::Trace, "MirrorDeleted", message);
@@ -34,7 +43,7 @@ pub fn mirror_deleted(
         pod = %Shown(pod),
         uid = %uid,
         reason = reason,
-        "mirror pod with UID {mirror} deleted"
+        "mirror pod with UID {mirror} {done}"
     );
 }
 
@@ -246,6 +255,15 @@ pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed
             "failed to renew the client certificate; keeping the current one"
         );
     }
+}
+
+/// The client certificate has expired, and others have to replace it, as `help` says. Call it once.
+pub fn client_certificate_expired(telemetry: &Telemetry, ended: Timestamp, help: &str) {
+    let told = format!("The client certificate expired at {ended}; {help}");
+    telemetry
+        .journal
+        .node(Kind::Warning, "ClientCertificateExpired", told);
+    tracing::error!("the client certificate expired at {ended}; {help}");
 }
 
 /// An approver decided a certificate signing request of that user, for that reason.
