@@ -16,7 +16,7 @@ use mirrorlet_host::{disk, nat};
 
 /// The things to remove, or that were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Left {
+pub struct Leftovers {
     /// Ids of containers, sandboxes included.
     pub containers: Vec<String>,
     /// Pods that have directories.
@@ -29,7 +29,7 @@ pub struct Left {
 ///
 /// # Errors
 /// An agent runs, the Engine doesn't answer, or something can't be removed.
-pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Left>> {
+pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     if !root.join("owner").exists() {
         return Ok(None);
@@ -39,7 +39,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     let engine = BollardEngine::connect(&config.docker)?;
     let listed = engine.list_containers(&owner).await?;
     let volumes = VolumeManager::new(root);
-    let mut left = Left {
+    let mut left = Leftovers {
         containers: listed.into_iter().filter_map(|c| c.id).collect(),
         pods: volumes.list_pod_dirs()?.into_iter().collect(),
     };

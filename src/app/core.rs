@@ -29,7 +29,7 @@ use crate::store::node_edits::NodeEditsHandle;
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
 use crate::store::settled::SettledPods;
-use crate::worker::{Clock, Context, KnownVersions, PodWorkers, Wanted};
+use crate::worker::{Clock, Context, KnownVersions, PodWorkers};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::eviction::Pressures;
@@ -121,9 +121,8 @@ impl Core {
             telemetry.clone(),
         );
         spawn(parts, "observer", observer.run(cancel.clone()));
-
         let (merged_writer, merged) = cell(Merged::default());
-        let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
+        let (wanted_writer, wanted) = watch::channel(Arc::default());
         let watched = sources.clone();
         let (merging, merge) = MergeTask::new(
             sources,
@@ -140,7 +139,6 @@ impl Core {
             telemetry.clone(),
         );
         spawn(parts, "merge", merging.run(cancel.clone()));
-
         let client = options.probe_client;
         let probes = start_probers(config, runtime, client, &board, &telemetry, parts, cancel);
         let (policy, graces) = (gc::policy(config), Graces::default());
@@ -163,8 +161,7 @@ impl Core {
         });
         let workers = PodWorkers::new(context, wanted, listed.clone()).evicting(options.evictions);
         let gc = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
-        let collector = Arc::new(gc);
-        start_collecting(&collector, options.pressures, &telemetry, parts, cancel);
+        let collector = start_collecting(gc, options.pressures, &telemetry, parts, cancel);
         spawn(parts, "workers", workers.run(cancel.clone()));
 
         let names = pod_names(config, runtime, &merged, &board);
@@ -187,19 +184,21 @@ impl Core {
 
 /// Starts the collection of dead containers.
 fn start_collecting(
-    collector: &Arc<ContainerGc>,
+    collector: ContainerGc,
     pressures: Reader<Pressures>,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) {
+) -> Arc<ContainerGc> {
+    let collector = Arc::new(collector);
     let collecting = gc::collect(
-        Arc::clone(collector),
+        Arc::clone(&collector),
         pressures,
         telemetry.clone(),
         cancel.clone(),
     );
     spawn(parts, "container gc", collecting);
+    collector
 }
 
 /// Starts the tasks that set the gauges of pods, workloads and sources.

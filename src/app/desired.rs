@@ -7,7 +7,7 @@ use futures::future::select_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::tell::Teller;
+use super::tell::ManifestReporter;
 use crate::jobs::Jobs;
 use crate::rollout::Rollouts;
 use crate::source::SourceReader;
@@ -52,7 +52,7 @@ pub struct MergeTask {
     outputs: MergeOutputs,
     telemetry: Telemetry,
     conflicts: BTreeSet<Diagnostic>,
-    teller: Teller,
+    teller: ManifestReporter,
     rollouts: Rollouts,
     jobs: Jobs,
     claims: ClaimStore,
@@ -87,7 +87,7 @@ impl MergeTask {
             outputs,
             telemetry,
             conflicts: BTreeSet::new(),
-            teller: Teller::default(),
+            teller: ManifestReporter::default(),
             rollouts,
             jobs,
             claims,
@@ -166,7 +166,7 @@ impl MergeTask {
         self.tell_operations(&before, &merged);
         if let Some(listed) = &listed {
             let before = self.settled.then_some(&*before);
-            Teller::workloads(&self.telemetry, before, &merged, listed);
+            ManifestReporter::workloads(&self.telemetry, before, &merged, listed);
         }
         let all = merged.pods.iter().chain(&merged.beside);
         let wanted = Wanted {
@@ -197,7 +197,7 @@ impl MergeTask {
     fn tell_operations(&self, before: &Merged, merged: &Merged) {
         for operation in diff(&before.pods, &merged.pods) {
             let pod = operation.pod();
-            Teller::operation(&self.telemetry, &operation);
+            ManifestReporter::operation(&self.telemetry, &operation);
             match &operation {
                 PodOperation::Add(_) => {
                     occurrences::pod_added(

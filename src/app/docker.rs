@@ -11,7 +11,7 @@ use super::host::HostLook;
 use super::{Parts, spawn};
 use crate::config::{Config, ImageGcMode};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::{ImageGcReport, LackReport};
+use mirrorlet_core::api::report::{ImageGcReport, MissingAccessReport};
 use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
@@ -61,7 +61,7 @@ pub(super) struct Docker {
     /// answers.
     pub(super) host_look: HostLook,
     /// The missing access to the host.
-    pub(super) lacks: watch::Receiver<Vec<LackReport>>,
+    pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
 }
 
 impl Docker {

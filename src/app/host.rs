@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::observe::Reach;
-use mirrorlet_core::api::report::LackReport;
-use mirrorlet_core::host_access::{Found, HostAccess, Lack, Need, lacks};
+use mirrorlet_core::api::report::MissingAccessReport;
+use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
 use mirrorlet_docker::sees::engine_sees;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -39,8 +39,8 @@ pub(super) struct HostLook {
     engine: SharedEngine,
     files: HostFiles,
     telemetry: Telemetry,
-    told: watch::Sender<Vec<LackReport>>,
-    lacking: Vec<Lack>,
+    told: watch::Sender<Vec<MissingAccessReport>>,
+    lacking: Vec<MissingAccess>,
 }
 
 /// The process at the other end of the Engine's socket, and what is shared with it.
@@ -61,7 +61,7 @@ impl HostLook {
         engine: SharedEngine,
         files: HostFiles,
         telemetry: Telemetry,
-    ) -> (Self, watch::Receiver<Vec<LackReport>>) {
+    ) -> (Self, watch::Receiver<Vec<MissingAccessReport>>) {
         let (told, reports) = watch::channel(Vec::new());
         let look = Self {
             root: config.root.clone(),
@@ -211,7 +211,8 @@ impl HostLook {
     /// Reports newly missing access to the host, and access that is available again.
     fn tell(&mut self, access: &HostAccess) {
         let now = lacks(access, &self.root, &self.docker);
-        let was = |need: Need, lacking: &[Lack]| lacking.iter().any(|lack| lack.need == need);
+        let was =
+            |need: Need, lacking: &[MissingAccess]| lacking.iter().any(|lack| lack.need == need);
         for lack in now.iter().filter(|lack| !was(lack.need, &self.lacking)) {
             occurrences::host_access_lacking(&self.telemetry, lack);
         }
@@ -235,8 +236,8 @@ async fn port_rules() -> Found {
     }
 }
 
-fn report(lack: &Lack) -> LackReport {
-    LackReport {
+fn report(lack: &MissingAccess) -> MissingAccessReport {
+    MissingAccessReport {
         need: lack.need.as_str().to_owned(),
         message: lack.message.clone(),
         help: lack.help.clone(),

@@ -351,7 +351,9 @@ fn make_private(directory: &Path) -> anyhow::Result<()> {
 
 /// Binds all addresses that are served, but for the embedded API's, which is tried again: before
 /// anything is started, so that one that is in use keeps the agent from starting.
-async fn listen(config: &Config) -> anyhow::Result<(serve::Listeners, Option<node_api::Listening>)> {
+async fn listen(
+    config: &Config,
+) -> anyhow::Result<(serve::Listeners, Option<node_api::Listening>)> {
     let node_api = match config.kubeconfig {
         ApiAccess::None => None,
         ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(config).await?,

@@ -254,18 +254,21 @@ impl AuthoritiesFile {
             })
             .await;
             self = file;
-            tell(&self.path.display().to_string(), words, &mut problem);
+            tell(
+                &self.path.display().to_string(),
+                words.as_deref(),
+                &mut problem,
+            );
         }
     }
 }
 
 /// Publishes why the authorities can't be read, if they can't, and logs that when it is new.
-fn tell(from: &str, words: Option<String>, problem: &mut Writer<Option<String>>) {
+fn tell(from: &str, words: Option<&str>, problem: &mut Writer<Option<String>>) {
     let told = words
-        .as_ref()
         .map(|words| format!("failed to read the CAs of client certificates from {from}: {words}"));
     if problem.publish(told)
-        && let Some(words) = &words
+        && let Some(words) = words
     {
         occurrences::client_authorities_unusable(from, words);
     }
@@ -298,7 +301,7 @@ async fn keep_published(
             Err(ApiError::Away { .. } | ApiError::Unauthorized(_)) => (PUBLISHED_PAUSE, None),
             Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
         };
-        tell("the API server", words, &mut problem);
+        tell("the API server", words.as_deref(), &mut problem);
         tokio::select! {
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(pause) => {}

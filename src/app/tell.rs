@@ -12,12 +12,12 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// Remembers what was reported already.
 #[derive(Debug, Default)]
-pub(super) struct Teller {
+pub(super) struct ManifestReporter {
     held: BTreeMap<PodUid, FullName>,
     refused: BTreeSet<(FullName, PodUid, String)>,
 }
 
-impl Teller {
+impl ManifestReporter {
     /// Reports one operation of a merge. Called before it is executed, so that the pod's
     /// containers are known to what follows.
     pub(super) fn operation(telemetry: &Telemetry, operation: &PodOperation) {

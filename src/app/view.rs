@@ -38,7 +38,7 @@ use crate::store::pods::PodManager;
 use crate::store::refresh::RefreshHandle;
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
-    ImagesReport, LackReport, PlanReport, StatusReport, TopReport, VolumeReport,
+    ImagesReport, MissingAccessReport, PlanReport, StatusReport, TopReport, VolumeReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::desired::SourceState;
@@ -98,7 +98,7 @@ pub(super) struct View {
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
     /// Missing access to the host.
-    pub(super) lacks: watch::Receiver<Vec<LackReport>>,
+    pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,

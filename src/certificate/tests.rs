@@ -157,7 +157,7 @@ async fn what_was_refused_or_is_of_no_use_is_asked_for_with_another_key_and_late
     let foreign = other.sign(false);
     for (turn, (answer, words)) in [
         (
-            Answer::Says(Outcome::Refused("Denied (ByHand): no".into())),
+            Answer::Says(Outcome::Refused("Denied (UserActionRecord): no".into())),
             "no",
         ),
         (Answer::Signs { ended: true }, "has already expired"),

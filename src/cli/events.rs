@@ -9,7 +9,7 @@ use super::table::{Cell, render_aligned};
 use super::{Failure, Outcome, client, print, print_document, print_one};
 use crate::config::args::{DocumentOutput, EventKind, EventsArgs};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::{EventReport, StoryReport};
+use mirrorlet_core::api::report::{EventReport, JournalReport};
 use mirrorlet_core::workload::WorkloadKind;
 
 #[cfg(test)]
@@ -23,13 +23,14 @@ const BAD: Style = AnsiColor::Red.on_default();
 pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
     let about = match args.pod.as_deref() {
         None => About::All,
-        Some(text) => match WorkloadKind::named(text) {
-            Some((namespace, owner)) => About::Workload(namespace.map(str::to_owned), owner),
-            None => {
+        Some(text) => {
+            if let Some((namespace, owner)) = WorkloadKind::named(text) {
+                About::Workload(namespace.map(str::to_owned), owner)
+            } else {
                 let report = fetch(text, root).await?;
                 About::Pod(report.namespace, report.name)
             }
-        },
+        }
     };
     let filter = Filter { args, about };
     let body = client::get(root, "/v1/events").await?.whole().await?;
@@ -193,7 +194,7 @@ fn row(event: &EventReport) -> Vec<Cell> {
 }
 
 /// Time, type, reason, container and message of an entry.
-pub(super) fn cells(entry: &StoryReport) -> [Cell; 5] {
+pub(super) fn cells(entry: &JournalReport) -> [Cell; 5] {
     let (kind, style) = match entry.kind.as_str() {
         "Warning" => ("Warning", BAD),
         "Normal" => ("Normal", Style::new()),

@@ -9,7 +9,7 @@ use super::logs::escape;
 use super::{Failure, Outcome, client, pager, print, print_document, print_one, status};
 use crate::config::args::{DocumentOutput, ExplainArgs};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::{ExplainReport, StoryReport};
+use mirrorlet_core::api::report::{ExplainReport, JournalReport};
 use mirrorlet_core::workload::WorkloadKind;
 use render::Story;
 use workload::Workloads;
@@ -74,7 +74,11 @@ pub(super) async fn fetch(pod: &str, root: &Path) -> Result<ExplainReport, Failu
 }
 
 /// The entries that are asked for.
-fn selected(mut story: Vec<StoryReport>, args: &ExplainArgs, now: Timestamp) -> Vec<StoryReport> {
+fn selected(
+    mut story: Vec<JournalReport>,
+    args: &ExplainArgs,
+    now: Timestamp,
+) -> Vec<JournalReport> {
     story.retain(|entry| {
         let is_new = |since| is_within(entry.at, since, now);
         (args.verbose || entry.reason != ENGINE_CALLS) && args.since.is_none_or(is_new)

@@ -304,8 +304,8 @@ mod tests {
             hanging.lock().unwrap().hangs = true;
         });
         a.lost().await;
-        // identity 9
         let renewed = began + RETRY_PERIOD;
+        // identity 9
         assert!(
             renewed.elapsed() <= RENEW_DEADLINE,
             "{:?}",

@@ -26,7 +26,7 @@ use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::observed::{ContainerState, ContainerStatus, Hand, PodStatus, Pods};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods, UserAction};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
 
@@ -403,7 +403,7 @@ fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
 }
 
 /// The actions of a person on a pod's containers, and on its sandboxes, which have no name.
-fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, Hand)> {
+fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, UserAction)> {
     let containers = status.containers.iter();
     let of_containers = containers.filter_map(|c| Some((&c.id, (Some(&*c.name), c.hand()?))));
     let sandboxes = status.sandboxes.iter();

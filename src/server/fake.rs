@@ -14,8 +14,8 @@ use tokio_util::io::ReaderStream;
 
 use super::view::{AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError};
 use mirrorlet_core::api::report::{
-    AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport, PlanReport,
-    PodUsage, StatusReport, StoryReport, TopReport, VolumeReport, VolumeState,
+    AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport,
+    JournalReport, PlanReport, PodUsage, StatusReport, TopReport, VolumeReport, VolumeState,
 };
 use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::events::Happening;
@@ -269,7 +269,7 @@ impl AgentView for FakeView {
             workload: None,
             namespace: Some("ns".to_owned()),
             name: "web".to_owned(),
-            entry: StoryReport {
+            entry: JournalReport {
                 at: Timestamp::UNIX_EPOCH,
                 kind: "Normal".to_owned(),
                 reason: "Changed".to_owned(),

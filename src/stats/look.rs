@@ -58,7 +58,7 @@ enum Upper {
 }
 
 /// Looks, and remembers what rates and the next search need.
-pub(super) struct Looker {
+pub(super) struct UsageReader {
     cgroups: Cgroups,
     buffer: Buffer,
     usages: Usages,
@@ -69,7 +69,7 @@ pub(super) struct Looker {
     created_at: Timestamp,
 }
 
-impl Looker {
+impl UsageReader {
     pub(super) fn new(options: &StatsOptions, fresh: Duration) -> Self {
         Self {
             cgroups: Cgroups::new(&options.kernel.cgroup),

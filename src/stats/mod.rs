@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::disks::Disks;
-use self::look::Looker;
+use self::look::UsageReader;
 use crate::store::board::{Board, PodView};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::stats::{PodReading, Reading, Scope, cadvisor, resource, summary};
@@ -124,9 +124,9 @@ pub struct StatsProvider {
     board: Board,
     disks: Arc<Disks>,
     /// The reader of all pods; one read at a time, so that two requests at once cost as one.
-    looker: Arc<Mutex<Looker>>,
+    looker: Arc<Mutex<UsageReader>>,
     /// The reader of some pods only: it keeps others in memory.
-    pod_looker: Arc<Mutex<Looker>>,
+    pod_looker: Arc<Mutex<UsageReader>>,
 }
 
 impl StatsProvider {
@@ -137,8 +137,8 @@ impl StatsProvider {
         Self {
             board,
             disks: Arc::new(Disks::new(options.now)),
-            looker: Arc::new(Mutex::new(Looker::new(&options, FRESH))),
-            pod_looker: Arc::new(Mutex::new(Looker::new(&options, FRESH))),
+            looker: Arc::new(Mutex::new(UsageReader::new(&options, FRESH))),
+            pod_looker: Arc::new(Mutex::new(UsageReader::new(&options, FRESH))),
             options,
         }
     }
@@ -196,7 +196,7 @@ impl StatsProvider {
     /// Returns processors and memory in use, after a second and then every two; rates are of the time
     /// between. It reads for as long as somebody takes them.
     pub fn samples(self: Arc<Self>) -> impl Stream<Item = Result<Reading, StatsError>> {
-        let looker = Looker::new(&self.options, SAMPLE_FRESH);
+        let looker = UsageReader::new(&self.options, SAMPLE_FRESH);
         let state = (self, Arc::new(Mutex::new(looker)), None);
         stream::unfold(state, |(provider, looker, gap)| async move {
             let look = || provider.look(&looker, Scope::CpuAndMemory, Reading::clone);
@@ -258,7 +258,7 @@ impl StatsProvider {
     /// Looks, and makes something of what is seen where blocking is allowed.
     async fn look<T: Send + 'static>(
         &self,
-        looker: &Arc<Mutex<Looker>>,
+        looker: &Arc<Mutex<UsageReader>>,
         scope: Scope,
         make: impl FnOnce(&Reading) -> T + Send + 'static,
     ) -> Result<T, StatsError> {

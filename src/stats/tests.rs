@@ -5,7 +5,7 @@ use std::path::Path;
 
 use futures::StreamExt;
 
-use super::look::{Asked, Looker};
+use super::look::{Asked, UsageReader};
 use super::*;
 use crate::store::board::{Phase, PodView, board};
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
@@ -83,13 +83,13 @@ impl Machine {
         self.write(&format!("proc/{pid}/net/dev"), &net_dev);
     }
 
-    fn looker(&self) -> Looker {
-        Looker::new(&self.options, FRESH)
+    fn looker(&self) -> UsageReader {
+        UsageReader::new(&self.options, FRESH)
     }
 
     fn look(
         &self,
-        looker: &mut Looker,
+        looker: &mut UsageReader,
         scope: Scope,
         second: i64,
         views: &[PodView],

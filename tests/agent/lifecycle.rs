@@ -655,13 +655,13 @@ async fn two_agents_share_an_engine() {
 }
 
 /// Removes what a test made by hand.
-struct ByHand<'a> {
+struct UserActionRecord<'a> {
     bed: &'a Bed,
     containers: Vec<String>,
     images: Vec<String>,
 }
 
-impl Drop for ByHand<'_> {
+impl Drop for UserActionRecord<'_> {
     fn drop(&mut self) {
         for (verb, names) in [("rm", &self.containers), ("rmi", &self.images)] {
             for name in names {
@@ -678,7 +678,7 @@ async fn containers_of_others_are_never_touched() {
     let bed = Bed::new();
     bed.agent().await.stop().await;
     let owner = bed.owner().unwrap();
-    let mut by_hand = ByHand {
+    let mut by_hand = UserActionRecord {
         bed: &bed,
         containers: Vec::new(),
         images: Vec::new(),
@@ -754,7 +754,7 @@ async fn names_that_others_hold_are_avoided() {
     let agent = bed.agent().await;
     // The names of a pod's containers are known beforehand when its UID is.
     let uid = bed.owner().unwrap();
-    let mut by_hand = ByHand {
+    let mut by_hand = UserActionRecord {
         bed: &bed,
         containers: Vec::new(),
         images: Vec::new(),

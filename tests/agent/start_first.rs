@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::common::{Bed, IMAGE, TestAgent, ask, free_port, sleeper};
-use mirrorlet::app::cleanup::{Left, cleanup};
+use mirrorlet::app::cleanup::{Leftovers, cleanup};
 use mirrorlet_core::api::report::PodReport;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -364,7 +364,7 @@ async fn what_an_agent_left_is_cleaned_up() {
     assert_eq!(bed.containers().len(), 0);
     let nothing = cleanup(&config, true).await.unwrap().unwrap();
     // rollouts S5
-    assert_eq!(nothing, Left::default());
+    assert_eq!(nothing, Leftovers::default());
 }
 
 /// Two pods of one file, with these host ports.

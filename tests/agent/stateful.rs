@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::api::report::StoryReport;
+use mirrorlet_core::api::report::JournalReport;
 
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 
@@ -134,7 +134,7 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     assert_eq!(row.started(), [0]);
     until_set(&agent, 0, "Scaling", &format!("pod web-1-box {first}")).await;
     let story = agent.view().explain("web-1").unwrap().story;
-    let told = |entry: &StoryReport| entry.reason == "WaitsForTurn" && entry.message == first;
+    let told = |entry: &JournalReport| entry.reason == "WaitsForTurn" && entry.message == first;
     assert!(story.iter().any(told), "{story:?}");
     // Another agent has them wait, too.
     agent.kill();

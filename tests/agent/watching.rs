@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use crate::binary::{ask, mirrorlet, run, said, until_running};
 use crate::common::{Bed, IMAGE, PATIENCE, sleeper};
-use mirrorlet_core::api::report::{EventReport, ImagesReport, StoryReport, TopReport};
+use mirrorlet_core::api::report::{EventReport, ImagesReport, JournalReport, TopReport};
 
 /// A command that goes on; killed when dropped.
 struct Following {
@@ -119,7 +119,7 @@ async fn a_day_of_looking_at_pods() {
     let line = events.until("PodStopped");
     // agent 9
     assert!(line.contains("default/web-box"), "{line}");
-    let entry: StoryReport = serde_json::from_str(&story.until("PodStopped")).unwrap();
+    let entry: JournalReport = serde_json::from_str(&story.until("PodStopped")).unwrap();
     assert_eq!(entry.reason, "PodStopped");
 
     bed.write("bad.yaml", "kind: Pod\n");

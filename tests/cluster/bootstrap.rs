@@ -134,7 +134,7 @@ async fn until_called_with(bed: &NodeBed, credential: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_joins_once_its_certificate_is_approved_and_needs_no_token_after_that() {
-    let fresh = Fresh::new(Approval::ByHand).await;
+    let fresh = Fresh::new(Approval::UserActionRecord).await;
     let bed = &fresh.bed;
     bed.sleeper("web");
     let agent = fresh.agent().await;
@@ -199,7 +199,7 @@ async fn a_node_joins_once_its_certificate_is_approved_and_needs_no_token_after_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_died_meanwhile_asks_with_the_same_key() {
-    let fresh = Fresh::new(Approval::ByHand).await;
+    let fresh = Fresh::new(Approval::UserActionRecord).await;
     let agent = fresh.agent().await;
     let request = fresh.until_asked(&agent).await;
     agent.kill();
@@ -221,7 +221,7 @@ async fn an_agent_that_died_meanwhile_asks_with_the_same_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denied_request_is_told_and_static_pods_go_on() {
-    let fresh = Fresh::new(Approval::ByHand).await;
+    let fresh = Fresh::new(Approval::UserActionRecord).await;
     let bed = &fresh.bed;
     bed.sleeper("web");
     let agent = fresh.agent().await;
@@ -284,7 +284,7 @@ async fn a_bad_bootstrap_kubeconfig_is_told_and_taken_up_once_it_is_mended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_is_renewed_with_itself_and_taken_up_without_a_restart() {
-    let fresh = Fresh::new(Approval::ByHand).await;
+    let fresh = Fresh::new(Approval::UserActionRecord).await;
     let bed = &fresh.bed;
     bed.cluster.approve_renewals().await;
     // More than nine tenths of its time are over.

@@ -154,6 +154,7 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
 }
 
 /// The length of a value as JSON.
+#[must_use]
 pub fn json_bytes(value: &Value) -> usize {
     struct Count(usize);
 

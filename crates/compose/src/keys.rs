@@ -17,7 +17,7 @@ pub(crate) use shape::check;
 
 /// The fate of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Support {
     /// The manifests say the same.
     Carried,
     /// Most values are carried over. Every other value is reported.
@@ -28,7 +28,7 @@ pub enum Fate {
     NoEffect,
 }
 
-impl Fate {
+impl Support {
     /// Its word in the documentation.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -47,7 +47,7 @@ pub struct Key {
     /// Its path: names are `*`, items of lists `[]`.
     pub path: &'static str,
     /// Its fate.
-    pub fate: Fate,
+    pub fate: Support,
     /// The form of its value.
     pub shape: Shape,
     /// The way it is carried over, or the reason why it isn't.
@@ -136,14 +136,14 @@ fn entry(entry: &Entry, path: &str, field: &str, problems: &mut Vec<Diagnostic>)
         },
     };
     match row.map(|row| (row.fate, row.text)) {
-        Some((Fate::Lost, text)) => {
+        Some((Support::Lost, text)) => {
             if !is_default(&entry.value) {
                 let message = format!("not carried over: {text}");
                 problems.push(warning(entry, &field, Code::UnsupportedField, message));
             }
         }
-        Some((Fate::NoEffect, _)) => {}
-        Some((Fate::Carried | Fate::Partly, _)) | None => {
+        Some((Support::NoEffect, _)) => {}
+        Some((Support::Carried | Support::Partly, _)) | None => {
             if has_below(&path) {
                 below(&entry.value, &path, &field, problems);
             }

@@ -38,7 +38,7 @@ mod words;
 mod tests;
 
 pub use input::{Content, Disk, Need, Options, PathKind};
-pub use keys::{Fate, KEYS, Key, Shape};
+pub use keys::{KEYS, Key, Shape, Support};
 
 use load::Loader;
 use manifests::Document;

@@ -99,7 +99,7 @@ pub struct HostAccess {
 
 /// Something the agent needs and hasn't got.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lack {
+pub struct MissingAccess {
     /// What.
     pub need: Need,
     /// The missing access, and what doesn't work without it.
@@ -111,13 +111,13 @@ pub struct Lack {
 /// The missing access, in the order of [`Need::ALL`]. `root` is the agent's root,
 /// `docker` the Engine's address.
 #[must_use]
-pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<Lack> {
+pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<MissingAccess> {
     Need::ALL
         .into_iter()
         .filter_map(|need| {
             let why = missing(need, seen)?;
             let (costs, help) = words(need, root, docker);
-            Some(Lack {
+            Some(MissingAccess {
                 need,
                 message: format!("{why}: {costs}"),
                 help,

@@ -85,7 +85,7 @@ pub const BY_HAND_SETTLES: Duration = Duration::from_millis(500);
 /// An action of a person on an instance, through the Engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Hand {
+pub enum UserAction {
     /// It was sent a signal, which may be the beginning of a stop.
     Signalled,
     /// `docker stop`, or the first half of `docker restart`.
@@ -96,7 +96,7 @@ pub enum Hand {
     Started,
 }
 
-impl fmt::Display for Hand {
+impl fmt::Display for UserAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Signalled => "sent a signal to",
@@ -110,23 +110,23 @@ impl fmt::Display for Hand {
 /// The last action of a person on an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ByHand {
+pub struct UserActionRecord {
     /// The action.
-    pub what: Hand,
+    pub what: UserAction,
     /// When it was noticed; of a stop, when its last step was.
     pub at: Timestamp,
 }
 
-impl ByHand {
+impl UserActionRecord {
     /// How long the instance may still be started again by the same action.
     #[must_use]
     pub fn settles(&self, now: Timestamp) -> Option<Duration> {
         match self.what {
-            Hand::Signalled | Hand::Stopped => {
+            UserAction::Signalled | UserAction::Stopped => {
                 let left = BY_HAND_SETTLES.checked_sub(since(self.at, now));
                 left.filter(|left| !left.is_zero())
             }
-            Hand::Restarted | Hand::Started => None,
+            UserAction::Restarted | UserAction::Started => None,
         }
     }
 }
@@ -178,7 +178,7 @@ pub struct ContainerStatus {
     pub message: Arc<str>,
     /// The last action of a person on it.
     #[serde(default)]
-    pub by_hand: Option<ByHand>,
+    pub by_hand: Option<UserActionRecord>,
 }
 
 impl ContainerStatus {
@@ -201,23 +201,23 @@ impl ContainerStatus {
 
     /// The action of a person that it ended or runs by; a mere signal is none.
     #[must_use]
-    pub fn hand(&self) -> Option<Hand> {
+    pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
 
     /// The action of a person that started it again, if it runs by one.
     #[must_use]
-    pub fn started_by_hand(&self) -> Option<Hand> {
+    pub fn started_by_hand(&self) -> Option<UserAction> {
         self.hand()
             .filter(|_| self.state == ContainerState::Running)
     }
 }
 
 /// The action of a person that an instance ended or runs by.
-fn hand(by_hand: Option<ByHand>) -> Option<Hand> {
+fn hand(by_hand: Option<UserActionRecord>) -> Option<UserAction> {
     by_hand
         .map(|by| by.what)
-        .filter(|what| *what != Hand::Signalled)
+        .filter(|what| *what != UserAction::Signalled)
 }
 
 /// One instance of a pod's sandbox, as seen in the runtime.
@@ -239,13 +239,13 @@ pub struct SandboxStatus {
     pub ips: Vec<IpAddr>,
     /// The last action of a person on it.
     #[serde(default)]
-    pub by_hand: Option<ByHand>,
+    pub by_hand: Option<UserActionRecord>,
 }
 
 impl SandboxStatus {
     /// The action of a person that it ended or runs by; a mere signal is none.
     #[must_use]
-    pub fn hand(&self) -> Option<Hand> {
+    pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
 }

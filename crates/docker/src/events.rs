@@ -5,7 +5,7 @@ use bollard::models::EventMessage;
 use super::index::Index;
 use super::translate::parse_ours;
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::observed::Hand;
+use mirrorlet_core::observed::UserAction;
 use mirrorlet_runtime::{PodEvent, PodEventKind};
 
 /// Tells the index of an event, and returns which pod it concerns. Events of containers that
@@ -45,9 +45,9 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
         // Of a stop of ours nothing is new in them.
         action @ ("kill" | "stop") => {
             let what = if action == "kill" {
-                Hand::Signalled
+                UserAction::Signalled
             } else {
-                Hand::Stopped
+                UserAction::Stopped
             };
             if !index.handled(id, what) {
                 return None;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::server::view::ViewError;
 use mirrorlet_core::api::report::{
-    EventReport, ExplainReport, PodReport, SourceReport, StoryReport,
+    EventReport, ExplainReport, JournalReport, PodReport, SourceReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
 use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_only};
@@ -179,7 +179,7 @@ pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<Event
     entries.map(event).collect()
 }
 
-fn told(entry: &Entry, node: &NodeName) -> StoryReport {
+fn told(entry: &Entry, node: &NodeName) -> JournalReport {
     let (uid, container) = match &entry.subject {
         Subject::Pod { uid, container, .. } => (uid.clone(), container.as_deref()),
         Subject::Workload(key) => (key.name.as_str().into(), None),
@@ -190,7 +190,7 @@ fn told(entry: &Entry, node: &NodeName) -> StoryReport {
         Kind::Normal => "Normal",
         Kind::Warning => "Warning",
     };
-    StoryReport {
+    JournalReport {
         at: entry.at,
         kind: kind.to_owned(),
         reason: entry.reason.to_string(),

@@ -21,7 +21,7 @@ fn event(number: u64, object: &str, kind: &str, reason: &str) -> EventReport {
         workload,
         namespace,
         name: name.to_owned(),
-        entry: StoryReport {
+        entry: JournalReport {
             at: at(i64::try_from(number).unwrap()),
             kind: kind.to_owned(),
             reason: reason.to_owned(),

@@ -5,7 +5,7 @@ use anstyle::{AnsiColor, Style};
 use crate::cli::events::cells;
 use crate::cli::status::render::beside;
 use crate::cli::table::{self, Cell, one_line};
-use mirrorlet_core::api::report::{ExplainReport, PodReport, StoryReport};
+use mirrorlet_core::api::report::{ExplainReport, JournalReport, PodReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::clock::age;
 
@@ -88,7 +88,7 @@ pub(super) struct Story {
 }
 
 impl Story {
-    fn rows(&mut self, story: &[StoryReport]) -> String {
+    fn rows(&mut self, story: &[JournalReport]) -> String {
         let titles = ["TIME (UTC)", "TYPE", "REASON", "CONTAINER", "MESSAGE"];
         let titles = titles.iter().map(|title| Cell::styled(title, BOLD));
         let rows = story.iter().map(|entry| self.cells(entry));
@@ -97,12 +97,12 @@ impl Story {
     }
 
     /// One more row.
-    pub(super) fn row(&mut self, entry: &StoryReport) -> String {
+    pub(super) fn row(&mut self, entry: &JournalReport) -> String {
         let cells = self.cells(entry);
         table::render_aligned(&[cells], &mut self.widths)
     }
 
-    fn cells(&mut self, entry: &StoryReport) -> Vec<Cell> {
+    fn cells(&mut self, entry: &JournalReport) -> Vec<Cell> {
         // The row after an edit, from which on another pod has the name, says so.
         let is_other = self.uid.as_ref().is_some_and(|uid| *uid != entry.uid);
         self.uid = Some(entry.uid.clone());

@@ -9,8 +9,8 @@ fn at(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()
 }
 
-fn entry(millis: i64, kind: &str, reason: &str, container: &str, message: &str) -> StoryReport {
-    StoryReport {
+fn entry(millis: i64, kind: &str, reason: &str, container: &str, message: &str) -> JournalReport {
+    JournalReport {
         at: at(millis),
         kind: kind.to_owned(),
         reason: reason.to_owned(),

@@ -7,8 +7,8 @@ use anstyle::{AnsiColor, Style};
 
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{
-    CronJobReport, EngineReport, ImageGcReport, JobReport, LackReport, PodReport, PullPhase,
-    PullReport, SourceReport, StatusReport,
+    CronJobReport, EngineReport, ImageGcReport, JobReport, MissingAccessReport, PodReport,
+    PullPhase, PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
@@ -85,7 +85,7 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
     );
 }
 
-fn lacks(out: &mut String, lacks: &[LackReport]) {
+fn lacks(out: &mut String, lacks: &[MissingAccessReport]) {
     for lack in lacks {
         line(out, &styled(&one_line(&lack.message), BAD.bold()));
         line(out, &format!("  help: {}", one_line(&lack.help)));

@@ -25,7 +25,7 @@ use super::error::ApiError;
 use super::limit::WriteLimit;
 use mirrorlet_core::api::{NodeName, Timestamp, core};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::events::{Correlator, Spool, Write};
+use mirrorlet_core::events::{Correlator, EventQueue, Write};
 use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::journal::{Entry, Submissions};
 use mirrorlet_host::telemetry::{EventOutcome, Telemetry, occurrences};
@@ -48,7 +48,7 @@ pub struct EventTask {
     node: NodeName,
     submissions: Submissions,
     correlator: Correlator,
-    spool: Spool,
+    spool: EventQueue,
     /// Of its own, so that events and other writes don't hold each other up; upstream's
     /// `eventRecordQPS` and `eventBurst` are the same.
     limit: Arc<WriteLimit>,
@@ -80,7 +80,7 @@ impl EventTask {
             correlator: Correlator::new(node.as_str()),
             telemetry,
             node,
-            spool: Spool::default(),
+            spool: EventQueue::default(),
             limit: Arc::default(),
             backoff: PAUSES,
             tries: 0,

@@ -320,7 +320,7 @@ async fn a_refusal_is_told_once_and_tried_again() {
     assert_eq!(bed.story(), story);
     let (told, _) = events.next().await;
     let told: Vec<&str> = told.iter().map(|entry| &*entry.reason).collect();
-    assert_eq!(told, ["MirrorPodRefused", "MirrorPodMended"]);
+    assert_eq!(told, ["MirrorPodRefused", "MirrorPodRecovered"]);
     assert!(!bed.telemetry.metrics.encode().contains("kind=\"Quota\""));
     bed.stop().await;
 }

@@ -7,7 +7,7 @@ const LOUD_FAILURES: u32 = 3;
 
 /// How to log one failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Loudness {
+pub(super) enum FailureLogLevel {
     /// As a warning.
     Loud,
     /// As a warning, with a note that the next ones go to the debug level.
@@ -24,12 +24,12 @@ pub(super) struct FailureLevels {
 
 impl FailureLevels {
     /// Takes note of a failure.
-    pub(super) fn failed(&mut self) -> Loudness {
+    pub(super) fn failed(&mut self) -> FailureLogLevel {
         self.failures = self.failures.saturating_add(1);
         match self.failures {
-            0..=LOUD_FAILURES => Loudness::Loud,
-            4 => Loudness::LoudForTheLastTime,
-            5.. => Loudness::Quiet,
+            0..=LOUD_FAILURES => FailureLogLevel::Loud,
+            4 => FailureLogLevel::LoudForTheLastTime,
+            5.. => FailureLogLevel::Quiet,
         }
     }
 
@@ -42,7 +42,7 @@ impl FailureLevels {
 
 #[cfg(test)]
 mod tests {
-    use super::Loudness::{Loud, LoudForTheLastTime, Quiet};
+    use super::FailureLogLevel::{Loud, LoudForTheLastTime, Quiet};
     use super::*;
 
     #[test]

@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use self::content::Content;
 use self::fetch::{FetchError, Fetched, Fetcher};
-use self::levels::{FailureLevels, Loudness};
+use self::levels::{FailureLevels, FailureLogLevel};
 use super::SourceWriter;
 use crate::config::Config;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
@@ -198,13 +198,17 @@ impl HttpSource {
     fn log_failure(&self, levels: &mut FailureLevels, problem: &Diagnostic) {
         let source = self.fetcher.location();
         match levels.failed() {
-            Loudness::Loud => warn!(source, reason = %problem.message, "manifest URL failed"),
-            Loudness::LoudForTheLastTime => warn!(
+            FailureLogLevel::Loud => {
+                warn!(source, reason = %problem.message, "manifest URL failed");
+            }
+            FailureLogLevel::LoudForTheLastTime => warn!(
                 source,
                 reason = %problem.message,
                 "manifest URL failed; further failures are logged at the debug level"
             ),
-            Loudness::Quiet => debug!(source, reason = %problem.message, "manifest URL failed"),
+            FailureLogLevel::Quiet => {
+                debug!(source, reason = %problem.message, "manifest URL failed");
+            }
         }
     }
 

@@ -110,8 +110,8 @@ impl Bed {
             node,
             settled,
             orders,
-            takes_ends,
             known,
+            takes_ends,
             cancel,
             parts,
         }

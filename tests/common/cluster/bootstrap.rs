@@ -12,7 +12,7 @@ use super::Cluster;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approval {
     /// Somebody with kubectl.
-    ByHand,
+    UserActionRecord,
     /// The controller manager.
     Automatic,
 }

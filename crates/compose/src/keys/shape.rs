@@ -95,10 +95,9 @@ impl Shape {
                 .text()
                 .is_some_and(|text| words::bytes(&text).is_some()),
             Self::Mode => node.mode().is_some(),
-            Self::Words => is_text || is_list,
+            Self::Words | Self::Files => is_text || is_list,
             Self::Texts | Self::Items | Self::Hooks => is_list,
             Self::Pairs | Self::Values | Self::Hosts | Self::Named => is_list || is_map,
-            Self::Files => is_text || is_list,
             Self::Short => is_text || is_map,
             Self::External => is_map || node.bool().is_some(),
             Self::Map => is_map,

@@ -63,12 +63,8 @@ impl Build<'_, '_> {
     pub(super) fn container_ports(&mut self, service: &Service) -> Vec<Map> {
         let mut found: Vec<Map> = Vec::new();
         let many = replicas(service) > 1;
-        for item in service
-            .node
-            .get("ports")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        let items = service.node.get("ports").map(Node::items);
+        for item in items.unwrap_or_default() {
             let path = field(service, "ports");
             let Some(port) = port_of(item) else {
                 self.invalid(item, path, "names no port of the container as target");
@@ -116,17 +112,7 @@ impl Build<'_, '_> {
                 found.push(container);
             }
         }
-        for item in service
-            .node
-            .get("expose")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
-            if item.text().is_some_and(|text| exposed_by(&text).is_none()) {
-                let message = "this is not a port of the container";
-                self.invalid(item, field(service, "expose"), message);
-            }
-        }
+        self.check_exposed(service);
         for port in exposed(service) {
             let number = Value::Int(port.number);
             let protocol = port.protocol().map(Value::Text);
@@ -142,6 +128,16 @@ impl Build<'_, '_> {
             }
         }
         found
+    }
+
+    fn check_exposed(&mut self, service: &Service) {
+        let items = service.node.get("expose").map(Node::items);
+        for item in items.unwrap_or_default() {
+            if item.text().is_some_and(|text| exposed_by(&text).is_none()) {
+                let message = "this is not a port of the container";
+                self.invalid(item, field(service, "expose"), message);
+            }
+        }
     }
 }
 

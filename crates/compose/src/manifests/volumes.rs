@@ -185,12 +185,11 @@ impl Build<'_, '_> {
     fn host_path(&mut self, source: &str, item: &Node, pod: &mut Pod) -> String {
         let creates = item.at(&["bind", "create_host_path"]).and_then(Node::bool) != Some(false);
         let kind = match self.loader.kind(source.as_ref()) {
-            Some(PathKind::Directory) => Some("Directory"),
             Some(PathKind::File) => Some("File"),
             Some(PathKind::Socket) => Some("Socket"),
             Some(PathKind::Missing) if creates => Some("DirectoryOrCreate"),
-            // Without a type the Engine would make it.
-            Some(PathKind::Missing) => Some("Directory"),
+            // Without a type the Engine would make a missing one.
+            Some(PathKind::Directory | PathKind::Missing) => Some("Directory"),
             Some(PathKind::Device) | None => None,
         };
         let path = Map::new().with("path", source).with_some("type", kind);

@@ -159,20 +159,7 @@ impl Build<'_, '_> {
             return;
         }
         if restart != Restart::Always {
-            if pod.healthy_within > POD_DEADLINE_SECONDS {
-                let deadline = pod.healthy_within.to_string();
-                pod.annotations.put(PROGRESS_DEADLINE_SECONDS, deadline);
-            }
-            for number in 0..replicas {
-                let name = match replicas {
-                    1 => service.id.clone(),
-                    _ => format!("{}-{number}", service.id),
-                };
-                let metadata = pod_metadata(service, self.metadata(&name), &pod);
-                let spec = pod.spec().with("restartPolicy", restart.as_str());
-                self.add(file, "v1", "Pod", metadata, Map::new().with("spec", spec));
-            }
-            return;
+            return self.add_pods(service, pod, restart);
         }
         let is_global = service.node.at(&["deploy", "mode"]).and_then(Node::text);
         let is_global = is_global.as_deref() == Some("global");
@@ -205,6 +192,24 @@ impl Build<'_, '_> {
             metadata,
             Map::new().with("spec", spec),
         );
+    }
+
+    /// Adds the `Pod` documents of a service, one for each replica.
+    fn add_pods(&mut self, service: &Service, mut pod: super::Pod, restart: Restart) {
+        if pod.healthy_within > POD_DEADLINE_SECONDS {
+            let deadline = pod.healthy_within.to_string();
+            pod.annotations.put(PROGRESS_DEADLINE_SECONDS, deadline);
+        }
+        let (replicas, file) = (replicas(service), service.id.as_str());
+        for number in 0..replicas {
+            let name = match replicas {
+                1 => service.id.clone(),
+                _ => format!("{}-{number}", service.id),
+            };
+            let metadata = pod_metadata(service, self.metadata(&name), &pod);
+            let spec = pod.spec().with("restartPolicy", restart.as_str());
+            self.add(file, "v1", "Pod", metadata, Map::new().with("spec", spec));
+        }
     }
 
     fn check_restart(&mut self, service: &Service) {

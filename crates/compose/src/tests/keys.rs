@@ -70,7 +70,7 @@ fn every_key_that_is_carried_over_is_in_the_manifests() {
     // box 14
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     for key in KEYS {
-        let is_carried = matches!(key.fate, Fate::Carried | Fate::Partly);
+        let is_carried = matches!(key.fate, Support::Carried | Support::Partly);
         assert!(
             !is_carried || shown.contains(key.path),
             "no example of {}",
@@ -106,7 +106,7 @@ fn value_at(path: &str, value: &str) -> String {
 
 #[test]
 fn every_key_that_is_not_carried_over_is_reported_with_its_line() {
-    for key in KEYS.iter().filter(|key| key.fate == Fate::Lost) {
+    for key in KEYS.iter().filter(|key| key.fate == Support::Lost) {
         let base = "services: {web: {image: 'img:1'}}\n";
         let mut case = Case::new(&[("compose.yaml", base), ("more.yaml", &at(key.path))]);
         case.options.files.push("/srv/shop/more.yaml".into());
@@ -128,18 +128,16 @@ fn wrong_values(shape: Shape) -> &'static [&'static str] {
         Shape::Text => &["[a]", "{a: b}"],
         Shape::Flag => &["perhaps", "3", "1.5", "[true]", "{a: b}"],
         Shape::Whole => &["many", "1.5", "true", "[1]", "{a: b}"],
-        Shape::Number => &["many", "true", "[1]", "{a: b}"],
-        Shape::Size => &["many", "true", "[1]", "{a: b}"],
+        Shape::Number | Shape::Size => &["many", "true", "[1]", "{a: b}"],
         Shape::Mode => &["rwx", "1.5", "true", "[1]", "{a: b}"],
         Shape::Words => &["{a: b}", "[[a]]", "[{a: b}]"],
         Shape::Texts => &["a", "3", "true", "{a: b}", "[[a]]", "[{a: b}]"],
-        Shape::Pairs => &["a", "3", "true", "[[a]]", "[{a: b}]"],
+        Shape::Pairs | Shape::Named => &["a", "3", "true", "[[a]]", "[{a: b}]"],
         Shape::Values => &["a", "3", "true", "[a]", "[[a]]", "{a: [b]}", "{a: }"],
         Shape::Hosts => &["a", "3", "true", "[[a]]", "{a: {b: c}}", "{a: [[b]]}"],
         Shape::Items => &["a", "3", "true", "{a: b}", "[[a]]"],
         Shape::Hooks => &["a", "3", "true", "{a: b}", "[a]", "[[a]]"],
         Shape::Files => &["{a: b}", "[[a]]"],
-        Shape::Named => &["a", "3", "true", "[[a]]", "[{a: b}]"],
         Shape::Short => &["[a]"],
         Shape::External => &["perhaps", "3", "[a]"],
         Shape::Map => &["a", "3", "true", "[a]"],
@@ -150,7 +148,7 @@ fn wrong_values(shape: Shape) -> &'static [&'static str] {
 fn every_value_of_a_wrong_type_is_an_error_with_its_line() {
     let mut wrong = Vec::new();
     for key in KEYS {
-        let is_carried = matches!(key.fate, Fate::Carried | Fate::Partly);
+        let is_carried = matches!(key.fate, Support::Carried | Support::Partly);
         // box 14
         assert!(
             !is_carried || key.shape != Shape::Any,

@@ -25,7 +25,7 @@ pub use rollout::{
     Downtime, HistoryReport, ObjectAction, OrderedChange, PlanAction, PlanReport, PlannedObject,
     PlannedOrder, PlannedPod, PlannedRun, RevisionReport, RolloutPhase, RolloutReport, RunAction,
 };
-pub use story::{EventReport, ExplainReport, StoryReport};
+pub use story::{EventReport, ExplainReport, JournalReport};
 pub use top::{ContainerUsage, PodUsage, TopReport, UsageReport};
 pub use volumes::{VolumeReport, VolumeState, VolumesReport};
 pub use workloads::{SetRevisions, WorkloadCondition, WorkloadReport};
@@ -38,7 +38,7 @@ pub struct StatusReport {
     pub agent: AgentReport,
     /// Access to the host that is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lacks: Vec<LackReport>,
+    pub lacks: Vec<MissingAccessReport>,
     /// The Engine it drives.
     pub engine: EngineReport,
     /// The API server it works with, if one is configured.
@@ -115,7 +115,7 @@ pub struct AgentReport {
 /// Something the agent needs of its host and hasn't got.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LackReport {
+pub struct MissingAccessReport {
     /// The need, in one word: `Socket`, `Root`, `Network`, `Propagation`, `Processes`, `HostRoot`.
     pub need: String,
     /// The missing access, and what doesn't work without it.

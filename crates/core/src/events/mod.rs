@@ -17,7 +17,7 @@ mod workloads;
 
 pub use correlate::{Correlator, Write};
 pub use refs::{field_path, node_ref, pod_ref, workload_ref};
-pub use spool::{SPOOL_MAX, Spool};
+pub use spool::{EventQueue, SPOOL_MAX};
 pub use words::without_ids;
 pub use workloads::{WorkloadEvent, of_begun_run, of_cron_job, of_deleted_run, of_job, of_pods};
 

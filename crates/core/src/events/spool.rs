@@ -14,11 +14,11 @@ const ROOM_KEPT: usize = 16;
 
 /// Events in the order they are to be written.
 #[derive(Debug, Clone, Default)]
-pub struct Spool {
+pub struct EventQueue {
     writes: VecDeque<Write>,
 }
 
-impl Spool {
+impl EventQueue {
     /// Appends an event, or replaces the one it repeats. Returns how many were lost to make room:
     /// the oldest.
     pub fn push(&mut self, write: Write) -> usize {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_room_of_a_burst_is_given_back() {
-        let mut spool = Spool::default();
+        let mut spool = EventQueue::default();
         for number in 0..SPOOL_MAX {
             let mut event = crate::api::core::Event::default();
             event.metadata.name = Some(number.to_string());

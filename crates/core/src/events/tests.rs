@@ -275,7 +275,7 @@ fn write(number: usize, update: bool) -> Write {
     Write { event, update }
 }
 
-fn names(spool: &mut Spool) -> Vec<String> {
+fn names(spool: &mut EventQueue) -> Vec<String> {
     std::iter::from_fn(|| spool.pop())
         .map(|write| write.name().to_owned())
         .collect()
@@ -283,7 +283,7 @@ fn names(spool: &mut Spool) -> Vec<String> {
 
 #[test]
 fn a_repeat_takes_the_place_of_what_waits() {
-    let mut spool = Spool::default();
+    let mut spool = EventQueue::default();
     for number in [1, 2, 3] {
         assert_eq!(spool.push(write(number, false)), 0);
     }
@@ -303,7 +303,7 @@ fn a_repeat_takes_the_place_of_what_waits() {
 
 #[test]
 fn the_oldest_are_lost_and_counted() {
-    let mut spool = Spool::default();
+    let mut spool = EventQueue::default();
     let lost: usize = (0..SPOOL_MAX + 3)
         .map(|number| spool.push(write(number, false)))
         .sum();

@@ -5,7 +5,7 @@
 
 use crate::api::Pod;
 use crate::api::core::Container;
-use crate::observed::{ContainerState, ContainerStatus, Hand};
+use crate::observed::{ContainerState, ContainerStatus, UserAction};
 use crate::probe::{ProbeKind, ProbeResults};
 use crate::restart::{self, should_restart};
 use crate::spec::{self, RestartPolicy, container_hash};
@@ -83,8 +83,8 @@ pub(super) fn requested(name: &str) -> Reason {
 
 /// Why an instance that a person handled is replaced. One that runs again ran without its hooks and
 /// its probes' knowledge, and nothing would count it: there is to be a new one.
-pub(super) fn by_hand(what: Option<Hand>, name: &str, for_good: bool) -> Option<Reason> {
-    what.map(|what| Reason::ByHand {
+pub(super) fn by_hand(what: Option<UserAction>, name: &str, for_good: bool) -> Option<Reason> {
+    what.map(|what| Reason::UserActionRecord {
         container: name.into(),
         what,
         for_good,

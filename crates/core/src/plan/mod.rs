@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::backoff::{Backoff, ContainerKey};
 use crate::gc::ContainerGcPolicy;
-use crate::observed::{ContainerState, ContainerStatus, Hand, PodStatus, Role};
+use crate::observed::{ContainerState, ContainerStatus, PodStatus, Role, UserAction};
 use crate::probe::{ProbeKind, ProbeResults};
 use crate::spec;
 
@@ -117,7 +117,7 @@ pub enum Reason {
     /// A person stopped the newest sandbox, or started it again: its network is another one now.
     SandboxByHand {
         /// The action.
-        what: Hand,
+        what: UserAction,
     },
     /// More than one sandbox runs.
     SandboxDuplicated,
@@ -143,11 +143,11 @@ pub enum Reason {
         exit_code: i32,
     },
     /// A person stopped the container, or started an instance of it again, with docker.
-    ByHand {
+    UserActionRecord {
         /// Name in the spec.
         container: Arc<str>,
         /// The action.
-        what: Hand,
+        what: UserAction,
         /// Whether its policy doesn't want it back.
         #[serde(default)]
         for_good: bool,
@@ -243,7 +243,7 @@ impl fmt::Display for Reason {
             } => {
                 write!(f, "container {container} exited with {exit_code}")
             }
-            Self::ByHand {
+            Self::UserActionRecord {
                 container, what, ..
             } => {
                 write!(f, "a person {what} container {container} with docker")

@@ -23,7 +23,8 @@ use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::{
-    ByHand, ContainerState, ContainerStatus, Hand, PodStatus, RunningPod, SandboxStatus,
+    ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus, UserAction,
+    UserActionRecord,
 };
 use mirrorlet_core::small::SmallSort;
 pub(crate) use record::Record;
@@ -212,7 +213,7 @@ impl Index {
 
     /// A `kill` or `stop` event: says whether a person was the cause. By this agent's clock,
     /// because the time that follows is measured by it.
-    pub(crate) fn handled(&self, id: &str, what: Hand) -> bool {
+    pub(crate) fn handled(&self, id: &str, what: UserAction) -> bool {
         let mut state = self.lock();
         let now = state.tick();
         let Some(record) = state.records.get_mut(id).filter(|r| !r.stopped_by_us) else {
@@ -222,11 +223,14 @@ impl Index {
         let runs = record.state == ContainerState::Running;
         match what {
             // Late news: it runs again, and an inspect says since when.
-            Hand::Stopped if runs => record.stale = true,
-            Hand::Signalled if runs && record.by_hand.is_some() => {}
-            Hand::Signalled | Hand::Stopped | Hand::Restarted | Hand::Started => {
+            UserAction::Stopped if runs => record.stale = true,
+            UserAction::Signalled if runs && record.by_hand.is_some() => {}
+            UserAction::Signalled
+            | UserAction::Stopped
+            | UserAction::Restarted
+            | UserAction::Started => {
                 let at = Timestamp::now();
-                record.by_hand = Some(ByHand { what, at });
+                record.by_hand = Some(UserActionRecord { what, at });
             }
         }
         true
@@ -342,7 +346,7 @@ impl Index {
     /// ended.
     pub(crate) fn led_sandboxes(&self) -> Vec<Record> {
         let is_led = |record: &&Record| {
-            matches!(&record.ours.kind, Kind::Sandbox { led_ports, .. } if !led_ports.is_empty())
+            matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if !forwarded_ports.is_empty())
                 && record.state != ContainerState::Exited
         };
         self.lock()

@@ -17,7 +17,7 @@ use super::super::termination;
 use super::super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::clock::elapsed;
-use mirrorlet_core::observed::{ByHand, ContainerState, Hand};
+use mirrorlet_core::observed::{ContainerState, UserAction, UserActionRecord};
 use mirrorlet_core::small::SmallSort;
 
 /// Longest time between the end of a container and its next start by the same `docker restart`, on
@@ -43,7 +43,7 @@ pub(crate) struct Record {
     /// be led to by rules of ours.
     pub(super) published: Arc<PortMap>,
     /// The last action of a person on it.
-    pub(crate) by_hand: Option<ByHand>,
+    pub(crate) by_hand: Option<UserActionRecord>,
     /// Whether this agent has stopped it: what the Engine reports of that is no person's doing.
     pub(super) stopped_by_us: bool,
     /// Path of its termination message on the node.
@@ -308,16 +308,16 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
 }
 
 /// The start of a container that runs and had ended before: this agent starts none twice.
-fn started_again(found: &ContainerInspectResponse) -> Option<ByHand> {
+fn started_again(found: &ContainerInspectResponse) -> Option<UserActionRecord> {
     let state = found.state.as_ref().filter(|s| s.running == Some(true))?;
     let ended = time(state.finished_at.as_deref())?;
     let at = time(state.started_at.as_deref()).filter(|at| *at > ended)?;
     let what = if elapsed(ended, at) <= RESTART_GAP {
-        Hand::Restarted
+        UserAction::Restarted
     } else {
-        Hand::Started
+        UserAction::Started
     };
-    Some(ByHand { what, at })
+    Some(UserActionRecord { what, at })
 }
 
 /// Whether the Engine gave a start up because the one who asked for it went away, as Engines of
@@ -340,11 +340,14 @@ fn joined(error: &str, message: &str) -> Arc<str> {
 
 /// The ports that are published for a container, if rules of ours need them.
 fn published(record: &Record, found: &ContainerInspectResponse) -> Arc<PortMap> {
-    let Kind::Sandbox { led_ports, .. } = &record.ours.kind else {
+    let Kind::Sandbox {
+        forwarded_ports, ..
+    } = &record.ours.kind
+    else {
         return Arc::default();
     };
     let settings = found.network_settings.as_ref();
-    let ports = settings.filter(|_| !led_ports.is_empty());
+    let ports = settings.filter(|_| !forwarded_ports.is_empty());
     Arc::new(ports.and_then(|n| n.ports.clone()).unwrap_or_default())
 }
 

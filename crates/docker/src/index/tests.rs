@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::translate::{Kind, LedPort};
+use crate::translate::{ForwardedPort, Kind};
 use crate::{events, translate};
 use mirrorlet_core::api::keys;
 use mirrorlet_core::observed::Role;
@@ -370,18 +370,22 @@ fn addresses_are_those_of_the_networks() {
 /// They are a part of every inspect, and of use for few.
 #[test]
 fn published_ports_are_kept_of_sandboxes_that_rules_lead_to() {
-    let led = LedPort {
+    let led = ForwardedPort {
         protocol: Protocol::Tcp,
         host_ip: None,
         host_port: 80,
         container_port: 8080,
     };
-    for led_ports in [vec![], vec![led]] {
+    for forwarded_ports in [vec![], vec![led]] {
         let mut ours = ours(true);
-        let Kind::Sandbox { led_ports: of, .. } = &mut ours.kind else {
+        let Kind::Sandbox {
+            forwarded_ports: of,
+            ..
+        } = &mut ours.kind
+        else {
             panic!("not a sandbox");
         };
-        of.clone_from(&led_ports);
+        of.clone_from(&forwarded_ports);
         let index = Index::default();
         index.created(Created { ours, ..created() });
         index.started(ID, at(1));
@@ -392,7 +396,7 @@ fn published_ports_are_kept_of_sandboxes_that_rules_lead_to() {
         index.inspected(ID, u64::MAX, &found, "");
         let record = index.get(ID).unwrap();
         let kept = serde_json::to_value(record.published()).unwrap();
-        let expected = if led_ports.is_empty() {
+        let expected = if forwarded_ports.is_empty() {
             json!({})
         } else {
             ports
@@ -424,7 +428,7 @@ fn an_own_start_needs_no_inspect_but_for_an_address() {
 }
 
 /// The last action of a person on that record.
-fn hand(index: &Index) -> Option<Hand> {
+fn hand(index: &Index) -> Option<UserAction> {
     index.get(ID)?.by_hand.map(|by_hand| by_hand.what)
 }
 
@@ -444,11 +448,11 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
     // box 12
     for (actions, expect) in [
         (&["die"][..], None),
-        (&["kill"], Some(Hand::Signalled)),
-        (&["kill", "die"], Some(Hand::Signalled)),
+        (&["kill"], Some(UserAction::Signalled)),
+        (&["kill", "die"], Some(UserAction::Signalled)),
         // The Engine may report a signal after the end that it caused.
-        (&["die", "kill"], Some(Hand::Signalled)),
-        (&["kill", "die", "stop"], Some(Hand::Stopped)),
+        (&["die", "kill"], Some(UserAction::Signalled)),
+        (&["kill", "die", "stop"], Some(UserAction::Stopped)),
     ] {
         let index = running();
         tell(&index, actions);
@@ -468,8 +472,8 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
     };
     for (found, expect) in [
         (inspect(Truth::Running), None),
-        (again(2, 3), Some(Hand::Restarted)),
-        (again(2, 60), Some(Hand::Started)),
+        (again(2, 3), Some(UserAction::Restarted)),
+        (again(2, 60), Some(UserAction::Started)),
     ] {
         let index = running();
         // All but the gap is lost.
@@ -481,7 +485,7 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
         tell(&index, &["kill", "stop"]);
         assert!(index.get(ID).unwrap().stale);
         index.inspected(ID, u64::MAX, &found, "");
-        assert_eq!(hand(&index), expect.or(Some(Hand::Signalled)));
+        assert_eq!(hand(&index), expect.or(Some(UserAction::Signalled)));
     }
 }
 

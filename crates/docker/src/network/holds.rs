@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::containers::Containers;
-use super::super::translate::{Kind, LedPort, OurContainer, led_ports_of};
+use super::super::translate::{ForwardedPort, Kind, OurContainer, led_ports_of};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::Gap;
@@ -326,7 +326,7 @@ impl HeldPorts {
 }
 
 /// The TCP ports of the host that containers of some names have, of a pod with a network of its own.
-fn tcp_ports(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<LedPort> {
+fn tcp_ports(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<ForwardedPort> {
     if spec::is_host_network(pod) {
         return Vec::new();
     }
@@ -335,7 +335,7 @@ fn tcp_ports(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<LedPort> {
     ports
 }
 
-fn held_port(port: &LedPort) -> HeldPort {
+fn held_port(port: &ForwardedPort) -> HeldPort {
     HeldPort {
         host_ip: port.host_ip,
         host_port: port.host_port,
@@ -343,7 +343,7 @@ fn held_port(port: &LedPort) -> HeldPort {
 }
 
 /// The port of the container that a host port leads to.
-fn find(ports: &[LedPort], wanted: HeldPort) -> Option<u16> {
+fn find(ports: &[ForwardedPort], wanted: HeldPort) -> Option<u16> {
     let port = ports.iter().find(|port| held_port(port) == wanted)?;
     Some(port.container_port)
 }

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use super::super::containers::{Containers, runtime_error};
 use super::super::engine::HostSide;
 use super::super::index::Record;
-use super::super::translate::{Kind, LedPort, led_ports};
+use super::super::translate::{ForwardedPort, Kind, forwarded_ports};
 use super::holds::Holds;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
@@ -56,7 +56,7 @@ struct State {
 
 /// A sandbox whose host ports can be led to it.
 #[derive(Debug, Clone)]
-struct LedSandbox {
+struct ForwardedSandbox {
     full_name: FullName,
     uid: PodUid,
     created_at: Timestamp,
@@ -104,7 +104,7 @@ impl HostPorts {
 
     /// Fails where the host ports of a pod can't be handed over on this machine.
     pub(crate) async fn check(&self, pod: &Pod) -> Result<(), SyncError> {
-        if led_ports(pod).is_empty() {
+        if forwarded_ports(pod).is_empty() {
             return Ok(());
         }
         self.gateway().await?;
@@ -188,7 +188,7 @@ impl HostPorts {
         &self,
         seen: &mut BTreeSet<Arc<str>>,
         records: &[Record],
-    ) -> Result<Vec<LedSandbox>, SyncError> {
+    ) -> Result<Vec<ForwardedSandbox>, SyncError> {
         let runs = |record: &Record| record.state == ContainerState::Running;
         seen.retain(|id| records.iter().any(|r| r.id == *id && runs(r) && !r.stale));
         if seen.is_empty() {
@@ -220,7 +220,7 @@ impl HostPorts {
 fn is_published(records: &[Record]) -> bool {
     records.iter().any(|record| {
         let by_engine =
-            matches!(&record.ours.kind, Kind::Sandbox { led_ports, .. } if led_ports.is_empty());
+            matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if forwarded_ports.is_empty());
         by_engine && record.state == ContainerState::Running
     })
 }
@@ -240,8 +240,11 @@ pub fn table_name(owner: &str) -> String {
 }
 
 /// Returns where host ports can be led to in a sandbox that runs.
-fn led_sandbox(record: &Record, side: &HostSide) -> Option<LedSandbox> {
-    let Kind::Sandbox { led_ports, .. } = &record.ours.kind else {
+fn led_sandbox(record: &Record, side: &HostSide) -> Option<ForwardedSandbox> {
+    let Kind::Sandbox {
+        forwarded_ports, ..
+    } = &record.ours.kind
+    else {
         return None;
     };
     let address = record.ips().iter().find_map(|address| match address {
@@ -250,7 +253,7 @@ fn led_sandbox(record: &Record, side: &HostSide) -> Option<LedSandbox> {
     })?;
     let published = record.published();
     let full_name = &record.ours.full_name;
-    let forward = |port: &LedPort| Forward {
+    let forward = |port: &ForwardedPort| Forward {
         protocol: port.protocol,
         host_ip: port.host_ip,
         host_port: port.host_port,
@@ -258,17 +261,17 @@ fn led_sandbox(record: &Record, side: &HostSide) -> Option<LedSandbox> {
         detour: detour(published, port, side),
         comment: full_name.to_string(),
     };
-    Some(LedSandbox {
+    Some(ForwardedSandbox {
         full_name: full_name.clone(),
         uid: record.ours.uid.clone(),
         created_at: record.created_at,
-        forwards: led_ports.iter().map(forward).collect(),
+        forwards: forwarded_ports.iter().map(forward).collect(),
     })
 }
 
 /// How a sandbox is reached from where packets can't be routed to it: through the Engine's proxy,
 /// unless the Engine runs without one and lets the bridge take packets from loopback addresses.
-fn detour(published: &PortMap, port: &LedPort, side: &HostSide) -> Detour {
+fn detour(published: &PortMap, port: &ForwardedPort, side: &HostSide) -> Detour {
     let Some(bridge) = side.bridge.clone().filter(|bridge| !takes_loopback(bridge)) else {
         return Detour::None;
     };
@@ -304,7 +307,7 @@ fn takes_loopback(interface: &str) -> bool {
 fn forwards(
     pods: &ServingPods,
     is_published: impl Fn(&Pod) -> bool,
-    mut sandboxes: Vec<LedSandbox>,
+    mut sandboxes: Vec<ForwardedSandbox>,
 ) -> BTreeSet<Forward> {
     sandboxes.retain(|sandbox| {
         let serving = pods.serving.get(&sandbox.full_name);
@@ -313,7 +316,7 @@ fn forwards(
     sandboxes.small_sort_by(|a, b| {
         (&a.full_name, a.created_at, &a.uid).cmp(&(&b.full_name, b.created_at, &b.uid))
     });
-    let mut chosen: BTreeMap<&FullName, &LedSandbox> = BTreeMap::new();
+    let mut chosen: BTreeMap<&FullName, &ForwardedSandbox> = BTreeMap::new();
     for sandbox in &sandboxes {
         let serving = pods.serving.get(&sandbox.full_name);
         let serves = serving.is_some_and(|pod| PodUid::of(pod) == sandbox.uid);
@@ -336,9 +339,9 @@ mod tests {
     use bollard::models::PortBinding;
     use mirrorlet_host::nat::Protocol;
 
-    fn sandbox(name: &str, uid: &str, created: i64) -> LedSandbox {
+    fn sandbox(name: &str, uid: &str, created: i64) -> ForwardedSandbox {
         let address = Ipv4Addr::new(172, 17, 0, u8::try_from(created).unwrap());
-        LedSandbox {
+        ForwardedSandbox {
             full_name: FullName::new(name, "default"),
             uid: uid.into(),
             created_at: Timestamp::from_second(created).unwrap(),
@@ -413,7 +416,7 @@ mod tests {
             host_ip: Some(ip.to_owned()),
             host_port: Some(port.to_owned()),
         };
-        let port: LedPort = "80/tcp=8080".parse().unwrap();
+        let port: ForwardedPort = "80/tcp=8080".parse().unwrap();
         let both = vec![
             binding("172.17.0.1", "32769"),
             binding("127.0.0.1", "32768"),

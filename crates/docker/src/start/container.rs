@@ -38,13 +38,13 @@ struct Prepared {
 }
 
 /// Why a container was not created.
-struct Uncreated {
+struct CreateFailure {
     error: SyncError,
     /// Whether the Engine may have created it all the same.
     may_exist: bool,
 }
 
-impl From<SyncError> for Uncreated {
+impl From<SyncError> for CreateFailure {
     fn from(error: SyncError) -> Self {
         Self {
             error,
@@ -256,7 +256,7 @@ impl Starter {
         container: &Container,
         prepared: &Prepared,
         mut images: Images,
-    ) -> Result<String, Uncreated> {
+    ) -> Result<String, CreateFailure> {
         let image_name = container.image.as_deref().unwrap_or_default();
         let mut pulled_anew = false;
         loop {
@@ -278,7 +278,7 @@ impl Starter {
                 }
                 Err(error) => {
                     let reason = SyncErrorReason::CreateContainerError;
-                    return Err(Uncreated {
+                    return Err(CreateFailure {
                         may_exist: !matches!(error, EngineError::Api { .. }),
                         error: failed(&error, reason, says_nothing(&error)),
                     });

@@ -8,7 +8,8 @@ use super::super::files::config_error;
 use super::super::index::Record;
 use super::super::kill::{SANDBOX_GRACE, reason_of};
 use super::super::translate::{
-    CgroupDriver, Kind, SandboxInput, hosts_file, led_ports, pod_cgroup_limits, sandbox_request,
+    CgroupDriver, Kind, SandboxInput, forwarded_ports, hosts_file, pod_cgroup_limits,
+    sandbox_request,
 };
 use super::{Starter, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::admit::HOST_PORT_CONFLICT;
@@ -77,7 +78,7 @@ impl Starter {
 
     /// The host's address in the pods' network, for a pod whose host ports are led to it there.
     pub(super) async fn gateway_of(&self, pod: &Pod) -> Result<Option<Ipv4Addr>, SyncError> {
-        if !is_beside(pod) || led_ports(pod).is_empty() {
+        if !is_beside(pod) || forwarded_ports(pod).is_empty() {
             return Ok(None);
         }
         self.networks.host_ports.gateway().await.map(Some)

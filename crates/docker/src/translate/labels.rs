@@ -15,7 +15,7 @@ use mirrorlet_core::observed::{ContainerHash, Role};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 
-use super::led_ports::{self, LedPort, led_ports};
+use super::forwarded_ports::{self, ForwardedPort, forwarded_ports};
 use super::names::ContainerName;
 
 /// The directory in which log collectors look for container logs.
@@ -88,7 +88,7 @@ pub enum Kind {
         /// When the pod was started, as far as it was known when the sandbox was created.
         pod_started_at: Option<Timestamp>,
         /// The host ports that are led to it by rules of ours.
-        led_ports: Vec<LedPort>,
+        forwarded_ports: Vec<ForwardedPort>,
     },
     /// An app or init container.
     Container {
@@ -191,11 +191,15 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
     insert_common(&mut labels, owner, pod, attempt);
     insert(&mut labels, keys::POD_STARTED, &started.unwrap_or_default());
     let led = if is_beside(pod) {
-        led_ports(pod)
+        forwarded_ports(pod)
     } else {
         Vec::new()
     };
-    insert(&mut labels, keys::HOST_PORTS, &led_ports::to_label(&led));
+    insert(
+        &mut labels,
+        keys::HOST_PORTS,
+        &forwarded_ports::to_label(&led),
+    );
     insert(&mut labels, keys::CONTAINER_NAME, keys::SANDBOX_NAME);
     insert(&mut labels, keys::KIND, keys::KIND_SANDBOX);
     insert(&mut labels, keys::NETWORK, network);
@@ -350,7 +354,9 @@ pub fn parse_ours<'a>(
                 _ => return None,
             },
             pod_started_at: label(keys::POD_STARTED).and_then(|time| time.parse().ok()),
-            led_ports: led_ports::from_label(label(keys::HOST_PORTS).unwrap_or_default()),
+            forwarded_ports: forwarded_ports::from_label(
+                label(keys::HOST_PORTS).unwrap_or_default(),
+            ),
         },
         (keys::KIND_CONTAINER, false) => parse_container(&name, labels)?,
         _ => return None,

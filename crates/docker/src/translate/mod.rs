@@ -15,9 +15,9 @@ use mirrorlet_core::log_limits::LogLimits;
 
 pub mod container;
 pub mod dns;
+mod forwarded_ports;
 pub mod hosts;
 pub mod labels;
-mod led_ports;
 pub mod mounts;
 pub mod names;
 pub mod resources;
@@ -26,10 +26,10 @@ pub mod security;
 
 pub use container::{ContainerInput, ImageFacts, container_request};
 pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
+pub use forwarded_ports::ForwardedPort;
+pub(crate) use forwarded_ports::{forwarded_ports, led_ports_of};
 pub use hosts::{Hostname, compute_hostname, hosts_file};
 pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
-pub use led_ports::LedPort;
-pub(crate) use led_ports::{led_ports, led_ports_of};
 pub(crate) use mounts::{check_image_volume, volume_request};
 pub use names::{ContainerName, container_name, sandbox_name};
 pub(crate) use resources::pod_cgroup_limits;

@@ -17,7 +17,7 @@ use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 
 use super::dns::PodDns;
-use super::led_ports::led_ports;
+use super::forwarded_ports::forwarded_ports;
 use super::{
     ConfigError, EngineFacts, NodeFacts, Request, compute_dns, compute_hostname, labels, names,
     resources, security,
@@ -216,7 +216,7 @@ fn ports(pod: &Pod) -> (Option<Vec<String>>, Option<PortMap>) {
 /// reach them. The Engine forwards packets to none that it doesn't publish.
 fn ports_beside(pod: &Pod, gateway: Option<Ipv4Addr>) -> (Option<Vec<String>>, Option<PortMap>) {
     let mut bindings = PortMap::new();
-    for port in led_ports(pod) {
+    for port in forwarded_ports(pod) {
         let addresses = std::iter::once(Ipv4Addr::LOCALHOST).chain(gateway);
         let chosen = addresses.map(|address| PortBinding {
             host_ip: Some(address.to_string()),

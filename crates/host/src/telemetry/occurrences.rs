@@ -19,7 +19,7 @@ use super::{Metrics, Telemetry};
 use crate::telemetry::journal::Kind;
 use mirrorlet_core::api::{Diagnostic, FullName, Timestamp};
 use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::host_access::{Lack, Need};
+use mirrorlet_core::host_access::{MissingAccess, Need};
 
 pub use access::*;
 pub use cluster::*;
@@ -130,10 +130,10 @@ pub fn server_failed(server: &str, error: &str) {
 }
 
 /// The agent needs something of its host that isn't there. Call it when that is found.
-pub fn host_access_lacking(telemetry: &Telemetry, lack: &Lack) {
+pub fn host_access_lacking(telemetry: &Telemetry, lack: &MissingAccess) {
     let message = format!("{}; {}", lack.message, lack.help);
     let journal = &telemetry.journal;
-    journal.node(Kind::Warning, "HostAccessLacking", message.as_str());
+    journal.node(Kind::Warning, "MissingHostAccess", message.as_str());
     tracing::error!(reason = lack.need.as_str(), "{message}");
 }
 

@@ -26,13 +26,13 @@ pub struct ExplainReport {
     pub next: u64,
     /// The history of this pod and of earlier pods of the same name; oldest first. Only what this
     /// run of the agent has seen.
-    pub story: Vec<StoryReport>,
+    pub story: Vec<JournalReport>,
 }
 
 /// One entry of a story.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StoryReport {
+pub struct JournalReport {
     /// When.
     pub at: Timestamp,
     /// `Normal` or `Warning` for what is an event as well, else `Trace`.
@@ -66,5 +66,5 @@ pub struct EventReport {
     pub name: String,
     /// The entry.
     #[serde(flatten)]
-    pub entry: StoryReport,
+    pub entry: JournalReport,
 }

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use super::*;
 use crate::api::keys;
-use crate::observed::{BY_HAND_SETTLES, ByHand};
+use crate::observed::{BY_HAND_SETTLES, UserActionRecord};
 use ContainerState::{Created, Exited, Running};
 
-fn by(what: Hand, seconds: i64) -> ByHand {
-    ByHand {
+fn by(what: UserAction, seconds: i64) -> UserActionRecord {
+    UserActionRecord {
         what,
         at: at(seconds),
     }
 }
 
-fn handled(pod: &Pod, attempt: u32, state: ContainerState, by_hand: ByHand) -> PodStatus {
+fn handled(pod: &Pod, attempt: u32, state: ContainerState, by_hand: UserActionRecord) -> PodStatus {
     status(vec![ContainerStatus {
         by_hand: Some(by_hand),
         ..instance(pod, "foo", attempt, state)
@@ -36,22 +36,22 @@ fn what_a_person_did_is_replaced_as_the_policy_says_and_never_waits_for_a_crash(
     let start = || vec!["start foo #1 (byHand)"];
     let replace = || vec!["kill foo-0 (byHand)", "start foo #1 (byHand)"];
     for (what, state, policy, expect) in [
-        (Hand::Stopped, Exited, "Always", start()),
-        (Hand::Stopped, Exited, "OnFailure", start()),
-        (Hand::Stopped, Exited, "Never", vec![]),
-        (Hand::Restarted, Running, "Always", replace()),
-        (Hand::Restarted, Running, "OnFailure", replace()),
+        (UserAction::Stopped, Exited, "Always", start()),
+        (UserAction::Stopped, Exited, "OnFailure", start()),
+        (UserAction::Stopped, Exited, "Never", vec![]),
+        (UserAction::Restarted, Running, "Always", replace()),
+        (UserAction::Restarted, Running, "OnFailure", replace()),
         // Its stop was its end.
         (
-            Hand::Restarted,
+            UserAction::Restarted,
             Running,
             "Never",
             vec!["kill foo-0 (byHand)"],
         ),
-        (Hand::Started, Running, "Always", replace()),
+        (UserAction::Started, Running, "Always", replace()),
         // It ended again before it was replaced.
-        (Hand::Restarted, Exited, "Always", start()),
-        (Hand::Signalled, Running, "Always", vec![]),
+        (UserAction::Restarted, Exited, "Always", start()),
+        (UserAction::Signalled, Running, "Always", vec![]),
     ] {
         let pod = pod(policy, Vec::new(), &["foo", "other"]);
         let mut seen = handled(&pod, 0, state, by(what, -1));
@@ -70,7 +70,7 @@ fn what_a_person_did_is_replaced_as_the_policy_says_and_never_waits_for_a_crash(
 #[test]
 fn a_container_killed_with_docker_is_a_crash() {
     let pod = pod("Always", Vec::new(), &["foo"]);
-    let seen = handled(&pod, 0, Exited, by(Hand::Signalled, -1));
+    let seen = handled(&pod, 0, Exited, by(UserAction::Signalled, -1));
     assert_eq!(steps(&plan(&pod, &seen)), ["start foo #1 (exited)"]);
     let plan = plan_with(&pod, &seen, &crashed(&pod));
     assert!(plan.is_empty() && plan.waiting.contains_key("foo"));
@@ -80,12 +80,12 @@ fn a_container_killed_with_docker_is_a_crash() {
 fn nothing_is_started_while_the_second_half_of_a_restart_may_come() {
     let just_now = |what| {
         let left = Duration::from_millis(100);
-        ByHand {
+        UserActionRecord {
             what,
             at: at(0) - BY_HAND_SETTLES + left,
         }
     };
-    for what in [Hand::Signalled, Hand::Stopped] {
+    for what in [UserAction::Signalled, UserAction::Stopped] {
         let pod = pod("Always", Vec::new(), &["foo"]);
         let waiting = Plan {
             look_again: Some(Duration::from_millis(100)),
@@ -100,8 +100,8 @@ fn nothing_is_started_while_the_second_half_of_a_restart_may_come() {
         assert_eq!(plan(&pod, &seen), waiting, "{what:?} the sandbox");
     }
     // A clock that was set back holds nobody.
-    let ahead = ByHand {
-        what: Hand::Stopped,
+    let ahead = UserActionRecord {
+        what: UserAction::Stopped,
         at: at(3600),
     };
     assert_eq!(ahead.settles(at(0)), None);
@@ -111,7 +111,7 @@ fn nothing_is_started_while_the_second_half_of_a_restart_may_come() {
 fn of_two_instances_the_one_that_a_person_started_is_stopped() {
     let pod = pod("Always", Vec::new(), &["foo"]);
     let started = ContainerStatus {
-        by_hand: Some(by(Hand::Started, -1)),
+        by_hand: Some(by(UserAction::Started, -1)),
         ..instance(&pod, "foo", 0, Running)
     };
     for (newest, expect) in [
@@ -137,7 +137,7 @@ fn init_containers_that_were_passed_and_added_containers_are_not_run_again() {
     let init = seen.containers.iter_mut().find(|c| &*c.name == "init");
     let init = init.unwrap();
     init.state = Running;
-    init.by_hand = Some(by(Hand::Started, -1));
+    init.by_hand = Some(by(UserAction::Started, -1));
     assert_eq!(steps(&plan(&pod, &seen)), ["kill init-0 (byHand)"]);
     // One that is not done yet starts over.
     seen.containers.retain(|c| &*c.name == "init");
@@ -148,7 +148,7 @@ fn init_containers_that_were_passed_and_added_containers_are_not_run_again() {
     pod.spec.as_mut().unwrap().init_containers = Some(vec![sidecar("side")]);
     let mut seen = all_running(&pod);
     let side = seen.containers.iter_mut().find(|c| &*c.name == "side");
-    side.unwrap().by_hand = Some(by(Hand::Restarted, -1));
+    side.unwrap().by_hand = Some(by(UserAction::Restarted, -1));
     assert_eq!(
         steps(&plan(&pod, &seen)),
         ["kill side-0 (byHand)", "start side #1 (byHand)"]
@@ -158,11 +158,11 @@ fn init_containers_that_were_passed_and_added_containers_are_not_run_again() {
 #[test]
 fn a_sandbox_that_a_person_handled_is_replaced_with_its_containers() {
     for (what, state, policy, expect) in [
-        (Hand::Stopped, Exited, "Always", true),
-        (Hand::Restarted, Running, "Always", true),
-        (Hand::Started, Running, "OnFailure", true),
-        (Hand::Signalled, Running, "Always", false),
-        (Hand::Restarted, Running, "Never", false),
+        (UserAction::Stopped, Exited, "Always", true),
+        (UserAction::Restarted, Running, "Always", true),
+        (UserAction::Started, Running, "OnFailure", true),
+        (UserAction::Signalled, Running, "Always", false),
+        (UserAction::Restarted, Running, "Never", false),
     ] {
         let pod = pod(policy, Vec::new(), &["foo"]);
         let mut seen = all_running(&pod);

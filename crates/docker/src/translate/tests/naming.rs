@@ -89,7 +89,7 @@ fn what_is_created_is_read_back() {
                     attempt: 0,
                     host_network: false,
                     pod_started_at: None,
-                    led_ports: Vec::new(),
+                    forwarded_ports: Vec::new(),
                 },
             }
         );
@@ -133,7 +133,7 @@ fn what_is_created_is_read_back() {
             attempt: 0,
             host_network: true,
             pod_started_at: Some(started),
-            led_ports: Vec::new(),
+            forwarded_ports: Vec::new(),
         }
     );
     let container = ours(OWNER, &container_of(&host).unwrap()).unwrap();

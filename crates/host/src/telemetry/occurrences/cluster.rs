@@ -87,7 +87,7 @@ pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: 
     let told = format!("Mirror pod of {} exists again", Shown(pod));
     telemetry
         .journal
-        .node(Kind::Normal, "MirrorPodMended", told);
+        .node(Kind::Normal, "MirrorPodRecovered", told);
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,

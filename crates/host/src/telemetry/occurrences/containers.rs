@@ -8,7 +8,7 @@ use super::{Shown, Telemetry, millis};
 use crate::telemetry::journal::Kind;
 use crate::telemetry::metrics::PullOutcome;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
-use mirrorlet_core::observed::Hand;
+use mirrorlet_core::observed::UserAction;
 use mirrorlet_core::plan::Reason;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
@@ -102,7 +102,7 @@ pub fn handled(
     pod: &FullName,
     uid: &PodUid,
     container: Option<&str>,
-    what: Hand,
+    what: UserAction,
 ) {
     let name = container.map_or_else(
         || "the sandbox".to_owned(),

@@ -7,7 +7,7 @@ use crate::api::Timestamp;
 use crate::objects::Object;
 use crate::version::with_config;
 
-/// A pod that has a ConfigMap with that colour as a part of its version.
+/// A pod that has a `ConfigMap` with that colour as a part of its version.
 fn of_colour(colour: &str) -> SourcePod {
     let pod = json!({
         "metadata": {

@@ -11,7 +11,7 @@ use super::sandbox::with_host_ports;
 
 /// A host port that is led to a pod by rules of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LedPort {
+pub struct ForwardedPort {
     /// Its protocol.
     pub protocol: Protocol,
     /// The address of the host that it is bound to; none for all.
@@ -22,7 +22,7 @@ pub struct LedPort {
     pub container_port: u16,
 }
 
-impl LedPort {
+impl ForwardedPort {
     /// The port as the Engine names it.
     #[must_use]
     pub fn exposed(&self) -> String {
@@ -37,7 +37,7 @@ fn engine_name(protocol: Protocol) -> &'static str {
     }
 }
 
-impl fmt::Display for LedPort {
+impl fmt::Display for ForwardedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(ip) = self.host_ip {
             write!(f, "{ip}:")?;
@@ -47,7 +47,7 @@ impl fmt::Display for LedPort {
     }
 }
 
-impl FromStr for LedPort {
+impl FromStr for ForwardedPort {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -71,20 +71,20 @@ impl FromStr for LedPort {
 }
 
 /// The host ports of a pod that rules can lead to it: those of TCP and UDP at IPv4 addresses.
-pub(crate) fn led_ports(pod: &Pod) -> Vec<LedPort> {
+pub(crate) fn forwarded_ports(pod: &Pod) -> Vec<ForwardedPort> {
     led_ports_of(pod, |_| true)
 }
 
 /// Those of its containers of some names.
-pub(crate) fn led_ports_of(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<LedPort> {
+pub(crate) fn led_ports_of(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<ForwardedPort> {
     let containers = with_host_ports(pod).filter(|container| is_meant(&container.name));
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
-    let mut led: Vec<LedPort> = ports
+    let mut led: Vec<ForwardedPort> = ports
         .filter_map(|port| {
             let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
             let host_ip = port.host_ip.as_deref().filter(|ip| !ip.is_empty());
             let host_ip: Option<Ipv4Addr> = host_ip.map(str::parse).transpose().ok()?;
-            Some(LedPort {
+            Some(ForwardedPort {
                 protocol: match port.protocol.as_deref() {
                     None | Some("TCP") => Protocol::Tcp,
                     Some("UDP") => Protocol::Udp,
@@ -102,13 +102,13 @@ pub(crate) fn led_ports_of(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<Le
 }
 
 /// Returns the value of the label for these ports.
-pub(crate) fn to_label(ports: &[LedPort]) -> String {
+pub(crate) fn to_label(ports: &[ForwardedPort]) -> String {
     let texts: Vec<String> = ports.iter().map(ToString::to_string).collect();
     texts.join(",")
 }
 
 /// The ports that a label names. What can't be read is left out: a sandbox of another version's.
-pub(crate) fn from_label(label: &str) -> Vec<LedPort> {
+pub(crate) fn from_label(label: &str) -> Vec<ForwardedPort> {
     label
         .split(',')
         .filter_map(|text| text.parse().ok())
@@ -133,9 +133,9 @@ mod tests {
             ]}],
         }}))
         .unwrap();
-        let label = to_label(&led_ports(&pod));
+        let label = to_label(&forwarded_ports(&pod));
         assert_eq!(label, "81/tcp=81,8080/tcp=80,10.0.0.1:53/udp=53");
-        assert_eq!(from_label(&label), led_ports(&pod));
+        assert_eq!(from_label(&label), forwarded_ports(&pod));
         assert_eq!(from_label(""), []);
         assert_eq!(from_label("x,1/icmp=2,1/tcp=99999,2/tcp=3").len(), 1);
     }
