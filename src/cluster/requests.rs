@@ -132,7 +132,7 @@ mod tests {
                 serde_json::json!({"conditions": [
                     {"type": "Denied", "status": "True", "reason": "ByHand", "message": "no"},
                 ]}),
-                Outcome::Refused("Denied (UserActionRecord): no".to_owned()),
+                Outcome::Refused("Denied (ByHand): no".to_owned()),
             ),
         ] {
             let request = serde_json::json!({

@@ -183,11 +183,11 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
         "{told}"
     );
     *cluster.outcome.lock().unwrap() =
-        Some(Outcome::Refused("Denied (UserActionRecord): no".to_owned()));
+        Some(Outcome::Refused("Denied (ByHand): no".to_owned()));
     assert_eq!(task.look(at(70)).await, Duration::from_mins(1));
     let told = task.told.clone().unwrap();
     assert!(
-        told.contains(&format!("{name}: Denied (UserActionRecord): no")),
+        told.contains(&format!("{name}: Denied (ByHand): no")),
         "{told}"
     );
     assert_eq!(leaf(&served).common_name, "box-docker");
