@@ -19,16 +19,10 @@ AGAIN="${AGAIN:-20}"
 DICE='^corruption::'
 
 program="$1"
-name="$(basename "$program")"
-name="${name%-*}"
-# Whole agents on an Engine: about half of the time that all tests take.
-case "$name" in
-agent | engine | faults) lane=engines ;;
-*) lane=others ;;
-esac
-[ "${LANE:-$lane}" = "$lane" ] || exit 0
 # What has no test harness, a benchmark say, knows none of its options.
 grep -q --text report-time "$program" || exec "$@"
+name="$(basename "$program")"
+name="${name%-*}"
 # Their tests mostly wait, for containers, graces and servers, and share the machine with those.
 case "$name" in
 agent | cluster | engine | faults) threads=$((3 * $(nproc))) ;;

@@ -19,13 +19,10 @@ export FAILURES FLAKY
 hack/left.sh sweep
 hack/left.sh before "$before"
 watch=""
-lane=""
 finish() {
     local status=$?
     trap - EXIT INT TERM
     [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
-    # A process group of its own, which Ctrl-C doesn't reach.
-    [ -z "$lane" ] || { kill -- "-$lane" && wait "$lane"; } 2>/dev/null || true
     used
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
@@ -60,20 +57,10 @@ watch=$!
 
 "$MAKE" check
 "$MAKE" chart
-# Each test program by way of hack/run-test.sh, in two lanes side by side: tests on an Engine and in a
-# cluster mostly wait.
+# Each test program by way of hack/run-test.sh, one after the other: two at a time keep two cores no
+# busier, and tests that mostly wait then wait in vain.
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
-export "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh"
-tests=("$CARGO" test --locked --workspace --all-targets)
-"${tests[@]}" --no-run
-LANE=engines setsid "${tests[@]}" --no-fail-fast > >(sed --unbuffered 's/^/engines: /') 2>&1 &
-lane=$!
-status=0
-LANE=others "${tests[@]}" --no-fail-fast || status=$?
-wait "$lane" || status=$?
-lane=""
-[ "$status" = 0 ] || exit "$status"
-unset "CARGO_TARGET_${host}_RUNNER"
+env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace --all-targets --no-fail-fast
 # kubectl against the embedded API, once more with the oldest version that we know. Of the whole
 # workspace, so that nothing is built with other features.
 KUBECTL_VERSION="$KUBECTL_OLDEST" "$CARGO" test --locked --workspace --test cluster -- embedded:: embedded_kubectl::
