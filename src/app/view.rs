@@ -376,8 +376,8 @@ impl AgentView for View {
 
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
         let whom = self.whom(pod)?;
-        let done = self.rollouts.command(whom, command).await;
-        done.map_err(rollouts::view_error)
+        let done = self.rollouts.command(whom.clone(), command).await;
+        done.map_err(|error| rollouts::view_error(error, &whom))
     }
 
     fn node_edits(&self) -> Arc<NodeEdits> {

@@ -1,14 +1,16 @@
 //! `mirrorlet restart`, `pull`, `stop`, `start` and `run-job`.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use super::logs::escape;
 use super::status::watch_reports;
 use super::table::one_line;
-use super::{Failure, Outcome, client, print};
+use super::{Failure, Outcome, client, error_text, print};
 use crate::config::args::{OrderArgs, RestartArgs, RunJobArgs};
 use crate::server::admin::OrderAnswer;
-use mirrorlet_core::select::find_pods;
+use mirrorlet_core::api::report::PodReport;
+use mirrorlet_core::select::{PodNotFound, find_pod, find_pods};
 use mirrorlet_core::workload::WorkloadKind;
 
 /// Restarts containers of pods.
@@ -41,14 +43,26 @@ fn containers(answer: &OrderAnswer) -> String {
 pub async fn stop(args: &OrderArgs, root: &Path) -> Outcome {
     let done = |answer: &OrderAnswer| {
         let start = format!("mirrorlet start {}/{}", answer.namespace, answer.name);
-        format!("stopping, until: {start}")
+        if answer.is_unchanged {
+            format!("stopped already, until: {start}")
+        } else {
+            format!("stopping, until: {start}")
+        }
     };
     order(args, root, "stop", done).await
 }
 
 /// Starts pods that were stopped.
 pub async fn start(args: &OrderArgs, root: &Path) -> Outcome {
-    order(args, root, "start", |_| "starting".to_owned()).await
+    let done = |answer: &OrderAnswer| {
+        let words = if answer.is_unchanged {
+            "was not stopped"
+        } else {
+            "starting"
+        };
+        words.to_owned()
+    };
+    order(args, root, "start", done).await
 }
 
 /// Starts a run of CronJobs.
@@ -65,48 +79,77 @@ async fn order(
     verb: &str,
     done: impl Fn(&OrderAnswer) -> String,
 ) -> Outcome {
-    let pods = pods_of(&args.pods, root).await?;
+    let pods = ordered(&args.pods, root).await?;
     order_each(&pods, root, verb, done).await
 }
 
-/// The pods of these names, those of each workload in its place. A Job is ordered as one.
-async fn pods_of(names: &[String], root: &Path) -> Result<Vec<String>, Failure> {
-    let has_many = |name: &String| {
-        let word = name.split_once('/').map(|(word, _)| word);
-        let kind = word.and_then(WorkloadKind::of_word);
-        kind.is_some_and(|kind| !matches!(kind, WorkloadKind::Job | WorkloadKind::CronJob))
-    };
-    if !names.iter().any(has_many) {
-        return Ok(names.to_vec());
-    }
+/// The pods of these names, each once, those of each workload in its place. A Job is ordered as one.
+async fn ordered(names: &[String], root: &Path) -> Result<Vec<String>, Failure> {
     let report = watch_reports(root, true).await?.next().await?;
-    let mut all = Vec::new();
+    let mut all: Vec<String> = Vec::new();
     for name in names {
-        if has_many(name) {
-            let pods = find_pods(&report.pods, name).map_err(anyhow::Error::from)?;
-            all.extend(
-                pods.iter()
-                    .map(|pod| format!("{}/{}", pod.namespace, pod.name)),
-            );
-        } else {
-            all.push(name.clone());
+        let pods = pods_of(&report.pods, name)?;
+        let pods = pods.iter();
+        let mut named: Vec<String> = pods
+            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+            .collect();
+        if named.is_empty() {
+            named.push(name.clone());
         }
+        named.retain(|name| !all.contains(name));
+        all.extend(named);
     }
     Ok(all)
 }
 
+/// The pod that a text means, or those of a workload; none where it means a Job, or may mean one.
+fn pods_of<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
+    let word = text.split_once('/').map(|(word, _)| word);
+    let kind = word.and_then(WorkloadKind::of_word);
+    if matches!(kind, Some(WorkloadKind::Job | WorkloadKind::CronJob)) {
+        return Ok(Vec::new());
+    }
+    let of_job = |pod: &&PodReport| {
+        let owner = pod.workload.as_deref();
+        owner.is_some_and(|owner| owner.starts_with("Job/"))
+    };
+    match find_pods(pods, text) {
+        Ok(found) if find_pod(pods, text).is_err() && found.iter().any(of_job) => Ok(Vec::new()),
+        // The agent may know a Job of that name that has no pods.
+        Err(PodNotFound::Unknown { .. }) if kind.is_none() => Ok(Vec::new()),
+        found => found,
+    }
+}
+
+/// Gives the order to each, also after one that can't be carried out.
 async fn order_each(
     names: &[String],
     root: &Path,
     verb: &str,
     done: impl Fn(&OrderAnswer) -> String,
 ) -> Outcome {
+    let mut has_failed = false;
     for pod in names {
         let path = format!("/v1/orders?pod={}&verb={verb}", escape(pod));
-        let answer: OrderAnswer = client::parse(&client::post_patiently(root, &path).await?)?;
+        let answered = client::post_patiently(root, &path).await;
+        let body = match (answered, names) {
+            (Ok(body), _) => body,
+            (Err(Failure::Failed(error)), [_, _, ..]) => {
+                let mut stderr = anstream::stderr().lock();
+                // Standard error gone as well: the exit code must do.
+                let _ = stderr.write_all(error_text(&error).as_bytes());
+                has_failed = true;
+                continue;
+            }
+            (Err(failure), _) => return Err(failure),
+        };
+        let answer: OrderAnswer = client::parse(&body)?;
         let (namespace, name) = (one_line(&answer.namespace), one_line(&answer.name));
         let kind = if answer.is_job { "job" } else { "pod" };
         print(&format!("{kind} {namespace}/{name}: {}\n", done(&answer)))?;
+    }
+    if has_failed {
+        return Err(Failure::Problems);
     }
     Ok(())
 }

@@ -220,6 +220,7 @@ impl AgentView for FakeView {
             namespace,
             containers: order.container.iter().cloned().collect(),
             is_job: false,
+            is_unchanged: false,
         })
     }
 

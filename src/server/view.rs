@@ -99,6 +99,9 @@ pub struct OrderAnswer {
     /// Whether these are the names of a Job, not of a pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_job: bool,
+    /// Whether the pod was so already: it is stopped, or it is not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unchanged: bool,
 }
 
 /// One file.
@@ -167,7 +170,9 @@ impl From<PodNotFound> for ViewError {
         let (message, help) = (error.to_string(), None);
         match error {
             PodNotFound::Unknown { .. } => Self::NotFound { message, help },
-            PodNotFound::Ambiguous { .. } => Self::Invalid { message, help },
+            PodNotFound::Ambiguous { .. } | PodNotFound::SeveralWorkloads { .. } => {
+                Self::Invalid { message, help }
+            }
         }
     }
 }

@@ -112,19 +112,27 @@ fn reduced(mut pod: Pod) -> Pod {
         ..meta::ObjectMeta::default()
     };
     pod.spec = pod.spec.map(|spec| core::PodSpec {
-        containers: spec.containers.into_iter().map(container_remains).collect(),
+        containers: fitted(spec.containers.into_iter().map(container_remains)),
         init_containers: spec
             .init_containers
-            .map(|inits| inits.into_iter().map(container_remains).collect()),
-        ephemeral_containers: spec.ephemeral_containers,
+            .map(|inits| fitted(inits.into_iter().map(container_remains))),
+        ephemeral_containers: spec.ephemeral_containers.map(fitted),
         node_name: spec.node_name,
         restart_policy: spec.restart_policy,
         host_network: spec.host_network,
         termination_grace_period_seconds: spec.termination_grace_period_seconds,
-        readiness_gates: spec.readiness_gates,
+        readiness_gates: spec.readiness_gates.map(fitted),
         ..core::PodSpec::default()
     });
     if let Some(status) = &mut pod.status {
+        for list in [
+            &mut status.container_statuses,
+            &mut status.init_container_statuses,
+            &mut status.ephemeral_container_statuses,
+        ] {
+            *list = list.take().map(fitted);
+        }
+        status.conditions = status.conditions.take().map(fitted);
         let apps = status.container_statuses.iter_mut().flatten();
         let inits = status.init_container_statuses.iter_mut().flatten();
         let added = status.ephemeral_container_statuses.iter_mut().flatten();
@@ -136,6 +144,13 @@ fn reduced(mut pod: Pod) -> Pod {
         }
     }
     pod
+}
+
+/// A list without room for more: a decoded one has room for four elements, of up to a kilobyte each.
+fn fitted<T>(list: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut list: Vec<T> = list.into_iter().collect();
+    list.shrink_to_fit();
+    list
 }
 
 /// Name, image, and what its end means.

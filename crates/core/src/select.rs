@@ -1,5 +1,7 @@
 //! Selects a pod and a container by user input.
 
+use std::collections::BTreeSet;
+
 use crate::api::report::PodReport;
 use crate::api::{FullName, Pod};
 use crate::decode::distance;
@@ -39,6 +41,14 @@ pub enum PodNotFound {
         /// The text.
         text: String,
         /// They, as `namespace/name`; with the UID where that is needed to tell them apart.
+        candidates: Vec<String>,
+    },
+    /// It is the name of several workloads.
+    #[error("{text:?} is the name of {}; choose one of them", .candidates.join(" and "))]
+    SeveralWorkloads {
+        /// The text.
+        text: String,
+        /// They, as `deployment/web`.
         candidates: Vec<String>,
     },
 }
@@ -105,27 +115,71 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
 }
 
 /// The pods a text means: the one that [`find_pod`] finds, or all those of a workload, named as
-/// `deployment/web` in all namespaces, or `deployment/shop/web`.
+/// `deployment/web` in all namespaces, as `deployment/shop/web`, or by its name alone, `web` or
+/// `shop/web`, if only one has it.
 ///
 /// # Errors
 /// No pod, or more than one by its name, is meant.
 pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
-    let found = find_pod(pods, text);
-    let Some((namespace, owner)) = WorkloadKind::named(text).filter(|_| found.is_err()) else {
-        return found.map(|pod| vec![pod]);
+    let not_found = match find_pod(pods, text) {
+        Ok(pod) => return Ok(vec![pod]),
+        Err(error) => error,
     };
-    let is_its = |pod: &&PodReport| {
-        if namespace.is_some_and(|namespace| namespace != pod.namespace) {
-            return false;
+    let of_workload = match (WorkloadKind::named(text), &not_found) {
+        (Some((namespace, owner)), _) => {
+            let is_owner = |found: &str| found == owner;
+            of_workloads(pods, namespace, &is_owner)
         }
-        let cron_job = pod.cron_job.as_ref().map(|name| format!("CronJob/{name}"));
-        pod.workload.as_deref() == Some(&*owner) || cron_job.as_deref() == Some(&*owner)
+        (None, PodNotFound::Unknown { .. }) => by_name(pods, text)?,
+        (None, PodNotFound::Ambiguous { .. } | PodNotFound::SeveralWorkloads { .. }) => Vec::new(),
     };
-    let of_workload: Vec<_> = pods.iter().filter(is_its).collect();
     if of_workload.is_empty() {
-        return found.map(|pod| vec![pod]);
+        return Err(not_found);
     }
     Ok(of_workload)
+}
+
+/// The pods of the workload with that name, of whatever kind.
+fn by_name<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let is_owner = |found: &str| found.split_once('/').is_some_and(|(_, own)| own == name);
+    let found = of_workloads(pods, namespace, &is_owner);
+    let owners = found.iter().flat_map(|pod| owners(pod));
+    let owners: BTreeSet<String> = owners.filter(|owner| is_owner(owner)).collect();
+    if owners.len() > 1 {
+        return Err(PodNotFound::SeveralWorkloads {
+            text: text.to_owned(),
+            candidates: owners.into_iter().map(|owner| typed(&owner)).collect(),
+        });
+    }
+    Ok(found)
+}
+
+/// A workload as a person types it, `deployment/web`.
+fn typed(owner: &str) -> String {
+    let (kind, name) = owner.split_once('/').unwrap_or((owner, ""));
+    format!("{}/{name}", kind.to_lowercase())
+}
+
+/// The workload and the `CronJob` that a pod belongs to, as `Deployment/web`.
+fn owners(pod: &PodReport) -> impl Iterator<Item = String> {
+    let cron_job = pod.cron_job.as_ref().map(|name| format!("CronJob/{name}"));
+    pod.workload.clone().into_iter().chain(cron_job)
+}
+
+fn of_workloads<'a>(
+    pods: &'a [PodReport],
+    namespace: Option<&str>,
+    is_owner: &dyn Fn(&str) -> bool,
+) -> Vec<&'a PodReport> {
+    let is_its = |pod: &&PodReport| {
+        namespace.is_none_or(|namespace| namespace == pod.namespace)
+            && owners(pod).any(|owner| is_owner(&owner))
+    };
+    pods.iter().filter(is_its).collect()
 }
 
 /// The pod that a text means, as [`find_pod`] does, or one of a workload's: a ready one before one
@@ -301,8 +355,11 @@ mod tests {
             of("default", "web", None),
             of("default", "web-0", Some("Deployment/web")),
             of("shop", "web-1", Some("Deployment/web")),
-            of("default", "agent", Some("DaemonSet/agent")),
+            of("default", "agent-x", Some("DaemonSet/agent")),
             of("ds", "log", None),
+            of("default", "api-0", Some("Deployment/api")),
+            of("shop", "api-1", Some("StatefulSet/api")),
+            of("default", "night-1", Some("Job/night-1")),
         ];
         for (text, expected) in [
             ("web", "web"),
@@ -310,7 +367,16 @@ mod tests {
             ("deploy/web", "web-0 web-1"),
             ("deployments/web", "web-0 web-1"),
             ("Deployment/web", "web-0 web-1"),
-            ("ds/agent", "agent"),
+            ("ds/agent", "agent-x"),
+            ("agent", "agent-x"),
+            ("default/agent", "agent-x"),
+            ("shop/agent", "pod \"shop/agent\" not found"),
+            (
+                "api",
+                "\"api\" is the name of deployment/api and statefulset/api; choose one of them",
+            ),
+            ("shop/api", "api-1"),
+            ("night-1", "night-1"),
             // A namespace of this name wins.
             ("ds/log", "log"),
             ("pod/web", "web"),

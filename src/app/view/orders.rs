@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::{View, rollouts};
 use crate::jobs::OrderError;
-use crate::rollout::RolloutTarget;
+use crate::rollout::{CommandError, RolloutTarget};
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::observed::Role;
-use mirrorlet_core::rollout::Command;
+use mirrorlet_core::rollout::{Command, Refused};
 use mirrorlet_core::select::choose_container;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
@@ -52,6 +52,7 @@ impl View {
             name: name.name.to_string(),
             containers,
             is_job: false,
+            is_unchanged: false,
         };
         let command = match order.verb {
             Verb::Pull | Verb::Run => return Ok(answer),
@@ -69,12 +70,19 @@ impl View {
             }
             Verb::Restart => Command::Restart { instances },
         };
-        let obeyed = self
-            .rollouts
-            .command(RolloutTarget::Pod(name), command)
-            .await;
-        obeyed.map_err(rollouts::view_error)?;
-        Ok(answer)
+        let target = RolloutTarget::Pod(name);
+        let refused = match self.rollouts.command(target.clone(), command).await {
+            Ok(_) => return Ok(answer),
+            Err(refused) => refused,
+        };
+        match (order.verb, refused) {
+            (Verb::Stop, CommandError::Refused(Refused::Stopped))
+            | (Verb::Start, CommandError::Refused(Refused::NotStopped)) => Ok(OrderAnswer {
+                is_unchanged: true,
+                ..answer
+            }),
+            (_, refused) => Err(rollouts::view_error(refused, &target)),
+        }
     }
 
     /// The Job that a text means: `job/backup`, or its bare name where no pod has it.
@@ -210,6 +218,7 @@ fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewErr
             name: job.name,
             containers: Vec::new(),
             is_job: true,
+            is_unchanged: false,
         }),
         Err(error @ OrderError::Unknown(_)) => Err(ViewError::NotFound {
             message: error.to_string(),

@@ -86,7 +86,10 @@ pub(super) fn whom(
     let mut keys = keys.into_iter();
     match (keys.next(), keys.next()) {
         (Some(key), None) => Ok(RolloutTarget::Workload(key)),
-        (None, _) => found.map(RolloutTarget::Pod),
+        (None, _) => Err(ViewError::NotFound {
+            message: format!("{} not found", described(text)),
+            help: Some("mirrorlet status lists all workloads".to_owned()),
+        }),
         (Some(one), Some(other)) => Err(ViewError::Invalid {
             message: format!("{text:?} means {one} and {other}"),
             help: Some(format!(
@@ -97,6 +100,12 @@ pub(super) fn whom(
             )),
         }),
     }
+}
+
+/// A workload as it was typed, as `deployment "web"`.
+fn described(text: &str) -> String {
+    let (kind, name) = text.split_once('/').unwrap_or(("workload", text));
+    format!("{kind} {name:?}")
 }
 
 /// The error for a rollout of a Job or `CronJob`.
@@ -254,9 +263,13 @@ fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> 
     }
 }
 
-/// Why a command came to nothing, with what to do.
-pub(super) fn view_error(error: CommandError) -> ViewError {
-    let message = error.to_string();
+/// Why a command for that pod or workload came to nothing, with what to do.
+pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewError {
+    let target = match target {
+        RolloutTarget::Pod(name) => format!("pod {}/{}", name.namespace, name.name),
+        RolloutTarget::Workload(key) => key.to_string(),
+    };
+    let message = error.to_string().replacen("the pod", &target, 1);
     let refused = match error {
         CommandError::Refused(refused) => refused,
         CommandError::Busy => return ViewError::Unavailable(message),
@@ -308,5 +321,26 @@ mod tests {
         }
         let error = whom("deployment/web", &[], &Merged::default()).unwrap_err();
         assert!(matches!(error, ViewError::NotFound { .. }), "{error}");
+        assert_eq!(error.to_string(), "deployment \"web\" not found");
+    }
+
+    #[test]
+    fn a_refusal_names_the_pod_or_the_workload() {
+        let key = WorkloadKey::of_owner("shop", "Deployment/web").unwrap();
+        for (refused, target, words) in [
+            (
+                Refused::Stopped,
+                RolloutTarget::Pod(FullName::new("web-box", "shop")),
+                "pod shop/web-box is stopped",
+            ),
+            (
+                Refused::Paused,
+                RolloutTarget::Workload(key),
+                "the rollouts of Deployment shop/web are paused",
+            ),
+        ] {
+            let error = view_error(CommandError::Refused(refused), &target);
+            assert_eq!(error.to_string(), words);
+        }
     }
 }

@@ -47,10 +47,9 @@ async fn orders_say_what_is_done_or_fail() {
         1,
         "pod default/web-box has no container \"x\"; its containers are web",
     );
-    fails(
+    prints(
         &ask(&bed, &["start", "web"]),
-        1,
-        "mirrorlet: the pod is not stopped; ",
+        "pod default/web-box: was not stopped\n",
     );
     let stopped = ask(&bed, &["stop", "web"]);
     prints(
@@ -62,11 +61,21 @@ async fn orders_say_what_is_done_or_fail() {
         &ask(&bed, &["wait", "web", "--for", "stopped", "--timeout", "0"]),
         "pod/web-box condition met\n",
     );
-    fails(
-        &ask(&bed, &["stop", "web"]),
-        1,
-        "mirrorlet: the pod is stopped",
+    // box 13
+    prints(
+        &ask(&bed, &["stop", "web", "web-box"]),
+        "pod default/web-box: stopped already, until: mirrorlet start default/web-box\n",
     );
+    // One that can't be had keeps no other from its order.
+    let both = ask(&bed, &["restart", "web", "db"]);
+    assert_eq!(both.status.code(), Some(1));
+    let words = String::from_utf8_lossy(&both.stderr);
+    assert!(words.contains("pod default/web-box is stopped"), "{words}");
+    let words = String::from_utf8_lossy(&both.stdout);
+    assert_eq!(words, "pod default/db-box: restarting db\n");
+    agent
+        .until_pod("db", |pod| pod.restarts == 2 && pod.ready == 1)
+        .await;
     prints(
         &ask(&bed, &["start", "default/web-box"]),
         "pod default/web-box: starting\n",

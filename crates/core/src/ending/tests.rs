@@ -183,10 +183,18 @@ fn of_a_pod_that_is_over_only_its_remains_are_kept() {
         json!({"waiting": {"reason": "ErrImagePull"}}),
     ] {
         let pod = large("Failed", &state);
-        let kept = remains(pod.clone());
+        let text = serde_json::to_string(&pod).unwrap();
+        let kept = remains(serde_json::from_str(&text).unwrap());
         let bytes = serde_json::to_string(&kept).unwrap().len();
         // tenants M5
         assert!(bytes < 1024, "{bytes}");
+        let (spec, status) = (kept.spec.as_ref().unwrap(), kept.status.as_ref().unwrap());
+        let statuses = status.container_statuses.as_ref().unwrap();
+        // tenants M5
+        assert_eq!(
+            (spec.containers.capacity(), statuses.capacity()),
+            (spec.containers.len(), statuses.len())
+        );
         let mut status = pod.status.clone().unwrap();
         for container in status.container_statuses.iter_mut().flatten() {
             container.resources = None;

@@ -84,7 +84,7 @@ pub(super) fn requested(name: &str) -> Reason {
 /// Why an instance that a person handled is replaced. One that runs again ran without its hooks and
 /// its probes' knowledge, and nothing would count it: there is to be a new one.
 pub(super) fn by_hand(what: Option<UserAction>, name: &str, for_good: bool) -> Option<Reason> {
-    what.map(|what| Reason::ByUser {
+    what.map(|what| Reason::ByHand {
         container: name.into(),
         what,
         for_good,

@@ -143,7 +143,7 @@ pub enum Reason {
         exit_code: i32,
     },
     /// A person stopped the container, or started an instance of it again, with docker.
-    ByUser {
+    ByHand {
         /// Name in the spec.
         container: Arc<str>,
         /// The action.
@@ -243,7 +243,7 @@ impl fmt::Display for Reason {
             } => {
                 write!(f, "container {container} exited with {exit_code}")
             }
-            Self::ByUser {
+            Self::ByHand {
                 container, what, ..
             } => {
                 write!(f, "a person {what} container {container} with docker")

@@ -20,6 +20,8 @@ use mirrorlet_core::events::{
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::WorkloadKey;
 
+/// Entries that a full story makes room for at a time.
+const ROOM: usize = 4;
 /// Most entries kept of one full name.
 const STORY_MAX: usize = 200;
 /// Longest message, in bytes. Events are cut at as many characters; here memory counts.
@@ -328,6 +330,10 @@ impl Story {
         }
         if self.entries.len() == STORY_MAX {
             self.forget_oldest();
+        }
+        // Most stories are short, and there are many.
+        if self.entries.len() == self.entries.capacity() {
+            self.entries.reserve_exact(ROOM);
         }
         self.entries.push_back(entry.clone());
         self.bytes += bytes(entry);

@@ -182,8 +182,7 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
         told.contains(&format!("kubectl certificate approve {name}")),
         "{told}"
     );
-    *cluster.outcome.lock().unwrap() =
-        Some(Outcome::Refused("Denied (ByHand): no".to_owned()));
+    *cluster.outcome.lock().unwrap() = Some(Outcome::Refused("Denied (ByHand): no".to_owned()));
     assert_eq!(task.look(at(70)).await, Duration::from_mins(1));
     let told = task.told.clone().unwrap();
     assert!(
