@@ -90,14 +90,14 @@ async fn ordered(names: &[String], root: &Path) -> Result<Vec<String>, Failure> 
     for name in names {
         let pods = pods_of(&report.pods, name)?;
         let pods = pods.iter();
-        let mut named: Vec<String> = pods
+        let mut meant: Vec<String> = pods
             .map(|pod| format!("{}/{}", pod.namespace, pod.name))
             .collect();
-        if named.is_empty() {
-            named.push(name.clone());
+        if meant.is_empty() {
+            meant.push(name.clone());
         }
-        named.retain(|name| !all.contains(name));
-        all.extend(named);
+        meant.retain(|name| !all.contains(name));
+        all.extend(meant);
     }
     Ok(all)
 }

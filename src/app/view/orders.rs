@@ -71,9 +71,8 @@ impl View {
             Verb::Restart => Command::Restart { instances },
         };
         let target = RolloutTarget::Pod(name);
-        let refused = match self.rollouts.command(target.clone(), command).await {
-            Ok(_) => return Ok(answer),
-            Err(refused) => refused,
+        let Err(refused) = self.rollouts.command(target.clone(), command).await else {
+            return Ok(answer);
         };
         match (order.verb, refused) {
             (Verb::Stop, CommandError::Refused(Refused::Stopped))
