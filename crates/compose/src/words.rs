@@ -28,7 +28,7 @@ impl Unsplit {
     }
 }
 
-/// What the characters of a command are within.
+/// The quoting or substitution that a character of a command stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Nothing,

@@ -81,7 +81,7 @@ impl Texts {
 
 /// A value as JSON, in about that many bytes.
 pub(super) fn encoded(value: &impl Serialize, bytes: usize) -> Vec<u8> {
-    /// What surrounds an object in an event.
+    /// The bytes of an event besides its object.
     const AROUND: usize = 64;
     let mut text = Vec::with_capacity(bytes + AROUND);
     // A value whose keys are texts is always encoded, into a vector.

@@ -53,7 +53,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// What a value must be.
+    /// The rule for a value, as an error states it.
     fn rule(self) -> &'static str {
         match self {
             Self::Any => "must be a value",

@@ -128,7 +128,7 @@ fn late(pod: &Pod, seen: &Seen<'_>, settings: &Settings, deadline: Duration) -> 
     }
 }
 
-/// What a container waits for that isn't ready, at its field; none of one that is, or has ended.
+/// The cause why a container isn't ready, with its field; none if it is ready or has ended.
 fn unready(pod: &Pod, status: &ContainerStatus) -> Option<Cause> {
     let name = &status.name;
     let state = status.state.as_ref().filter(|_| !status.ready)?;

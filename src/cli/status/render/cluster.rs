@@ -13,7 +13,7 @@ use mirrorlet_core::clock::{age, elapsed};
 /// renewed for that long, or ten seconds later.
 const LEASE: Duration = Duration::from_secs(40);
 
-/// What keeps the API server from being called, above everything else.
+/// Writes, above everything else, why the API server can't be called.
 pub(super) fn banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
     let Some(api) = api else {
         return;

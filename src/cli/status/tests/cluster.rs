@@ -1,4 +1,4 @@
-//! What keeps a node of a cluster from being one.
+//! Lines about a Node that its cluster can't use, and their causes.
 
 use super::*;
 

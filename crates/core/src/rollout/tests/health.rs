@@ -136,7 +136,7 @@ fn a_version_that_crashed_until_its_deadline_says_so() {
     assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
 }
 
-/// What is said of a version that was never ready, by its status.
+/// The cause of a version that was never ready, for each status.
 #[test]
 fn a_version_that_is_late_says_what_it_waits_for() {
     let pod = json!({
