@@ -15,7 +15,7 @@ pub use table::KEYS;
 
 pub(crate) use shape::check;
 
-/// The fate of a key.
+/// The support of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
     /// The manifests say the same.
@@ -30,7 +30,6 @@ pub enum Support {
 
 impl Support {
     /// Its word in the documentation.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Carried => "carried over",
@@ -46,8 +45,8 @@ impl Support {
 pub struct Key {
     /// Its path: names are `*`, items of lists `[]`.
     pub path: &'static str,
-    /// Its fate.
-    pub fate: Support,
+    /// Its support.
+    pub support: Support,
     /// The form of its value.
     pub shape: Shape,
     /// The way it is carried over, or the reason why it isn't.
@@ -135,7 +134,7 @@ fn entry(entry: &Entry, path: &str, field: &str, problems: &mut Vec<Diagnostic>)
             }
         },
     };
-    match row.map(|row| (row.fate, row.text)) {
+    match row.map(|row| (row.support, row.text)) {
         Some((Support::Lost, text)) => {
             if !is_default(&entry.value) {
                 let message = format!("not carried over: {text}");

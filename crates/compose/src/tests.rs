@@ -101,7 +101,7 @@ fn the_page_has_every_key() {
         format!(
             "| `{}` | {} | {} |\n",
             key.path,
-            key.fate.as_str(),
+            key.support.as_str(),
             key.text
         )
     };

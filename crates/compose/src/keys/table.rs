@@ -1,1390 +1,260 @@
-//! The rows: one table in the order of the specification, and so one file.
+//! The rows: one table in the order of the specification.
 
+use super::Key;
+use super::Support::{Carried, Lost, NoEffect, Partly};
 use super::shape::Shape;
-use super::{Key, Support};
 
-const fn row(path: &'static str, fate: Support, shape: Shape, text: &'static str) -> Key {
-    Key {
-        path,
-        fate,
-        shape,
-        text,
-    }
+/// Makes keys of rows: path, [`Support`], [`Shape`], and the way it is carried over, or the reason why it isn't.
+macro_rules! keys {
+    ($($path:literal $support:ident $shape:ident $text:literal;)*) => {
+        &[$(Key { path: $path, support: $support, shape: Shape::$shape, text: $text }),*]
+    };
 }
 
 /// Every key of the compose specification, in its order. Keys below one that isn't carried over have no row.
-pub const KEYS: &[Key] = &[
-    row(
-        "version",
-        Support::NoEffect,
-        Shape::Any,
-        "obsolete; compose ignores it, too",
-    ),
-    row(
-        "name",
-        Support::Carried,
-        Shape::Text,
-        "the project's name; `--project-name` and `COMPOSE_PROJECT_NAME` win. It is the variable `COMPOSE_PROJECT_NAME` of the files",
-    ),
-    row(
-        "include",
-        Support::Carried,
-        Shape::Files,
-        "the files are read with their own directory and `.env`",
-    ),
-    row("include[].path", Support::Carried, Shape::Words, ""),
-    row(
-        "include[].project_directory",
-        Support::Carried,
-        Shape::Text,
-        "",
-    ),
-    row("include[].env_file", Support::Carried, Shape::Words, ""),
-    row(
-        "services.*",
-        Support::Carried,
-        Shape::Map,
-        "a Deployment and a `Service` of the same name, which gives it its name",
-    ),
-    row(
-        "services.*.annotations",
-        Support::Partly,
-        Shape::Pairs,
-        "annotations of the pod, if the name can be one",
-    ),
-    row(
-        "services.*.attach",
-        Support::NoEffect,
-        Shape::Any,
-        "logs are read with `mirrorlet logs`",
-    ),
-    row(
-        "services.*.build",
-        Support::Partly,
-        Shape::Short,
-        "no image is built: reported, with the name to build it under",
-    ),
-    row(
-        "services.*.blkio_config",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no limits of block I/O",
-    ),
-    row(
-        "services.*.cap_add",
-        Support::Carried,
-        Shape::Texts,
-        "`securityContext.capabilities.add`",
-    ),
-    row(
-        "services.*.cap_drop",
-        Support::Carried,
-        Shape::Texts,
-        "`securityContext.capabilities.drop`",
-    ),
-    row(
-        "services.*.cgroup",
-        Support::Lost,
-        Shape::Any,
-        "a pod's cgroup namespace is the Engine's default",
-    ),
-    row(
-        "services.*.cgroup_parent",
-        Support::Lost,
-        Shape::Any,
-        "mirrorlet places pods below cgroups of its own",
-    ),
-    row(
-        "services.*.command",
-        Support::Partly,
-        Shape::Words,
-        "`args`, or `command` if the entrypoint is empty; a string is split as compose does: it ends at an operator of a shell (`;`, `&`, `|`, `<`, `>`) that isn't in quotes, which is reported",
-    ),
-    row(
-        "services.*.configs",
-        Support::Partly,
-        Shape::Items,
-        "a volume of the ConfigMap, mounted as one file",
-    ),
-    row(
-        "services.*.configs[].source",
-        Support::Carried,
-        Shape::Text,
-        "",
-    ),
-    row(
-        "services.*.configs[].target",
-        Support::Carried,
-        Shape::Text,
-        "`mountPath`; `/NAME` without it",
-    ),
-    row(
-        "services.*.configs[].uid",
-        Support::Carried,
-        Shape::Whole,
-        "`user` of the file",
-    ),
-    row(
-        "services.*.configs[].gid",
-        Support::Partly,
-        Shape::Text,
-        "0; others are reported",
-    ),
-    row(
-        "services.*.configs[].mode",
-        Support::Carried,
-        Shape::Mode,
-        "`mode` of the file",
-    ),
-    row(
-        "services.*.container_name",
-        Support::Carried,
-        Shape::Text,
-        "a `Service` of that name",
-    ),
-    row(
-        "services.*.cpu_count",
-        Support::Lost,
-        Shape::Any,
-        "it is for Windows",
-    ),
-    row(
-        "services.*.cpu_percent",
-        Support::Lost,
-        Shape::Any,
-        "it is for Windows",
-    ),
-    row(
-        "services.*.cpu_shares",
-        Support::Lost,
-        Shape::Any,
-        "a manifest requests CPUs: use `deploy.resources.reservations.cpus`",
-    ),
-    row(
-        "services.*.cpu_quota",
-        Support::Carried,
-        Shape::Number,
-        "`limits.cpu`: quota by period",
-    ),
-    row(
-        "services.*.cpu_period",
-        Support::Carried,
-        Shape::Number,
-        "with `cpu_quota`",
-    ),
-    row(
-        "services.*.cpu_rt_period",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no realtime scheduling",
-    ),
-    row(
-        "services.*.cpu_rt_runtime",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no realtime scheduling",
-    ),
-    row(
-        "services.*.cpus",
-        Support::Carried,
-        Shape::Text,
-        "`limits.cpu`",
-    ),
-    row(
-        "services.*.cpuset",
-        Support::Lost,
-        Shape::Any,
-        "a manifest chooses no CPUs",
-    ),
-    row(
-        "services.*.credential_spec",
-        Support::Lost,
-        Shape::Any,
-        "it is for Windows",
-    ),
-    row(
-        "services.*.depends_on",
-        Support::Partly,
-        Shape::Named,
-        "all pods start at the same time. One that has to have completed is a Job, for a single other service an init container of its pod",
-    ),
-    row("services.*.depends_on.*", Support::Partly, Shape::Map, ""),
-    row(
-        "services.*.depends_on.*.condition",
-        Support::Partly,
-        Shape::Text,
-        "`service_completed_successfully` as above; the others are reported",
-    ),
-    row(
-        "services.*.depends_on.*.restart",
-        Support::Lost,
-        Shape::Any,
-        "a restart of one pod doesn't restart others",
-    ),
-    row(
-        "services.*.depends_on.*.required",
-        Support::Carried,
-        Shape::Flag,
-        "",
-    ),
-    row("services.*.deploy", Support::Carried, Shape::Map, ""),
-    row(
-        "services.*.deploy.mode",
-        Support::Carried,
-        Shape::Text,
-        "`global` is a DaemonSet, `replicated-job` and `global-job` are Jobs",
-    ),
-    row(
-        "services.*.deploy.endpoint_mode",
-        Support::Lost,
-        Shape::Any,
-        "a name leads to the addresses of all pods",
-    ),
-    row(
-        "services.*.deploy.replicas",
-        Support::Carried,
-        Shape::Whole,
-        "`replicas`",
-    ),
-    row(
-        "services.*.deploy.labels",
-        Support::Partly,
-        Shape::Pairs,
-        "annotations of the Deployment, if the name can be one",
-    ),
-    row(
-        "services.*.deploy.rollback_config",
-        Support::Lost,
-        Shape::Any,
-        "a version that fails is replaced by the last healthy one at once",
-    ),
-    row(
-        "services.*.deploy.update_config",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.deploy.update_config.order",
-        Support::Carried,
-        Shape::Text,
-        "`start-first` is the strategy `RollingUpdate`, `stop-first` and none are `Recreate`",
-    ),
-    row(
-        "services.*.deploy.update_config.monitor",
-        Support::Carried,
-        Shape::Text,
-        "`minReadySeconds`",
-    ),
-    row(
-        "services.*.deploy.update_config.parallelism",
-        Support::Lost,
-        Shape::Any,
-        "maxSurge and maxUnavailable of the Deployment say how many pods are updated at a time",
-    ),
-    row(
-        "services.*.deploy.update_config.delay",
-        Support::Lost,
-        Shape::Any,
-        "each pod is healthy before the next one is updated",
-    ),
-    row(
-        "services.*.deploy.update_config.failure_action",
-        Support::Carried,
-        Shape::Text,
-        "`rollback` and none: a version that fails is undone, as always. `pause` and `continue` are the annotation `mirrorlet.dev/rollout-restore: \"false\"`",
-    ),
-    row(
-        "services.*.deploy.update_config.max_failure_ratio",
-        Support::Lost,
-        Shape::Any,
-        "each pod is judged by itself",
-    ),
-    row(
-        "services.*.deploy.resources",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.deploy.resources.limits",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.deploy.resources.limits.cpus",
-        Support::Carried,
-        Shape::Text,
-        "`limits.cpu`; without a reservation nothing is requested",
-    ),
-    row(
-        "services.*.deploy.resources.limits.memory",
-        Support::Carried,
-        Shape::Text,
-        "`limits.memory`; without a reservation nothing is requested",
-    ),
-    row(
-        "services.*.deploy.resources.limits.pids",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no limit of processes",
-    ),
-    row(
-        "services.*.deploy.resources.reservations",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.deploy.resources.reservations.cpus",
-        Support::Carried,
-        Shape::Text,
-        "`requests.cpu`",
-    ),
-    row(
-        "services.*.deploy.resources.reservations.memory",
-        Support::Carried,
-        Shape::Text,
-        "`requests.memory`",
-    ),
-    row(
-        "services.*.deploy.resources.reservations.generic_resources",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no such resources here",
-    ),
-    row(
-        "services.*.deploy.resources.reservations.devices",
-        Support::Lost,
-        Shape::Any,
-        "a pod can't ask for devices here",
-    ),
-    row(
-        "services.*.deploy.restart_policy",
-        Support::Carried,
-        Shape::Map,
-        "counts instead of `restart`",
-    ),
-    row(
-        "services.*.deploy.restart_policy.condition",
-        Support::Carried,
-        Shape::Text,
-        "`none`, `on-failure` and `any`, as `restart`; without it `any`",
-    ),
-    row(
-        "services.*.deploy.restart_policy.delay",
-        Support::Lost,
-        Shape::Any,
-        "restarts have a back-off of their own",
-    ),
-    row(
-        "services.*.deploy.restart_policy.max_attempts",
-        Support::Lost,
-        Shape::Any,
-        "restarts go on, with back-off",
-    ),
-    row(
-        "services.*.deploy.restart_policy.window",
-        Support::Lost,
-        Shape::Any,
-        "restarts have a back-off of their own",
-    ),
-    row(
-        "services.*.deploy.placement",
-        Support::Lost,
-        Shape::Any,
-        "pods run on the machine that has the manifest",
-    ),
-    row(
-        "services.*.develop",
-        Support::Lost,
-        Shape::Any,
-        "it is for developing: nothing is watched or rebuilt",
-    ),
-    row(
-        "services.*.device_cgroup_rules",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no rules for devices",
-    ),
-    row(
-        "services.*.devices",
-        Support::Lost,
-        Shape::Any,
-        "a pod gets no device; a privileged one sees all of them",
-    ),
-    row(
-        "services.*.dns",
-        Support::Carried,
-        Shape::Words,
-        "`dnsConfig.nameservers` with `dnsPolicy: None`",
-    ),
-    row(
-        "services.*.dns_opt",
-        Support::Carried,
-        Shape::Texts,
-        "`dnsConfig.options`",
-    ),
-    row(
-        "services.*.dns_search",
-        Support::Carried,
-        Shape::Words,
-        "`dnsConfig.searches`",
-    ),
-    row(
-        "services.*.domainname",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no domain",
-    ),
-    row(
-        "services.*.entrypoint",
-        Support::Partly,
-        Shape::Words,
-        "`command`; a string is split as `command` is",
-    ),
-    row(
-        "services.*.env_file",
-        Support::Carried,
-        Shape::Files,
-        "a ConfigMap and `envFrom`; an edit of the ConfigMap is a rollout of the pod",
-    ),
-    row(
-        "services.*.env_file[].path",
-        Support::Carried,
-        Shape::Text,
-        "",
-    ),
-    row(
-        "services.*.env_file[].required",
-        Support::Carried,
-        Shape::Flag,
-        "",
-    ),
-    row(
-        "services.*.env_file[].format",
-        Support::Carried,
-        Shape::Text,
-        "`raw` replaces no variables",
-    ),
-    row(
-        "services.*.environment",
-        Support::Carried,
-        Shape::Pairs,
-        "`env`, with `$(` and `$$` written so that nothing is expanded",
-    ),
-    row(
-        "services.*.environment.*",
-        Support::Carried,
-        Shape::Text,
-        "without a value, that of the environment or `.env`",
-    ),
-    row(
-        "services.*.expose",
-        Support::Carried,
-        Shape::Texts,
-        "a port of container and `Service`",
-    ),
-    row("services.*.extends", Support::Carried, Shape::Short, ""),
-    row(
-        "services.*.extends.service",
-        Support::Carried,
-        Shape::Text,
-        "",
-    ),
-    row("services.*.extends.file", Support::Carried, Shape::Text, ""),
-    row(
-        "services.*.external_links",
-        Support::Lost,
-        Shape::Any,
-        "containers that mirrorlet doesn't run have no name here: use the machine's address and a host port",
-    ),
-    row(
-        "services.*.extra_hosts",
-        Support::Partly,
-        Shape::Hosts,
-        "`hostAliases`; `host-gateway` is reported",
-    ),
-    row(
-        "services.*.gpus",
-        Support::Lost,
-        Shape::Any,
-        "a pod can't ask for GPUs here",
-    ),
-    row(
-        "services.*.group_add",
-        Support::Partly,
-        Shape::Texts,
-        "`supplementalGroups`; names are reported",
-    ),
-    row(
-        "services.*.healthcheck",
-        Support::Carried,
-        Shape::Map,
-        "`readinessProbe`: as in compose, a container that fails is not restarted",
-    ),
-    row(
-        "services.*.healthcheck.disable",
-        Support::Carried,
-        Shape::Flag,
-        "",
-    ),
-    row(
-        "services.*.healthcheck.interval",
-        Support::Carried,
-        Shape::Text,
-        "`periodSeconds`, whole seconds",
-    ),
-    row(
-        "services.*.healthcheck.retries",
-        Support::Carried,
-        Shape::Whole,
-        "`failureThreshold`",
-    ),
-    row(
-        "services.*.healthcheck.test",
-        Support::Carried,
-        Shape::Words,
-        "`exec`; a string is run by `/bin/sh -c`. Without it there is no probe, which is reported: the image's own `HEALTHCHECK` is not used",
-    ),
-    row(
-        "services.*.healthcheck.timeout",
-        Support::Carried,
-        Shape::Text,
-        "`timeoutSeconds`, whole seconds",
-    ),
-    row(
-        "services.*.healthcheck.start_period",
-        Support::Carried,
-        Shape::Text,
-        "a container isn't ready before its first success, and failures don't restart it; together with the checks behind it, more than the deadline of an update is `progressDeadlineSeconds`",
-    ),
-    row(
-        "services.*.healthcheck.start_interval",
-        Support::Lost,
-        Shape::Any,
-        "a probe has one period",
-    ),
-    row(
-        "services.*.hostname",
-        Support::Partly,
-        Shape::Text,
-        "`hostname`, the part before the first dot",
-    ),
-    row(
-        "services.*.image",
-        Support::Carried,
-        Shape::Text,
-        "`image`; with the tag `latest` or none `imagePullPolicy: IfNotPresent`",
-    ),
-    row(
-        "services.*.init",
-        Support::Carried,
-        Shape::Flag,
-        "`shareProcessNamespace`: the sandbox reaps processes. With `pid: host` it is reported",
-    ),
-    row(
-        "services.*.ipc",
-        Support::Partly,
-        Shape::Text,
-        "`host` is `hostIPC`",
-    ),
-    row(
-        "services.*.isolation",
-        Support::Lost,
-        Shape::Any,
-        "it is for Windows",
-    ),
-    row(
-        "services.*.label_file",
-        Support::Partly,
-        Shape::Files,
-        "annotations of the pod, if the name can be one",
-    ),
-    row(
-        "services.*.label_file[].path",
-        Support::Carried,
-        Shape::Text,
-        "",
-    ),
-    row(
-        "services.*.labels",
-        Support::Partly,
-        Shape::Pairs,
-        "annotations of the pod, if the name can be one; reported, because programs that read labels of containers, as Traefik does, don't see them",
-    ),
-    row(
-        "services.*.links",
-        Support::Carried,
-        Shape::Texts,
-        "an alias is a `Service` of that name, for all pods",
-    ),
-    row(
-        "services.*.logging",
-        Support::Partly,
-        Shape::Map,
-        "the drivers `json-file` and `local`; others are a setting of the Engine",
-    ),
-    row(
-        "services.*.logging.driver",
-        Support::Partly,
-        Shape::Text,
-        "",
-    ),
-    row(
-        "services.*.logging.options",
-        Support::Partly,
-        Shape::Map,
-        "`max-size` and `max-file`",
-    ),
-    row(
-        "services.*.logging.options.*",
-        Support::Partly,
-        Shape::Text,
-        "",
-    ),
-    row(
-        "services.*.mac_address",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no address of its choice",
-    ),
-    row(
-        "services.*.mem_limit",
-        Support::Carried,
-        Shape::Text,
-        "`limits.memory`",
-    ),
-    row(
-        "services.*.mem_reservation",
-        Support::Carried,
-        Shape::Text,
-        "`requests.memory`",
-    ),
-    row(
-        "services.*.mem_swappiness",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no setting of swap",
-    ),
-    row(
-        "services.*.memswap_limit",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no setting of swap",
-    ),
-    row(
-        "services.*.models",
-        Support::Lost,
-        Shape::Any,
-        "no models are run",
-    ),
-    row(
-        "services.*.network_mode",
-        Support::Partly,
-        Shape::Text,
-        "`host` is `hostNetwork`; `service:NAME` is a container in that one's pod; `none` is reported",
-    ),
-    row(
-        "services.*.networks",
-        Support::Partly,
-        Shape::Named,
-        "names alone: networks don't separate pods",
-    ),
-    row("services.*.networks.*", Support::Partly, Shape::Map, ""),
-    row(
-        "services.*.networks.*.aliases",
-        Support::Partly,
-        Shape::Texts,
-        "a `Service` of that name; if several services of a network have the alias, it selects the pods of all",
-    ),
-    row(
-        "services.*.networks.*.interface_name",
-        Support::Lost,
-        Shape::Any,
-        "a pod has one network",
-    ),
-    row(
-        "services.*.networks.*.ipv4_address",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no address of its choice",
-    ),
-    row(
-        "services.*.networks.*.ipv6_address",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no address of its choice",
-    ),
-    row(
-        "services.*.networks.*.link_local_ips",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no address of its choice",
-    ),
-    row(
-        "services.*.networks.*.mac_address",
-        Support::Lost,
-        Shape::Any,
-        "a pod has no address of its choice",
-    ),
-    row(
-        "services.*.networks.*.driver_opts",
-        Support::Lost,
-        Shape::Any,
-        "a pod has the node's network",
-    ),
-    row(
-        "services.*.networks.*.priority",
-        Support::Lost,
-        Shape::Any,
-        "a pod has one network",
-    ),
-    row(
-        "services.*.networks.*.gw_priority",
-        Support::Lost,
-        Shape::Any,
-        "a pod has one network",
-    ),
-    row(
-        "services.*.oom_kill_disable",
-        Support::Lost,
-        Shape::Any,
-        "a manifest can't disable it",
-    ),
-    row(
-        "services.*.oom_score_adj",
-        Support::Lost,
-        Shape::Any,
-        "it follows from requests and limits",
-    ),
-    row(
-        "services.*.pid",
-        Support::Partly,
-        Shape::Text,
-        "`host` is `hostPID`",
-    ),
-    row(
-        "services.*.pids_limit",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no limit of processes",
-    ),
-    row(
-        "services.*.platform",
-        Support::Lost,
-        Shape::Any,
-        "the Engine's own platform is used",
-    ),
-    row(
-        "services.*.ports",
-        Support::Partly,
-        Shape::Items,
-        "`hostPort` and `hostIP`, one by one for a range; a port without a host port is reported",
-    ),
-    row("services.*.ports[].name", Support::NoEffect, Shape::Any, ""),
-    row(
-        "services.*.ports[].mode",
-        Support::Carried,
-        Shape::Text,
-        "both are a port of the host",
-    ),
-    row(
-        "services.*.ports[].host_ip",
-        Support::Carried,
-        Shape::Text,
-        "`hostIP`",
-    ),
-    row(
-        "services.*.ports[].target",
-        Support::Carried,
-        Shape::Whole,
-        "`containerPort`",
-    ),
-    row(
-        "services.*.ports[].published",
-        Support::Partly,
-        Shape::Text,
-        "`hostPort`; of a range for one port the first is taken",
-    ),
-    row(
-        "services.*.ports[].protocol",
-        Support::Carried,
-        Shape::Text,
-        "`protocol`",
-    ),
-    row(
-        "services.*.ports[].app_protocol",
-        Support::Carried,
-        Shape::Text,
-        "`appProtocol` of the `Service`",
-    ),
-    row(
-        "services.*.post_start",
-        Support::Partly,
-        Shape::Hooks,
-        "one is `lifecycle.postStart`",
-    ),
-    row(
-        "services.*.post_start[].command",
-        Support::Carried,
-        Shape::Words,
-        "`exec`",
-    ),
-    row(
-        "services.*.post_start[].user",
-        Support::Lost,
-        Shape::Any,
-        "a hook runs as its container's user",
-    ),
-    row(
-        "services.*.post_start[].privileged",
-        Support::Lost,
-        Shape::Any,
-        "a hook runs as its container does",
-    ),
-    row(
-        "services.*.post_start[].working_dir",
-        Support::Lost,
-        Shape::Any,
-        "a hook runs in its container's directory",
-    ),
-    row(
-        "services.*.post_start[].environment",
-        Support::Lost,
-        Shape::Any,
-        "a hook has its container's variables",
-    ),
-    row(
-        "services.*.pre_stop",
-        Support::Partly,
-        Shape::Hooks,
-        "one is `lifecycle.preStop`",
-    ),
-    row(
-        "services.*.pre_stop[].command",
-        Support::Carried,
-        Shape::Words,
-        "`exec`",
-    ),
-    row(
-        "services.*.pre_stop[].user",
-        Support::Lost,
-        Shape::Any,
-        "a hook runs as its container's user",
-    ),
-    row(
-        "services.*.pre_stop[].privileged",
-        Support::Lost,
-        Shape::Any,
-        "a hook runs as its container does",
-    ),
-    row(
-        "services.*.pre_stop[].working_dir",
-        Support::Lost,
-        Shape::Any,
-        "a hook runs in its container's directory",
-    ),
-    row(
-        "services.*.pre_stop[].environment",
-        Support::Lost,
-        Shape::Any,
-        "a hook has its container's variables",
-    ),
-    row(
-        "services.*.privileged",
-        Support::Carried,
-        Shape::Flag,
-        "`securityContext.privileged`",
-    ),
-    row(
-        "services.*.profiles",
-        Support::Carried,
-        Shape::Words,
-        "services without an active profile are left out, and reported",
-    ),
-    row(
-        "services.*.provider",
-        Support::Lost,
-        Shape::Any,
-        "services of other providers are not started",
-    ),
-    row(
-        "services.*.pull_policy",
-        Support::Partly,
-        Shape::Text,
-        "`imagePullPolicy`; policies with a time are reported",
-    ),
-    row(
-        "services.*.pull_refresh_after",
-        Support::Lost,
-        Shape::Any,
-        "an image is pulled always, never or if it is missing",
-    ),
-    row(
-        "services.*.read_only",
-        Support::Carried,
-        Shape::Flag,
-        "`securityContext.readOnlyRootFilesystem`",
-    ),
-    row(
-        "services.*.restart",
-        Support::Partly,
-        Shape::Text,
-        "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported. Without it, a service that others wait for to complete is a Job",
-    ),
-    row(
-        "services.*.runtime",
-        Support::Lost,
-        Shape::Any,
-        "the Engine's own runtime is used",
-    ),
-    row(
-        "services.*.scale",
-        Support::Carried,
-        Shape::Whole,
-        "`replicas`",
-    ),
-    row(
-        "services.*.secrets",
-        Support::Partly,
-        Shape::Items,
-        "a volume of the Secret, a file in `/run/secrets`",
-    ),
-    row(
-        "services.*.secrets[].source",
-        Support::Carried,
-        Shape::Text,
-        "",
-    ),
-    row(
-        "services.*.secrets[].target",
-        Support::Carried,
-        Shape::Text,
-        "`mountPath`; `/run/secrets/NAME` without it",
-    ),
-    row(
-        "services.*.secrets[].uid",
-        Support::Carried,
-        Shape::Whole,
-        "`user` of the file",
-    ),
-    row(
-        "services.*.secrets[].gid",
-        Support::Partly,
-        Shape::Text,
-        "0; others are reported",
-    ),
-    row(
-        "services.*.secrets[].mode",
-        Support::Carried,
-        Shape::Mode,
-        "`mode` of the file",
-    ),
-    row(
-        "services.*.security_opt",
-        Support::Partly,
-        Shape::Texts,
-        "`no-new-privileges`, `seccomp=unconfined`, `apparmor=…`, `label=…`",
-    ),
-    row(
-        "services.*.shm_size",
-        Support::Carried,
-        Shape::Text,
-        "an `emptyDir` in memory at `/dev/shm`",
-    ),
-    row(
-        "services.*.stdin_open",
-        Support::Carried,
-        Shape::Flag,
-        "`stdin`",
-    ),
-    row(
-        "services.*.stop_grace_period",
-        Support::Carried,
-        Shape::Text,
-        "`terminationGracePeriodSeconds`; 10 without it, as in compose",
-    ),
-    row(
-        "services.*.stop_signal",
-        Support::Carried,
-        Shape::Text,
-        "`lifecycle.stopSignal`",
-    ),
-    row(
-        "services.*.storage_opt",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no options of storage drivers",
-    ),
-    row(
-        "services.*.sysctls",
-        Support::Carried,
-        Shape::Values,
-        "`securityContext.sysctls` of the pod",
-    ),
-    row(
-        "services.*.tmpfs",
-        Support::Partly,
-        Shape::Words,
-        "an `emptyDir` in memory with `size` and `mode`",
-    ),
-    row("services.*.tty", Support::Carried, Shape::Flag, "`tty`"),
-    row(
-        "services.*.ulimits",
-        Support::Lost,
-        Shape::Any,
-        "a manifest has no ulimits: set `default-ulimits` in the Engine's daemon.json",
-    ),
-    row(
-        "services.*.use_api_socket",
-        Support::Lost,
-        Shape::Any,
-        "mount the Engine's socket as a volume",
-    ),
-    row(
-        "services.*.user",
-        Support::Partly,
-        Shape::Text,
-        "`runAsUser` and `runAsGroup`; names are reported",
-    ),
-    row(
-        "services.*.userns_mode",
-        Support::Lost,
-        Shape::Any,
-        "the Engine's own setting is used",
-    ),
-    row(
-        "services.*.uts",
-        Support::Lost,
-        Shape::Any,
-        "a pod has a host name of its own",
-    ),
-    row(
-        "services.*.volumes",
-        Support::Partly,
-        Shape::Items,
-        "a claim, `hostPath` or `emptyDir`",
-    ),
-    row(
-        "services.*.volumes[].type",
-        Support::Partly,
-        Shape::Text,
-        "`volume`, `bind`, `tmpfs` and `image`",
-    ),
-    row(
-        "services.*.volumes[].source",
-        Support::Carried,
-        Shape::Text,
-        "paths are those beside the file",
-    ),
-    row(
-        "services.*.volumes[].target",
-        Support::Carried,
-        Shape::Text,
-        "`mountPath`",
-    ),
-    row(
-        "services.*.volumes[].read_only",
-        Support::Carried,
-        Shape::Flag,
-        "`readOnly`",
-    ),
-    row(
-        "services.*.volumes[].consistency",
-        Support::NoEffect,
-        Shape::Any,
-        "it is for Docker Desktop",
-    ),
-    row(
-        "services.*.volumes[].bind",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.volumes[].bind.propagation",
-        Support::Partly,
-        Shape::Text,
-        "`rslave` and `rshared`",
-    ),
-    row(
-        "services.*.volumes[].bind.create_host_path",
-        Support::Carried,
-        Shape::Flag,
-        "`DirectoryOrCreate` if nothing is there; `false` is `Directory`, which has to exist",
-    ),
-    row(
-        "services.*.volumes[].bind.recursive",
-        Support::Lost,
-        Shape::Any,
-        "mounts below the directory are mounted, too",
-    ),
-    row(
-        "services.*.volumes[].bind.selinux",
-        Support::Lost,
-        Shape::Any,
-        "SELinux labels of files are not changed",
-    ),
-    row(
-        "services.*.volumes[].volume",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.volumes[].volume.labels",
-        Support::Lost,
-        Shape::Any,
-        "a volume has mirrorlet's labels",
-    ),
-    row(
-        "services.*.volumes[].volume.nocopy",
-        Support::Carried,
-        Shape::Flag,
-        "nothing is ever copied into a volume",
-    ),
-    row(
-        "services.*.volumes[].volume.subpath",
-        Support::Carried,
-        Shape::Text,
-        "`subPath`",
-    ),
-    row(
-        "services.*.volumes[].tmpfs",
-        Support::Carried,
-        Shape::Map,
-        "",
-    ),
-    row(
-        "services.*.volumes[].tmpfs.size",
-        Support::Carried,
-        Shape::Size,
-        "`sizeLimit`",
-    ),
-    row(
-        "services.*.volumes[].tmpfs.mode",
-        Support::Carried,
-        Shape::Mode,
-        "`mode`",
-    ),
-    row(
-        "services.*.volumes[].image",
-        Support::Carried,
-        Shape::Map,
-        "needs Docker Engine 28 or newer, as in Compose",
-    ),
-    row(
-        "services.*.volumes[].image.subpath",
-        Support::Carried,
-        Shape::Text,
-        "`subPath`",
-    ),
-    row(
-        "services.*.volumes_from",
-        Support::Partly,
-        Shape::Texts,
-        "the same volumes at the same paths; of services only",
-    ),
-    row(
-        "services.*.working_dir",
-        Support::Carried,
-        Shape::Text,
-        "`workingDir`",
-    ),
-    row(
-        "networks.*",
-        Support::Partly,
-        Shape::Map,
-        "names alone: networks don't separate pods",
-    ),
-    row("networks.*.name", Support::NoEffect, Shape::Any, ""),
-    row(
-        "networks.*.driver",
-        Support::Lost,
-        Shape::Any,
-        "pods have the node's network",
-    ),
-    row(
-        "networks.*.driver_opts",
-        Support::Lost,
-        Shape::Any,
-        "pods have the node's network",
-    ),
-    row(
-        "networks.*.ipam",
-        Support::Lost,
-        Shape::Any,
-        "pods have addresses of the node's network",
-    ),
-    row(
-        "networks.*.external",
-        Support::Lost,
-        Shape::Any,
-        "containers outside the project are not reached by name",
-    ),
-    row(
-        "networks.*.internal",
-        Support::Lost,
-        Shape::Any,
-        "pods reach what the node reaches",
-    ),
-    row(
-        "networks.*.enable_ipv4",
-        Support::Lost,
-        Shape::Any,
-        "pods have addresses of the node's network",
-    ),
-    row(
-        "networks.*.enable_ipv6",
-        Support::Lost,
-        Shape::Any,
-        "pods have addresses of the node's network",
-    ),
-    row("networks.*.attachable", Support::NoEffect, Shape::Any, ""),
-    row(
-        "networks.*.labels",
-        Support::Lost,
-        Shape::Any,
-        "there is no network to be labelled",
-    ),
-    row(
-        "volumes.*",
-        Support::Carried,
-        Shape::Map,
-        "a `PersistentVolumeClaim` for the Engine's volume `PROJECT_NAME`, with the files that it has; files of an image are not copied into a new one",
-    ),
-    row(
-        "volumes.*.name",
-        Support::Carried,
-        Shape::Text,
-        "annotation `mirrorlet.dev/volume-name`",
-    ),
-    row(
-        "volumes.*.driver",
-        Support::Carried,
-        Shape::Text,
-        "annotation `mirrorlet.dev/volume-driver`",
-    ),
-    row(
-        "volumes.*.driver_opts",
-        Support::Partly,
-        Shape::Map,
-        "annotation `mirrorlet.dev/volume-options`; with `o: bind`, `device` is a path beside the file",
-    ),
-    row(
-        "volumes.*.driver_opts.*",
-        Support::Partly,
-        Shape::Text,
-        "an option with a space is reported; of the driver `local` it is an error",
-    ),
-    row(
-        "volumes.*.external",
-        Support::Carried,
-        Shape::External,
-        "the volume of that name is used; it has to exist: annotation `mirrorlet.dev/volume-must-exist`",
-    ),
-    row("volumes.*.external.name", Support::Carried, Shape::Text, ""),
-    row(
-        "volumes.*.labels",
-        Support::Lost,
-        Shape::Any,
-        "a volume has mirrorlet's labels",
-    ),
-    row(
-        "configs.*",
-        Support::Carried,
-        Shape::Map,
-        "a `ConfigMap`; an edit of it is a rollout of the pods that mount it as a file",
-    ),
-    row(
-        "configs.*.name",
-        Support::NoEffect,
-        Shape::Any,
-        "only an external one has it",
-    ),
-    row("configs.*.content", Support::Carried, Shape::Text, ""),
-    row(
-        "configs.*.environment",
-        Support::Carried,
-        Shape::Text,
-        "the variable's value when it is imported",
-    ),
-    row(
-        "configs.*.file",
-        Support::Carried,
-        Shape::Text,
-        "the file's content when it is imported",
-    ),
-    row(
-        "configs.*.external",
-        Support::Partly,
-        Shape::External,
-        "a ConfigMap of that name, which has to be added",
-    ),
-    row("configs.*.external.name", Support::Carried, Shape::Text, ""),
-    row(
-        "configs.*.labels",
-        Support::Lost,
-        Shape::Any,
-        "a ConfigMap has no use for them",
-    ),
-    row(
-        "configs.*.template_driver",
-        Support::Lost,
-        Shape::Any,
-        "contents are no templates",
-    ),
-    row("secrets.*", Support::Carried, Shape::Map, "a `Secret`"),
-    row(
-        "secrets.*.name",
-        Support::NoEffect,
-        Shape::Any,
-        "only an external one has it",
-    ),
-    row(
-        "secrets.*.environment",
-        Support::Carried,
-        Shape::Text,
-        "the variable's value when it is imported",
-    ),
-    row(
-        "secrets.*.file",
-        Support::Carried,
-        Shape::Text,
-        "the file's content when it is imported",
-    ),
-    row(
-        "secrets.*.external",
-        Support::Partly,
-        Shape::External,
-        "a Secret of that name, which has to be added",
-    ),
-    row("secrets.*.external.name", Support::Carried, Shape::Text, ""),
-    row(
-        "secrets.*.labels",
-        Support::Lost,
-        Shape::Any,
-        "a Secret has no use for them",
-    ),
-    row(
-        "secrets.*.driver",
-        Support::Lost,
-        Shape::Any,
-        "only contents of files and variables are",
-    ),
-    row(
-        "secrets.*.driver_opts",
-        Support::Lost,
-        Shape::Any,
-        "only contents of files and variables are",
-    ),
-    row(
-        "secrets.*.template_driver",
-        Support::Lost,
-        Shape::Any,
-        "contents are no templates",
-    ),
-    row("models", Support::Lost, Shape::Any, "no models are run"),
-];
+#[rustfmt::skip]
+pub const KEYS: &[Key] = keys! {
+    "version" NoEffect Any "obsolete; compose ignores it, too";
+    "name" Carried Text "the project's name; `--project-name` and `COMPOSE_PROJECT_NAME` win. It is the variable `COMPOSE_PROJECT_NAME` of the files";
+    "include" Carried Files "the files are read with their own directory and `.env`";
+    "include[].path" Carried Words "";
+    "include[].project_directory" Carried Text "";
+    "include[].env_file" Carried Words "";
+    "services.*" Carried Map "a Deployment and a `Service` of the same name, which gives it its name";
+    "services.*.annotations" Partly Pairs "annotations of the pod, if the name can be one";
+    "services.*.attach" NoEffect Any "logs are read with `mirrorlet logs`";
+    "services.*.build" Partly Short "no image is built: reported, with the name to build it under";
+    "services.*.blkio_config" Lost Any "a manifest has no limits of block I/O";
+    "services.*.cap_add" Carried Texts "`securityContext.capabilities.add`";
+    "services.*.cap_drop" Carried Texts "`securityContext.capabilities.drop`";
+    "services.*.cgroup" Lost Any "a pod's cgroup namespace is the Engine's default";
+    "services.*.cgroup_parent" Lost Any "mirrorlet places pods below cgroups of its own";
+    "services.*.command" Partly Words "`args`, or `command` if the entrypoint is empty; a string is split as compose does: it ends at an operator of a shell (`;`, `&`, `|`, `<`, `>`) that isn't in quotes, which is reported";
+    "services.*.configs" Partly Items "a volume of the ConfigMap, mounted as one file";
+    "services.*.configs[].source" Carried Text "";
+    "services.*.configs[].target" Carried Text "`mountPath`; `/NAME` without it";
+    "services.*.configs[].uid" Carried Whole "`user` of the file";
+    "services.*.configs[].gid" Partly Text "0; others are reported";
+    "services.*.configs[].mode" Carried Mode "`mode` of the file";
+    "services.*.container_name" Carried Text "a `Service` of that name";
+    "services.*.cpu_count" Lost Any "it is for Windows";
+    "services.*.cpu_percent" Lost Any "it is for Windows";
+    "services.*.cpu_shares" Lost Any "a manifest requests CPUs: use `deploy.resources.reservations.cpus`";
+    "services.*.cpu_quota" Carried Number "`limits.cpu`: quota by period";
+    "services.*.cpu_period" Carried Number "with `cpu_quota`";
+    "services.*.cpu_rt_period" Lost Any "a manifest has no realtime scheduling";
+    "services.*.cpu_rt_runtime" Lost Any "a manifest has no realtime scheduling";
+    "services.*.cpus" Carried Text "`limits.cpu`";
+    "services.*.cpuset" Lost Any "a manifest chooses no CPUs";
+    "services.*.credential_spec" Lost Any "it is for Windows";
+    "services.*.depends_on" Partly Named "all pods start at the same time. One that has to have completed is a Job, for a single other service an init container of its pod";
+    "services.*.depends_on.*" Partly Map "";
+    "services.*.depends_on.*.condition" Partly Text "`service_completed_successfully` as above; the others are reported";
+    "services.*.depends_on.*.restart" Lost Any "a restart of one pod doesn't restart others";
+    "services.*.depends_on.*.required" Carried Flag "";
+    "services.*.deploy" Carried Map "";
+    "services.*.deploy.mode" Carried Text "`global` is a DaemonSet, `replicated-job` and `global-job` are Jobs";
+    "services.*.deploy.endpoint_mode" Lost Any "a name leads to the addresses of all pods";
+    "services.*.deploy.replicas" Carried Whole "`replicas`";
+    "services.*.deploy.labels" Partly Pairs "annotations of the Deployment, if the name can be one";
+    "services.*.deploy.rollback_config" Lost Any "a version that fails is replaced by the last healthy one at once";
+    "services.*.deploy.update_config" Carried Map "";
+    "services.*.deploy.update_config.order" Carried Text "`start-first` is the strategy `RollingUpdate`, `stop-first` and none are `Recreate`";
+    "services.*.deploy.update_config.monitor" Carried Text "`minReadySeconds`";
+    "services.*.deploy.update_config.parallelism" Lost Any "maxSurge and maxUnavailable of the Deployment say how many pods are updated at a time";
+    "services.*.deploy.update_config.delay" Lost Any "each pod is healthy before the next one is updated";
+    "services.*.deploy.update_config.failure_action" Carried Text "`rollback` and none: a version that fails is undone, as always. `pause` and `continue` are the annotation `mirrorlet.dev/rollout-restore: \"false\"`";
+    "services.*.deploy.update_config.max_failure_ratio" Lost Any "each pod is judged by itself";
+    "services.*.deploy.resources" Carried Map "";
+    "services.*.deploy.resources.limits" Carried Map "";
+    "services.*.deploy.resources.limits.cpus" Carried Text "`limits.cpu`; without a reservation nothing is requested";
+    "services.*.deploy.resources.limits.memory" Carried Text "`limits.memory`; without a reservation nothing is requested";
+    "services.*.deploy.resources.limits.pids" Lost Any "a manifest has no limit of processes";
+    "services.*.deploy.resources.reservations" Carried Map "";
+    "services.*.deploy.resources.reservations.cpus" Carried Text "`requests.cpu`";
+    "services.*.deploy.resources.reservations.memory" Carried Text "`requests.memory`";
+    "services.*.deploy.resources.reservations.generic_resources" Lost Any "a pod has no such resources here";
+    "services.*.deploy.resources.reservations.devices" Lost Any "a pod can't ask for devices here";
+    "services.*.deploy.restart_policy" Carried Map "counts instead of `restart`";
+    "services.*.deploy.restart_policy.condition" Carried Text "`none`, `on-failure` and `any`, as `restart`; without it `any`";
+    "services.*.deploy.restart_policy.delay" Lost Any "restarts have a back-off of their own";
+    "services.*.deploy.restart_policy.max_attempts" Lost Any "restarts go on, with back-off";
+    "services.*.deploy.restart_policy.window" Lost Any "restarts have a back-off of their own";
+    "services.*.deploy.placement" Lost Any "pods run on the machine that has the manifest";
+    "services.*.develop" Lost Any "it is for developing: nothing is watched or rebuilt";
+    "services.*.device_cgroup_rules" Lost Any "a manifest has no rules for devices";
+    "services.*.devices" Lost Any "a pod gets no device; a privileged one sees all of them";
+    "services.*.dns" Carried Words "`dnsConfig.nameservers` with `dnsPolicy: None`";
+    "services.*.dns_opt" Carried Texts "`dnsConfig.options`";
+    "services.*.dns_search" Carried Words "`dnsConfig.searches`";
+    "services.*.domainname" Lost Any "a pod has no domain";
+    "services.*.entrypoint" Partly Words "`command`; a string is split as `command` is";
+    "services.*.env_file" Carried Files "a ConfigMap and `envFrom`; an edit of the ConfigMap is a rollout of the pod";
+    "services.*.env_file[].path" Carried Text "";
+    "services.*.env_file[].required" Carried Flag "";
+    "services.*.env_file[].format" Carried Text "`raw` replaces no variables";
+    "services.*.environment" Carried Pairs "`env`, with `$(` and `$$` written so that nothing is expanded";
+    "services.*.environment.*" Carried Text "without a value, that of the environment or `.env`";
+    "services.*.expose" Carried Texts "a port of container and `Service`";
+    "services.*.extends" Carried Short "";
+    "services.*.extends.service" Carried Text "";
+    "services.*.extends.file" Carried Text "";
+    "services.*.external_links" Lost Any "containers that mirrorlet doesn't run have no name here: use the machine's address and a host port";
+    "services.*.extra_hosts" Partly Hosts "`hostAliases`; `host-gateway` is reported";
+    "services.*.gpus" Lost Any "a pod can't ask for GPUs here";
+    "services.*.group_add" Partly Texts "`supplementalGroups`; names are reported";
+    "services.*.healthcheck" Carried Map "`readinessProbe`: as in compose, a container that fails is not restarted";
+    "services.*.healthcheck.disable" Carried Flag "";
+    "services.*.healthcheck.interval" Carried Text "`periodSeconds`, whole seconds";
+    "services.*.healthcheck.retries" Carried Whole "`failureThreshold`";
+    "services.*.healthcheck.test" Carried Words "`exec`; a string is run by `/bin/sh -c`. Without it there is no probe, which is reported: the image's own `HEALTHCHECK` is not used";
+    "services.*.healthcheck.timeout" Carried Text "`timeoutSeconds`, whole seconds";
+    "services.*.healthcheck.start_period" Carried Text "a container isn't ready before its first success, and failures don't restart it; together with the checks behind it, more than the deadline of an update is `progressDeadlineSeconds`";
+    "services.*.healthcheck.start_interval" Lost Any "a probe has one period";
+    "services.*.hostname" Partly Text "`hostname`, the part before the first dot";
+    "services.*.image" Carried Text "`image`; with the tag `latest` or none `imagePullPolicy: IfNotPresent`";
+    "services.*.init" Carried Flag "`shareProcessNamespace`: the sandbox reaps processes. With `pid: host` it is reported";
+    "services.*.ipc" Partly Text "`host` is `hostIPC`";
+    "services.*.isolation" Lost Any "it is for Windows";
+    "services.*.label_file" Partly Files "annotations of the pod, if the name can be one";
+    "services.*.label_file[].path" Carried Text "";
+    "services.*.labels" Partly Pairs "annotations of the pod, if the name can be one; reported, because programs that read labels of containers, as Traefik does, don't see them";
+    "services.*.links" Carried Texts "an alias is a `Service` of that name, for all pods";
+    "services.*.logging" Partly Map "the drivers `json-file` and `local`; others are a setting of the Engine";
+    "services.*.logging.driver" Partly Text "";
+    "services.*.logging.options" Partly Map "`max-size` and `max-file`";
+    "services.*.logging.options.*" Partly Text "";
+    "services.*.mac_address" Lost Any "a pod has no address of its choice";
+    "services.*.mem_limit" Carried Text "`limits.memory`";
+    "services.*.mem_reservation" Carried Text "`requests.memory`";
+    "services.*.mem_swappiness" Lost Any "a manifest has no setting of swap";
+    "services.*.memswap_limit" Lost Any "a manifest has no setting of swap";
+    "services.*.models" Lost Any "no models are run";
+    "services.*.network_mode" Partly Text "`host` is `hostNetwork`; `service:NAME` is a container in that one's pod; `none` is reported";
+    "services.*.networks" Partly Named "names alone: networks don't separate pods";
+    "services.*.networks.*" Partly Map "";
+    "services.*.networks.*.aliases" Partly Texts "a `Service` of that name; if several services of a network have the alias, it selects the pods of all";
+    "services.*.networks.*.interface_name" Lost Any "a pod has one network";
+    "services.*.networks.*.ipv4_address" Lost Any "a pod has no address of its choice";
+    "services.*.networks.*.ipv6_address" Lost Any "a pod has no address of its choice";
+    "services.*.networks.*.link_local_ips" Lost Any "a pod has no address of its choice";
+    "services.*.networks.*.mac_address" Lost Any "a pod has no address of its choice";
+    "services.*.networks.*.driver_opts" Lost Any "a pod has the node's network";
+    "services.*.networks.*.priority" Lost Any "a pod has one network";
+    "services.*.networks.*.gw_priority" Lost Any "a pod has one network";
+    "services.*.oom_kill_disable" Lost Any "a manifest can't disable it";
+    "services.*.oom_score_adj" Lost Any "it follows from requests and limits";
+    "services.*.pid" Partly Text "`host` is `hostPID`";
+    "services.*.pids_limit" Lost Any "a manifest has no limit of processes";
+    "services.*.platform" Lost Any "the Engine's own platform is used";
+    "services.*.ports" Partly Items "`hostPort` and `hostIP`, one by one for a range; a port without a host port is reported";
+    "services.*.ports[].name" NoEffect Any "";
+    "services.*.ports[].mode" Carried Text "both are a port of the host";
+    "services.*.ports[].host_ip" Carried Text "`hostIP`";
+    "services.*.ports[].target" Carried Whole "`containerPort`";
+    "services.*.ports[].published" Partly Text "`hostPort`; of a range for one port the first is taken";
+    "services.*.ports[].protocol" Carried Text "`protocol`";
+    "services.*.ports[].app_protocol" Carried Text "`appProtocol` of the `Service`";
+    "services.*.post_start" Partly Hooks "one is `lifecycle.postStart`";
+    "services.*.post_start[].command" Carried Words "`exec`";
+    "services.*.post_start[].user" Lost Any "a hook runs as its container's user";
+    "services.*.post_start[].privileged" Lost Any "a hook runs as its container does";
+    "services.*.post_start[].working_dir" Lost Any "a hook runs in its container's directory";
+    "services.*.post_start[].environment" Lost Any "a hook has its container's variables";
+    "services.*.pre_stop" Partly Hooks "one is `lifecycle.preStop`";
+    "services.*.pre_stop[].command" Carried Words "`exec`";
+    "services.*.pre_stop[].user" Lost Any "a hook runs as its container's user";
+    "services.*.pre_stop[].privileged" Lost Any "a hook runs as its container does";
+    "services.*.pre_stop[].working_dir" Lost Any "a hook runs in its container's directory";
+    "services.*.pre_stop[].environment" Lost Any "a hook has its container's variables";
+    "services.*.privileged" Carried Flag "`securityContext.privileged`";
+    "services.*.profiles" Carried Words "services without an active profile are left out, and reported";
+    "services.*.provider" Lost Any "services of other providers are not started";
+    "services.*.pull_policy" Partly Text "`imagePullPolicy`; policies with a time are reported";
+    "services.*.pull_refresh_after" Lost Any "an image is pulled always, never or if it is missing";
+    "services.*.read_only" Carried Flag "`securityContext.readOnlyRootFilesystem`";
+    "services.*.restart" Partly Text "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported. Without it, a service that others wait for to complete is a Job";
+    "services.*.runtime" Lost Any "the Engine's own runtime is used";
+    "services.*.scale" Carried Whole "`replicas`";
+    "services.*.secrets" Partly Items "a volume of the Secret, a file in `/run/secrets`";
+    "services.*.secrets[].source" Carried Text "";
+    "services.*.secrets[].target" Carried Text "`mountPath`; `/run/secrets/NAME` without it";
+    "services.*.secrets[].uid" Carried Whole "`user` of the file";
+    "services.*.secrets[].gid" Partly Text "0; others are reported";
+    "services.*.secrets[].mode" Carried Mode "`mode` of the file";
+    "services.*.security_opt" Partly Texts "`no-new-privileges`, `seccomp=unconfined`, `apparmor=…`, `label=…`";
+    "services.*.shm_size" Carried Text "an `emptyDir` in memory at `/dev/shm`";
+    "services.*.stdin_open" Carried Flag "`stdin`";
+    "services.*.stop_grace_period" Carried Text "`terminationGracePeriodSeconds`; 10 without it, as in compose";
+    "services.*.stop_signal" Carried Text "`lifecycle.stopSignal`";
+    "services.*.storage_opt" Lost Any "a manifest has no options of storage drivers";
+    "services.*.sysctls" Carried Values "`securityContext.sysctls` of the pod";
+    "services.*.tmpfs" Partly Words "an `emptyDir` in memory with `size` and `mode`";
+    "services.*.tty" Carried Flag "`tty`";
+    "services.*.ulimits" Lost Any "a manifest has no ulimits: set `default-ulimits` in the Engine's daemon.json";
+    "services.*.use_api_socket" Lost Any "mount the Engine's socket as a volume";
+    "services.*.user" Partly Text "`runAsUser` and `runAsGroup`; names are reported";
+    "services.*.userns_mode" Lost Any "the Engine's own setting is used";
+    "services.*.uts" Lost Any "a pod has a host name of its own";
+    "services.*.volumes" Partly Items "a claim, `hostPath` or `emptyDir`";
+    "services.*.volumes[].type" Partly Text "`volume`, `bind`, `tmpfs` and `image`";
+    "services.*.volumes[].source" Carried Text "paths are those beside the file";
+    "services.*.volumes[].target" Carried Text "`mountPath`";
+    "services.*.volumes[].read_only" Carried Flag "`readOnly`";
+    "services.*.volumes[].consistency" NoEffect Any "it is for Docker Desktop";
+    "services.*.volumes[].bind" Carried Map "";
+    "services.*.volumes[].bind.propagation" Partly Text "`rslave` and `rshared`";
+    "services.*.volumes[].bind.create_host_path" Carried Flag "`DirectoryOrCreate` if nothing is there; `false` is `Directory`, which has to exist";
+    "services.*.volumes[].bind.recursive" Lost Any "mounts below the directory are mounted, too";
+    "services.*.volumes[].bind.selinux" Lost Any "SELinux labels of files are not changed";
+    "services.*.volumes[].volume" Carried Map "";
+    "services.*.volumes[].volume.labels" Lost Any "a volume has mirrorlet's labels";
+    "services.*.volumes[].volume.nocopy" Carried Flag "nothing is ever copied into a volume";
+    "services.*.volumes[].volume.subpath" Carried Text "`subPath`";
+    "services.*.volumes[].tmpfs" Carried Map "";
+    "services.*.volumes[].tmpfs.size" Carried Size "`sizeLimit`";
+    "services.*.volumes[].tmpfs.mode" Carried Mode "`mode`";
+    "services.*.volumes[].image" Carried Map "needs Docker Engine 28 or newer, as in Compose";
+    "services.*.volumes[].image.subpath" Carried Text "`subPath`";
+    "services.*.volumes_from" Partly Texts "the same volumes at the same paths; of services only";
+    "services.*.working_dir" Carried Text "`workingDir`";
+    "networks.*" Partly Map "names alone: networks don't separate pods";
+    "networks.*.name" NoEffect Any "";
+    "networks.*.driver" Lost Any "pods have the node's network";
+    "networks.*.driver_opts" Lost Any "pods have the node's network";
+    "networks.*.ipam" Lost Any "pods have addresses of the node's network";
+    "networks.*.external" Lost Any "containers outside the project are not reached by name";
+    "networks.*.internal" Lost Any "pods reach what the node reaches";
+    "networks.*.enable_ipv4" Lost Any "pods have addresses of the node's network";
+    "networks.*.enable_ipv6" Lost Any "pods have addresses of the node's network";
+    "networks.*.attachable" NoEffect Any "";
+    "networks.*.labels" Lost Any "there is no network to be labelled";
+    "volumes.*" Carried Map "a `PersistentVolumeClaim` for the Engine's volume `PROJECT_NAME`, with the files that it has; files of an image are not copied into a new one";
+    "volumes.*.name" Carried Text "annotation `mirrorlet.dev/volume-name`";
+    "volumes.*.driver" Carried Text "annotation `mirrorlet.dev/volume-driver`";
+    "volumes.*.driver_opts" Partly Map "annotation `mirrorlet.dev/volume-options`; with `o: bind`, `device` is a path beside the file";
+    "volumes.*.driver_opts.*" Partly Text "an option with a space is reported; of the driver `local` it is an error";
+    "volumes.*.external" Carried External "the volume of that name is used; it has to exist: annotation `mirrorlet.dev/volume-must-exist`";
+    "volumes.*.external.name" Carried Text "";
+    "volumes.*.labels" Lost Any "a volume has mirrorlet's labels";
+    "configs.*" Carried Map "a `ConfigMap`; an edit of it is a rollout of the pods that mount it as a file";
+    "configs.*.name" NoEffect Any "only an external one has it";
+    "configs.*.content" Carried Text "";
+    "configs.*.environment" Carried Text "the variable's value when it is imported";
+    "configs.*.file" Carried Text "the file's content when it is imported";
+    "configs.*.external" Partly External "a ConfigMap of that name, which has to be added";
+    "configs.*.external.name" Carried Text "";
+    "configs.*.labels" Lost Any "a ConfigMap has no use for them";
+    "configs.*.template_driver" Lost Any "contents are no templates";
+    "secrets.*" Carried Map "a `Secret`";
+    "secrets.*.name" NoEffect Any "only an external one has it";
+    "secrets.*.environment" Carried Text "the variable's value when it is imported";
+    "secrets.*.file" Carried Text "the file's content when it is imported";
+    "secrets.*.external" Partly External "a Secret of that name, which has to be added";
+    "secrets.*.external.name" Carried Text "";
+    "secrets.*.labels" Lost Any "a Secret has no use for them";
+    "secrets.*.driver" Lost Any "only contents of files and variables are";
+    "secrets.*.driver_opts" Lost Any "only contents of files and variables are";
+    "secrets.*.template_driver" Lost Any "contents are no templates";
+    "models" Lost Any "no models are run";
+};

@@ -70,7 +70,7 @@ fn every_key_that_is_carried_over_is_in_the_manifests() {
     // box 14
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     for key in KEYS {
-        let is_carried = matches!(key.fate, Support::Carried | Support::Partly);
+        let is_carried = matches!(key.support, Support::Carried | Support::Partly);
         assert!(
             !is_carried || shown.contains(key.path),
             "no example of {}",
@@ -106,7 +106,7 @@ fn value_at(path: &str, value: &str) -> String {
 
 #[test]
 fn every_key_that_is_not_carried_over_is_reported_with_its_line() {
-    for key in KEYS.iter().filter(|key| key.fate == Support::Lost) {
+    for key in KEYS.iter().filter(|key| key.support == Support::Lost) {
         let base = "services: {web: {image: 'img:1'}}\n";
         let mut case = Case::new(&[("compose.yaml", base), ("more.yaml", &at(key.path))]);
         case.options.files.push("/srv/shop/more.yaml".into());
@@ -148,7 +148,7 @@ fn wrong_values(shape: Shape) -> &'static [&'static str] {
 fn every_value_of_a_wrong_type_is_an_error_with_its_line() {
     let mut wrong = Vec::new();
     for key in KEYS {
-        let is_carried = matches!(key.fate, Support::Carried | Support::Partly);
+        let is_carried = matches!(key.support, Support::Carried | Support::Partly);
         // box 14
         assert!(
             !is_carried || key.shape != Shape::Any,
