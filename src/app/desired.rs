@@ -69,7 +69,6 @@ pub struct MergeTask {
 impl MergeTask {
     /// A task that merges `sources`. What runs by the newest list goes before a newcomer of the
     /// same full name.
-    #[must_use]
     pub fn new(
         sources: Vec<SourceReader>,
         listed: watch::Receiver<Option<Arc<Pods>>>,

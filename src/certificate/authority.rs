@@ -133,7 +133,6 @@ impl Authority {
     }
 
     /// Its certificate, PEM.
-    #[must_use]
     pub fn certificate(&self) -> &str {
         &self.certificate
     }

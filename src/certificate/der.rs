@@ -39,7 +39,6 @@ pub struct Leaf {
 
 impl Leaf {
     /// How long it is valid.
-    #[must_use]
     pub fn validity(&self) -> Validity {
         Validity {
             not_before: self.not_before,
@@ -48,7 +47,6 @@ impl Leaf {
     }
 
     /// Reads a certificate; none when it can't be read, or a name in it is no text.
-    #[must_use]
     pub fn read(certificate: &[u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(certificate).take(SEQUENCE)?);
         let mut body = Reader(certificate.take(SEQUENCE)?);

@@ -67,7 +67,6 @@ fn certified(
 }
 
 /// The certificates and the rest, the key that is, of a PEM file that holds both.
-#[must_use]
 pub fn split_pem(both: &str) -> (String, String) {
     let (mut chain, mut rest) = (String::new(), String::new());
     let mut is_certificate = false;

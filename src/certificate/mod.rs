@@ -32,7 +32,6 @@ pub const FILE_MIB_MAX: u64 = 1;
 pub const DIRECTORY: &str = "pki";
 
 /// When a certificate is to be renewed; another time each time it is asked.
-#[must_use]
 pub fn renewal(validity: &Validity) -> Timestamp {
     validity.renew_at(random::fraction())
 }

@@ -146,7 +146,6 @@ pub struct Requested {
 
 impl Requested {
     /// Requests that certificate and stores it in that directory.
-    #[must_use]
     pub fn new(order: Order, directory: &Path) -> Self {
         let name = match order.purpose {
             Purpose::Client => "client",
@@ -162,13 +161,11 @@ impl Requested {
     }
 
     /// The file of the certificate and its key. There is none before the first was kept.
-    #[must_use]
     pub fn file(&self) -> &Path {
         &self.current
     }
 
     /// Returns the stored certificate if it is still valid. Blocks on the disk.
-    #[must_use]
     pub fn kept(&self, now: Timestamp) -> Option<Issued> {
         let pem = String::from_utf8(disk::read_small(&self.current, FILE_MIB_MAX).ok()?).ok()?;
         let issued = Issued::read(pem).ok()?;

@@ -71,7 +71,6 @@ pub enum Failure {
 
 impl Failure {
     /// The exit code, as documented in `--help`.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed(_) | Self::Problems => 1,
@@ -127,7 +126,6 @@ fn print_one(output: DocumentOutput, document: &impl serde::Serialize) -> Outcom
 }
 
 /// The whole program: parses the command line, does what it says, prints an error once.
-#[must_use]
 pub fn main() -> ExitCode {
     match complete::answer() {
         Ok(true) => return ExitCode::SUCCESS,

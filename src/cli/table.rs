@@ -15,7 +15,6 @@ pub struct Cell {
 
 impl Cell {
     /// A cell in a style.
-    #[must_use]
     pub fn styled(text: &str, style: Style) -> Self {
         Self {
             text: one_line(text),
@@ -26,7 +25,6 @@ impl Cell {
 
 impl Cell {
     /// A cell that keeps the spaces before its text.
-    #[must_use]
     pub fn indented(text: &str) -> Self {
         let indent = text.len() - text.trim_start().len();
         Self {
@@ -50,7 +48,6 @@ impl From<String> for Cell {
 
 /// The text on one line, without control characters: a container's own words must not drive the
 /// reader's terminal.
-#[must_use]
 pub fn one_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim().chars() {
@@ -65,7 +62,6 @@ pub fn one_line(text: &str) -> String {
 
 /// Rows as text, each column as wide as its widest cell, nothing after the last one. Styles are
 /// written as ANSI sequences.
-#[must_use]
 pub fn render(rows: &[Vec<Cell>]) -> String {
     render_aligned(rows, &mut Vec::new())
 }

@@ -46,7 +46,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// The exit code: 0, 1 or 2.
-    #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Fine => 0,

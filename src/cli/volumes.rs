@@ -10,7 +10,6 @@ use crate::config::args::{AgentArgs, ListArgs, RemoveArgs, VolumesArgs, VolumesC
 use mirrorlet_core::api::report::{VolumeReport, VolumeState, VolumesReport};
 
 /// The agent that a command line means.
-#[must_use]
 pub fn agent(args: &VolumesArgs) -> &AgentArgs {
     match &args.command {
         Some(VolumesCommand::Rm(args)) => &args.agent,

@@ -116,7 +116,6 @@ pub struct ApproverTask {
 
 impl ApproverTask {
     /// A task that decides as `approver` does.
-    #[must_use]
     pub fn new(client: ClusterClient, approver: Approver, metrics: Metrics) -> Self {
         Self {
             requests: Api::all(client.client()),

@@ -83,19 +83,16 @@ impl ClusterClient {
 
     /// Address of the API server that requests are sent to, for people; empty for one over a
     /// service.
-    #[must_use]
     pub fn server(&self) -> Arc<str> {
         self.shared.server()
     }
 
     /// kube's client, for typed [`kube::Api`]s and watches.
-    #[must_use]
     pub fn client(&self) -> kube::Client {
         self.client.clone()
     }
 
     /// Whether the API server answers.
-    #[must_use]
     pub fn reach(&self) -> Reader<ApiReach> {
         self.reach.clone()
     }

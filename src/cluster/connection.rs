@@ -6,8 +6,8 @@
 //! way end as they began, and watches end, so that they go on with the new identity.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
+use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -142,7 +143,7 @@ impl Shared {
     /// Every request from now on takes this way to the API server of that address, and watches on
     /// the old one end.
     pub(super) fn replace(&self, wire: Wire, server: &str) {
-        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.present.write();
         present.replaced.cancel();
         *present = Present {
             wire,
@@ -153,13 +154,13 @@ impl Shared {
 
     /// The present way leads to that address.
     pub(super) fn set_server(&self, server: &str) {
-        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.present.write();
         present.server = server.into();
     }
 
     /// The address that requests are sent to.
     pub(super) fn server(&self) -> Arc<str> {
-        let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
+        let present = self.present.read();
         Arc::clone(&present.server)
     }
 
@@ -169,7 +170,7 @@ impl Shared {
     }
 
     fn present(&self) -> (Wire, CancellationToken) {
-        let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
+        let present = self.present.read();
         (present.wire.clone(), present.replaced.clone())
     }
 

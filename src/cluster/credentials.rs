@@ -110,7 +110,6 @@ pub struct CredentialsTask {
 
 impl CredentialsTask {
     /// Why the credentials on disk can't be used, while those from before are still in use.
-    #[must_use]
     pub fn problem(&self) -> Reader<Option<String>> {
         self.problem.reader()
     }

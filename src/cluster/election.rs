@@ -41,7 +41,6 @@ pub struct Election {
 
 impl Election {
     /// The candidate of that name for the Lease `namespace/name`.
-    #[must_use]
     pub fn new(client: ClusterClient, namespace: &str, name: &str, candidate: String) -> Self {
         Self {
             leases: Api::namespaced(client.client(), namespace),

@@ -94,19 +94,16 @@ pub enum ApiError {
 
 impl ApiError {
     /// Whether nothing was heard from the API server.
-    #[must_use]
     pub fn is_away(&self) -> bool {
         matches!(self, Self::Away { .. })
     }
 
     /// Whether the object doesn't exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
 
     /// The API server's response, if any.
-    #[must_use]
     pub fn answer(&self) -> Option<&Answer> {
         match self {
             Self::Away { .. } | Self::Undecodable { .. } => None,
@@ -124,7 +121,6 @@ impl ApiError {
     }
 
     /// No answer within that time.
-    #[must_use]
     pub fn deadline(limit: Duration) -> Self {
         Self::Away {
             cause: format!("no answer within {} s", limit.as_secs()),

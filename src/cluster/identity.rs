@@ -111,7 +111,6 @@ pub enum IdentityStanding {
 
 impl IdentityStanding {
     /// Returns the problem, if there is one.
-    #[must_use]
     pub fn problem(&self) -> Option<&str> {
         match self {
             Self::Given => None,
@@ -272,7 +271,6 @@ pub(super) fn read_bootstrap(access: &ApiAccess) -> Result<Option<Identity>, Con
 
 /// Reads the identity in a kubeconfig; `ours` is the file of the certificate that we store.
 /// Blocks on the disk.
-#[must_use]
 pub fn held(path: &Path, ours: &Path) -> Held {
     if let Err(error) = std::fs::metadata(path)
         && error.kind() == std::io::ErrorKind::NotFound

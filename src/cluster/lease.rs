@@ -54,7 +54,6 @@ pub struct LeaseTask {
 
 impl LeaseTask {
     /// A task that keeps the Lease of the Node that `node` shows.
-    #[must_use]
     pub fn new(client: ClusterClient, name: NodeName, node: Reader<Option<Arc<Node>>>) -> Self {
         Self {
             leases: Api::namespaced(client.client(), LEASE_NAMESPACE),
@@ -68,7 +67,6 @@ impl LeaseTask {
     }
 
     /// When the Lease was renewed last; none before the first time.
-    #[must_use]
     pub fn renewed(&self) -> Reader<Option<Timestamp>> {
         self.renewed_at.reader()
     }

@@ -1,8 +1,8 @@
 //! The client's own rate limit for writes.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Writes per second when there are many: upstream's `kubeAPIQPS`.
@@ -21,7 +21,7 @@ impl WriteLimit {
     /// Waits for its turn. A turn that is not waited for is lost.
     pub(super) async fn turn(&self) {
         let turn = {
-            let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut full_at = self.full_at.lock();
             let (turn, full) = reserve(*full_at, Instant::now());
             *full_at = Some(full);
             turn

@@ -1,7 +1,6 @@
 //! Whether the API server answers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::store::cell::{Reader, Writer, cell};
@@ -32,7 +31,6 @@ pub enum ApiReach {
 
 impl ApiReach {
     /// Whether the last thing heard was an answer that accepted the credentials.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self, Self::Up)
     }
@@ -69,13 +67,9 @@ impl ReachTracker {
         (Self { state, metrics }, reader)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An answer came. Returns whether it ends a silence.
     pub(super) fn answered(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Some(Instant::now());
         (state.answered, state.accepted) = (now, now);
         let lost = state.lost.take();
@@ -93,7 +87,7 @@ impl ReachTracker {
     /// A call that began then was answered with 401. Returns whether that ends a silence. An answer
     /// that has accepted the credentials since then counts more: they may have been replaced.
     pub(super) fn rejected(&self, began: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.answered = Some(Instant::now());
         let lost = state.lost.take();
         if state.accepted.is_none_or(|at| at <= began) {
@@ -113,7 +107,7 @@ impl ReachTracker {
     /// A call was not made: we have no identity to make it with. The server may well answer, so
     /// whoever gets the identity reports that as what it is.
     pub(super) fn unidentified(&self, cause: &str) {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         let since = match &*state.reach.get() {
             ApiReach::Down { since, .. } => *since,
             ApiReach::Unknown | ApiReach::Up | ApiReach::Rejected { .. } => Timestamp::now(),
@@ -127,7 +121,7 @@ impl ReachTracker {
     /// A call that began then got no answer. What was heard since then counts more. The server
     /// counts as unreachable since the first such call began.
     pub(super) fn silent(&self, began: Instant, cause: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.answered.is_some_and(|at| at > began) {
             return;
         }

@@ -36,7 +36,6 @@ pub struct CertificateRequests {
 
 impl CertificateRequests {
     /// Requests made through that client.
-    #[must_use]
     pub fn new(client: ClusterClient) -> Self {
         Self { client }
     }

@@ -21,7 +21,6 @@ pub struct Reviews {
 
 impl Reviews {
     /// Questions about our Node of that name.
-    #[must_use]
     pub fn new(client: ClusterClient, node: NodeName) -> Self {
         Self { client, node }
     }

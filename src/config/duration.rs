@@ -47,7 +47,6 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
 }
 
 /// The shortest text that [`parse`] reads back as the same duration, in whole milliseconds.
-#[must_use]
 pub fn render(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();

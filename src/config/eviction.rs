@@ -72,7 +72,6 @@ fn by_signal<T: Clone + 'static>(
 /// The policy that a configuration asks for.
 ///
 /// Upstream: `ParseThresholdConfig`.
-#[must_use]
 pub fn policy(config: &Config) -> EvictionPolicy {
     let find = |signal: Signal| {
         let mut all = config.eviction_minimum_reclaim.iter();

@@ -243,7 +243,6 @@ impl<'de> Deserialize<'de> for Raw {
 }
 
 /// The JSON schema of the file, pretty-printed.
-#[must_use]
 pub fn schema() -> String {
     let properties: serde_json::Map<_, _> = ROWS
         .iter()
@@ -283,7 +282,6 @@ fn default_of(row: &SettingRow, words: &str) -> serde_json::Value {
 }
 
 /// The table of all settings for the docs.
-#[must_use]
 pub fn docs() -> String {
     let mut text = String::from(
         "| Flag | Environment | File | Value | Default | |\n|---|---|---|---|---|---|\n",

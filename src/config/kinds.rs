@@ -468,7 +468,6 @@ pub fn check_log_filter(text: &str) -> Result<(), Fault> {
 }
 
 /// `<hostname>-docker`, made a DNS-1123 name whatever the hostname is.
-#[must_use]
 pub fn default_node_name(hostname: &str) -> String {
     /// Longest hostname part, so that the whole fits into one label.
     const HOST_MAX: usize = 63 - "-docker".len();

@@ -43,7 +43,6 @@ fn similar<'a>(prefix: &str, name: &str, names: impl Iterator<Item = &'a str>) -
 
 impl Config {
     /// Most image pulls at a time, all said.
-    #[must_use]
     pub fn pulls(&self) -> usize {
         if self.serialize_image_pulls {
             1
@@ -53,21 +52,18 @@ impl Config {
     }
 
     /// The address of the node API; `None` if it isn't served.
-    #[must_use]
     pub fn node_api(&self) -> Option<SocketAddr> {
         let port = self.node_api_port?;
         Some(SocketAddr::new(self.node_api_address, port))
     }
 
     /// Path of the agent's socket.
-    #[must_use]
     pub fn socket(&self) -> PathBuf {
         socket_path(&self.root)
     }
 }
 
 /// Path of the socket of the agent that runs on `root`.
-#[must_use]
 pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
 }

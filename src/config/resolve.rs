@@ -78,7 +78,6 @@ pub struct ShownSetting {
 
 impl Resolved {
     /// Every setting with its values and origin, nothing secret among them.
-    #[must_use]
     pub fn show(&self) -> Vec<ShownSetting> {
         let shown = |(key, origin): (&Key, &Origin)| ShownSetting {
             key: key.name().to_owned(),

@@ -113,7 +113,6 @@ macro_rules! settings {
             }
 
             /// The values of one setting as `config show` prints them, without secrets.
-            #[must_use]
             pub fn shown(&self, key: Key) -> Vec<String> {
                 match key {
                     $(Key::$key => { let kind: Kind<$type> = $kind; kind.show(&self.$field) }),*
@@ -284,14 +283,12 @@ settings! {
 
 impl Key {
     /// The row of this setting.
-    #[must_use]
     pub fn row(self) -> &'static SettingRow {
         // The rows stand in the order of the keys.
         &ROWS[self as usize]
     }
 
     /// Key in the config file; error messages use it, too.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }

@@ -91,7 +91,6 @@ pub struct EvictionManager {
 impl EvictionManager {
     /// A task that evicts by that policy, and a reader of what the node is short of. Publishes the
     /// pressures in `pressures`.
-    #[must_use]
     pub fn new(
         policy: EvictionPolicy,
         host: Arc<dyn EvictionHost>,

@@ -83,7 +83,6 @@ impl JobHandle {
     }
 
     /// The states of all Jobs as of the last decision.
-    #[must_use]
     pub fn states(&self) -> Arc<JobStates> {
         self.states.get()
     }

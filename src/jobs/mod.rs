@@ -105,7 +105,6 @@ struct At<'a> {
 
 impl Jobs {
     /// Jobs that go on from what is kept below `root`, and what others reach them by. Blocks.
-    #[must_use]
     pub fn load(root: &Path, options: JobOptions) -> (Self, JobHandle) {
         let (published, states) = cell(JobStates::default());
         let (handle, requests) = JobHandle::new(states);

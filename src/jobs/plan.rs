@@ -18,7 +18,6 @@ type Documents<'a> = BTreeMap<(WorkloadKind, &'a JobName), (&'a Runs, &'a Source
 impl JobStates {
     /// Returns the action for each Job and CronJob if `newest` were the sources' state; `present` is
     /// that state as it is, before any of them was expanded.
-    #[must_use]
     pub fn plan(&self, newest: &Merged, present: &Merged, now: Timestamp) -> Vec<PlannedRun> {
         let (wanted, before) = (documents(newest), documents(present));
         let mut planned: Vec<PlannedRun> = wanted

@@ -95,7 +95,6 @@ enum Lost {
 
 impl Observer {
     /// An observer that writes `cache`, with readers of its health and of its newest list.
-    #[must_use]
     pub fn new(
         runtime: Arc<dyn Runtime>,
         cache: CacheWriter,

@@ -81,7 +81,6 @@ struct Probed {
 impl ProbeManager {
     /// A manager that follows the board and writes to `results`, beginning with what an agent
     /// before it has left in the file `kept`.
-    #[must_use]
     pub fn new(
         runtime: Arc<dyn Runtime>,
         client: Client,

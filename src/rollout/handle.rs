@@ -94,19 +94,16 @@ impl RolloutHandle {
     }
 
     /// What a person changed of the Node.
-    #[must_use]
     pub fn node_edits(&self) -> &NodeEditsHandle {
         &self.options.node_edits
     }
 
     /// The histories as of the last decision.
-    #[must_use]
     pub fn histories(&self) -> Arc<Histories> {
         self.histories.get()
     }
 
     /// Returns the version of a pod with that UID, also of one whose manifest has gone not long ago.
-    #[must_use]
     pub fn version(&self, name: &FullName, uid: &PodUid) -> Option<Arc<Pod>> {
         let histories = self.histories.get();
         let revision = histories.get(name)?.get(uid)?;
@@ -114,7 +111,6 @@ impl RolloutHandle {
     }
 
     /// Returns what keeps the histories from the disk; none where they are all there.
-    #[must_use]
     pub fn unkept(&self) -> Reader<Option<Diagnostic>> {
         self.unkept.clone()
     }

@@ -94,7 +94,6 @@ pub struct Rollouts {
 
 impl Rollouts {
     /// Rollouts that go on from what is kept below `root`, and what others reach them by. Blocks.
-    #[must_use]
     pub fn load(root: &Path, options: RolloutOptions) -> (Self, RolloutHandle) {
         let (store, histories) = HistoryStore::load(root);
         let (published, reader) = cell(histories.clone());

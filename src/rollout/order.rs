@@ -19,7 +19,6 @@ impl RolloutHandle {
     /// Returns in which order the planned pods of each workload would change, where not all do at the
     /// same time. A pod that would keep its version, because of its set's partition or of others that
     /// come first, is planned as held from then on.
-    #[must_use]
     pub fn orders(
         &self,
         newest: &Merged,

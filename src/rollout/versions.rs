@@ -52,7 +52,6 @@ impl Rollouts {
     }
 
     /// The UID of the manifest of a version, without its objects.
-    #[must_use]
     pub fn manifest_uid(&self, name: &FullName, uid: &PodUid) -> PodUid {
         let known = self
             .histories

@@ -8,8 +8,6 @@
 //! Unlike the node API, an attach sends the exit code, idle connections are not closed, and the pod's
 //! end of a forwarded connection closes its channel.
 
-use std::sync::{Mutex, PoisonError};
-
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
@@ -20,6 +18,7 @@ use mirrorlet_streaming::{
     Kind, Limits, Negotiated, PortForward, RemoteCommand, Version, is_websocket,
     serve_port_forward, serve_session,
 };
+use parking_lot::Mutex;
 
 use super::admin::{ApiError, PROTOCOL, Shared};
 use super::remote;
@@ -136,7 +135,7 @@ pub(super) async fn port_forward(
     Ok(entry.carry(async move |stream| {
         let target = Mutex::new(Some(target));
         let connect = |_| {
-            let target = target.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let target = target.lock().take();
             async move { target.ok_or("there is one connection") }
         };
         serve_port_forward(stream, &asked, connect, limits()).await;

@@ -41,7 +41,6 @@ pub enum FrameError {
 
 impl Frame {
     /// The frame's bytes; a payload beyond [`PAYLOAD_MAX`] is cut into several frames.
-    #[must_use]
     pub fn encode(&self) -> Bytes {
         let (kind, payload): (u8, &[u8]) = match self {
             Self::Stdout(bytes) => (STDOUT, bytes),
@@ -132,7 +131,6 @@ impl FrameReader {
     }
 
     /// Whether an unfinished frame is left.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }

@@ -153,7 +153,6 @@ pub enum ViewError {
 
 impl ViewError {
     /// Advice that goes with the error.
-    #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
             Self::NotFound { help, .. }
@@ -221,7 +220,6 @@ pub struct ShownPod {
 
 impl ShownPod {
     /// Whether the embedded API stores it, or the workload that it belongs to.
-    #[must_use]
     pub fn is_stored(&self) -> bool {
         let annotations = self.pod.metadata.annotations.as_ref();
         let source = annotations.and_then(|all| all.get(keys::CONFIG_SOURCE));

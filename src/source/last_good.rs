@@ -66,7 +66,6 @@ pub struct LastGoodStore {
 impl LastGoodStore {
     /// Loads what is stored under `root` for a kind of source: for all its locations, or for
     /// `only` one. Also returns what can't be used.
-    #[must_use]
     pub fn load(
         root: &Path,
         source: PodSource,
@@ -89,7 +88,6 @@ impl LastGoodStore {
     }
 
     /// The last good version of a location.
-    #[must_use]
     pub fn get(&self, location: &str) -> Option<&LastGood> {
         self.known.get(location)
     }

@@ -33,7 +33,6 @@ pub struct SourceHealth {
 }
 
 /// Makes the two ends of a source.
-#[must_use]
 pub fn source(name: SourceName) -> (SourceWriter, SourceReader) {
     let (state, state_reader) = cell(SourceState::NotSynced);
     let (health, health_reader) = cell(SourceHealth::default());
@@ -112,7 +111,6 @@ pub struct SourceReader {
 
 impl SourceReader {
     /// The report of the source in `mirrorlet status`.
-    #[must_use]
     pub fn report(&self) -> SourceReport {
         let (state, health) = (self.state.get(), self.health.get());
         let set = state.set();

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -81,7 +82,7 @@ impl Disks {
     /// Returns the known usage of these targets, and wakes the measuring task. Those that nobody
     /// has asked for in a while are forgotten.
     pub(super) fn ask(&self, targets: &HashSet<Target>) -> HashMap<Target, Disk> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let now = Instant::now();
         entries.retain(|_, entry| now.duration_since(entry.asked) < FORGET);
         let mut known = HashMap::with_capacity(targets.len());
@@ -102,7 +103,7 @@ impl Disks {
 
     /// Something that is to be measured now.
     fn next(&self, now: Instant) -> Option<Target> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let is_due = |entry: &Entry| entry.is_asked && entry.due.is_none_or(|due| due <= now);
         let (target, entry) = entries.iter_mut().find(|(_, entry)| is_due(entry))?;
         entry.is_asked = false;
@@ -111,7 +112,7 @@ impl Disks {
     }
 
     fn keep(&self, target: &Target, found: Option<Measured>) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(target) else {
             return;
         };

@@ -131,7 +131,6 @@ pub struct StatsProvider {
 
 impl StatsProvider {
     /// Creates one for the pods on that board.
-    #[must_use]
     pub fn new(options: StatsOptions, board: Board) -> Self {
         let options = Arc::new(options);
         Self {

@@ -1,8 +1,9 @@
 //! The workers' views of their pods: read by the status report and the metrics.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
@@ -53,7 +54,6 @@ struct Inner {
 }
 
 /// Makes an empty board: the end that workers write to, and the end that everybody reads.
-#[must_use]
 pub fn board() -> (BoardWriter, Board) {
     let inner = Arc::new(Inner {
         views: RwLock::default(),
@@ -73,41 +73,26 @@ pub struct Board(Arc<Inner>);
 impl BoardWriter {
     /// Replaces the entry of a pod.
     pub fn publish(&self, view: PodView) {
-        self.0
-            .views
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(view.uid.clone(), view);
+        self.0.views.write().insert(view.uid.clone(), view);
         self.0.version.send_modify(|version| *version += 1);
     }
 
     /// Takes the entry of a pod off.
     pub fn remove(&self, uid: &PodUid) {
-        self.0
-            .views
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+        self.0.views.write().remove(uid);
         self.0.version.send_modify(|version| *version += 1);
     }
 }
 
 impl Board {
     /// The entry of a pod.
-    #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<PodView> {
-        self.0
-            .views
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(uid)
-            .cloned()
+        self.0.views.read().get(uid).cloned()
     }
 
     /// All entries, by full name and UID.
-    #[must_use]
     pub fn all(&self) -> Vec<PodView> {
-        let views = self.0.views.read().unwrap_or_else(PoisonError::into_inner);
+        let views = self.0.views.read();
         let ordered: BTreeMap<_, _> = views
             .values()
             .map(|v| ((v.full_name.clone(), v.uid.clone()), v.clone()))
@@ -116,7 +101,6 @@ impl Board {
     }
 
     /// A receiver that changes with every entry.
-    #[must_use]
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
     }

@@ -6,8 +6,9 @@
 //! and never act on a status older than their own last action.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -46,12 +47,12 @@ struct Inner {
 impl Inner {
     fn with<T>(&self, uid: &PodUid, f: impl FnOnce(&watch::Sender<Entry>) -> T) -> T {
         {
-            let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+            let entries = self.entries.read();
             if let Some(sender) = entries.get(uid) {
                 return f(sender);
             }
         }
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         let sender = entries
             .entry(uid.clone())
             .or_insert_with(|| watch::Sender::new(Entry::empty(uid)));
@@ -68,7 +69,6 @@ pub struct CacheWriter(Arc<Inner>);
 pub struct CacheReader(Arc<Inner>);
 
 /// An empty cache, nothing known.
-#[must_use]
 pub fn cache() -> (CacheWriter, CacheReader) {
     let inner = Arc::new(Inner {
         entries: RwLock::default(),
@@ -131,11 +131,7 @@ impl CacheWriter {
 
     /// Removes a pod without containers in the runtime that no task asks for.
     pub fn delete(&self, uid: &PodUid) {
-        let mut entries = self
-            .0
-            .entries
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.0.entries.write();
         if let Some(sender) = entries.get(uid) {
             if sender.receiver_count() == 0 {
                 entries.remove(uid);
@@ -152,7 +148,6 @@ impl CacheWriter {
     }
 
     /// A reader of this cache.
-    #[must_use]
     pub fn reader(&self) -> CacheReader {
         CacheReader(Arc::clone(&self.0))
     }
@@ -160,13 +155,8 @@ impl CacheWriter {
 
 impl CacheReader {
     /// Returns the cached state of `uid`; an empty status for an unknown pod.
-    #[must_use]
     pub fn get(&self, uid: &PodUid) -> Entry {
-        let entries = self
-            .0
-            .entries
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.entries.read();
         entries
             .get(uid)
             .map_or_else(|| Entry::empty(uid), |sender| sender.borrow().clone())
@@ -197,20 +187,17 @@ impl CacheReader {
     }
 
     /// A receiver that changes whenever a look at `uid` is stored.
-    #[must_use]
     pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<Entry> {
         self.0.with(uid, watch::Sender::subscribe)
     }
 
     /// A receiver that changes whenever a pod is seen for the first time, and whenever the runtime
     /// holds something again of a pod that it held nothing of.
-    #[must_use]
     pub fn members(&self) -> watch::Receiver<u64> {
         self.0.members.subscribe()
     }
 
     /// Up to when everything is known; none before the first complete list.
-    #[must_use]
     pub fn known_until(&self) -> Option<Instant> {
         *self.0.floor.borrow()
     }
@@ -225,13 +212,8 @@ impl CacheReader {
     }
 
     /// Returns every pod with containers in the runtime, or that a task has asked for.
-    #[must_use]
     pub fn all(&self) -> Vec<Entry> {
-        let entries = self
-            .0
-            .entries
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let entries = self.0.entries.read();
         entries
             .values()
             .map(|sender| sender.borrow().clone())

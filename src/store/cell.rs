@@ -35,13 +35,11 @@ impl<T: PartialEq> Writer<T> {
 
 impl<T> Writer<T> {
     /// The present value.
-    #[must_use]
     pub fn get(&self) -> Arc<T> {
         Arc::clone(&self.sender.borrow())
     }
 
     /// Another reader. The present value counts as seen by it.
-    #[must_use]
     pub fn reader(&self) -> Reader<T> {
         Reader {
             receiver: self.sender.subscribe(),
@@ -70,7 +68,6 @@ impl<T> Clone for Reader<T> {
 
 impl<T> Reader<T> {
     /// The present value, without marking it as seen.
-    #[must_use]
     pub fn get(&self) -> Arc<T> {
         Arc::clone(&self.receiver.borrow())
     }

@@ -55,7 +55,6 @@ impl ClaimHandle {
 pub type Releases = mpsc::Receiver<Release>;
 
 /// A way to release claims, and its receiving end.
-#[must_use]
 pub fn releases() -> (ClaimHandle, Releases) {
     let (sender, receiver) = mpsc::channel(RELEASES_MAX);
     (ClaimHandle(sender), receiver)
@@ -70,7 +69,6 @@ pub struct ClaimStore {
 
 impl ClaimStore {
     /// Reads the bindings. Blocks.
-    #[must_use]
     pub fn load(root: &Path) -> Self {
         let kept = KeptDir {
             dir: root.join(DIRECTORY),
@@ -93,7 +91,6 @@ impl ClaimStore {
     }
 
     /// The bindings on disk.
-    #[must_use]
     pub fn bindings(&self) -> &Bindings {
         &self.saved
     }

@@ -20,7 +20,6 @@ pub struct Evict {
 }
 
 /// A queue of orders and the end that gives them.
-#[must_use]
 pub fn evictions() -> (mpsc::Sender<Evict>, mpsc::Receiver<Evict>) {
     mpsc::channel(ORDERS_MAX)
 }

@@ -22,7 +22,6 @@ impl Graces {
     }
 
     /// The grace that a pod was given, if it was given one.
-    #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<Duration> {
         self.0.borrow().get(uid).copied()
     }
@@ -37,7 +36,6 @@ impl Graces {
     }
 
     /// Wakes its holder when a pod is given a grace.
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<HashMap<PodUid, Duration>> {
         self.0.subscribe()
     }

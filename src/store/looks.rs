@@ -22,7 +22,6 @@ pub enum Request {
 pub struct LookRequests(mpsc::Sender<Request>);
 
 /// A queue of requests and the end that asks.
-#[must_use]
 pub fn look_requests() -> (LookRequests, mpsc::Receiver<Request>) {
     let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
     (LookRequests(sender), receiver)

@@ -40,7 +40,6 @@ impl NodeEditsHandle {
     }
 
     /// A Node that nobody changes: a cluster's Node is changed in the cluster.
-    #[must_use]
     pub fn none() -> Self {
         Self {
             path: PathBuf::new(),
@@ -49,13 +48,11 @@ impl NodeEditsHandle {
     }
 
     /// The changes made so far.
-    #[must_use]
     pub fn get(&self) -> Arc<NodeEdits> {
         Arc::clone(&self.edits.borrow())
     }
 
     /// Changes value with each change.
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<NodeEdits>> {
         self.edits.subscribe()
     }

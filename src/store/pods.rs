@@ -5,17 +5,17 @@
 //! whose UID this is, asks here. Each kind of pod has one writer: the merge the wanted pods, the
 //! API source the mirrors.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState};
 use mirrorlet_core::manager::{PodTable, is_mirror_pod};
+use parking_lot::RwLock;
 
 use super::cell::{Reader, Writer, cell};
 
 /// Makes an empty manager: the end for wanted pods, the end for what the API server has, and the
 /// end that everybody reads.
-#[must_use]
 pub fn pod_manager() -> (PodWriter, ApiPodsWriter, PodManager) {
     let (objects, reader) = cell(None);
     let manager = PodManager {
@@ -38,22 +38,20 @@ pub struct PodManager {
 
 impl PodManager {
     /// The pods and mirrors as they are now. Nothing in it changes any more.
-    #[must_use]
     pub fn get(&self) -> Arc<PodTable> {
         // A writer that panicked leaves the table whole, so a poisoned lock is still good.
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         Arc::clone(&table)
     }
 
     /// Every pod of our Node as the API server has it, mirrors included. When a reader wakes, the
     /// mirrors are in the table.
-    #[must_use]
     pub fn api_pods(&self) -> Reader<ApiPodsState> {
         self.api_pods.clone()
     }
 
     fn change(&self, change: impl FnOnce(&mut PodTable)) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         change(Arc::make_mut(&mut table));
     }
 }
@@ -69,7 +67,6 @@ impl PodWriter {
     }
 
     /// Whether a pod is no longer wanted because it has settled.
-    #[must_use]
     pub fn is_settled(&self, uid: &PodUid) -> bool {
         let told = self.0.api_pods.get();
         (*told)

@@ -1,8 +1,9 @@
 //! The probe results of all pods: written by the probe manager, read by the workers.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use mirrorlet_core::api::{ContainerId, PodUid};
@@ -17,15 +18,7 @@ struct Inner {
     version: watch::Sender<u64>,
 }
 
-impl Inner {
-    fn read(&self) -> RwLockReadGuard<'_, Entries> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Entries> {
-        self.entries.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Inner {}
 
 /// Writes the results. There is one, and it is not `Clone`.
 #[derive(Debug)]
@@ -36,7 +29,6 @@ pub struct ProbeWriter(Arc<Inner>);
 pub struct ProbeReader(Arc<Inner>);
 
 /// An empty store: nothing was probed.
-#[must_use]
 pub fn probe_results() -> (ProbeWriter, ProbeReader) {
     let inner = Arc::new(Inner {
         entries: RwLock::default(),
@@ -48,14 +40,14 @@ pub fn probe_results() -> (ProbeWriter, ProbeReader) {
 impl ProbeWriter {
     /// Begins to know a pod: before that, and once it is forgotten, nothing is kept of it.
     pub fn begin(&self, uid: &PodUid) {
-        self.0.write().entry(uid.clone()).or_default();
+        self.0.entries.write().entry(uid.clone()).or_default();
     }
 
     /// Changes what is known of a pod. Those who wait for it are woken if `change` says that it
     /// is news.
     pub fn change(&self, uid: &PodUid, change: impl FnOnce(&mut ProbeResults) -> bool) {
         let is_news = {
-            let entries = self.0.read();
+            let entries = self.0.entries.read();
             let Some(entry) = entries.get(uid) else {
                 return;
             };
@@ -82,7 +74,7 @@ impl ProbeWriter {
     /// Forgets a pod that is gone.
     pub fn forget(&self, uid: &PodUid) {
         {
-            let mut entries = self.0.write();
+            let mut entries = self.0.entries.write();
             let Some(entry) = entries.get(uid) else {
                 return;
             };
@@ -96,7 +88,6 @@ impl ProbeWriter {
     }
 
     /// A reader of these results.
-    #[must_use]
     pub fn reader(&self) -> ProbeReader {
         ProbeReader(Arc::clone(&self.0))
     }
@@ -104,30 +95,31 @@ impl ProbeWriter {
 
 impl ProbeReader {
     /// Returns the current probe results of a pod.
-    #[must_use]
     pub fn get(&self, uid: &PodUid) -> Arc<ProbeResults> {
-        let entries = self.0.read();
+        let entries = self.0.entries.read();
         let known = entries.get(uid).map(|entry| Arc::clone(&entry.borrow()));
         known.unwrap_or_default()
     }
 
     /// Returns the current probe results of all pods.
-    #[must_use]
     pub fn all(&self) -> BTreeMap<PodUid, Arc<ProbeResults>> {
-        let entries = self.0.read();
+        let entries = self.0.entries.read();
         let all = entries.iter();
         all.map(|(uid, entry)| (uid.clone(), Arc::clone(&entry.borrow())))
             .collect_map()
     }
 
     /// A receiver that changes with what the probes of a pod say.
-    #[must_use]
     pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<Arc<ProbeResults>> {
-        self.0.write().entry(uid.clone()).or_default().subscribe()
+        self.0
+            .entries
+            .write()
+            .entry(uid.clone())
+            .or_default()
+            .subscribe()
     }
 
     /// A receiver that changes with what the probes of any pod say.
-    #[must_use]
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
     }

@@ -51,7 +51,6 @@ impl Refreshes {
 }
 
 /// A handle, and its receiving end.
-#[must_use]
 pub fn refreshes() -> (RefreshHandle, Refreshes) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
     let taken = Vec::new();

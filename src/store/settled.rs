@@ -5,8 +5,9 @@
 //! limit to how many a tenant makes of those that a node refuses.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use mirrorlet_core::api::PodUid;
@@ -31,25 +32,20 @@ struct State {
 }
 
 impl SettledPods {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes the pods that the runtime holds something of as the agent starts.
     pub fn start_with(&self, held: impl IntoIterator<Item = PodUid>) {
-        self.state().held = Some(held.into_iter().collect_set());
+        self.0.state.lock().held = Some(held.into_iter().collect_set());
     }
 
     /// Whether anything may be on this node of a pod that no worker has had.
-    #[must_use]
     pub fn may_be_here(&self, uid: &PodUid) -> bool {
-        let state = self.state();
+        let state = self.0.state.lock();
         state.held.as_ref().is_none_or(|held| held.contains(uid))
     }
 
     /// Tells that nothing is left of a pod that is over.
     pub fn settle(&self, uid: &PodUid) {
-        self.state().settled.insert(uid.clone());
+        self.0.state.lock().settled.insert(uid.clone());
         self.0.told.notify_one();
     }
 
@@ -58,7 +54,7 @@ impl SettledPods {
     /// Cancel safety: what is returned was not lost by a call that was dropped.
     pub async fn next(&self) -> BTreeSet<PodUid> {
         loop {
-            let settled = std::mem::take(&mut self.state().settled);
+            let settled = std::mem::take(&mut self.0.state.lock().settled);
             if !settled.is_empty() {
                 return settled;
             }

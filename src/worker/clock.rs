@@ -17,7 +17,6 @@ impl Clock {
     }
 
     /// The present time.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }

@@ -1,8 +1,9 @@
 //! The state of pods, for the collection of their remains.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Wanted;
@@ -17,7 +18,7 @@ pub(super) struct Lives(Arc<Mutex<BTreeMap<PodUid, PodLife>>>);
 impl Lives {
     /// Sets the state of a pod.
     pub(super) fn set(&self, uid: &PodUid, life: PodLife) {
-        let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lives = self.0.lock();
         match life {
             PodLife::Known | PodLife::Over => lives.insert(uid.clone(), life),
             PodLife::Gone => lives.remove(uid),
@@ -25,7 +26,7 @@ impl Lives {
     }
 
     fn get(&self, uid: &PodUid) -> PodLife {
-        let lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = self.0.lock();
         lives.get(uid).copied().unwrap_or(PodLife::Gone)
     }
 }

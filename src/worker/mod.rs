@@ -25,10 +25,11 @@ mod tidy;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -146,7 +147,7 @@ struct SharedLocks {
 
 impl SharedLocks {
     fn with<T>(&self, f: impl FnOnce(&mut NameLocks) -> T) -> T {
-        f(&mut self.locks.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.locks.lock())
     }
 
     fn leave(&self, name: &FullName, uid: &PodUid) {
@@ -190,7 +191,6 @@ struct Handle {
 
 impl PodWorkers {
     /// Workers for the pods of `wanted`; `listed` says what runs already.
-    #[must_use]
     pub fn new(
         context: Arc<Context>,
         wanted: watch::Receiver<Arc<Wanted>>,
@@ -220,7 +220,6 @@ impl PodWorkers {
     }
 
     /// Returns the workers' states of pods, for those who collect their remains.
-    #[must_use]
     pub fn pod_states(&self) -> Arc<dyn PodStateProvider> {
         Arc::new(PodStates {
             lives: self.locks.lives.clone(),

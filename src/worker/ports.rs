@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::SharedLocks;
@@ -78,7 +77,7 @@ impl StoppingPorts {
 
 impl SharedLocks {
     fn with_ports<T>(&self, f: impl FnOnce(&mut StoppingPorts) -> T) -> T {
-        f(&mut self.ports.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.ports.lock())
     }
 
     /// A pod is about to be told to stop. `active` says whether anything of it may run.

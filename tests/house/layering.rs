@@ -119,6 +119,7 @@ const PURE_FORBIDS_STD: &[&str] = &[
     "std::thread",
     "std::sync::Mutex",
     "std::sync::RwLock",
+    "parking_lot::",
     "std::net::TcpStream",
     "std::net::TcpListener",
     "std::net::UdpSocket",

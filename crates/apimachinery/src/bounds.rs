@@ -50,7 +50,6 @@ pub fn check_lists(object: &Value) -> Result<(), Status> {
 }
 
 /// The refusal of a body with more than [`VALUES_MAX`] values.
-#[must_use]
 pub fn too_many_values() -> Status {
     Status::too_costly(format!(
         "Request entity too large: the body has more than {VALUES_MAX} values and field names"
@@ -154,7 +153,6 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
 }
 
 /// The length of a value as JSON.
-#[must_use]
 pub fn json_bytes(value: &Value) -> usize {
     struct Count(usize);
 

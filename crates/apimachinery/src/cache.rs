@@ -43,7 +43,6 @@ pub enum ChangeKind {
 
 impl ChangeKind {
     /// The type of the event.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
@@ -82,7 +81,6 @@ impl Version {
     }
 
     /// The object.
-    #[must_use]
     pub fn object(&self) -> Arc<Value> {
         match &self.held {
             Held::Value(object) => Arc::clone(object),
@@ -120,19 +118,16 @@ pub struct Change {
 
 impl Change {
     /// The object since, or its last state with the revision of its end.
-    #[must_use]
     pub fn object(&self) -> Arc<Value> {
         self.object.object()
     }
 
     /// The object before.
-    #[must_use]
     pub fn before(&self) -> Option<Arc<Value>> {
         self.before.as_ref().map(Version::object)
     }
 
     /// The length of the object before and since, as JSON.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.object.bytes + self.before.as_ref().map_or(0, |before| before.bytes)
     }
@@ -143,7 +138,6 @@ impl Change {
 
     /// The change as a watch of that selection sees it: an object that enters the selection is added, one
     /// that leaves it is deleted.
-    #[must_use]
     pub fn seen_by(&self, selector: &Selector) -> Option<(ChangeKind, Arc<Value>)> {
         let is_there = self.kind != ChangeKind::Deleted;
         let now = is_there.then(|| self.object());
@@ -181,7 +175,6 @@ pub struct Cache {
 
 impl Cache {
     /// An empty cache whose changes have revisions beyond that one.
-    #[must_use]
     pub fn new(revision: u64) -> Self {
         Self {
             revision,
@@ -206,7 +199,6 @@ impl Cache {
     }
 
     /// The newest revision.
-    #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -363,14 +355,12 @@ impl Cache {
     }
 
     /// The object of that key.
-    #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
         self.objects.get(key).map(Version::object)
     }
 
     /// The objects of a resource that a selector means, in one namespace or in all (empty), by
     /// namespace and name.
-    #[must_use]
     pub fn list(
         &self,
         resource: &'static Resource,
@@ -382,7 +372,6 @@ impl Cache {
     }
 
     /// The same, as they are held.
-    #[must_use]
     pub fn versions(
         &self,
         resource: &'static Resource,

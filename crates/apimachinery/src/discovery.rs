@@ -10,7 +10,6 @@ use crate::resources::{RESOURCES, Resource, Subresource};
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Whether a client that accepts this takes an aggregated document.
-#[must_use]
 pub fn wants_aggregated(accept: &str) -> bool {
     accept.split(',').any(|one| {
         let has = |part: &str| one.split(';').any(|own| own.trim() == part);
@@ -30,7 +29,6 @@ fn groups() -> Vec<(&'static str, &'static str)> {
 }
 
 /// The document of `/`: the paths that are served, in order.
-#[must_use]
 pub fn root() -> Value {
     let fixed = [
         "/api",
@@ -52,7 +50,6 @@ pub fn root() -> Value {
 }
 
 /// The aggregated document of `/api`, or of `/apis`.
-#[must_use]
 pub fn aggregated(core: bool) -> Value {
     let groups = if core { vec![("", "v1")] } else { groups() };
     let items: Vec<_> = groups
@@ -138,13 +135,11 @@ fn group_version<'a>(resource: &Resource, sub: &'a Subresource) -> (&'a str, &'a
 }
 
 /// `/api` for clients that take no aggregated document.
-#[must_use]
 pub fn core_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
 }
 
 /// `/apis` for clients that take no aggregated document.
-#[must_use]
 pub fn group_list() -> Value {
     let groups: Vec<_> = groups()
         .into_iter()
@@ -159,7 +154,6 @@ fn group_entry(group: &str, version: &str) -> Value {
 }
 
 /// `/apis/GROUP`; none for a group that isn't served.
-#[must_use]
 pub fn group(name: &str) -> Option<Value> {
     let (group, version) = groups().into_iter().find(|(group, _)| *group == name)?;
     let mut entry = group_entry(group, version);
@@ -169,7 +163,6 @@ pub fn group(name: &str) -> Option<Value> {
 }
 
 /// `/api/v1` or `/apis/GROUP/VERSION`; none for one that isn't served.
-#[must_use]
 pub fn resource_list(group: &str, version: &str) -> Option<Value> {
     let mut entries = Vec::new();
     for resource in of_group(group, version) {

@@ -70,7 +70,6 @@ impl Propagation {
     }
 
     /// Its name in the options of a deletion.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Background => "Background",
@@ -89,7 +88,6 @@ impl Propagation {
 }
 
 /// Whether an object is being deleted.
-#[must_use]
 pub fn is_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
@@ -101,13 +99,11 @@ pub fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Whether an object has finalizers: its deletion waits until they are removed.
-#[must_use]
 pub fn has_finalizers(object: &Value) -> bool {
     finalizers(object).next().is_some()
 }
 
 /// Whether an object goes after its dependents.
-#[must_use]
 pub fn is_foreground(object: &Value) -> bool {
     is_deleted(object) && has_finalizer(object, FOREGROUND)
 }
@@ -224,13 +220,11 @@ fn with_owners(object: &Value, keep: impl Fn(&Value) -> bool) -> Value {
 }
 
 /// Whether the collection may have something to do with an object.
-#[must_use]
 pub fn concerns(object: &Value) -> bool {
     owners(object).next().is_some() || (is_deleted(object) && has_finalizers(object))
 }
 
 /// The dependents of an object that may be changed, without their references to it.
-#[must_use]
 pub fn let_go(members: &[Member<'_>], owner: &Value) -> Vec<(Key, Value)> {
     let uid = meta::uid(owner);
     let dependents = members.iter().filter(|member| {
@@ -394,7 +388,6 @@ fn unblocking(object: &Value) -> Value {
 /// The next steps for objects that have lost their owners, or go before them, and for those that are
 /// being deleted and wait for their dependents. None once nothing is left to do. `makes` says
 /// whether the first object made the second one, without a reference to it.
-#[must_use]
 pub fn collect(members: &[Member<'_>], makes: impl Fn(&Value, &Value) -> bool) -> Vec<Step> {
     let graph = Graph::new(members);
     let stored = members.iter().filter(|member| member.is_stored);

@@ -18,25 +18,21 @@ fn text<'a>(object: &'a Value, key: &str) -> &'a str {
 }
 
 /// Name of an object.
-#[must_use]
 pub fn name(object: &Value) -> &str {
     text(object, "name")
 }
 
 /// Namespace of an object; empty where it has none.
-#[must_use]
 pub fn namespace(object: &Value) -> &str {
     text(object, "namespace")
 }
 
 /// UID of an object.
-#[must_use]
 pub fn uid(object: &Value) -> &str {
     text(object, "uid")
 }
 
 /// Revision of an object; none where it says none.
-#[must_use]
 pub fn revision(object: &Value) -> Option<u64> {
     text(object, "resourceVersion").parse().ok()
 }
@@ -262,7 +258,6 @@ pub fn check_preconditions(
 }
 
 /// The object without anything but its metadata, as clients ask for that watch many kinds.
-#[must_use]
 pub fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",

@@ -42,14 +42,12 @@ fn hashes() -> &'static BTreeMap<String, String> {
 }
 
 /// The hash of a document, as its `ETag` has it.
-#[must_use]
 pub fn hash(document: &str) -> String {
     let digest: [u8; 32] = Sha256::digest(document).into();
     hex(&digest).to_uppercase()
 }
 
 /// `/openapi/v3`. The first call makes all documents, some milliseconds.
-#[must_use]
 pub fn root() -> Value {
     let paths: Map<_, _> = hashes()
         .iter()
@@ -64,13 +62,11 @@ pub fn root() -> Value {
 }
 
 /// Where clients find a document that has that hash.
-#[must_use]
 pub fn url(place: &str, hash: &str) -> String {
     format!("/openapi/v3/{place}?hash={hash}")
 }
 
 /// `/openapi/v3/PLACE` and its hash; none for a group or version that isn't served.
-#[must_use]
 pub fn document(wanted: &str) -> Option<(String, &'static str)> {
     let hash = hashes().get(wanted)?;
     let text = schemas::openapi_text();
@@ -270,7 +266,6 @@ fn parameters(action: &str) -> &'static [(&'static str, &'static str)] {
 }
 
 /// `/openapi/v2`: the schemas alone, for clients that read nothing newer.
-#[must_use]
 pub fn version_2() -> String {
     let text = schemas::openapi_text();
     let schemas = Schemas::of(&text);

@@ -234,7 +234,6 @@ const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 
 impl Token {
     /// The text that clients hand back.
-    #[must_use]
     pub fn text(&self) -> String {
         let revision = match self.revision {
             Some(revision) => json!(revision),

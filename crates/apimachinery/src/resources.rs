@@ -403,7 +403,6 @@ pub static RESOURCES: &[&Resource] = &[
 
 impl Resource {
     /// Group and version, as in `apiVersion`.
-    #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()
@@ -413,7 +412,6 @@ impl Resource {
     }
 
     /// Its name with its group, as errors have it: `deployments.apps`.
-    #[must_use]
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()
@@ -423,14 +421,12 @@ impl Resource {
     }
 
     /// The resource of a kind.
-    #[must_use]
     pub fn of_kind(kind: &str) -> Option<&'static Self> {
         let mut all = RESOURCES.iter().copied();
         all.find(|resource| resource.kind == kind)
     }
 
     /// Whether objects of it are kept and can be watched.
-    #[must_use]
     pub fn is_stored(&self) -> bool {
         self.verbs.contains(&"watch")
     }

@@ -13,13 +13,11 @@ static PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/protobuf.defl
 const REFERENCE: &str = "#/components/schemas/";
 
 /// The OpenAPI v3 schemas as text. About 550 KB; nobody keeps it.
-#[must_use]
 pub(crate) fn openapi_text() -> String {
     text(OPENAPI)
 }
 
 /// The fields of messages as text.
-#[must_use]
 pub(crate) fn protobuf_text() -> String {
     text(PROTOBUF)
 }
@@ -68,13 +66,11 @@ impl<'a> Schemas<'a> {
 }
 
 /// A reference to a schema.
-#[must_use]
 pub(crate) fn reference(name: &str) -> String {
     format!("{REFERENCE}{name}")
 }
 
 /// The name of the schema of a kind of that group and version.
-#[must_use]
 pub(crate) fn name_of(group: &str, version: &str, kind: &str) -> String {
     match group {
         "" => format!("io.k8s.api.core.{version}.{kind}"),
@@ -87,13 +83,11 @@ pub(crate) fn name_of(group: &str, version: &str, kind: &str) -> String {
 }
 
 /// The name of a type of `k8s.io/apimachinery/pkg/apis/meta/v1`.
-#[must_use]
 pub(crate) fn meta_name(kind: &str) -> String {
     format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")
 }
 
 /// The name of the schema of a resource's objects.
-#[must_use]
 pub(crate) fn name_of_resource(resource: &Resource) -> String {
     name_of(resource.group, resource.version, resource.kind)
 }

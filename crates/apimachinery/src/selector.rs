@@ -52,13 +52,11 @@ impl Selector {
     }
 
     /// Whether every object is meant.
-    #[must_use]
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Whether that object is meant.
-    #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         let labels_fit = self.labels.iter().all(|requirement| {

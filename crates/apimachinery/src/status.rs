@@ -59,21 +59,18 @@ impl Status {
     }
 
     /// The object may not be changed in this way.
-    #[must_use]
     pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {why}", resource.qualified());
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
     /// There is no such object.
-    #[must_use]
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());
         Self::new(404, "NotFound", message).about(resource, name)
     }
 
     /// There is nothing at that path.
-    #[must_use]
     pub fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self {
@@ -84,7 +81,6 @@ impl Status {
     }
 
     /// The verb is not one of the resource's.
-    #[must_use]
     pub fn not_allowed(verb: &str, resource: &Resource) -> Self {
         let message = format!(
             "{verb} is not supported on resources of kind {:?}",
@@ -94,7 +90,6 @@ impl Status {
     }
 
     /// The status of an object can't be written.
-    #[must_use]
     pub fn status_is_read_only(verb: &str, resource: &Resource) -> Self {
         let message = format!(
             "{verb} is not supported on the status of {}: the agent sets it, and it can only be read",
@@ -106,7 +101,6 @@ impl Status {
     /// A request for somebody else: a user, group, UID or extra field (`what`) of that name.
     ///
     /// Upstream: `WithImpersonation` of `apiserver/pkg/endpoints/filters/impersonation`.
-    #[must_use]
     pub fn impersonation(what: &str, name: &str, user: &str) -> Self {
         let message = format!(
             "{what} {name:?} is forbidden: User {user:?} cannot impersonate resource {what:?} in API group \"\" at the cluster scope: users can't be impersonated here, because there is only one"
@@ -118,14 +112,12 @@ impl Status {
     }
 
     /// The client takes none of the forms that the answer can have.
-    #[must_use]
     pub fn not_acceptable() -> Self {
         let message = "only the following media types are accepted: application/json, application/json;as=Table;v=v1;g=meta.k8s.io";
         Self::new(406, "NotAcceptable", message)
     }
 
     /// The body is of a type that isn't read.
-    #[must_use]
     pub fn unsupported_media_type(accepted: &str) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {accepted}"
@@ -134,14 +126,12 @@ impl Status {
     }
 
     /// An object of that name exists.
-    #[must_use]
     pub fn already_exists(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", resource.qualified());
         Self::new(409, "AlreadyExists", message).about(resource, name)
     }
 
     /// An object of that name is still being deleted.
-    #[must_use]
     pub fn being_deleted(resource: &Resource, name: &str) -> Self {
         let message = format!(
             "object is being deleted: {} {name:?} already exists",
@@ -151,7 +141,6 @@ impl Status {
     }
 
     /// The object is not as the request supposes.
-    #[must_use]
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {name:?}: {why}",
@@ -161,7 +150,6 @@ impl Status {
     }
 
     /// Other managers have fields of an apply: what each says, and the field.
-    #[must_use]
     pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let each: Vec<_> = conflicts
             .iter()
@@ -186,21 +174,18 @@ impl Status {
     }
 
     /// The object was changed since the client read it.
-    #[must_use]
     pub fn modified(resource: &Resource, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(resource, name, why)
     }
 
     /// The changes since that revision are no longer known.
-    #[must_use]
     pub fn expired(asked: u64, oldest: u64) -> Self {
         let message = format!("too old resource version: {asked} ({oldest})");
         Self::new(410, "Expired", message)
     }
 
     /// The body is larger than is read.
-    #[must_use]
     pub fn too_large(bytes_max: usize) -> Self {
         let message = format!("Request entity too large: limit is {bytes_max}");
         Self::new(413, "RequestEntityTooLarge", message)
@@ -212,7 +197,6 @@ impl Status {
     }
 
     /// Fields of the object are wrong.
-    #[must_use]
     pub fn invalid(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
         let each: Vec<_> = causes
             .iter()
@@ -238,7 +222,6 @@ impl Status {
     }
 
     /// A parameter of the request is wrong.
-    #[must_use]
     pub fn invalid_option(field: &str, message: &str) -> Self {
         let cause = Cause {
             reason: "FieldValueInvalid",
@@ -249,7 +232,6 @@ impl Status {
     }
 
     /// A revision that isn't reached yet.
-    #[must_use]
     pub fn too_large_version(asked: u64, present: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {present}");
         let cause =
@@ -261,7 +243,6 @@ impl Status {
     }
 
     /// Too much is asked at a time.
-    #[must_use]
     pub fn too_many_requests(message: &str, retry_after_seconds: u32) -> Self {
         Self {
             details: Some(json!({"retryAfterSeconds": retry_after_seconds}).into()),
@@ -280,7 +261,6 @@ impl Status {
     }
 
     /// The object that is sent.
-    #[must_use]
     pub fn to_value(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -302,7 +282,6 @@ impl Status {
 }
 
 /// The `Status` of a deletion that is done.
-#[must_use]
 pub fn deleted(resource: &Resource, name: &str, uid: &str) -> Value {
     let mut details = json!({"name": name, "kind": resource.plural, "uid": uid});
     if !resource.group.is_empty() {

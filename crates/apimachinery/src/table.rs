@@ -208,7 +208,6 @@ fn columns(resource: &Resource) -> &'static [&'static str] {
 
 /// The table of some objects. `revision` is that of the list; a table of one object in a watch
 /// names its columns only in the first event.
-#[must_use]
 pub fn table(
     resource: &Resource,
     objects: &[Arc<Value>],
@@ -235,7 +234,6 @@ pub fn table(
 }
 
 /// The names and types of the columns of a resource.
-#[must_use]
 pub fn definitions(resource: &Resource) -> Value {
     // A scale has no names to complete.
     let is_scale = resource == &SCALES;
@@ -261,7 +259,6 @@ pub fn definitions(resource: &Resource) -> Value {
 }
 
 /// The row of an object.
-#[must_use]
 pub fn row(resource: &Resource, object: &Value, include: Include, now: Timestamp) -> Value {
     let shown = match include {
         Include::Metadata => meta::partial(object),
@@ -272,7 +269,6 @@ pub fn row(resource: &Resource, object: &Value, include: Include, now: Timestamp
 }
 
 /// A bookmark of a watch that prints a table.
-#[must_use]
 pub fn bookmark(object: &Value) -> Value {
     json!({
         "kind": "Table",

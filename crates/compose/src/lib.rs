@@ -73,19 +73,16 @@ pub struct Imported {
 
 impl Imported {
     /// Whether the project can't be read, or the agent would refuse a manifest.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Diagnostic::is_error)
     }
 
     /// Whether there are no manifests, because the project can't be read.
-    #[must_use]
     pub fn is_unreadable(&self) -> bool {
         is_unreadable(&self.problems)
     }
 
     /// The first line of each file that is written to a directory: later imports know it by that.
-    #[must_use]
     pub fn heading(&self) -> String {
         format!(
             "# Written by mirrorlet import compose for the project {}.\n",
@@ -95,7 +92,6 @@ impl Imported {
 
     /// Whether a file is left from an earlier import of the project: it has the heading, and this
     /// import has no file of its name.
-    #[must_use]
     pub fn is_left(&self, name: &str, content: &[u8]) -> bool {
         content.starts_with(self.heading().as_bytes())
             && self.files.iter().all(|file| file.name != name)
@@ -116,7 +112,6 @@ pub struct ManifestFile {
 }
 
 /// Imports a compose project.
-#[must_use]
 pub fn import(options: &Options, disk: &Disk) -> Import {
     let mut loader = Loader::new(options, disk);
     let project = Project::load(&mut loader);

@@ -47,7 +47,6 @@ const TABLE: &[(&str, &[&str])] = &[
 ];
 
 /// Returns the right that a request needs.
-#[must_use]
 pub fn needed(method: &str, path: &str) -> Needed {
     let verb = match method {
         "POST" => "create",
@@ -67,7 +66,6 @@ pub fn needed(method: &str, path: &str) -> Needed {
 
 impl Needed {
     /// The message for a user without this right.
-    #[must_use]
     pub fn refusal(&self, user: &str) -> String {
         format!(
             "Forbidden (user={user}, verb={}, resource=nodes, subresource(s)=[{}])\n",

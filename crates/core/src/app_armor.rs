@@ -14,7 +14,6 @@ pub const ANNOTATION_PREFIX: &str = "container.apparmor.security.beta.kubernetes
 const UNCONFINED: &str = "Unconfined";
 
 /// The profile that an annotation's value stands for; none for one that upstream doesn't know.
-#[must_use]
 pub fn of_annotation(value: &str) -> Option<AppArmorProfile> {
     let (type_, localhost_profile) = match value {
         "runtime/default" => ("RuntimeDefault", None),
@@ -31,7 +30,6 @@ pub fn of_annotation(value: &str) -> Option<AppArmorProfile> {
 }
 
 /// The profile of a container: its own field, then its annotation, then its pod's field.
-#[must_use]
 pub fn profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<Cow<'a, AppArmorProfile>> {
     let own = container.security_context.as_ref();
     if let Some(own) = own.and_then(|s| s.app_armor_profile.as_ref()) {
@@ -47,13 +45,11 @@ pub fn profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<Cow<'a, App
 }
 
 /// Whether a profile needs a host with `AppArmor`.
-#[must_use]
 pub fn needs_host(profile: &AppArmorProfile) -> bool {
     profile.type_ != UNCONFINED
 }
 
 /// Whether the pod needs a host with `AppArmor`: it names a profile other than unconfined.
-#[must_use]
 pub fn is_required(pod: &Pod) -> bool {
     let of_pod = spec::spec(pod).security_context.as_ref();
     let of_pod = of_pod.and_then(|s| s.app_armor_profile.as_ref());
@@ -68,7 +64,6 @@ pub fn is_required(pod: &Pod) -> bool {
 }
 
 /// Why the pod can't run here; `is_enabled` says whether the host enforces profiles.
-#[must_use]
 pub fn refusal(pod: &Pod, is_enabled: bool) -> Option<&'static str> {
     if !is_required(pod) {
         return None;

@@ -57,7 +57,6 @@ impl<K: Ord> Default for Backoff<K> {
 impl Backoff {
     /// The back-off of a pod's containers, with delays of at most `max`. A crash loop is over after
     /// ten minutes without a crash, also where `max` is short.
-    #[must_use]
     pub fn of_containers(max: Duration) -> Self {
         Self {
             stable_after: CONTAINER_STABLE_AFTER,
@@ -68,7 +67,6 @@ impl Backoff {
 
 impl<K: Ord> Backoff<K> {
     /// No failures known yet. Something is stable after twice the maximum delay.
-    #[must_use]
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self {
             initial,
@@ -80,7 +78,6 @@ impl<K: Ord> Backoff<K> {
 
     /// How long a retry of something that failed at `event_time` still has to wait; none when it
     /// may be tried now. Upstream: `IsInBackOffSince`.
-    #[must_use]
     pub fn is_in_backoff_since(
         &self,
         key: &K,
@@ -96,7 +93,6 @@ impl<K: Ord> Backoff<K> {
 
     /// How long a retry still has to wait, counted from the last [`next`](Self::next). For things
     /// that fail without leaving a time behind, such as pulls. Upstream: `IsInBackOffSinceUpdate`.
-    #[must_use]
     pub fn is_in_backoff_since_update(&self, key: &K, now: Timestamp) -> Option<Duration> {
         let entry = self.entries.get(key)?;
         if self.has_expired(entry, now) {
@@ -126,7 +122,6 @@ impl<K: Ord> Backoff<K> {
     }
 
     /// The delay in force for a key; zero for one that never failed. Upstream: `Get`.
-    #[must_use]
     pub fn delay(&self, key: &K) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |e| e.delay)
     }
@@ -144,7 +139,6 @@ impl<K: Ord> Backoff<K> {
     }
 
     /// Whether nothing is remembered.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -161,7 +155,6 @@ fn remaining(delay: Duration, from: Timestamp, now: Timestamp) -> Option<Duratio
 }
 
 /// A duration in whole seconds as Go prints it: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
-#[must_use]
 pub fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

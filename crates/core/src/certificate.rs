@@ -41,7 +41,6 @@ impl Validity {
     /// them, so that nodes that started together don't come together.
     ///
     /// Upstream: `nextRotationDeadline`, `jitteryDuration`.
-    #[must_use]
     pub fn renew_at(&self, jitter: f64) -> Timestamp {
         let whole = self.not_after.duration_since(self.not_before);
         let share = 0.7 + 0.2 * jitter.clamp(0.0, 1.0);
@@ -55,7 +54,6 @@ impl Validity {
 /// The user that a node's certificate is of.
 ///
 /// Upstream: `pkg/auth/nodeidentifier`.
-#[must_use]
 pub fn node_user(node: &str) -> String {
     format!("system:node:{node}")
 }
@@ -95,7 +93,6 @@ pub enum Verdict {
 }
 
 /// Whether what the kubeconfig holds can be used by the node of that user.
-#[must_use]
 pub fn judge(held: &Held, user: &str, now: Timestamp) -> Verdict {
     match held {
         Held::Missing => Verdict::Needed("the kubeconfig does not exist yet".to_owned()),
@@ -148,7 +145,6 @@ pub enum Next {
 }
 
 /// Decides the next action for a request that was made `waited` ago.
-#[must_use]
 pub fn next(outcome: Outcome, waited: Duration) -> Next {
     match outcome {
         Outcome::Pending if waited < FRESH_FOR => Next::Wait(FRESH_PAUSE),
@@ -163,37 +159,31 @@ pub fn next(outcome: Outcome, waited: Duration) -> Next {
 }
 
 /// Whether a request has waited for long enough that it should be reported more than once.
-#[must_use]
 pub fn is_overdue(waited: Duration) -> bool {
     waited >= FRESH_FOR
 }
 
 /// Describes how to approve a pending request.
-#[must_use]
 pub fn waiting_words(name: &str) -> String {
     format!("request {name} waits for approval (kubectl certificate approve {name})")
 }
 
 /// Pause after a request was made.
-#[must_use]
 pub fn asked_pause() -> Duration {
     FRESH_PAUSE
 }
 
 /// Pause while nothing is to be done.
-#[must_use]
 pub fn idle_pause() -> Duration {
     PAUSE
 }
 
 /// Pause after that many refusals on end.
-#[must_use]
 pub fn refused_pause(refusals: u32) -> Duration {
     REFUSED_PAUSES.after(refusals)
 }
 
 /// Pause after the API server could not be asked: it is away, or has refused so many times on end.
-#[must_use]
 pub fn unanswered_pause(is_away: bool, refusals: u32) -> Duration {
     if is_away {
         AWAY_PAUSE

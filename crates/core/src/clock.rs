@@ -5,14 +5,12 @@ use std::time::Duration;
 use crate::api::Timestamp;
 
 /// Time from one moment to a later one; zero when the second is the earlier one.
-#[must_use]
 pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
 /// Time since a moment that was the present once. If it is still to come, the clock was set back
 /// after it: it counts as past by as much, so that nobody waits until the clock has caught up.
-#[must_use]
 pub fn since(moment: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(moment).unsigned_abs()
 }
@@ -20,7 +18,6 @@ pub fn since(moment: Timestamp, now: Timestamp) -> Duration {
 /// Time since then, as kubectl prints ages: two units at most, less exact the longer it is.
 ///
 /// Upstream: `k8s.io/apimachinery/pkg/util/duration/duration.go` (`HumanDuration`).
-#[must_use]
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second().saturating_sub(then.as_second());
     // A clock that was set back a little is no reason for a negative age.

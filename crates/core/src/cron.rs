@@ -55,7 +55,6 @@ impl Concurrency {
     ];
 
     /// The policy of that name; the default one of an unknown name.
-    #[must_use]
     pub fn of(name: Option<&str>) -> Self {
         let mut all = Self::ALL.into_iter();
         let known = all.find(|(known, _)| Some(*known) == name);
@@ -167,7 +166,6 @@ pub enum CronNote {
 }
 
 /// Decides what becomes of a CronJob. Reads nothing but its argument.
-#[must_use]
 pub fn decide(input: &CronInput<'_>) -> CronDecision {
     let (cron, now) = (input.cron, input.now);
     let mut ledger = input.ledger.cloned().unwrap_or_else(|| CronLedger {
@@ -304,7 +302,6 @@ impl CronJob {
 
     /// Its state, for people; `active` says how many of its Jobs run, and `source` where its document
     /// is.
-    #[must_use]
     pub fn report(
         &self,
         ledger: &CronLedger,

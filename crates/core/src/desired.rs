@@ -54,7 +54,6 @@ pub struct Origin {
 
 impl Origin {
     /// The origin of all that stands at a location: its first document.
-    #[must_use]
     pub fn whole(source: PodSource, location: impl Into<String>) -> Self {
         Self {
             source,
@@ -65,7 +64,6 @@ impl Origin {
     }
 
     /// Whether it is the same document, wherever it begins.
-    #[must_use]
     pub fn is_same_document(&self, other: &Self) -> bool {
         let document = |origin: &Self| (origin.source, origin.document);
         document(self) == document(other) && self.location == other.location
@@ -100,7 +98,6 @@ pub struct SourcePod {
 
 impl SourcePod {
     /// The present version of a pod, without problems or a rollout.
-    #[must_use]
     pub fn new(pod: Arc<Pod>, origin: Origin) -> Self {
         Self {
             pod,
@@ -116,26 +113,22 @@ impl SourcePod {
     }
 
     /// UID of the pod.
-    #[must_use]
     pub fn uid(&self) -> PodUid {
         PodUid::of(&self.pod)
     }
 
     /// Its UID without the objects that are a part of its version: that of its manifest.
-    #[must_use]
     pub fn manifest_uid(&self) -> PodUid {
         let config = self.config.as_ref();
         config.map_or_else(|| self.uid(), |config| config.manifest.clone())
     }
 
     /// Full name of the pod.
-    #[must_use]
     pub fn full_name(&self) -> FullName {
         FullName::of(&self.pod)
     }
 
     /// Whether it comes from the API server.
-    #[must_use]
     pub fn is_api(&self) -> bool {
         self.origin.source == PodSource::Api
     }
@@ -206,7 +199,6 @@ pub enum SourceState {
 
 impl SourceState {
     /// The set to go by, if there is one.
-    #[must_use]
     pub fn set(&self) -> Option<&Arc<SourceSet>> {
         match self {
             Self::NotSynced => None,
@@ -215,7 +207,6 @@ impl SourceState {
     }
 
     /// Whether it has delivered: from what it lacks it may be concluded that it is not wanted.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         matches!(self, Self::Synced(_))
     }
@@ -245,7 +236,6 @@ impl Delivered {
     };
 
     /// Whether every source has.
-    #[must_use]
     pub fn all(self) -> bool {
         self.manifests && self.api
     }
@@ -255,7 +245,6 @@ impl Delivered {
     ///
     /// The API server gives UUIDs in their text form. A manifest's pod has 32 hexadecimal digits
     /// without hyphens, unless its author gave it a UID.
-    #[must_use]
     pub fn may_stop(self, uid: &PodUid) -> bool {
         self.manifests && (self.api || !is_uuid(uid.as_str()))
     }
@@ -290,7 +279,6 @@ impl PartialEq for ApiPods {
 }
 
 /// Whether two pods are equal. Most are one and the same, and are not compared field by field.
-#[must_use]
 pub fn is_same(pod: &Arc<Pod>, other: &Arc<Pod>) -> bool {
     Arc::ptr_eq(pod, other) || pod == other
 }

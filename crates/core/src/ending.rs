@@ -21,7 +21,6 @@ const GRACE_MIN: Duration = Duration::from_secs(1);
 const EXIT_UNKNOWN: i32 = 137;
 
 /// Whether a pod comes from the API server and is no mirror.
-#[must_use]
 pub fn is_api_pod(pod: &Pod) -> bool {
     let source = pod
         .metadata
@@ -42,7 +41,6 @@ pub enum Ending {
 }
 
 /// Whether a pod of the API server has come to its end, by what its object says.
-#[must_use]
 pub fn ending(pod: &Pod) -> Option<Ending> {
     if !is_api_pod(pod) {
         None
@@ -56,7 +54,6 @@ pub fn ending(pod: &Pod) -> Option<Ending> {
 }
 
 /// Whether a status says that the pod is over.
-#[must_use]
 pub fn is_over(status: Option<&PodStatus>) -> bool {
     let phase = status.and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
@@ -65,7 +62,6 @@ pub fn is_over(status: Option<&PodStatus>) -> bool {
 /// Whether nothing is left to be done for an ordinary pod of the API server, once nothing of it is
 /// left on this node: it is over, its status says how each of its containers ended, and nobody is
 /// deleting it.
-#[must_use]
 pub fn is_settled(pod: &Pod) -> bool {
     is_over(pod.status.as_ref())
         && all_ended(pod)
@@ -76,7 +72,6 @@ pub fn is_settled(pod: &Pod) -> bool {
 /// Reduces a pod of the API server to what is kept once it is over and no container of it runs:
 /// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
 /// and whoever makes them decides how large they are. Any other pod is kept whole.
-#[must_use]
 pub fn remains(pod: Pod) -> Pod {
     let is_done = is_over(pod.status.as_ref()) && all_ended(&pod);
     if is_mirror_pod(&pod) || !(is_done || is_too_large(&pod.metadata)) {
@@ -87,7 +82,6 @@ pub fn remains(pod: Pod) -> Pod {
 
 /// Reduces a pod of the API server that is being deleted, and of which nothing was ever on this node, to
 /// what its deletion is confirmed with.
-#[must_use]
 pub fn remains_of_deleted(pod: Pod) -> Pod {
     if is_mirror_pod(&pod) || pod.metadata.deletion_timestamp.is_none() {
         return pod;
@@ -180,7 +174,6 @@ fn all_ended(pod: &Pod) -> bool {
 
 /// The grace of a pod that is being stopped, `known` being what it was given before: that can
 /// only become less, and never less than a second.
-#[must_use]
 pub fn grace(known: Option<Duration>, pod: &Pod) -> Duration {
     let wanted = spec::termination_grace(pod);
     known
@@ -190,7 +183,6 @@ pub fn grace(known: Option<Duration>, pod: &Pod) -> Duration {
 
 /// The last status of a pod of the API server of which nothing runs any more: containers that
 /// nobody saw the end of count as killed, and the pod is over.
-#[must_use]
 pub fn last_status(mut status: PodStatus) -> PodStatus {
     let initialized = status
         .conditions

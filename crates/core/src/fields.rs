@@ -29,7 +29,6 @@ fn host_ports(pod: &Pod) -> impl Iterator<Item = (Path, &ContainerPort)> {
 }
 
 /// The container of that name.
-#[must_use]
 pub fn container(pod: &Pod, name: &str) -> Option<String> {
     let mut all = containers(pod);
     let found = all.find(|(_, container)| container.name == name);
@@ -37,13 +36,11 @@ pub fn container(pod: &Pod, name: &str) -> Option<String> {
 }
 
 /// The image of the container of that name.
-#[must_use]
 pub fn image(pod: &Pod, container: &str) -> Option<String> {
     Some(self::container(pod, container)? + ".image")
 }
 
 /// The host port of that number and protocol.
-#[must_use]
 pub fn host_port(pod: &Pod, number: i32, protocol: &str) -> Option<String> {
     let is_it = |port: &ContainerPort| {
         let of = port.protocol.as_deref().unwrap_or("TCP");
@@ -54,7 +51,6 @@ pub fn host_port(pod: &Pod, number: i32, protocol: &str) -> Option<String> {
 }
 
 /// The volume of that name.
-#[must_use]
 pub fn volume(pod: &Pod, name: &str) -> Option<String> {
     let mut volumes = spec::spec(pod).volumes.iter().flatten();
     let index = volumes.position(|volume| volume.name == name)?;

@@ -75,7 +75,6 @@ pub enum Scheme {
 
 impl Scheme {
     /// As URLs spell it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -314,7 +313,6 @@ fn literals(container: &Container) -> BTreeMap<&str, &str> {
 }
 
 /// `host:port`, an IPv6 address in brackets.
-#[must_use]
 pub fn authority(host: &str, port: u16) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")

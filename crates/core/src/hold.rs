@@ -95,7 +95,6 @@ pub struct FileDecision {
 ///   the rest of another one: each one that no accepted document provides is held then.
 /// - Accepted documents are in force, and become the last good version. One that changes an immutable
 ///   object is rejected.
-#[must_use]
 pub fn decide_file(present: Present<'_>, last_good: Option<&LastGood>) -> FileDecision {
     let parsed = present.parsed;
     let known = last_good.map_or(&[][..], |good| &good.documents);

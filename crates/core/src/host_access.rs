@@ -38,7 +38,6 @@ impl Need {
     ];
 
     /// The name in reports and logs.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Socket => "Socket",
@@ -66,7 +65,6 @@ pub enum Found {
 
 impl Found {
     /// From a yes or no.
-    #[must_use]
     pub fn from_bool(yes: bool, why_not: &str) -> Self {
         if yes {
             Self::Yes
@@ -110,7 +108,6 @@ pub struct MissingAccess {
 
 /// The missing access, in the order of [`Need::ALL`]. `root` is the agent's root,
 /// `docker` the Engine's address.
-#[must_use]
 pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<MissingAccess> {
     Need::ALL
         .into_iter()

@@ -68,7 +68,6 @@ pub struct Job {
 
 impl Job {
     /// The CronJob that it is a run of, if it is one.
-    #[must_use]
     pub fn cron_job(&self) -> Option<&str> {
         let annotations = self.template.metadata.annotations.as_ref()?;
         annotations.get(keys::CRON_JOB).map(String::as_str)

@@ -22,7 +22,6 @@ pub struct NotASelector(String);
 
 impl LabelSelector {
     /// Whether the labels meet every requirement.
-    #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|requirement| {
             let values = requirement.values.as_deref().unwrap_or_default();

@@ -17,7 +17,6 @@ use crate::small::SmallCollect;
 /// Whether a pod is a mirror pod: it carries the mirror annotation, whatever its value.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsMirrorPod`).
-#[must_use]
 pub fn is_mirror_pod(pod: &Pod) -> bool {
     annotation(pod, keys::CONFIG_MIRROR).is_some()
 }
@@ -28,7 +27,6 @@ pub fn is_mirror_pod(pod: &Pod) -> bool {
 /// first whether the pod is a mirror.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsStaticPod`).
-#[must_use]
 pub fn is_static_pod(pod: &Pod) -> bool {
     !is_mirror_pod(pod)
         && [PodSource::File, PodSource::Http, PodSource::Embedded]
@@ -40,7 +38,6 @@ pub fn is_static_pod(pod: &Pod) -> bool {
 /// annotation equals the pod's hash. Nothing else is compared.
 ///
 /// Upstream: `pkg/kubelet/pod/mirror_client.go` (`IsMirrorPodOf`).
-#[must_use]
 pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
     FullName::of(mirror) == FullName::of(pod)
         && annotation(mirror, keys::CONFIG_MIRROR)
@@ -144,43 +141,36 @@ impl PodTable {
     }
 
     /// Every pod that is not a mirror.
-    #[must_use]
     pub fn get_pods(&self) -> Vec<Arc<Pod>> {
         self.by_uid.values().cloned().collect()
     }
 
     /// The pod of that full name; never a mirror.
-    #[must_use]
     pub fn get_pod_by_full_name(&self, name: &FullName) -> Option<Arc<Pod>> {
         self.by_full_name.get(name).cloned()
     }
 
     /// The pod of that namespace and name; never a mirror.
-    #[must_use]
     pub fn get_pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.get_pod_by_full_name(&FullName::new(name, namespace))
     }
 
     /// The pod of exactly that UID; never a mirror, and nothing is translated.
-    #[must_use]
     pub fn get_pod_by_uid(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.by_uid.get(&ResolvedPodUid::from(uid.clone())).cloned()
     }
 
     /// The mirror that has the pod's full name.
-    #[must_use]
     pub fn get_mirror_pod_by_pod(&self, pod: &Pod) -> Option<Arc<Pod>> {
         self.get_mirror_pod_by_full_name(&FullName::of(pod))
     }
 
     /// The mirror of that full name.
-    #[must_use]
     pub fn get_mirror_pod_by_full_name(&self, name: &FullName) -> Option<Arc<Pod>> {
         self.mirrors_by_full_name.get(name).cloned()
     }
 
     /// Full names that have a mirror and no pod.
-    #[must_use]
     pub fn get_orphaned_mirror_pod_names(&self) -> Vec<FullName> {
         let names = self.mirrors_by_full_name.keys();
         let orphans = names.filter(|name| !self.by_full_name.contains_key(*name));
@@ -188,7 +178,6 @@ impl PodTable {
     }
 
     /// Each static pod with its mirror, if known.
-    #[must_use]
     pub fn get_static_pod_to_mirror_pod_map(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
         let statics = self.by_uid.values().filter(|pod| is_static_pod(pod));
         statics
@@ -198,7 +187,6 @@ impl PodTable {
 
     /// The UID of the pod that runs: a mirror's UID becomes its static pod's; any other, the
     /// empty one included, stays as it is.
-    #[must_use]
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
         let translation = self.translations.get(&MirrorPodUid::from(uid.clone()));
         translation.cloned().unwrap_or_else(|| uid.clone().into())

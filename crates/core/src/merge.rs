@@ -134,7 +134,6 @@ impl Merged {
     }
 
     /// The objects, for pods of manifests.
-    #[must_use]
     pub fn known_objects(&self) -> KnownObjects {
         let objects = self.objects.iter();
         KnownObjects {
@@ -187,7 +186,6 @@ impl Merged {
     }
 
     /// The UIDs of manifests by the full names of their pods: the incumbents of the next merge.
-    #[must_use]
     pub fn incumbents(&self) -> BTreeMap<FullName, PodUid> {
         let of_manifests = self.pods.values().filter(|pod| !pod.is_api());
         of_manifests
@@ -204,7 +202,6 @@ impl Merged {
 /// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
 ///
 /// Of several documents of one object, the one of `before` stays as long as its place offers it.
-#[must_use]
 pub fn merge_sources(
     sources: &BTreeMap<SourceName, SourceState>,
     incumbents: &BTreeMap<FullName, PodUid>,

@@ -76,7 +76,6 @@ pub struct Names {
 
 impl Names {
     /// The names of these pods and Services. `cluster_domain` ends their longest form.
-    #[must_use]
     pub fn new<'a>(
         pods: &[NamedPod],
         services: impl Iterator<Item = &'a Service>,
@@ -97,7 +96,6 @@ impl Names {
 
     /// The lines for the hosts file of a pod in `namespace`, with a comment above them; empty where
     /// there are none. Names that `text` has, the rest of the file, are left out.
-    #[must_use]
     pub fn lines(&self, namespace: &str, text: &str) -> String {
         let written: BTreeSet<&str> = text
             .lines()
@@ -220,7 +218,6 @@ fn write_lines(into: &mut String, address: IpAddr, names: &[&str]) {
 
 /// The name of a pod as its manifest has it: without the node's, which a static pod's ends with. A
 /// pod of which only its containers are left, and its source with them unknown, counts as static.
-#[must_use]
 pub fn manifest_name(pod: &Pod) -> &str {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let node = spec::spec(pod).node_name.as_deref().unwrap_or_default();
@@ -234,7 +231,6 @@ pub fn manifest_name(pod: &Pod) -> &str {
 }
 
 /// Whether a Service of a manifest selects a pod.
-#[must_use]
 pub fn selects(service: &Service, pod: &Pod) -> bool {
     let selector = service
         .spec
@@ -248,7 +244,6 @@ pub fn selects(service: &Service, pod: &Pod) -> bool {
 
 /// The ports of a Service that its pods don't serve under the Service's number: a `targetPort` that
 /// is the name of another port of a container, or of none.
-#[must_use]
 pub fn port_problems<'a>(
     service: &Service,
     location: &str,

@@ -38,7 +38,6 @@ pub enum ObjectKind {
 
 impl ObjectKind {
     /// The resource as API errors name it.
-    #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
             Self::ConfigMap => "configmap",
@@ -50,7 +49,6 @@ impl ObjectKind {
     }
 
     /// The kind as manifests write it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ConfigMap => "ConfigMap",
@@ -75,7 +73,6 @@ pub struct ObjectKey {
 
 impl ObjectKey {
     /// Kind and name for messages: `ConfigMap default/web`.
-    #[must_use]
     pub fn words(&self) -> String {
         format!("{} {}", self.kind.as_str(), self.path())
     }
@@ -171,7 +168,6 @@ pub enum ObjectError {
 
 impl ObjectError {
     /// That no object of that key exists.
-    #[must_use]
     pub fn not_found(key: &ObjectKey) -> Self {
         Self::NotFound {
             resource: key.kind.resource(),
@@ -180,7 +176,6 @@ impl ObjectError {
     }
 
     /// Whether the object is known not to exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::NoDocument(_))
     }
@@ -210,7 +205,6 @@ impl fmt::Debug for Token {
 /// day. `jitter` is taken off, so that tokens issued together are not renewed together.
 ///
 /// Upstream: `requiresRefresh` of `pkg/kubelet/token/token_manager.go`.
-#[must_use]
 pub fn token_refresh_at(
     issued_at: Timestamp,
     expires_at: Timestamp,
@@ -250,7 +244,6 @@ pub struct ServicePortFacts {
 
 impl ServiceFacts {
     /// The facts of a service; none of one without an address or port.
-    #[must_use]
     pub fn of(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let cluster_ip = spec.cluster_ip.clone()?;
@@ -289,7 +282,6 @@ pub struct References {
 
 impl References {
     /// Whether nothing is referred to.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.tokens.is_empty() && !self.services
     }
@@ -359,7 +351,6 @@ impl ObjectSet {
     }
 
     /// When the first of the tokens is to be renewed.
-    #[must_use]
     pub fn refresh_at(&self) -> Option<Timestamp> {
         self.tokens
             .values()
@@ -379,7 +370,6 @@ fn missing(kind: ObjectKind, name: &str) -> ObjectError {
 /// Whether a pod comes from a manifest rather than from the API server.
 ///
 /// Upstream: `IsStaticPod` of `pkg/kubelet/types/pod_update.go`.
-#[must_use]
 pub fn is_static(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations
@@ -389,7 +379,6 @@ pub fn is_static(pod: &Pod) -> bool {
 
 /// Returns the objects that a pod refers to. A static pod has no tokens and is told of no services:
 /// it must run without an API server.
-#[must_use]
 pub fn references(pod: &Pod) -> References {
     let mut found = References {
         objects: uses(pod).into_iter().map(|used| used.key).collect(),
@@ -412,7 +401,6 @@ pub fn references(pod: &Pod) -> References {
 }
 
 /// The key of a token that a volume of the pod holds.
-#[must_use]
 pub fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: Option<i64>) -> TokenKey {
     let account = spec::spec(pod).service_account_name.as_deref();
     TokenKey {

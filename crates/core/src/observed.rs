@@ -54,7 +54,6 @@ pub enum Role {
 
 impl Role {
     /// The role as written in labels.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Init => "init",
@@ -65,7 +64,6 @@ impl Role {
     }
 
     /// The role of that label value.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "init" => Some(Self::Init),
@@ -119,7 +117,6 @@ pub struct UserActionRecord {
 
 impl UserActionRecord {
     /// How long the instance may still be started again by the same action.
-    #[must_use]
     pub fn settles(&self, now: Timestamp) -> Option<Duration> {
         match self.what {
             UserAction::Signalled | UserAction::Stopped => {
@@ -183,7 +180,6 @@ pub struct ContainerStatus {
 
 impl ContainerStatus {
     /// Whether the instance ended well: exit code 0 and not killed for its memory.
-    #[must_use]
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited
             && self.exit_code == Some(0)
@@ -191,7 +187,6 @@ impl ContainerStatus {
     }
 
     /// Whether its process may be alive.
-    #[must_use]
     pub fn may_be_running(&self) -> bool {
         matches!(
             self.state,
@@ -200,13 +195,11 @@ impl ContainerStatus {
     }
 
     /// The action of a person that it ended or runs by; a mere signal is none.
-    #[must_use]
     pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
 
     /// The action of a person that started it again, if it runs by one.
-    #[must_use]
     pub fn started_by_hand(&self) -> Option<UserAction> {
         self.hand()
             .filter(|_| self.state == ContainerState::Running)
@@ -244,7 +237,6 @@ pub struct SandboxStatus {
 
 impl SandboxStatus {
     /// The action of a person that it ended or runs by; a mere signal is none.
-    #[must_use]
     pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
@@ -267,7 +259,6 @@ pub struct PodStatus {
 
 impl PodStatus {
     /// The status of a pod nothing is known of.
-    #[must_use]
     pub fn empty(uid: PodUid) -> Self {
         Self {
             uid,
@@ -279,7 +270,6 @@ impl PodStatus {
     }
 
     /// The newest instance of that name.
-    #[must_use]
     pub fn find_container_status_by_name(&self, name: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| &*c.name == name)
     }
@@ -292,7 +282,6 @@ impl PodStatus {
     }
 
     /// Whether any process of the pod may be alive, its sandbox's included.
-    #[must_use]
     pub fn anything_running(&self) -> bool {
         self.containers.iter().any(ContainerStatus::may_be_running)
             || self
@@ -304,7 +293,6 @@ impl PodStatus {
     /// When the pod was started as its sandboxes say: what was known when they were created, or
     /// else their creation, in whole seconds as a pod's status has it. It doesn't get later when
     /// an agent starts anew, nor when older sandboxes are gone.
-    #[must_use]
     pub fn pod_started_at(&self) -> Option<Timestamp> {
         let of_sandbox = |s: &SandboxStatus| {
             let created = Timestamp::from_second(s.created_at.as_second()).unwrap_or(s.created_at);
@@ -315,7 +303,6 @@ impl PodStatus {
     }
 
     /// Whether the runtime holds nothing at all of the pod.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.containers.is_empty() && self.sandboxes.is_empty()
     }
@@ -324,7 +311,6 @@ impl PodStatus {
     /// sandboxes: a sandbox that isn't ready still holds a network to tear down.
     ///
     /// Upstream: `pkg/kubelet/container/helpers.go` (`ConvertPodStatusToRunningPod`).
-    #[must_use]
     pub fn to_running_pod(&self) -> RunningPod {
         RunningPod {
             uid: self.uid.clone(),
@@ -408,7 +394,6 @@ pub struct RunningPod {
 
 impl RunningPod {
     /// A pod with nothing in it: what look-ups return for "not found".
-    #[must_use]
     pub fn empty() -> Self {
         Self {
             uid: PodUid::default(),
@@ -420,7 +405,6 @@ impl RunningPod {
     }
 
     /// Whether this is the empty pod.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::empty()
     }
@@ -432,7 +416,6 @@ pub struct Pods(pub Vec<RunningPod>);
 
 impl Pods {
     /// The pod of that UID, or the empty pod.
-    #[must_use]
     pub fn find_pod_by_id(&self, uid: &PodUid) -> RunningPod {
         self.0
             .iter()
@@ -442,7 +425,6 @@ impl Pods {
     }
 
     /// Whether there is a pod of that UID.
-    #[must_use]
     pub fn has(&self, uid: &PodUid) -> bool {
         self.0.iter().any(|pod| pod.uid == *uid)
     }

@@ -20,7 +20,6 @@ pub enum Outstanding {
 }
 
 /// The order about a pod that its worker hasn't executed yet, as far as is seen.
-#[must_use]
 pub fn outstanding(pod: &Pod, observed: &PodStatus) -> Option<Outstanding> {
     if spec::is_stopped(pod) {
         return observed.anything_running().then_some(Outstanding::Stop);

@@ -18,7 +18,6 @@ pub enum Pressure {
 
 impl Pressure {
     /// The type of the node's condition.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "MemoryPressure",
@@ -32,7 +31,6 @@ impl Pressure {
 pub type Pressures = BTreeSet<Pressure>;
 
 /// The pressures as messages list them: `[MemoryPressure DiskPressure]`.
-#[must_use]
 pub fn listed(pressures: &Pressures) -> String {
     let names: Vec<&str> = pressures.iter().map(|pressure| pressure.as_str()).collect();
     format!("[{}]", names.join(" "))

@@ -104,51 +104,43 @@ impl Reference {
 
     /// As written, with `:latest` appended when it had neither tag nor digest: what is sent to
     /// the Engine.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Registry host with its port, for example `docker.io`.
-    #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
     /// Repository in the registry, for example `library/nginx`.
-    #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
     /// The tag; `latest` where neither tag nor digest was written.
-    #[must_use]
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
     /// Whether the tag is `latest`: such an image is pulled at every start, unless its container
     /// says otherwise.
-    #[must_use]
     pub fn is_latest(&self) -> bool {
         self.tag() == Some(DEFAULT_TAG)
     }
 
     /// The digest.
-    #[must_use]
     pub fn digest(&self) -> Option<&str> {
         self.digest.as_deref()
     }
 
     /// Registry and repository: what credentials are matched with, for example
     /// `docker.io/library/nginx`.
-    #[must_use]
     pub fn repository(&self) -> String {
         format!("{}/{}", self.domain, self.path)
     }
 
     /// The name with everything that is left out in short ones: repository, and digest or tag.
-    #[must_use]
     pub fn full(&self) -> String {
         match (self.digest(), self.tag()) {
             (Some(digest), _) => format!("{}@{digest}", self.repository()),

@@ -47,7 +47,6 @@ pub enum QosClass {
 
 impl QosClass {
     /// The class as the API writes it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -65,7 +64,6 @@ impl QosClass {
 /// Path of a pod's cgroup, component by component; none when `root` names no cgroup.
 ///
 /// Upstream: `pkg/kubelet/cm/pod_container_manager_linux.go` (`GetPodContainerName`).
-#[must_use]
 pub fn pod_cgroup(root: &str, class: QosClass, uid: &PodUid) -> Option<Vec<String>> {
     let mut parts: Vec<String> = root
         .trim_end_matches(".slice")
@@ -87,7 +85,6 @@ pub fn pod_cgroup(root: &str, class: QosClass, uid: &PodUid) -> Option<Vec<Strin
 
 /// The name of the systemd slice that stands for the cgroup at that path: dashes lead from one
 /// component to the next.
-#[must_use]
 pub fn slice_name(parts: &[String]) -> String {
     let escaped: Vec<String> = parts.iter().map(|part| part.replace('-', "_")).collect();
     format!("{}.slice", escaped.join("-"))
@@ -95,7 +92,6 @@ pub fn slice_name(parts: &[String]) -> String {
 
 /// The cgroup that the pod's own is made in: the configured one. Where that is empty, a pod without
 /// resources of its own has no cgroup, and one with them has its in [`CGROUP_ROOT`].
-#[must_use]
 pub fn cgroup_root<'a>(configured: &'a str, pod: &Pod) -> &'a str {
     match of_pod(pod) {
         Some(_) => limited_root(configured),
@@ -105,7 +101,6 @@ pub fn cgroup_root<'a>(configured: &'a str, pod: &Pod) -> &'a str {
 
 /// The cgroup in which those of pods with resources of their own are: the configured one, or
 /// [`CGROUP_ROOT`].
-#[must_use]
 pub fn limited_root(configured: &str) -> &str {
     match configured.trim_matches('/') {
         "" => CGROUP_ROOT,
@@ -117,7 +112,6 @@ pub fn limited_root(configured: &str) -> &str {
 /// memory.
 ///
 /// Upstream: `IsPodLevelResourcesSet` of `k8s.io/component-helpers/resource/helpers.go`.
-#[must_use]
 pub fn of_pod(pod: &Pod) -> Option<&ResourceRequirements> {
     let resources = spec::spec(pod).resources.as_ref()?;
     let lists = [resources.requests.as_ref(), resources.limits.as_ref()];
@@ -128,7 +122,6 @@ pub fn of_pod(pod: &Pod) -> Option<&ResourceRequirements> {
 }
 
 /// A container's limit; none when absent, unreadable or not above 0.
-#[must_use]
 pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
     limit_in(container.resources.as_ref()?, resource)
 }
@@ -137,26 +130,22 @@ pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
 ///
 /// Upstream: `getCPULimit` and `getMemoryLimit` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
-#[must_use]
 pub fn limit_within(pod: &Pod, container: &Container, resource: &str) -> Option<Quantity> {
     limit(container, resource).or_else(|| limit_in(of_pod(pod)?, resource))
 }
 
 /// A container's request; its limit where it requests nothing, none when there is neither.
-#[must_use]
 pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
     request_in(container.resources.as_ref()?, resource)
 }
 
 /// The limit of a list of requests and limits; none when absent, unreadable or not above 0.
-#[must_use]
 pub fn limit_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
     positive(resources.limits.as_ref()?, resource)
 }
 
 /// The request of a list of requests and limits; its limit where that requests nothing, none when
 /// there is neither.
-#[must_use]
 pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
     let requests = resources.requests.as_ref();
     match requests.filter(|r| r.contains_key(resource)) {
@@ -171,7 +160,6 @@ fn positive(list: &ApiQuantities, resource: &str) -> Option<Quantity> {
 }
 
 /// The pod's class of service: by its own resources where it has some, else by its containers'.
-#[must_use]
 pub fn qos_class(pod: &Pod) -> QosClass {
     match of_pod(pod) {
         Some(resources) => class_of([Some(resources)]),
@@ -201,7 +189,6 @@ fn class_of<'a>(all: impl IntoIterator<Item = Option<&'a ResourceRequirements>>)
 /// containers and sidecars, or the most that they take while the pod initializes.
 ///
 /// Upstream: `AggregateContainerRequests` of `k8s.io/component-helpers/resource/helpers.go`.
-#[must_use]
 pub fn container_requests(pod: &Pod, resource: &str) -> Quantity {
     let mut apps = Quantity::default();
     let mut sidecars = Quantity::default();
@@ -225,7 +212,6 @@ pub fn container_requests(pod: &Pod, resource: &str) -> Quantity {
 /// The most memory the pod's containers may use together, in bytes: the pod's own limit, else the
 /// sum over app containers and sidecars, or the largest init container where that is more. None
 /// when the pod and any app container or sidecar are unlimited.
-#[must_use]
 pub fn pod_memory_limit(pod: &Pod) -> Option<u64> {
     if let Some(own) = of_pod(pod).and_then(|resources| limit_in(resources, MEMORY)) {
         return u64::try_from(own.ceil()).ok();

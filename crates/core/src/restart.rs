@@ -15,7 +15,6 @@ pub const NOT_IN: &str = "NotIn";
 
 /// The policy that holds for a container: its own, else its pod's. Its rules are asked before it,
 /// where there is an exit code.
-#[must_use]
 pub fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
     match container.restart_policy.as_deref() {
         Some("Always") => RestartPolicy::Always,
@@ -27,7 +26,6 @@ pub fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
 
 /// Whether a container that ended with that code is started again. The first of its rules that
 /// fits decides; without one its policy does. Rules count only beside a policy of its own.
-#[must_use]
 pub fn should_restart(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     let rules = container
         .restart_policy

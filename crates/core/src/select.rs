@@ -216,7 +216,6 @@ pub fn find_only<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport,
 }
 
 /// A pod's name as typed, without the kind before it.
-#[must_use]
 pub fn without_kind(text: &str) -> &str {
     let found = KINDS.iter().find_map(|kind| text.strip_prefix(kind));
     found.unwrap_or(text)

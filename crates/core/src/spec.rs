@@ -24,13 +24,11 @@ pub enum RestartPolicy {
 static EMPTY_SPEC: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
 
 /// The spec; an empty one for a pod without.
-#[must_use]
 pub fn spec(pod: &Pod) -> &PodSpec {
     pod.spec.as_ref().unwrap_or(&EMPTY_SPEC)
 }
 
 /// `spec.restartPolicy`.
-#[must_use]
 pub fn restart_policy(pod: &Pod) -> RestartPolicy {
     match spec(pod).restart_policy.as_deref() {
         Some("Never") => RestartPolicy::Never,
@@ -63,7 +61,6 @@ pub fn all_container_names(pod: &Pod) -> impl Iterator<Item = &str> {
 }
 
 /// Role of an entry of `spec.initContainers`.
-#[must_use]
 pub fn init_role(container: &Container) -> Role {
     if container.restart_policy.as_deref() == Some("Always") {
         Role::Sidecar
@@ -105,7 +102,6 @@ fn ephemeral_container(added: &EphemeralContainer) -> Container {
 }
 
 /// The container whose processes an added one is to see, if it names one.
-#[must_use]
 pub fn target_container<'a>(pod: &'a Pod, added: &str) -> Option<&'a str> {
     let mut all = spec(pod).ephemeral_containers.iter().flatten();
     let found = all.find(|container| container.name == added)?;
@@ -114,7 +110,6 @@ pub fn target_container<'a>(pod: &'a Pod, added: &str) -> Option<&'a str> {
 }
 
 /// The container of that name, in whichever list it is, added ones included.
-#[must_use]
 pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a, Container>)> {
     let found = find_container(pod, name).map(|(role, found)| (role, Cow::Borrowed(found)));
     found.or_else(|| {
@@ -124,31 +119,26 @@ pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a,
 }
 
 /// The container of that name, whether init, sidecar or regular.
-#[must_use]
 pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
     containers(pod).find(|(_, c)| c.name == name)
 }
 
 /// Whether a person stopped the pod with `mirrorlet stop`.
-#[must_use]
 pub fn is_stopped(pod: &Pod) -> bool {
     order(pod, keys::STOPPED).is_some()
 }
 
 /// Whether the pod waits until its Node is uncordoned.
-#[must_use]
 pub fn is_cordoned(pod: &Pod) -> bool {
     order(pod, keys::STOPPED) == Some(keys::CORDONED)
 }
 
 /// Whether a person wants that instance replaced, with `mirrorlet restart` or `start`.
-#[must_use]
 pub fn to_restart(pod: &Pod, instance: &ContainerId) -> bool {
     order(pod, keys::RESTART).is_some_and(|ids| ids.split(',').any(|id| id == instance.to_string()))
 }
 
 /// The orders of a person that come with a pod.
-#[must_use]
 pub fn orders(pod: &Pod) -> [Option<&str>; 2] {
     [keys::STOPPED, keys::RESTART].map(|key| order(pod, key))
 }
@@ -163,7 +153,6 @@ fn order<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 ///
 /// Upstream: `VolumeClaimName` of
 /// `staging/src/k8s.io/component-helpers/storage/ephemeral/ephemeral.go`.
-#[must_use]
 pub fn claim_name<'a>(pod: &Pod, volume: &'a Volume) -> Option<Cow<'a, str>> {
     if let Some(source) = &volume.persistent_volume_claim {
         return Some(Cow::Borrowed(&source.claim_name));
@@ -196,13 +185,11 @@ pub fn image_names(pod: &Pod) -> impl Iterator<Item = &str> {
 }
 
 /// `spec.hostNetwork`.
-#[must_use]
 pub fn is_host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or(false)
 }
 
 /// When the pod was started, as its status says.
-#[must_use]
 pub fn started_at(pod: &Pod) -> Option<Timestamp> {
     let started = pod.status.as_ref()?.start_time.as_ref()?;
     Some(started.0)
@@ -210,7 +197,6 @@ pub fn started_at(pod: &Pod) -> Option<Timestamp> {
 
 /// How long the pod's containers are given to stop: the API's deletion grace if it is being
 /// deleted, else the spec's.
-#[must_use]
 pub fn termination_grace(pod: &Pod) -> Duration {
     pod.metadata
         .deletion_grace_period_seconds
@@ -232,7 +218,6 @@ pub fn pull_secret_names(pod: &Pod) -> impl Iterator<Item = &str> {
 /// over the JSON of `{image, name}`, so that no other edit restarts a container.
 ///
 /// Upstream: `pkg/kubelet/container/helpers.go` (`HashContainer`).
-#[must_use]
 pub fn container_hash(container: &Container) -> ContainerHash {
     #[derive(serde::Serialize)]
     struct Picked<'a> {
@@ -252,7 +237,6 @@ pub fn container_hash(container: &Container) -> ContainerHash {
 
 /// `net/ipv4/conf/eth0.1/x` → `net.ipv4.conf.eth0/1.x`; a name whose first separator is a dot
 /// stays. Upstream: `k8s.io/component-helpers/node/util/sysctl` (`NormalizeName`).
-#[must_use]
 pub fn normalized_sysctl(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name.as_bytes()[at] == b'/' => name

@@ -33,7 +33,6 @@ pub struct StatefulSet {
 
 impl StatefulSet {
     /// The number of the pod whose manifest would have this name.
-    #[must_use]
     pub fn ordinal(&self, manifest_name: &str) -> Option<i32> {
         let number = manifest_name.strip_prefix(self.name.as_str())?;
         let number: i32 = number.strip_prefix('-')?.parse().ok()?;
@@ -42,7 +41,6 @@ impl StatefulSet {
     }
 
     /// The claim of that name, if it is one of its pods, whether there is such a pod now or not.
-    #[must_use]
     pub fn claim(&self, name: &str) -> Option<PersistentVolumeClaim> {
         let of = |template: &str| {
             let pod = name.strip_prefix(template)?.strip_prefix('-')?;
@@ -56,7 +54,6 @@ impl StatefulSet {
     }
 
     /// Name of the pod of a number, without the node's suffix.
-    #[must_use]
     pub fn pod_name(&self, ordinal: i32) -> String {
         format!("{}-{ordinal}", self.name)
     }

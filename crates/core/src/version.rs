@@ -15,7 +15,6 @@ const ENCODING: &str = "mirrorlet pod with its objects 1";
 /// Returns a pod of a manifest with its objects, if they are to be a part of its version: its UID
 /// is a hash of both. While an object is missing, the pod keeps the objects that `known` says it
 /// had last; without any it is the pod of its manifest alone, and waits for them.
-#[must_use]
 pub fn with_config(
     pod: &SourcePod,
     salt: &str,

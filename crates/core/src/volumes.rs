@@ -18,7 +18,6 @@ pub struct PodPaths {
 
 impl PodPaths {
     /// The layout of that pod under that root directory.
-    #[must_use]
     pub fn new(root: &Path, uid: &PodUid) -> Self {
         Self {
             dir: Self::pods_dir(root).join(uid.as_str()),
@@ -26,49 +25,41 @@ impl PodPaths {
     }
 
     /// The directory of all pods' directories.
-    #[must_use]
     pub fn pods_dir(root: &Path) -> PathBuf {
         root.join("pods")
     }
 
     /// The pod's directory.
-    #[must_use]
     pub fn pod_dir(&self) -> &Path {
         &self.dir
     }
 
     /// The file mounted at `/etc/hosts` into the pod's containers.
-    #[must_use]
     pub fn etc_hosts(&self) -> PathBuf {
         self.dir.join("etc-hosts")
     }
 
     /// The directory of a container's termination messages.
-    #[must_use]
     pub fn termination_dir(&self, container: &str) -> PathBuf {
         self.dir.join("containers").join(container)
     }
 
     /// The directory of an emptyDir volume; for the Memory medium a tmpfs is mounted on it.
-    #[must_use]
     pub fn empty_dir(&self, volume: &str) -> PathBuf {
         self.volume(EMPTY_DIR_PLUGIN, volume)
     }
 
     /// The directory of a volume of that plugin.
-    #[must_use]
     pub fn volume(&self, plugin: &str, volume: &str) -> PathBuf {
         self.volumes_dir().join(plugin).join(volume)
     }
 
     /// The directory of all volumes, by plugin and name.
-    #[must_use]
     pub fn volumes_dir(&self) -> PathBuf {
         self.dir.join("volumes")
     }
 
     /// The file that marks an emptyDir volume as set up.
-    #[must_use]
     pub fn empty_dir_ready(&self, volume: &str) -> PathBuf {
         self.plugins_dir()
             .join(EMPTY_DIR_PLUGIN)
@@ -77,31 +68,26 @@ impl PodPaths {
     }
 
     /// The file that records the storage of a volume of a claim.
-    #[must_use]
     pub fn claim_note(&self, volume: &str) -> PathBuf {
         self.claim_notes_dir().join(volume)
     }
 
     /// The directory of these files.
-    #[must_use]
     pub fn claim_notes_dir(&self) -> PathBuf {
         self.plugins_dir().join("mirrorlet.dev~claim")
     }
 
     /// The directory of what plugins note about volumes.
-    #[must_use]
     pub fn plugins_dir(&self) -> PathBuf {
         self.dir.join("plugins")
     }
 
     /// The directory below which sub-paths of volumes are bound.
-    #[must_use]
     pub fn subpaths_dir(&self) -> PathBuf {
         self.dir.join("volume-subpaths")
     }
 
     /// The path at which the sub-path of a container's mount number `index` is bound.
-    #[must_use]
     pub fn subpath(&self, volume: &str, container: &str, index: usize) -> PathBuf {
         self.subpaths_dir()
             .join(volume)

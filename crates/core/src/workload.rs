@@ -79,7 +79,6 @@ pub enum Workload {
 
 impl Workload {
     /// Its kind.
-    #[must_use]
     pub fn kind(&self) -> WorkloadKind {
         match self {
             Self::Deployment(_) => WorkloadKind::Deployment,
@@ -91,7 +90,6 @@ impl Workload {
     }
 
     /// The template of its pods.
-    #[must_use]
     pub fn template(&self) -> &PodTemplateSpec {
         match self {
             Self::Deployment(spec) => &spec.template,
@@ -104,7 +102,6 @@ impl Workload {
 
     /// The selector of its pods, which must select those of its template; none where the pods are
     /// those that it makes.
-    #[must_use]
     pub fn selector(&self) -> Option<&LabelSelector> {
         match self {
             Self::Deployment(spec) => Some(&spec.selector),
@@ -115,7 +112,6 @@ impl Workload {
     }
 
     /// The number of pods that it wants: of a Job, all that have to succeed.
-    #[must_use]
     pub fn replicas(&self) -> i32 {
         match self {
             Self::Deployment(spec) => spec.replicas.unwrap_or(1),
@@ -128,7 +124,6 @@ impl Workload {
 
     /// Name of its pod of a number, from 0, without the node's suffix. It never depends on how many
     /// pods there are: scaling touches no other pod.
-    #[must_use]
     pub fn pod_name(&self, name: &str, number: i32) -> String {
         match self {
             Self::Deployment(_) | Self::Job(_) => format!("{name}-{number}"),
@@ -143,7 +138,6 @@ impl Workload {
 
     /// Returns the pods that a checked workload of a name wants. `pod` is its template with
     /// defaults.
-    #[must_use]
     pub fn expand(&self, name: &str, pod: &Pod) -> Expansion {
         let (min_ready, deadline) = match self {
             Self::Job(_) | Self::CronJob(_) => {
@@ -195,7 +189,6 @@ impl Workload {
     }
 
     /// In which order the versions of its pods change places.
-    #[must_use]
     pub fn order(&self, pod: &Pod) -> Order {
         match self {
             Self::Deployment(spec) => deployment_order(spec, pod),

@@ -96,7 +96,6 @@ pub enum EngineError {
 
 impl EngineError {
     /// HTTP status of the answer, if there was one.
-    #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Api { status, .. } => Some(*status),
@@ -108,13 +107,11 @@ impl EngineError {
     }
 
     /// Whether the thing named does not exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
     }
 
     /// Whether the call collides with the state of the thing named.
-    #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.status() == Some(409)
     }

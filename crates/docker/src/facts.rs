@@ -1,6 +1,8 @@
 //! Facts about the Engine, and the sandbox image on it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::engine::{EngineError, SharedEngine};
 use super::image::ImagePuller;
@@ -48,7 +50,7 @@ impl Facts {
     }
 
     fn with_facts<T>(&self, f: impl FnOnce(&mut Known) -> T) -> T {
-        f(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.known.lock())
     }
 
     /// The Engine may be another one: all is asked for anew.

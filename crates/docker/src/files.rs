@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
@@ -83,7 +84,7 @@ impl HostsFiles {
         pod: &Pod,
         text: String,
     ) -> Result<PathBuf, VolumeError> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.lock();
         let uid = PodUid::of(pod);
         if names.is_none() && is_static(pod) && volumes.has_hosts(&uid)? {
             return volumes.hosts_path(&uid);
@@ -99,7 +100,7 @@ impl HostsFiles {
         names: Arc<Names>,
         files: Vec<(Arc<Pod>, String)>,
     ) -> Result<(), VolumeError> {
-        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.names.lock();
         let mut result = Ok(());
         for (pod, text) in files {
             let content = with_names(&pod, text, Some(&names));

@@ -118,7 +118,6 @@ fn around(
 impl DockerManager {
     /// A manager of the containers that `options.owner` owns on `engine`. Works while the Engine
     /// is down.
-    #[must_use]
     pub fn new(
         engine: SharedEngine,
         images: Arc<ImagePuller>,
@@ -182,19 +181,16 @@ impl DockerManager {
     }
 
     /// Returns the client that sends the requests of hooks; probes use the same one.
-    #[must_use]
     pub fn probe_client(&self) -> Client {
         self.probe.clone()
     }
 
     /// Returns the task that watches for the ends of execs; to be run beside this manager.
-    #[must_use]
     pub fn exec_sessions(&self) -> ExecSessions {
         self.execs.sessions()
     }
 
     /// Returns the task that keeps the holds of host ports; to be run beside this manager.
-    #[must_use]
     pub fn held_ports(&self) -> HeldPorts {
         HeldPorts::new(Arc::clone(&self.networks.host_ports.holds))
     }

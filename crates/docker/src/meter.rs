@@ -1,8 +1,10 @@
 //! Counts and times every Engine call in the agent's metrics, and logs it at debug.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
 
 use super::operation::Operation;
 use mirrorlet_host::telemetry::{Metrics, calls};
@@ -31,7 +33,7 @@ impl CallMeter {
     /// again and again until it has one.
     pub fn count_in(&self, metrics: Metrics, doubt: Option<Doubt>) {
         let counted = Counted { metrics, doubt };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(counted);
+        *self.0.write() = Some(counted);
     }
 
     /// Makes a call. Its target is an id or a name, never a body.
@@ -44,11 +46,7 @@ impl CallMeter {
         target: &str,
         call: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
-        let counted = self
-            .0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let counted = self.0.read().clone();
         let Some(Counted { metrics, doubt }) = counted else {
             return call.await;
         };

@@ -103,13 +103,11 @@ impl Operation {
     ];
 
     /// Place in [`ALL`](Self::ALL).
-    #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
     /// Name in metrics and logs, as upstream's `docker_operations` metrics have it.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Version => "version",

@@ -17,7 +17,6 @@ pub struct Hierarchies {
 impl Hierarchies {
     /// Those that are mounted there: the hierarchy of version 2, or one directory per hierarchy of
     /// version 1.
-    #[must_use]
     pub fn at(root: &Path) -> Self {
         let version = if root.join(V2_MARK).exists() {
             Version::V2
@@ -31,19 +30,16 @@ impl Hierarchies {
     }
 
     /// Where they are mounted.
-    #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// Their version.
-    #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
     /// The directory of the hierarchy that has a controller.
-    #[must_use]
     pub fn of(&self, controller: Controller) -> PathBuf {
         match self.version {
             Version::V1 => self.root.join(controller.directory()),

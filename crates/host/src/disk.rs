@@ -66,7 +66,6 @@ pub fn read_small(path: &Path, mib_max: u64) -> io::Result<Vec<u8>> {
 
 /// Whether users other than root and us can read a file: by its own mode, and by those of all
 /// directories that lead to it. Links are followed. Blocks on the disk.
-#[must_use]
 pub fn others_can_read(path: &Path) -> bool {
     /// Bits of a mode: its group or all may read.
     const GROUP_READ: u32 = 0o040;

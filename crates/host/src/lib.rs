@@ -16,7 +16,6 @@ pub mod volume;
 const APP_ARMOR: &str = "/sys/module/apparmor/parameters/enabled";
 
 /// Whether the kernel enforces `AppArmor` profiles.
-#[must_use]
 pub fn app_armor_is_enabled() -> bool {
     let read = disk::read_small(Path::new(APP_ARMOR), 1);
     read.is_ok_and(|text| text.starts_with(b"Y"))

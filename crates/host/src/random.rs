@@ -4,14 +4,12 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 /// A random number.
-#[must_use]
 pub fn number() -> u64 {
     // Every `RandomState` has keys of its own.
     RandomState::new().hash_one(())
 }
 
 /// A random number from 0 to below 1.
-#[must_use]
 pub fn fraction() -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "both have 53 bits")]
     let fraction = (number() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -19,14 +17,12 @@ pub fn fraction() -> f64 {
 }
 
 /// The period, or up to `share` of it longer.
-#[must_use]
 pub fn stretched(period: Duration, share: f64) -> Duration {
     period.mul_f64(1.0 + fraction() * share)
 }
 
 /// The pause, or up to half of it longer, so that agents that lost one server don't all come back
 /// at once.
-#[must_use]
 pub fn spread(pause: Duration) -> Duration {
     stretched(pause, 0.5)
 }

@@ -44,7 +44,6 @@ pub struct RuntimeCache {
 
 impl RuntimeCache {
     /// A cache over that runtime, which holds nothing yet.
-    #[must_use]
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
         Self {
             runtime,

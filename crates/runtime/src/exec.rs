@@ -50,7 +50,6 @@ pub struct TerminalSize {
 
 impl TerminalSize {
     /// Whether a terminal can have this size. Clients without one send zeroes.
-    #[must_use]
     pub fn is_usable(self) -> bool {
         self.width > 0 && self.height > 0
     }

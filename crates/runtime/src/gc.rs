@@ -37,7 +37,6 @@ pub struct GcOutcome {
 impl GcOutcome {
     /// One text that lists every failure, or none when there is none. That the runtime is away is
     /// nothing that a collection reports.
-    #[must_use]
     pub fn error(&self) -> Option<String> {
         let texts: Vec<String> = self
             .failed
@@ -58,7 +57,6 @@ pub struct ContainerGc {
 
 impl ContainerGc {
     /// Collects on that runtime.
-    #[must_use]
     pub fn new(
         runtime: Arc<dyn Runtime>,
         policy: ContainerGcPolicy,

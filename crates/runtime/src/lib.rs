@@ -77,13 +77,11 @@ pub enum RuntimeError {
 
 impl RuntimeError {
     /// Whether the thing asked for does not exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
 
     /// Whether the runtime as a whole is away, rather than this one call refused.
-    #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
@@ -119,7 +117,6 @@ pub struct RuntimeStatus {
 
 impl RuntimeStatus {
     /// Whether every condition holds.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.conditions.iter().all(|c| c.status)
     }
@@ -177,7 +174,6 @@ pub struct ServingPods {
 
 impl ServingPods {
     /// Whether host ports lead to the same versions.
-    #[must_use]
     pub fn has_same_versions(&self, other: &Self) -> bool {
         let mut pairs = self.serving.iter().zip(&other.serving);
         self.beside == other.beside

@@ -46,7 +46,6 @@ pub enum LogChunk {
 
 impl LogChunk {
     /// The bytes, of either stream.
-    #[must_use]
     pub fn bytes(&self) -> &Bytes {
         let (Self::Stdout(bytes) | Self::Stderr(bytes)) = self;
         bytes

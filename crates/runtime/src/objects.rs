@@ -5,10 +5,11 @@
 //! a manifest gets [`ManifestObjects`] alone, a pod of the API server only what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use mirrorlet_core::api::core::{ConfigMap, Secret};
@@ -103,7 +104,6 @@ pub struct PodObjects {
 
 impl PodObjects {
     /// Those of an API server, and none of manifests yet.
-    #[must_use]
     pub fn new(cluster: Arc<dyn Objects>) -> Self {
         Self {
             manifests: Arc::default(),
@@ -113,7 +113,6 @@ impl PodObjects {
 
     /// Those that the pod may refer to. Whoever writes a manifest must not reach the Secrets of a
     /// cluster, nor a pod of the cluster what is on this machine.
-    #[must_use]
     pub fn of(&self, pod: &Pod) -> &dyn Objects {
         if is_static(pod) {
             &*self.manifests
@@ -155,7 +154,7 @@ impl ManifestObjects {
     pub fn publish(&self, objects: KnownObjects) {
         let objects = Arc::new(objects);
         let before = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.known.lock();
             std::mem::replace(&mut *known, Arc::clone(&objects))
         };
         let changed: BTreeSet<ObjectKey> = before.differing(&objects).collect_set();
@@ -170,16 +169,16 @@ impl ManifestObjects {
     /// Replaces the data that is a part of versions of pods. It is there before such a version is
     /// prepared or started, and the same as long as that is known: nobody is told.
     pub fn publish_configs(&self, configs: BTreeMap<PodUid, Arc<Config>>) {
-        *self.configs.lock().unwrap_or_else(PoisonError::into_inner) = configs;
+        *self.configs.lock() = configs;
     }
 
     fn config(&self, pod: &PodUid) -> Option<Arc<Config>> {
-        let configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        let configs = self.configs.lock();
         configs.get(pod).cloned()
     }
 
     fn known(&self) -> Arc<KnownObjects> {
-        Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.known.lock())
     }
 }
 
@@ -309,7 +308,6 @@ impl Holders {
     }
 
     /// Everything that any pod refers to.
-    #[must_use]
     pub fn held(&self) -> References {
         let mut all = References::default();
         self.with(|pods| {
@@ -334,7 +332,7 @@ impl Holders {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<PodUid, Holder>) -> T) -> T {
-        f(&mut self.pods.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.pods.lock())
     }
 }
 

@@ -178,7 +178,6 @@ impl PodSyncResult {
     }
 
     /// One text that lists every failure, or none when there is none.
-    #[must_use]
     pub fn error(&self) -> Option<String> {
         let mut texts: Vec<String> = self
             .sync_error

@@ -164,7 +164,6 @@ fn make_way(path: &Path) -> io::Result<()> {
 }
 
 /// The kind of a file that is neither a regular file, nor a directory or link.
-#[must_use]
 pub fn special(kind: FileType) -> Option<&'static str> {
     if kind.is_char_device() || kind.is_block_device() {
         Some("device")

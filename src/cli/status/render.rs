@@ -26,7 +26,6 @@ const PENDING: Style = AnsiColor::Yellow.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
 
 /// The report as text with ANSI styles, for an output that strips them where nobody sees them.
-#[must_use]
 pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     let mut out = String::new();
     banner(&mut out, &report.engine, now);

@@ -135,7 +135,6 @@ impl ClientCertificateTask {
     }
 
     /// How we stand.
-    #[must_use]
     pub fn standing(&self) -> Reader<IdentityStanding> {
         self.standing.reader()
     }

@@ -72,7 +72,6 @@ enum Turn {
 
 impl EventTask {
     /// A task that writes the events of that node's agent. The journal keeps them from now on.
-    #[must_use]
     pub fn new(client: ClusterClient, telemetry: Telemetry, node: NodeName) -> Self {
         Self {
             client,

@@ -1,9 +1,8 @@
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
@@ -29,10 +28,6 @@ struct State {
 }
 
 impl Api {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn client(&self) -> ClusterClient {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -57,7 +52,7 @@ impl Api {
         path: &str,
         body: Value,
     ) -> Result<Response<Full<Bytes>>, tower::BoxError> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.away {
             return Err("connection refused".into());
         }
@@ -151,7 +146,7 @@ impl Bed {
     }
 
     fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.api.state().asked)
+        std::mem::take(&mut self.api.0.lock().asked)
     }
 
     fn counted(&self, outcome: &str) -> Option<String> {
@@ -186,7 +181,7 @@ async fn a_story_is_written_in_its_order_and_a_repeat_only_counts_up() {
             "POST default Rebooted: c ×1",
         ]
     );
-    let events = bed.api.state().events.clone();
+    let events = bed.api.0.lock().events.clone();
     assert_eq!(events[0]["involvedObject"]["uid"], "u");
     assert_eq!(
         events[0]["involvedObject"]["fieldPath"],
@@ -203,7 +198,7 @@ async fn events_wait_for_the_server_and_repeats_meanwhile_only_count() {
     let bed = Bed::start();
     bed.tell("default", "A", "first");
     bed.quiet().await;
-    bed.api.state().away = true;
+    bed.api.0.lock().away = true;
     for _ in 0..3 {
         bed.tell("default", "A", "first");
         bed.tell("default", "B", "second");
@@ -211,7 +206,7 @@ async fn events_wait_for_the_server_and_repeats_meanwhile_only_count() {
     }
     tokio::time::sleep(Duration::from_mins(3)).await;
     assert_eq!(bed.asked(), ["POST default A: first ×1"]);
-    bed.api.state().away = false;
+    bed.api.0.lock().away = false;
     tokio::time::sleep(Duration::from_mins(1)).await;
     // events 3
     assert_eq!(
@@ -224,7 +219,7 @@ async fn events_wait_for_the_server_and_repeats_meanwhile_only_count() {
 #[tokio::test(start_paused = true)]
 async fn too_many_lose_the_oldest() {
     let bed = Bed::start();
-    bed.api.state().away = true;
+    bed.api.0.lock().away = true;
     for i in 0..mirrorlet_core::events::SPOOL_MAX + 20 {
         let name = FullName::new(format!("p{i}"), "default");
         let kind = Kind::Normal;
@@ -236,7 +231,7 @@ async fn too_many_lose_the_oldest() {
         }
     }
     bed.quiet().await;
-    bed.api.state().away = false;
+    bed.api.0.lock().away = false;
     tokio::time::sleep(Duration::from_mins(5)).await;
     let asked = bed.asked();
     assert_eq!(asked.len(), mirrorlet_core::events::SPOOL_MAX);
@@ -249,7 +244,7 @@ async fn too_many_lose_the_oldest() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_event_holds_up_nobody() {
     let bed = Bed::start();
-    bed.api.state().missing = vec!["nowhere"];
+    bed.api.0.lock().missing = vec!["nowhere"];
     bed.tell("nowhere", "A", "x");
     bed.quiet().await;
     bed.tell("nowhere", "A", "x");
@@ -267,7 +262,7 @@ async fn a_refused_event_holds_up_nobody() {
     );
     // events 4
     assert_eq!(bed.counted("dropped").as_deref(), Some("2"));
-    bed.api.state().missing.clear();
+    bed.api.0.lock().missing.clear();
     bed.tell("nowhere", "A", "x");
     bed.quiet().await;
     assert_eq!(bed.asked().last().unwrap(), "POST nowhere A: x ×3");
@@ -286,7 +281,7 @@ async fn failures_are_told_apart() {
         (StatusCode::UNPROCESSABLE_ENTITY, "Invalid", 1),
     ] {
         let bed = Bed::start();
-        bed.api.state().refuse = vec![(code, reason)];
+        bed.api.0.lock().refuse = vec![(code, reason)];
         bed.tell("default", "A", "x");
         bed.quiet().await;
         assert_eq!(bed.asked().len(), 1, "{reason}: no pause before a retry");
@@ -297,7 +292,7 @@ async fn failures_are_told_apart() {
     }
     // A server that fails on the same event for ever.
     let bed = Bed::start();
-    bed.api.state().refuse = vec![(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"); 3];
+    bed.api.0.lock().refuse = vec![(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"); 3];
     bed.tell("default", "A", "x");
     bed.tell("default", "B", "y");
     tokio::time::sleep(Duration::from_mins(1)).await;

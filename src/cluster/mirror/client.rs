@@ -62,7 +62,6 @@ pub enum Mirrored {
 
 impl Mirrored {
     /// The mirror as the API server has it.
-    #[must_use]
     pub fn mirror(&self) -> &Arc<Pod> {
         match self {
             Self::Created(mirror) | Self::Found(mirror) => mirror,
@@ -91,7 +90,6 @@ pub struct MirrorClient {
 
 impl MirrorClient {
     /// A client that binds mirrors to the Node of that name, as `node` has it observed.
-    #[must_use]
     pub fn new(
         cluster: ClusterClient,
         node_name: NodeName,

@@ -69,7 +69,6 @@ pub struct MirrorTask {
 
 impl MirrorTask {
     /// The task, and how each static pod stands with its mirror.
-    #[must_use]
     pub fn new(
         cluster: ClusterClient,
         inputs: MirrorInputs,

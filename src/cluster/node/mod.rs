@@ -171,7 +171,6 @@ enum Looked {
 impl NodeTask {
     /// A task that owns the Node of these inputs, with readers of the Node as it was last seen
     /// (none while we have none) and of how we stand.
-    #[must_use]
     pub fn new(
         client: ClusterClient,
         inputs: NodeInputs,

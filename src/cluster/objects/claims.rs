@@ -3,13 +3,15 @@
 //! read each time: they go with their pod.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use kube::Api;
 use kube::api::GetParams;
 use kube::core::Request;
 
-use super::{away, locked, object_error, patiently};
+use super::{away, object_error, patiently};
 use crate::cluster::ClusterClient;
 use crate::cluster::client::CALL_DEADLINE;
 use mirrorlet_core::api::Watched;
@@ -29,7 +31,7 @@ pub(super) struct Claims(Mutex<BTreeMap<ObjectKey, Arc<Storage>>>);
 impl Claims {
     /// Forgets the claims that no pod holds.
     pub(super) fn retain(&self, held: &BTreeSet<ObjectKey>) {
-        locked(&self.0).retain(|key, _| held.contains(key));
+        self.0.lock().retain(|key, _| held.contains(key));
     }
 
     /// The storage of a claim. `node` is this machine's Node, if it is known.
@@ -39,7 +41,7 @@ impl Claims {
         key: &ObjectKey,
         node: Option<Arc<Node>>,
     ) -> Result<Arc<Storage>, ObjectError> {
-        if let Some(known) = locked(&self.0).get(key) {
+        if let Some(known) = self.0.lock().get(key) {
             return Ok(Arc::clone(known));
         }
         let unbound = |cause| ObjectError::Unbound {
@@ -53,7 +55,7 @@ impl Claims {
         let storage = Arc::new(storage.map_err(unbound)?);
         // The next pod of that name has a claim of its own, of the same name.
         if storage.pod.is_none() {
-            locked(&self.0).insert(key.clone(), Arc::clone(&storage));
+            self.0.lock().insert(key.clone(), Arc::clone(&storage));
         }
         Ok(storage)
     }

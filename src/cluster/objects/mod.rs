@@ -16,14 +16,15 @@ mod tokens;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -125,14 +126,9 @@ pub struct ObjectsTask {
     shared: Arc<Shared>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ClusterObjects {
     /// Objects got through that client, and the task that watches them. Nothing is asked before a
     /// pod holds something. `node` is this machine's Node, once it is known.
-    #[must_use]
     pub fn new(client: ClusterClient, node: Reader<Option<Arc<Node>>>) -> (Self, ObjectsTask) {
         let shared = Arc::new(Shared {
             client,
@@ -153,13 +149,15 @@ impl ClusterObjects {
     }
 
     /// The objects that are watched now.
-    #[must_use]
     pub fn watched(&self) -> BTreeSet<ObjectKey> {
-        locked(&self.shared.watched).keys().cloned().collect_set()
+        self.shared.watched.lock().keys().cloned().collect_set()
     }
 
     async fn object(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
-        let watched = locked(&self.shared.watched)
+        let watched = self
+            .shared
+            .watched
+            .lock()
             .get(key)
             .map(|watched| (watched.number, watched.known.subscribe()));
         let Some((number, known)) = watched else {
@@ -288,7 +286,7 @@ impl Objects for ClusterObjects {
             self.shared.services.failed(error.clone());
             Err(error)
         })?;
-        let by_name = locked(&self.shared.services.by_name);
+        let by_name = self.shared.services.by_name.lock();
         Ok(by_name.values().cloned().collect())
     }
 }
@@ -298,7 +296,7 @@ impl Shared {
     fn follow_holders(&self) {
         let held = self.holders.held();
         {
-            let mut watched = locked(&self.watched);
+            let mut watched = self.watched.lock();
             watched.retain(|key, _| held.objects.contains(key));
             self.claims.retain(&held.objects);
             // Claims are read when they are needed.
@@ -320,7 +318,7 @@ impl Shared {
     fn learn(&self, key: &ObjectKey, number: u64, found: Result<Object, ObjectError>) -> bool {
         let mut has_room = true;
         let news = {
-            let mut watched = locked(&self.watched);
+            let mut watched = self.watched.lock();
             let found = found.and_then(|object| {
                 room_for(&watched, key, object.size())
                     .inspect_err(|_| has_room = false)
@@ -385,7 +383,10 @@ impl ObjectsTask {
     }
 
     fn wanted(&self) -> BTreeSet<Subject> {
-        let mut wanted: BTreeSet<Subject> = locked(&self.shared.watched)
+        let mut wanted: BTreeSet<Subject> = self
+            .shared
+            .watched
+            .lock()
             .iter()
             .map(|(key, watched)| Subject::Object(key.clone(), watched.number))
             .collect_set();
@@ -436,7 +437,7 @@ impl Services {
 
     fn forget(&self) {
         self.listed.send_replace(None);
-        locked(&self.by_name).clear();
+        self.by_name.lock().clear();
     }
 }
 

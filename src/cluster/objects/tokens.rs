@@ -1,7 +1,9 @@
 //! Tokens of service accounts, bound to pods.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{
@@ -10,7 +12,7 @@ use k8s_openapi::api::authentication::v1::{
 use kube::Api;
 use kube::api::PostParams;
 
-use super::{away, locked, object_error, patiently};
+use super::{away, object_error, patiently};
 use crate::cluster::ClusterClient;
 use crate::cluster::client::CALL_DEADLINE;
 use mirrorlet_core::api::core::ServiceAccount;
@@ -38,7 +40,7 @@ pub(super) struct Tokens {
 impl Tokens {
     /// The pod is gone, and its tokens with it.
     pub(super) fn forget(&self, pod: &PodUid) {
-        locked(&self.slots).retain(|key, _| key.pod_uid != *pod);
+        self.slots.lock().retain(|key, _| key.pod_uid != *pod);
     }
 
     /// The token in use, unless it is due; else a new one. Where none can be had, the one in use
@@ -48,7 +50,7 @@ impl Tokens {
         client: &ClusterClient,
         key: &TokenKey,
     ) -> Result<Token, ObjectError> {
-        let slot = Arc::clone(locked(&self.slots).entry(key.clone()).or_default());
+        let slot = Arc::clone(self.slots.lock().entry(key.clone()).or_default());
         let mut slot = slot.lock().await;
         let in_use = slot.as_ref().filter(|t| Timestamp::now() < t.expires_at);
         if let Some(token) = in_use.filter(|t| Timestamp::now() < t.refresh_at) {

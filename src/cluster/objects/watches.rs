@@ -13,7 +13,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::{Object, Shared, locked, object_error};
+use super::{Object, Shared, object_error};
 use crate::cluster::ApiError;
 use crate::cluster::client::CALL_DEADLINE;
 use mirrorlet_core::api::Watched;
@@ -163,7 +163,7 @@ pub(super) async fn services(shared: &Shared) {
             Ok(Some(Event::Init)) => listing.clear(),
             Ok(Some(Event::InitApply(Watched(service)))) => listing.extend(named(&service)),
             Ok(Some(Event::InitDone)) => {
-                *locked(&state.by_name) = listing.drain(..).collect();
+                *state.by_name.lock() = listing.drain(..).collect();
                 let before = state.listed.send_replace(Some(Ok(())));
                 if matches!(before, Some(Err(_))) {
                     // Pods that waited for these objects can start now.
@@ -171,12 +171,12 @@ pub(super) async fn services(shared: &Shared) {
                 }
             }
             Ok(Some(Event::Apply(Watched(service)))) => {
-                let mut by_name = locked(&state.by_name);
+                let mut by_name = state.by_name.lock();
                 by_name.remove(&key(&service));
                 by_name.extend(named(&service));
             }
             Ok(Some(Event::Delete(Watched(service)))) => {
-                locked(&state.by_name).remove(&key(&service));
+                state.by_name.lock().remove(&key(&service));
             }
             Ok(None) => return,
             Err(error) => {

@@ -70,7 +70,6 @@ pub struct StatusTask {
 
 impl StatusTask {
     /// The task.
-    #[must_use]
     pub fn new(cluster: ClusterClient, inputs: StatusInputs, telemetry: Telemetry) -> Self {
         Self {
             board_changed: inputs.board.changed(),

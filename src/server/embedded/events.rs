@@ -1,12 +1,13 @@
 //! The places of watches, and the lines of their events.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use mirrorlet_apimachinery::bounds;
 use mirrorlet_apimachinery::cache::ChangeKind;
 use mirrorlet_apimachinery::status::Status;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -82,7 +83,7 @@ pub(super) struct Lines {
 impl Lines {
     /// The line of a change.
     pub(super) fn of(&self, kind: ChangeKind, object: &Arc<Value>) -> Bytes {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         let mut known = latest.iter();
         // An object that is held here can't have given its place to another.
         let known = known.find(|known| known.kind == kind && Arc::ptr_eq(&known.object, object));
@@ -133,7 +134,7 @@ mod tests {
         }
         let long = object(&"x".repeat(texts::SHORT_BYTES_MAX));
         lines.of(ChangeKind::Added, &long);
-        let kept = lines.latest.lock().unwrap();
+        let kept = lines.latest.lock();
         assert_eq!(kept.len(), LINES_MAX);
         assert!(
             kept.iter()

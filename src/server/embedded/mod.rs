@@ -191,7 +191,6 @@ impl EmbeddedApi {
     }
 
     /// Replaces its certificates.
-    #[must_use]
     pub fn renewal(&self) -> Renewal {
         self.renewal.clone()
     }

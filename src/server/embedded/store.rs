@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
@@ -20,6 +20,7 @@ use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::events::Correlator;
 use mirrorlet_core::objects::Object;
 use mirrorlet_host::disk;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::files;
@@ -144,11 +145,6 @@ impl Store {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The cache is whole after every statement that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The directory of the stored files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
@@ -166,34 +162,34 @@ impl Store {
 
     /// Looks at the newest objects.
     pub(super) fn read<T>(&self, look: impl FnOnce(&Cache) -> T) -> T {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.renew(&mut state);
         look(&state.cache)
     }
 
     /// The document that defines an object.
     pub(super) fn origin(&self, key: &Key) -> Option<Origin> {
-        self.state().origins.get(key).cloned()
+        self.state.lock().origins.get(key).cloned()
     }
 
     /// The document of an object that pods refer to, as it is in force.
     pub(super) fn document(&self, key: &Key) -> Option<Object> {
-        self.state().documents.get(key).cloned()
+        self.state.lock().documents.get(key).cloned()
     }
 
     /// The templates of a workload: of its document as it is in force, and of its versions.
     pub(super) fn templates(&self, key: &Key) -> Option<Templates> {
-        self.state().templates.get(key).cloned()
+        self.state.lock().templates.get(key).cloned()
     }
 
     /// Has an object shown as being deleted as long as its containers stop.
     pub(super) fn note_deletion(&self, uid: &str, deletion: Deletion) {
-        self.state().deletions.insert(uid.to_owned(), deletion);
+        self.state.lock().deletions.insert(uid.to_owned(), deletion);
     }
 
     /// Has a namespace shown as being deleted until nothing is in it any more.
     pub(super) fn note_end(&self, namespace: &str, at: Timestamp) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ending.entry(namespace.to_owned()).or_insert(at);
     }
 
@@ -204,7 +200,7 @@ impl Store {
 
     /// Looks at or changes what finalizers hold after its end.
     pub(super) fn held<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
-        change(&mut self.state().held)
+        change(&mut self.state.lock().held)
     }
 
     /// Whether objects were stored when the agent started.
@@ -215,7 +211,7 @@ impl Store {
     /// Whether the collection of garbage may have something to do with the newest objects, or these
     /// are not all known yet.
     pub(super) fn is_collectable(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.renew(&mut state);
         state.collectable || !state.complete
     }
@@ -223,7 +219,7 @@ impl Store {
     /// Looks at the newest objects as members of the collection of garbage; none as long as a source
     /// of manifests hasn't delivered.
     pub(super) fn members<T: Default>(&self, look: impl FnOnce(&[Member<'_>]) -> T) -> T {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.renew(&mut state);
         let State {
             cache,
@@ -255,7 +251,7 @@ impl Store {
 
     /// Looks at or changes the leases that clients made.
     pub(super) fn leases<T>(&self, change: impl FnOnce(&mut Leases) -> T) -> T {
-        change(&mut self.state().leases)
+        change(&mut self.state.lock().leases)
     }
 
     /// Tells everybody that something was written.

@@ -2,9 +2,10 @@
 //!
 //! A client that doesn't read holds the text that it is sent, however long that takes.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -59,7 +60,7 @@ impl Texts {
             return text.into();
         }
         let text = Arc::new(text);
-        let mut long = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut long = self.0.lock();
         long.retain(|long| long.text.strong_count() > 0);
         long.push(Long {
             form,
@@ -70,7 +71,7 @@ impl Texts {
     }
 
     fn find(&self, form: TextForm, object: &Arc<Value>) -> Option<Arc<Vec<u8>>> {
-        let long = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let long = self.0.lock();
         // An object that is referred to here can't have given its place to another.
         let mut long = long.iter().filter(|long| {
             long.form == form && std::ptr::eq(long.object.as_ptr(), &raw const **object)
@@ -118,12 +119,12 @@ mod tests {
         let of_other = texts.of(TextForm::Item, &other, long);
         assert_ne!(first.as_ptr(), event.as_ptr());
         assert_ne!(first.as_ptr(), of_other.as_ptr());
-        assert_eq!(texts.0.lock().unwrap().len(), 3);
+        assert_eq!(texts.0.lock().len(), 3);
         drop((first, again, event, of_other));
         // What nobody is sent any more is not held.
         assert_eq!(texts.of(TextForm::Item, &one, || text(1)), text(1));
         texts.of(TextForm::Item, &one, long);
-        assert_eq!(texts.0.lock().unwrap().len(), 1);
+        assert_eq!(texts.0.lock().len(), 1);
     }
 
     #[test]

@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
@@ -174,15 +175,10 @@ impl Connections {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing panics between two changes that belong together.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a new connection, if there is room for it.
     pub(super) fn open(&self, address: IpAddr) -> Option<Claim> {
         let (source, displaced) = (Source::of(address), CancellationToken::new());
-        let (decision, id) = self.table().open(source, &displaced);
+        let (decision, id) = self.table.lock().open(source, &displaced);
         match decision {
             Decision::Keep => {}
             Decision::DisplaceOfSource | Decision::DisplaceOfLargest => {
@@ -232,18 +228,18 @@ impl Claim {
 
     /// Records that the gate let a request in.
     pub(super) fn prove(&self) {
-        self.0.connections.table().prove(self.0.id);
+        self.0.connections.table.lock().prove(self.0.id);
     }
 
     pub(super) fn is_proven(&self) -> bool {
-        let table = self.0.connections.table();
+        let table = self.0.connections.table.lock();
         !table.unproven.contains_key(&self.0.id) && !self.0.displaced.is_cancelled()
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut table = self.connections.table();
+        let mut table = self.connections.table.lock();
         if table.unproven.contains_key(&self.id) {
             table.close(self.id, self.source);
         } else if !self.displaced.is_cancelled() {
@@ -326,16 +322,16 @@ mod tests {
                     0 if !open.is_empty() => drop(open.swap_remove(which.index(open.len()))),
                     1 if !open.is_empty() => open[which.index(open.len())].prove(),
                     _ => {
-                        let before = connections.table().proven;
+                        let before = connections.table.lock().proven;
                         let claim = connections.open([192, 0, 2, source].into());
                         // node-api 14
                         prop_assert!(claim.is_some() || before >= SOURCE_MAX);
                         open.extend(claim);
-                        prop_assert_eq!(before, connections.table().proven);
+                        prop_assert_eq!(before, connections.table.lock().proven);
                         open.retain(|claim| !claim.0.displaced.is_cancelled());
                     }
                 }
-                let table = connections.table();
+                let table = connections.table.lock();
                 prop_assert!(table.unproven.len() <= UNPROVEN_MAX);
                 prop_assert_eq!(table.proven + table.unproven.len(), open.len());
                 for counts in table.sources.values() {
@@ -344,7 +340,7 @@ mod tests {
                 }
             }
             drop(open);
-            let table = connections.table();
+            let table = connections.table.lock();
             prop_assert!(table.sources.is_empty() && table.unproven.is_empty());
             prop_assert_eq!(table.proven, 0);
         }

@@ -1,10 +1,11 @@
 //! Limits of concurrent log readers, so that one tenant leaves room for all others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 
 use mirrorlet_core::api::{FullName, PodUid};
 
@@ -90,7 +91,7 @@ impl Readers {
             Share::Asker(asker.to_owned()),
             Share::All,
         ];
-        let mut counts = self.counts();
+        let mut counts = self.0.lock();
         let full = |share: &&Share| counts.get(share).is_some_and(|count| *count >= share.max());
         if let Some(share) = shares.iter().find(full) {
             let (of, max) = (share.of(), share.max());
@@ -105,16 +106,11 @@ impl Readers {
             shares,
         })
     }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<Share, usize>> {
-        // Nothing in between can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        let mut counts = self.readers.counts();
+        let mut counts = self.readers.0.lock();
         for share in &self.shares {
             if let Some(count) = counts.get_mut(share) {
                 *count -= 1;
@@ -167,7 +163,7 @@ mod tests {
         fill(ALL_MAX - ASKER_MAX, &|n| format!("c-{n}"), "c", "somebody");
         assert_eq!(refused(("d", "other", "nobody")), "this node");
         held.clear();
-        assert!(readers.counts().is_empty());
+        assert!(readers.0.lock().is_empty());
         read(&readers, ("a", "busy", "kube-apiserver")).unwrap();
     }
 

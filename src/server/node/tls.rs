@@ -1,7 +1,8 @@
 //! TLS of the node API: which certificate is shown, and which are asked for.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -21,11 +22,11 @@ impl Served {
     }
 
     pub(in crate::server) fn replace(&self, certificate: CertifiedKey) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(certificate);
+        *self.0.write() = Arc::new(certificate);
     }
 
     pub(super) fn get(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 }
 

@@ -49,7 +49,6 @@ pub struct LastKnown {
 
 impl LastKnown {
     /// Nothing known yet, kept under `root`.
-    #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
             kept: KeptDir {
@@ -68,7 +67,6 @@ impl LastKnown {
     }
 
     /// Whether a pod is among them.
-    #[must_use]
     pub fn contains(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid)
     }

@@ -100,7 +100,6 @@ impl Ended {
 
 impl ApiSource {
     /// A source of the pods of one Node.
-    #[must_use]
     pub fn new(options: ApiOptions) -> Self {
         let last_known = LastKnown::new(&options.root);
         Self {
@@ -113,7 +112,6 @@ impl ApiSource {
     }
 
     /// Name of this source.
-    #[must_use]
     pub fn name() -> SourceName {
         SourceName::new(PodSource::Api, LOCATION)
     }

@@ -69,14 +69,12 @@ struct Eye {
 const EMBEDDED_DIRECTORY: &str = "api";
 
 /// The directory where the embedded API stores objects, `NAMESPACE/RESOURCE/NAME.yaml`.
-#[must_use]
 pub fn embedded_directory(root: &Path) -> PathBuf {
     root.join(EMBEDDED_DIRECTORY)
 }
 
 impl FileSource {
     /// The source a configuration asks for.
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
             // Only an empty path or a lost working directory can't be made absolute; such a path
@@ -92,7 +90,6 @@ impl FileSource {
     }
 
     /// The source of what the embedded API stores.
-    #[must_use]
     pub fn embedded(config: &Config) -> Self {
         let directory = embedded_directory(&config.root);
         Self {
@@ -103,7 +100,6 @@ impl FileSource {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> SourceName {
         SourceName::new(self.source, &*self.directory.to_string_lossy())
     }

@@ -57,7 +57,6 @@ pub struct HttpOptions {
 
 impl HttpOptions {
     /// The options of one of the configured URLs.
-    #[must_use]
     pub fn new(config: &Config, url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -97,7 +96,6 @@ impl HttpSource {
     }
 
     /// Its name: the URL without credentials.
-    #[must_use]
     pub fn name(&self) -> SourceName {
         SourceName::new(PodSource::Http, self.fetcher.location())
     }

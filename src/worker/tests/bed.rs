@@ -85,7 +85,7 @@ impl Bed {
             },
             versions: {
                 let known = Arc::clone(&known);
-                Arc::new(move |_, uid| known.lock().unwrap().get(uid).cloned())
+                Arc::new(move |_, uid| known.lock().get(uid).cloned())
             },
         });
         let (orders, evictions) = evictions();
@@ -119,7 +119,7 @@ impl Bed {
 
     /// An agent before this one ran that version.
     pub(super) fn knows(&self, pod: &Arc<Pod>) {
-        let mut known = self.known.lock().unwrap();
+        let mut known = self.known.lock();
         known.insert(PodUid::of(pod), Arc::clone(pod));
     }
 

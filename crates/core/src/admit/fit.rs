@@ -110,7 +110,6 @@ pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
 
 /// The resources that a pod requests: what it requests itself, else what its containers do, and its
 /// overhead. Resources of which it requests nothing are not listed.
-#[must_use]
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);
     let mut requests = BTreeMap::new();
@@ -159,7 +158,6 @@ pub(super) fn host_port_taken<'a, 'b>(
 
 /// The first host port of the pod that one of `others` has, as `80/tcp`, and that one; the pod's own
 /// versions don't count.
-#[must_use]
 pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<(String, &'a Pod)> {
     let name = FullName::of(pod);
     let others = others.iter().filter(|other| FullName::of(other) != name);
@@ -176,7 +174,6 @@ pub(super) fn port_words((protocol, number, _): &HostPort<'_>) -> String {
 }
 
 /// Whether a pod has host ports.
-#[must_use]
 pub fn has_host_ports(pod: &Pod) -> bool {
     host_ports(pod).next().is_some()
 }

@@ -62,7 +62,6 @@ pub struct AdmitNode {
 impl AdmitNode {
     /// The node that an observed Node object describes. Resources count once it says what is
     /// allocatable.
-    #[must_use]
     pub fn of(node: &core::Node) -> Self {
         let parsed = |list: &BTreeMap<String, _>| -> BTreeMap<String, Quantity> {
             let readable =
@@ -142,7 +141,6 @@ impl Failure {
     }
 
     /// A pod that is evicted.
-    #[must_use]
     pub fn evicted(message: &str, grace: Duration, for_node: bool) -> Self {
         Self {
             reason: pressure::EVICTED.into(),
@@ -153,7 +151,6 @@ impl Failure {
     }
 
     /// Whether it is evicted.
-    #[must_use]
     pub fn is_eviction(&self) -> bool {
         matches!(self.cause, FailureCause::Evicted { .. })
     }
@@ -161,7 +158,6 @@ impl Failure {
     /// A pod that makes room for a critical one.
     ///
     /// Upstream: `pkg/kubelet/preemption/preemption.go` (`message`).
-    #[must_use]
     pub fn preempted() -> Self {
         Self {
             reason: "Preempting".into(),
@@ -196,7 +192,6 @@ pub struct AdmitInput<'a> {
 }
 
 /// Whether the node takes the pod.
-#[must_use]
 pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     let pod = input.pod;
     if is_api_pod(pod) && is_too_large(&pod.metadata) {
@@ -352,13 +347,11 @@ fn nobody_makes_room(pod: &Pod, shortages: &[Shortage]) -> Failure {
 /// Whether a pod is critical: one of a manifest, or one of system priority.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsCriticalPod`).
-#[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
     !is_api_pod(pod) || is_system_critical(pod)
 }
 
 /// Whether a pod is one of system priority, which nothing on this node makes room for.
-#[must_use]
 pub fn is_system_critical(pod: &Pod) -> bool {
     let spec = spec::spec(pod);
     let is_system =
@@ -370,7 +363,6 @@ pub fn is_system_critical(pod: &Pod) -> bool {
 
 /// In which order pods that are all new to this process are asked: those that run already, then
 /// those of manifests, then by age.
-#[must_use]
 pub fn turn(pod: &Pod, runs: bool) -> (bool, bool, Option<Timestamp>, PodUid) {
     let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
     (!runs, is_api_pod(pod), created, PodUid::of(pod))
@@ -380,7 +372,6 @@ pub fn turn(pod: &Pod, runs: bool) -> (bool, bool, Option<Timestamp>, PodUid) {
 /// and message.
 ///
 /// Upstream: `pkg/kubelet/kubelet.go` (`rejectPod`).
-#[must_use]
 pub fn failed_status(
     pod: &Pod,
     before: Option<&core::PodStatus>,

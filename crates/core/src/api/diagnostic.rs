@@ -76,7 +76,6 @@ pub enum Code {
 
 impl Code {
     /// The code as printed, for example `unknown-field`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
@@ -215,7 +214,6 @@ impl Diagnostic {
     }
 
     /// Whether the input, or a part of it, is not used because of this.
-    #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }

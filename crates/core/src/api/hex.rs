@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 /// Two lower-case digits a byte.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {

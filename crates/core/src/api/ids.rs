@@ -21,13 +21,11 @@ macro_rules! string_id {
             }
 
             /// The identifier as text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
             /// Whether the identifier is the empty text.
-            #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }
@@ -108,7 +106,6 @@ impl From<PodUid> for MirrorPodUid {
 
 impl PodUid {
     /// UID of a pod object; empty when the object has none.
-    #[must_use]
     pub fn of(pod: &Pod) -> Self {
         pod.metadata.uid.as_deref().unwrap_or_default().into()
     }
@@ -135,7 +132,6 @@ impl FullName {
     }
 
     /// Full name of a pod object.
-    #[must_use]
     pub fn of(pod: &Pod) -> Self {
         Self::new(
             pod.metadata.name.as_deref().unwrap_or_default(),
@@ -220,13 +216,11 @@ impl ContainerId {
     }
 
     /// Whether both parts are empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kind.is_empty() && self.id.is_empty()
     }
 
     /// The first twelve characters of the id, as `docker ps` prints it.
-    #[must_use]
     pub fn short(&self) -> &str {
         self.id.get(..12).unwrap_or(&self.id)
     }

@@ -25,7 +25,6 @@ pub struct InvalidQuantity;
 
 impl Quantity {
     /// A whole number of units.
-    #[must_use]
     pub fn of(units: i64) -> Self {
         Self {
             nano: i128::from(units) * NANO,
@@ -33,7 +32,6 @@ impl Quantity {
     }
 
     /// That many thousandths of a unit. CPU is counted in these.
-    #[must_use]
     pub fn of_milli(thousandths: u64) -> Self {
         Self {
             nano: i128::from(thousandths) * (NANO / 1000),
@@ -41,19 +39,16 @@ impl Quantity {
     }
 
     /// The value in whole units, rounded up.
-    #[must_use]
     pub fn ceil(self) -> i64 {
         self.ceil_to(NANO)
     }
 
     /// The value in thousandths, rounded up. CPU is counted in these.
-    #[must_use]
     pub fn milli_ceil(self) -> i64 {
         self.ceil_to(NANO / 1000)
     }
 
     /// This divided by `divisor`, rounded up; 0 for a divisor of 0.
-    #[must_use]
     pub fn div_ceil(self, divisor: Self) -> i64 {
         if divisor.nano == 0 {
             0
@@ -63,13 +58,11 @@ impl Quantity {
     }
 
     /// Whether the value is 0.
-    #[must_use]
     pub fn is_zero(self) -> bool {
         self.nano == 0
     }
 
     /// Whether the value is below 0.
-    #[must_use]
     pub fn is_negative(self) -> bool {
         self.nano < 0
     }
@@ -188,7 +181,6 @@ impl fmt::Display for Quantity {
 }
 
 /// Thousandths of a unit as the API writes them: whole units where they are some.
-#[must_use]
 pub fn milli_text(milli: u64) -> String {
     if milli.is_multiple_of(1000) {
         (milli / 1000).to_string()
@@ -198,7 +190,6 @@ pub fn milli_text(milli: u64) -> String {
 }
 
 /// A number with the largest binary suffix that leaves a whole number.
-#[must_use]
 pub fn binary_text(units: u64) -> String {
     [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)]
         .into_iter()

@@ -77,7 +77,6 @@ pub struct StatusReport {
 impl StatusReport {
     /// Whether the Engine answers, the credentials for the API server are good, every pod is well, no
     /// Job has failed, and no manifest has an error. A pod of a Job that failed is well if another one did its work.
-    #[must_use]
     pub fn is_well(&self) -> bool {
         let of_sources = self.sources.iter().flat_map(|source| &source.problems);
         let mut problems = self.problems.iter().chain(of_sources);
@@ -396,34 +395,29 @@ pub const STARTING: &str = "Starting";
 
 impl PodReport {
     /// Whether it is a failed pod of a Job, which has another one in its place or has failed itself.
-    #[must_use]
     pub fn is_tried_again(&self) -> bool {
         let owner = self.workload.as_deref().unwrap_or_default();
         owner.starts_with("Job/") && self.phase == "Failed"
     }
 
     /// Whether the pod is being stopped, as the old version of an edited pod is.
-    #[must_use]
     pub fn is_ending(&self) -> bool {
         self.status == TERMINATING
     }
 
     /// Whether the newest version runs, rather than one in its place.
-    #[must_use]
     pub fn is_updated(&self) -> bool {
         let rollout = self.rollout.as_ref();
         rollout.is_none_or(|rollout| rollout.revision == rollout.newest)
     }
 
     /// Whether both have the same namespace and name: they are versions of one pod.
-    #[must_use]
     pub fn is_same_pod(&self, other: &Self) -> bool {
         (&self.namespace, &self.name) == (&other.namespace, &other.name)
     }
 
     /// Whether its containers that count are all ready, and stay: the pod is not being stopped, and none
     /// has to stop by an order of a person.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         let stays = ![TERMINATING, STOPPING, RESTARTING].contains(&self.status.as_str());
         stays && self.ready == self.containers_total && self.ready > 0
@@ -431,7 +425,6 @@ impl PodReport {
 
     /// Whether it is as its manifest wants it: ready, or succeeded, or stopped by a person, and no
     /// other version runs in its place but for a rollout under way.
-    #[must_use]
     pub fn is_well(&self) -> bool {
         let rests = self.phase == "Succeeded" || self.status == STOPPED;
         let has_error = self.problems.iter().any(Diagnostic::is_error);

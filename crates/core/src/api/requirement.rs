@@ -16,7 +16,6 @@ pub const DOES_NOT_EXIST: &str = "DoesNotExist";
 /// Whether the value of a label meets a requirement of the API; an unknown operator is never met.
 ///
 /// Upstream: `Requirement.Matches` of `k8s.io/apimachinery/pkg/labels/selector.go`.
-#[must_use]
 pub fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
     let is_listed = || value.is_some_and(|value| values.iter().any(|listed| listed == value));
     match operator {
@@ -31,7 +30,6 @@ pub fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
 /// Whether a node selector allows the node of that name and with those labels.
 ///
 /// Upstream: `k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go`.
-#[must_use]
 pub fn selects_node(
     selector: &NodeSelector,
     name: &str,

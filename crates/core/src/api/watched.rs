@@ -180,7 +180,6 @@ fn mark(object: &mut Value, is_too_large: bool) {
 }
 
 /// Whether values of an object were left out because it has too many.
-#[must_use]
 pub fn is_too_large(metadata: &ObjectMeta) -> bool {
     let annotations = metadata.annotations.as_ref();
     annotations.is_some_and(|all| all.contains_key(keys::TOO_LARGE))

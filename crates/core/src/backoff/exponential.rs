@@ -12,7 +12,6 @@ pub struct ExponentialBackoff {
 
 impl ExponentialBackoff {
     /// Before the first failure.
-    #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
@@ -33,14 +32,12 @@ impl ExponentialBackoff {
     }
 
     /// The pause after that many failures in a row.
-    #[must_use]
     pub fn after(&self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
         self.first.saturating_mul(factor).min(self.longest)
     }
 
     /// The longest pause.
-    #[must_use]
     pub const fn longest(&self) -> Duration {
         self.longest
     }

@@ -73,7 +73,6 @@ pub struct NodeSeen {
 
 impl NodeSeen {
     /// Reads them from a Node.
-    #[must_use]
     pub fn of(node: &Node) -> Self {
         let labels = node.metadata.labels.as_ref();
         let mut seen = Self {
@@ -130,7 +129,6 @@ pub struct Approver {
 
 impl Approver {
     /// An approver for the agents of that `ServiceAccount`, whose Nodes have that suffix.
-    #[must_use]
     pub fn new(namespace: &str, account: &str, suffix: &str) -> Self {
         Self {
             account: format!("system:serviceaccount:{namespace}:{account}"),
@@ -151,14 +149,12 @@ impl Approver {
     }
 
     /// Whether the request of that user to that signer may be ours to decide.
-    #[must_use]
     pub fn concerns(&self, signer: &str, user: &str) -> bool {
         matches!(signer, CLIENT_SIGNER | SERVING_SIGNER)
             && (user == self.account || self.host_of(user).is_some())
     }
 
     /// Decides a request. `nodes` were listed after it was created.
-    #[must_use]
     pub fn decide(&self, request: &SigningRequest, nodes: &Nodes) -> Decision {
         if !self.concerns(&request.signer, &request.user) {
             return Decision::Ignore;

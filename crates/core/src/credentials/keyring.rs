@@ -19,7 +19,6 @@ pub struct Keyring {
 
 impl Keyring {
     /// A keyring of just these.
-    #[must_use]
     pub fn of(auths: Auths) -> Self {
         let mut keyring = Self::default();
         keyring.add(auths);
@@ -37,7 +36,6 @@ impl Keyring {
 
     /// The credentials for an image, those with the longest path first. `repository` is its
     /// registry and repository, for example `docker.io/library/nginx`.
-    #[must_use]
     pub fn lookup(&self, repository: &str) -> Vec<RegistryAuth> {
         let matching = self.by_key.iter().rev();
         let found: Vec<RegistryAuth> = matching

@@ -41,7 +41,6 @@ pub struct RegistryAuth {
 
 impl RegistryAuth {
     /// Whether nothing is in it that a registry could know anybody by.
-    #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.username.is_empty()
             && self.password.is_empty()
@@ -77,7 +76,6 @@ pub enum Credential {
 /// is pulled without credentials.
 ///
 /// `repository` is registry and repository, for example `docker.io/library/nginx`.
-#[must_use]
 pub fn candidates(pod: &Keyring, node: &DockerConfig, repository: &str) -> Vec<Credential> {
     let mut found: Vec<Credential> = Vec::new();
     let of_node = Keyring::of(node.auths.clone());

@@ -66,7 +66,6 @@ impl SecretUse {
 }
 
 /// The hash of credentials that stands for them on disk.
-#[must_use]
 pub fn credential_hash(auth: &RegistryAuth) -> String {
     let mut hash = Sha256::new();
     for part in [
@@ -85,7 +84,6 @@ pub fn credential_hash(auth: &RegistryAuth) -> String {
 
 impl PullSecrets {
     /// Those secrets that have credentials for a repository, with the hash of these credentials.
-    #[must_use]
     pub fn uses(&self, repository: &str) -> Vec<SecretUse> {
         let all = self.sources.iter().flat_map(|(secret, keyring)| {
             let credentials = keyring.lookup(repository).into_iter();
@@ -99,7 +97,6 @@ impl PullSecrets {
 }
 
 /// Reads the pull secrets of a pod from what came of asking for them.
-#[must_use]
 pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
     let mut found = PullSecrets::default();
     for name in spec::pull_secret_names(pod) {

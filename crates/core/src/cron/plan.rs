@@ -5,7 +5,6 @@ use crate::api::report::RunAction;
 
 /// Returns what would become of a `CronJob` and because of what. `present` is the one that its
 /// document describes now.
-#[must_use]
 pub fn plan(cron: &CronJob, present: Option<&CronJob>) -> (RunAction, String) {
     let Some(present) = present else {
         let reason = if cron.suspend {

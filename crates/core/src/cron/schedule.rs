@@ -99,7 +99,6 @@ impl fmt::Display for NotSchedule {
 }
 
 /// The time zone of a name of the IANA database, as this program has it.
-#[must_use]
 pub fn time_zone(name: &str) -> Option<TimeZone> {
     // As upstream, whose "Local" is another machine's.
     if name.is_empty() || name.eq_ignore_ascii_case("local") {
@@ -159,7 +158,6 @@ impl Schedule {
     }
 
     /// The first time after a moment.
-    #[must_use]
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let after = self.zoned(after);
         let next = self.cron.find_next_occurrence(&after, false).ok()?;
@@ -167,7 +165,6 @@ impl Schedule {
     }
 
     /// The last time that isn't after a moment.
-    #[must_use]
     pub fn previous(&self, until: Timestamp) -> Option<Timestamp> {
         let until = self.zoned(until);
         let previous = self.cron.find_previous_occurrence(&until, true).ok()?;

@@ -100,13 +100,11 @@ pub struct Environment {
 
 impl Environment {
     /// Names and values, in their order.
-    #[must_use]
     pub fn variables(&self) -> &[(String, String)] {
         &self.ordered
     }
 
     /// The same by name, for `subPathExpr`.
-    #[must_use]
     pub fn by_name(&self) -> Variables {
         self.ordered.iter().cloned().collect()
     }

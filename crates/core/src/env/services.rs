@@ -13,7 +13,6 @@ use crate::objects::ServiceFacts;
 const API_SERVICE: &str = "kubernetes";
 
 /// Variables for the API server's service, and with `links` for every service of the namespace.
-#[must_use]
 pub fn service_variables(services: &[ServiceFacts], namespace: &str, links: bool) -> Variables {
     let mut told: BTreeMap<&str, &ServiceFacts> = BTreeMap::new();
     for service in services {

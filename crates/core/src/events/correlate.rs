@@ -40,7 +40,6 @@ pub struct Write {
 
 impl Write {
     /// The changes of a repeat, as a merge patch.
-    #[must_use]
     pub fn patch(&self) -> serde_json::Value {
         json!({
             "count": self.event.count,
@@ -50,13 +49,11 @@ impl Write {
     }
 
     /// Namespace of the event.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         self.event.metadata.namespace.as_deref().unwrap_or_default()
     }
 
     /// Name of the event.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.event.metadata.name.as_deref().unwrap_or_default()
     }
@@ -93,7 +90,6 @@ pub struct Correlator {
 
 impl Correlator {
     /// One for the events of that node's agent.
-    #[must_use]
     pub fn new(node: &str) -> Self {
         Self {
             node: node.to_owned(),

@@ -45,7 +45,6 @@ pub enum EventType {
 
 impl EventType {
     /// As the API spells it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",

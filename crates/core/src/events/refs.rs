@@ -6,7 +6,6 @@ use crate::spec;
 use crate::workload::WorkloadKey;
 
 /// A reference to a pod, or with a field path to something in it.
-#[must_use]
 pub fn pod_ref(full_name: &FullName, uid: &PodUid, field_path: Option<&str>) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -22,7 +21,6 @@ pub fn pod_ref(full_name: &FullName, uid: &PodUid, field_path: Option<&str>) -> 
 /// A reference to our Node. Its UID is its name: that is how events of Nodes are looked up.
 ///
 /// Upstream: `nodeRef` of `pkg/kubelet/kubelet.go`.
-#[must_use]
 pub fn node_ref(node: &str) -> ObjectReference {
     ObjectReference {
         kind: Some("Node".to_owned()),
@@ -33,7 +31,6 @@ pub fn node_ref(node: &str) -> ObjectReference {
 }
 
 /// A reference to a workload of a manifest. It has no UID: only the embedded API gives it one.
-#[must_use]
 pub fn workload_ref(key: &WorkloadKey) -> ObjectReference {
     ObjectReference {
         api_version: Some(key.kind.api_version().to_owned()),
@@ -48,7 +45,6 @@ pub fn workload_ref(key: &WorkloadKey) -> ObjectReference {
 /// when the spec doesn't have it.
 ///
 /// Upstream: `fieldPath` of `pkg/kubelet/container/ref.go`.
-#[must_use]
 pub fn field_path(pod: &Pod, container: &str) -> Option<String> {
     let spec = spec::spec(pod);
     let init = spec.init_containers.iter().flatten();

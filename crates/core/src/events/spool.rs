@@ -66,13 +66,11 @@ impl EventQueue {
     }
 
     /// How many wait.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.writes.len()
     }
 
     /// Whether none waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }

@@ -7,7 +7,6 @@ const ID_LEN: usize = 64;
 /// about two instances is the same message. Digests (`sha256:…`) stay.
 ///
 /// Upstream: `recordContainerEvent` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
-#[must_use]
 pub fn without_ids(message: &str, name: &str) -> String {
     let mut out = String::with_capacity(message.len());
     let mut rest = message;

@@ -64,7 +64,6 @@ fn rows<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<WorkloadKey, Ro
 }
 
 /// The events of a change from one set of wanted pods to another.
-#[must_use]
 pub fn of_pods<'a>(
     before: impl IntoIterator<Item = &'a Pod>,
     after: impl IntoIterator<Item = &'a Pod>,
@@ -148,7 +147,6 @@ fn key_of(kind: WorkloadKind, name: &JobName) -> WorkloadKey {
 }
 
 /// The events of a note about a Job: of the Job itself, and of the `CronJob` that it is a run of.
-#[must_use]
 pub fn of_job(job: &Job, note: &Note) -> Vec<WorkloadEvent> {
     let key = key_of(WorkloadKind::Job, &job.name);
     let pod = |index, attempt| full_name(job, index, attempt).name;
@@ -197,21 +195,18 @@ fn seen_by_cron_job(job: &Job, end: &End) -> Option<WorkloadEvent> {
 }
 
 /// The event of a run of a `CronJob` that begins.
-#[must_use]
 pub fn of_begun_run(cron: &JobName, run: &JobName) -> WorkloadEvent {
     let key = key_of(WorkloadKind::CronJob, cron);
     WorkloadEvent::normal(&key, CREATED, format!("Created job {}", run.name))
 }
 
 /// The event of a run of a `CronJob` that is removed.
-#[must_use]
 pub fn of_deleted_run(cron: &JobName, run: &JobName) -> WorkloadEvent {
     let key = key_of(WorkloadKind::CronJob, cron);
     WorkloadEvent::normal(&key, DELETED, format!("Deleted job {}", run.name))
 }
 
 /// The event of a time of a `CronJob` that was due and has no run.
-#[must_use]
 pub fn of_cron_job(cron: &JobName, note: &CronNote) -> WorkloadEvent {
     let key = key_of(WorkloadKind::CronJob, cron);
     match note {

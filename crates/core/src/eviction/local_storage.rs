@@ -28,7 +28,6 @@ impl LocalLimit {
     pub const ALL: [Self; 3] = [Self::EmptyDir, Self::Pod, Self::Container];
 
     /// The name in metrics: upstream's.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::EmptyDir => "emptydirfs.limit",
@@ -48,7 +47,6 @@ pub struct Overuse {
 }
 
 /// Whether a pod limits the local storage that it uses; what others use need not be measured.
-#[must_use]
 pub fn has_local_limits(pod: &Pod) -> bool {
     let limited =
         |(_, container): (Role, &core::Container)| limit(container, EPHEMERAL_STORAGE).is_some();
@@ -59,7 +57,6 @@ pub fn has_local_limits(pod: &Pod) -> bool {
 /// The first limit of its own that a pod is over.
 ///
 /// Upstream: `localStorageEviction`.
-#[must_use]
 pub fn local_storage(pod: &Pod, reading: &PodReading, has_image_fs: bool) -> Option<Overuse> {
     if is_system_critical(pod) {
         return None;

@@ -68,7 +68,6 @@ impl Signal {
     ];
 
     /// The name in settings and metrics.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
@@ -106,7 +105,6 @@ impl Signal {
     }
 
     /// The resource that pods hold of it, as messages name it.
-    #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory",
@@ -118,7 +116,6 @@ impl Signal {
 
     /// Whether dead containers and unused images are removed before a pod is evicted. Where images
     /// have a file system of their own, that frees nothing on the other.
-    #[must_use]
     pub fn frees_by_collection(self, has_image_fs: bool) -> bool {
         match self {
             Self::MemoryAvailable | Self::PidAvailable => false,
@@ -162,13 +159,11 @@ impl Amount {
     }
 
     /// Whether a threshold of this is never met, or always: upstream ignores `0%` and `100%`.
-    #[must_use]
     pub fn is_trivial(self) -> bool {
         matches!(self, Self::Share(0 | WHOLE))
     }
 
     /// The amount of `capacity` that this is.
-    #[must_use]
     pub fn of(self, capacity: u64) -> u64 {
         match self {
             Self::Units(units) => units,
@@ -208,13 +203,11 @@ pub struct Threshold {
 
 impl Threshold {
     /// Whether pods are evicted at once, and with no grace of their own.
-    #[must_use]
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()
     }
 
     /// Whether there is too little; with `reclaimed`, too little to stop reclaiming.
-    #[must_use]
     pub fn is_met(&self, observations: &Observations, reclaimed: bool) -> bool {
         let Some(seen) = observations.get(&self.signal) else {
             return false;
@@ -335,14 +328,12 @@ impl Eviction {
 /// Whether enough of everything was reclaimed that no pod has to go.
 ///
 /// Upstream: the end of `reclaimNodeLevelResources`.
-#[must_use]
 pub fn is_reclaimed(policy: &EvictionPolicy, observations: &Observations) -> bool {
     let mut thresholds = policy.thresholds.iter();
     !thresholds.any(|threshold| threshold.is_met(observations, true))
 }
 
 /// Of each pressure there is now, the readings that show it.
-#[must_use]
 pub fn shortages(
     policy: &EvictionPolicy,
     observations: &Observations,

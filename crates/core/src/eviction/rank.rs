@@ -26,7 +26,6 @@ pub struct Candidate<'a> {
 }
 
 /// Whether a pod is never evicted: one of system priority.
-#[must_use]
 pub fn is_spared(pod: &Pod) -> bool {
     is_system_critical(pod)
 }
@@ -36,7 +35,6 @@ pub fn is_spared(pod: &Pod) -> bool {
 /// then those of lower priority, then those that use most beyond their requests.
 ///
 /// Upstream: `rankMemoryPressure`, `rankDiskPressureFunc`, `rankPIDPressure`.
-#[must_use]
 pub fn rank<'a>(
     signal: Signal,
     has_image_fs: bool,
@@ -127,7 +125,6 @@ fn whole(quantity: Quantity) -> u64 {
 /// The message of a pod that is evicted for a threshold, with what was measured.
 ///
 /// Upstream: `evictionMessage`.
-#[must_use]
 pub fn evicted_message(
     threshold: &Threshold,
     observations: &Observations,

@@ -41,7 +41,6 @@ pub struct ContainerGcPolicy {
 
 impl ContainerGcPolicy {
     /// A policy as the kubelet's flags give it: a negative maximum stands for any number.
-    #[must_use]
     pub fn new(min_age: Duration, max_per_pod_container: i32, max_containers: i32) -> Self {
         Self {
             min_age,
@@ -109,7 +108,6 @@ pub enum Cause {
 
 impl Cause {
     /// The cause as a label of a series.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PodGone => "pod_gone",
@@ -202,7 +200,6 @@ struct Unit<'a> {
 
 /// Decides what goes: first containers, then sandboxes, each pod's oldest first. Running ones
 /// never do.
-#[must_use]
 pub fn compute_container_gc(input: &GcInput<'_>) -> Vec<Removal> {
     let mut units = units(input);
     let mut removals = Vec::new();

@@ -24,7 +24,6 @@ pub struct NewFile {
 
 /// Returns the set that the directory would deliver if `files` replaced the files of the same path,
 /// or with `whole` all files.
-#[must_use]
 pub fn with_files(
     present: &SourceSet,
     files: &[NewFile],

@@ -90,7 +90,6 @@ impl AllowedImages {
     }
 
     /// As written.
-    #[must_use]
     pub fn text(&self) -> String {
         match self {
             Self::Repository(repository) => repository.clone(),
@@ -151,7 +150,6 @@ pub struct PulledRecord {
 
 impl PulledRecord {
     /// A record that gives access to nobody.
-    #[must_use]
     pub fn new(at: Timestamp) -> Self {
         Self {
             at,
@@ -214,7 +212,6 @@ pub enum Verdict {
 /// of the pod's pull secrets that have credentials for it.
 ///
 /// Upstream: `MustAttemptImagePull` of `image_pull_manager.go`.
-#[must_use]
 pub fn verdict(
     verification: &Verification,
     repository: &str,

@@ -123,7 +123,6 @@ pub struct ImageLedger {
 
 impl ImageLedger {
     /// A ledger that begins now: nobody knows when images were used before.
-    #[must_use]
     pub fn new(now: Timestamp) -> Self {
         Self {
             began: now,
@@ -161,7 +160,6 @@ impl ImageLedger {
     /// one detected first.
     ///
     /// Upstream: `imagesInEvictionOrder`.
-    #[must_use]
     pub fn eviction_order(&self, seen: &[SeenImage]) -> Vec<Evictable> {
         let free = seen.iter().filter(|seen| !seen.is_in_use && !seen.is_kept);
         let mut order: Vec<Evictable> = free
@@ -184,7 +182,6 @@ impl ImageLedger {
     /// as old: what was used before it began is not known.
     ///
     /// Upstream: `freeOldImages`.
-    #[must_use]
     pub fn too_old(
         &self,
         order: &[Evictable],
@@ -208,7 +205,6 @@ impl ImageLedger {
     /// Of these, what is not too young to go for its space.
     ///
     /// Upstream: `freeSpace`.
-    #[must_use]
     pub fn old_enough(
         order: &[Evictable],
         policy: &ImageGcPolicy,

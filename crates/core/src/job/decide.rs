@@ -64,7 +64,6 @@ pub enum Note {
 }
 
 /// Decides what becomes of a Job. Reads nothing but its argument.
-#[must_use]
 pub fn decide(input: &Input<'_>) -> Decision {
     let known = input
         .ledger

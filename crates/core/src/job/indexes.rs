@@ -32,7 +32,6 @@ impl IndexSet {
     }
 
     /// Whether an index is in it.
-    #[must_use]
     pub fn contains(&self, index: u32) -> bool {
         let place = self.0.partition_point(|(first, _)| *first <= index);
         place
@@ -42,20 +41,17 @@ impl IndexSet {
     }
 
     /// The number of its indexes.
-    #[must_use]
     pub fn len(&self) -> u32 {
         let lengths = self.0.iter().map(|(first, last)| last - first + 1);
         lengths.fold(0, u32::saturating_add)
     }
 
     /// Whether no index is in it.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The greatest index in it.
-    #[must_use]
     pub fn greatest(&self) -> Option<u32> {
         self.0.last().map(|(_, last)| *last)
     }

@@ -98,7 +98,6 @@ pub struct End {
 
 impl End {
     /// The condition that says so.
-    #[must_use]
     pub fn condition(&self) -> &'static str {
         if self.complete { "Complete" } else { "Failed" }
     }
@@ -106,7 +105,6 @@ impl End {
 
 impl Ledger {
     /// That of a Job that begins now.
-    #[must_use]
     pub fn new(content: &str, now: Timestamp) -> Self {
         Self {
             content: content.to_owned(),
@@ -125,7 +123,6 @@ impl Ledger {
     }
 
     /// UID of one of its pods: another one for each attempt of each run.
-    #[must_use]
     pub fn uid(&self, job: &JobName, index: u32, attempt: u32) -> PodUid {
         // No part has a line break in it.
         let text = format!(
@@ -137,7 +134,6 @@ impl Ledger {
     }
 
     /// The number of the next pod of an index.
-    #[must_use]
     pub fn attempt(&self, index: u32) -> u32 {
         self.attempts.get(&index).copied().unwrap_or(0)
     }

@@ -19,7 +19,6 @@ pub enum Known {
 
 /// Returns what would become of a Job and because of what. `present` is the Job as its document
 /// describes it now, `known` what was done of it.
-#[must_use]
 pub fn plan(job: &Job, present: Option<&Job>, known: Option<&Known>) -> (RunAction, &'static str) {
     let begins = |action| {
         if job.rules.suspend {

@@ -15,7 +15,6 @@ const JOB_KEYS: [&str; 2] = [keys::JOB_NAME, "job-name"];
 
 /// Name of a pod of a Job, without the node's suffix: `<job>-<index>`, and a later attempt's
 /// number after it.
-#[must_use]
 pub fn pod_name(job: &str, index: u32, attempt: u32) -> String {
     match attempt {
         0 => format!("{job}-{index}"),
@@ -24,7 +23,6 @@ pub fn pod_name(job: &str, index: u32, attempt: u32) -> String {
 }
 
 /// Full name of a pod of a Job.
-#[must_use]
 pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
     // The template has the node's suffix.
     let template = FullName::of(&job.template);
@@ -38,7 +36,6 @@ pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
 
 /// The pods of a Job that are to exist: those that are to run, and those that are over and stay for
 /// their logs, which the worker never starts again since their status says so.
-#[must_use]
 pub fn pods(job: &Job, ledger: &Ledger) -> Vec<Arc<Pod>> {
     let active = ledger.active.iter();
     let active = active.map(|(index, attempt)| pod(job, ledger, *index, *attempt, None));

@@ -4,7 +4,6 @@ use super::{Job, Ledger};
 use crate::api::report::JobReport;
 
 /// The state of a Job that a document at `source` describes.
-#[must_use]
 pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let of_indexes = |indexes: String| {

@@ -113,7 +113,6 @@ pub struct SuccessRule {
 
 impl SuccessRule {
     /// Whether it is met by the indexes that have succeeded.
-    #[must_use]
     pub fn is_met(&self, succeeded: &IndexSet) -> bool {
         let count = match &self.indexes {
             None => succeeded.len(),
@@ -132,7 +131,6 @@ impl SuccessRule {
 
 impl Rules {
     /// Those of a checked document, with upstream's defaults.
-    #[must_use]
     pub fn of(spec: &JobSpec) -> Self {
         let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
         let seconds = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok());

@@ -34,7 +34,6 @@ pub struct Failure {
 impl Seen {
     /// Reads a pod's status; `ended` says whether nothing of the pod runs any more. A pod that the node
     /// refuses waits: it is tried again when there is room.
-    #[must_use]
     pub fn of(status: Option<&PodStatus>, ended: bool) -> Self {
         let Some(status) = status else {
             return Self::Nothing;

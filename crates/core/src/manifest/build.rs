@@ -29,7 +29,6 @@ use crate::workload::REPLICAS_MAX;
 /// Reads all documents of a manifest, YAML or JSON, and the items of lists.
 ///
 /// Total: any bytes give a result. Equal bytes and contexts give equal results.
-#[must_use]
 pub fn parse_manifest(bytes: &[u8], ctx: &ParseContext<'_>) -> Parsed {
     let mut warnings = Vec::new();
     let roots = match text::documents(bytes, ctx.location, &mut warnings) {

@@ -47,7 +47,6 @@ pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// Whether a name is a manifest's: `*.yaml`, `*.yml` or `*.json`, without a leading dot.
-#[must_use]
 pub fn is_manifest_name(name: &str) -> bool {
     let Some((stem, extension)) = name.rsplit_once('.') else {
         return false;
@@ -56,7 +55,6 @@ pub fn is_manifest_name(name: &str) -> bool {
 }
 
 /// The problem of a file that defines a Secret and that other users can read.
-#[must_use]
 pub fn secret_open_to_others(location: &str) -> Diagnostic {
     let message = "this file defines a Secret, and other users can read it";
     Diagnostic::warning(Code::SecretOpenToOthers, location, message)
@@ -65,7 +63,6 @@ pub fn secret_open_to_others(location: &str) -> Diagnostic {
 
 /// Returns the problem that keeps a text from being read as YAML, in the words that
 /// [`parse_manifest`] has for it; none if it is YAML. `location` is named in it.
-#[must_use]
 pub fn yaml_problem(bytes: &[u8], location: &str) -> Option<Diagnostic> {
     let read = text::documents(bytes, location, &mut Vec::new());
     read.err().map(|problem| *problem)
@@ -94,7 +91,6 @@ pub struct Parsed {
 
 impl Parsed {
     /// The number of values in the lists and mappings of its documents, as often as each has pods.
-    #[must_use]
     pub fn values(&self) -> usize {
         let values = self.documents.iter().map(|document| document.values);
         values.fold(0, usize::saturating_add)
@@ -106,7 +102,6 @@ impl Parsed {
     }
 
     /// Whether the file holds a Secret, or a document that may be one.
-    #[must_use]
     pub fn may_hold_secret(&self) -> bool {
         self.documents.iter().any(|document| document.may_be_secret)
     }
@@ -136,7 +131,6 @@ pub struct Document {
 
 impl Document {
     /// Whether it defines a Secret, accepted or not.
-    #[must_use]
     pub fn is_secret(&self) -> bool {
         let key = self.key.as_ref();
         key.is_some_and(|key| match key {
@@ -146,7 +140,6 @@ impl Document {
     }
 
     /// The pods that it wants; none when it is rejected, or describes something else.
-    #[must_use]
     pub fn pods(&self) -> &[Arc<Pod>] {
         self.accepted.as_ref().map_or(&[], Accepted::pods)
     }
@@ -178,7 +171,6 @@ pub enum Accepted {
 
 impl Accepted {
     /// Returns its kind and name; none for a namespace.
-    #[must_use]
     pub fn key(&self) -> Option<DocumentKey> {
         match self {
             Self::Pod(accepted) => Some(DocumentKey::Pod(FullName::of(&accepted.pod))),
@@ -189,7 +181,6 @@ impl Accepted {
     }
 
     /// The pods that it wants.
-    #[must_use]
     pub fn pods(&self) -> &[Arc<Pod>] {
         match self {
             Self::Pod(accepted) => std::slice::from_ref(&accepted.pod),
@@ -199,7 +190,6 @@ impl Accepted {
     }
 
     /// The template of its pods as it is written, where they are updated together.
-    #[must_use]
     pub fn template(&self) -> Option<&Arc<serde_json::Value>> {
         match self {
             Self::Workload(workload) => workload.template.as_ref(),
@@ -208,7 +198,6 @@ impl Accepted {
     }
 
     /// The rules for its pods, if they are pods that end.
-    #[must_use]
     pub fn runs(&self) -> Option<&Arc<Runs>> {
         match self {
             Self::Workload(workload) => workload.runs.as_ref(),

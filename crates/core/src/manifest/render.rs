@@ -14,7 +14,6 @@ const ARROW: &str = "--> ";
 /// Draws a diagnostic with the line of `source` it is about. The text ends without a newline.
 ///
 /// The line may hold secrets: this is for `mirrorlet validate` only, never for logs.
-#[must_use]
 pub fn render(diagnostic: &Diagnostic, source: Option<&str>, colour: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,

@@ -280,7 +280,6 @@ pub(super) fn for_each_special(pod: &Value, found: &mut dyn FnMut(Path, Verdict)
 
 /// The fields of a pod from the API server that can't be honoured here, each with the reason: its
 /// path, a colon, why. Empty for a pod that can run as it is.
-#[must_use]
 pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
     let Ok(written) = serde_json::to_value(pod) else {
         return Vec::new();

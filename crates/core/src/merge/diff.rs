@@ -28,7 +28,6 @@ pub enum PodOperation {
 
 impl PodOperation {
     /// The pod concerned.
-    #[must_use]
     pub fn pod(&self) -> &SourcePod {
         match self {
             Self::Remove(pod)
@@ -49,7 +48,6 @@ const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, ke
 /// Removals come first, so that a pod's successor of the same full name finds the name free.
 ///
 /// Upstream: `pkg/kubelet/config/config.go` (`merge`, `checkAndUpdatePod`).
-#[must_use]
 pub fn diff(
     old: &BTreeMap<PodUid, SourcePod>,
     new: &BTreeMap<PodUid, SourcePod>,

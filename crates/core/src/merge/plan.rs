@@ -10,7 +10,6 @@ use crate::small::SmallCollect;
 
 /// The objects that would be created, changed or removed, with the pods of `pods` that refer to each.
 /// No value of an object is in it.
-#[must_use]
 pub fn plan<'a>(
     newest: &BTreeMap<ObjectKey, SourceObject>,
     present: &BTreeMap<ObjectKey, SourceObject>,

@@ -20,7 +20,6 @@ pub struct NodeRef {
 /// better than none.
 ///
 /// Upstream: `pkg/kubelet/pod/mirror_client.go` (`CreateMirrorPod`).
-#[must_use]
 pub fn mirror_copy(pod: &Pod, node: &NodeRef) -> Pod {
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     // They come and go, and a mirror is made once; its status says what follows from them.

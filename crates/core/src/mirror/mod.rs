@@ -61,7 +61,6 @@ pub enum Why {
 
 impl Why {
     /// The reason in a few words.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Orphaned => "its static pod no longer exists",
@@ -121,7 +120,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether something is to be done.
-    #[must_use]
     pub fn acts(&self) -> bool {
         match self {
             Self::Create { .. } | Self::Replace { .. } | Self::Delete { .. } => true,
@@ -130,7 +128,6 @@ impl Verdict {
     }
 
     /// The static pod whose mirror is to be made.
-    #[must_use]
     pub fn pod(&self) -> Option<&Arc<Pod>> {
         match self {
             Self::Create { pod } | Self::Replace { pod, .. } => Some(pod),
@@ -140,13 +137,11 @@ impl Verdict {
 }
 
 /// Whether the API server's pod is a mirror bound to our Node.
-#[must_use]
 pub fn is_ours(pod: &Pod, node_name: &NodeName) -> bool {
     is_mirror_pod(pod) && spec::spec(pod).node_name.as_deref() == Some(node_name.as_str())
 }
 
 /// Returns the action to take now for every full name of a static pod or of a mirror of ours.
-#[must_use]
 pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
     let orphans = input.pods.get_orphaned_mirror_pod_names();
     let names: BTreeSet<&FullName> = input.standings.keys().chain(&orphans).collect_set();
@@ -237,7 +232,6 @@ fn is_others(mirror: &Pod, node: &core::Node) -> bool {
 }
 
 /// Hash of the static pod whose mirror this is, or of a static pod: what distinguishes versions.
-#[must_use]
 pub fn hash(pod: &Pod) -> Option<&str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     let of = |key: &str| annotations.get(key).map(String::as_str);

@@ -64,7 +64,6 @@ impl ProblemKind {
     ];
 
     /// The kind as a reason word and label value.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NamespaceMissing => "NamespaceMissing",
@@ -84,7 +83,6 @@ impl ProblemKind {
 
     /// Whether it is about this mirror, and not about the whole connection: what somebody has to
     /// mend, and what the Node's status says.
-    #[must_use]
     pub fn is_refusal(self) -> bool {
         !matches!(self, Self::ApiAway | Self::NodeMissing)
     }
@@ -134,7 +132,6 @@ pub enum MirrorState {
 
 /// The problems that a user must fix, one line each, sorted by name, for the Node's condition about
 /// its mirrors.
-#[must_use]
 pub fn problem_lines(states: &BTreeMap<FullName, MirrorState>) -> Vec<String> {
     let problems = states.iter().filter_map(|(name, state)| match state {
         MirrorState::Problem(problem) if problem.kind.is_refusal() => Some((name, problem)),
@@ -160,7 +157,6 @@ pub struct Refusal<'a> {
 }
 
 /// Tells a refusal's kind by its words: the API server has one code for most of them.
-#[must_use]
 pub fn classify(refusal: Refusal<'_>) -> ProblemKind {
     let Refusal {
         code,
@@ -220,7 +216,6 @@ fn forbidden(message: &str) -> ProblemKind {
 /// When to try again after the `attempts`th refusal in a row of this kind, `age` after the first.
 /// `watched` says that the end of the cause will be noticed. `share`, from 0 to 1, differs from
 /// pod to pod, so that pods refused together don't come back together.
-#[must_use]
 pub fn retry_after(
     kind: ProblemKind,
     attempts: u32,

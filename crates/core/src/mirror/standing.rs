@@ -32,7 +32,6 @@ pub enum Standing {
 
 impl Standing {
     /// The pod whose mirror shall exist.
-    #[must_use]
     pub fn pod(&self) -> Option<&Arc<Pod>> {
         match self {
             Self::Holder(pod) | Self::Successor(pod) => Some(pod),
@@ -43,7 +42,6 @@ impl Standing {
 
 /// Decides which pod each full name stands for, from the wanted pods and those with a worker, in
 /// any order. Pods of the API server take no part.
-#[must_use]
 pub fn standings(
     wanted: &PodTable,
     at_work: impl IntoIterator<Item = AtWork>,

@@ -28,7 +28,6 @@ pub enum Claim {
 }
 
 /// Decides whether the Node that has our name is ours.
-#[must_use]
 pub fn claim(
     existing: &Node,
     facts: &NodeFacts,

@@ -22,7 +22,6 @@ struct Told {
 
 /// The conditions of our Node, `Ready` last. Each keeps its `lastTransitionTime` from `before`
 /// unless its status changed.
-#[must_use]
 pub fn compute_conditions(
     readings: &Readings,
     problems: &PodProblems,
@@ -81,7 +80,6 @@ pub fn compute_conditions(
 
 /// The conditions a Node is in before the next look: those reported last, written or not, but for
 /// what others declared unknown since, and what was never reported.
-#[must_use]
 pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Vec<NodeCondition> {
     let is_told = |kind: &str| told.iter().any(|told| told.type_ == kind);
     told.iter()

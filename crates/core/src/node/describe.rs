@@ -27,7 +27,6 @@ const LABEL_MAX: usize = 63;
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// The Node as it is registered, with its whole status.
-#[must_use]
 pub fn compute_node(facts: &NodeFacts, status: NodeStatus) -> Node {
     Node {
         metadata: ObjectMeta {
@@ -47,7 +46,6 @@ pub fn compute_node(facts: &NodeFacts, status: NodeStatus) -> Node {
 /// The Node before, or without, an API server: what admission goes by then.
 ///
 /// Upstream: `initialNode` of `pkg/kubelet/kubelet_node_status.go`, by way of `getNodeAnyWay`.
-#[must_use]
 pub fn initial_node(facts: &NodeFacts) -> Node {
     let left = facts.capacity.less(&facts.reserved);
     let status = NodeStatus {
@@ -98,7 +96,6 @@ pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
 }
 
 /// The status our Node should have now. Conditions keep their transition times from `before`.
-#[must_use]
 pub fn compute_node_status(
     facts: &NodeFacts,
     readings: &Readings,

@@ -33,7 +33,6 @@ pub const VERSION_MARK: &str = "mirrorlet";
 
 /// Returns the kubelet version of our Node: a semantic version, as the scheduler and kubectl
 /// expect.
-#[must_use]
 pub fn kubelet_version() -> String {
     format!(
         "{KUBERNETES_VERSION}-{VERSION_MARK}.{}",
@@ -42,7 +41,6 @@ pub fn kubelet_version() -> String {
 }
 
 /// Returns an architecture of Rust's `std::env::consts::ARCH` as Go, and hence Kubernetes, names it.
-#[must_use]
 pub fn go_arch(arch: &str) -> &str {
     match arch {
         "x86_64" => "amd64",

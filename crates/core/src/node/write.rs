@@ -20,7 +20,6 @@ pub const REPORT_PERIOD: Duration = Duration::from_mins(5);
 ///
 /// A strategic merge patch. It names the UID, so that a Node that was replaced meanwhile is left
 /// alone. Addresses are replaced as a whole: merged by type, two of one type would be lost.
-#[must_use]
 pub fn decide_write(
     uid: &str,
     base: &NodeStatus,
@@ -113,7 +112,6 @@ fn differ(old: &[NodeCondition], new: &[NodeCondition]) -> bool {
 /// node's own identity may not.
 ///
 /// Upstream: `updateDefaultLabels`, `reconcileCMADAnnotationWithExistingNode`.
-#[must_use]
 pub fn decide_metadata(existing: &Node, facts: &NodeFacts) -> Option<Value> {
     let missing = |have: Option<&BTreeMap<String, String>>, want: BTreeMap<String, String>| {
         let missing = want
@@ -155,7 +153,6 @@ pub struct NodeEvent {
 
 impl NodeEvent {
     /// An event without consequence.
-    #[must_use]
     pub fn normal(reason: &'static str, message: String) -> Self {
         Self {
             kind: NodeEventKind::Normal,
@@ -166,7 +163,6 @@ impl NodeEvent {
 }
 
 /// Events of the change from one status to the next, as upstream words them.
-#[must_use]
 pub fn transitions(name: &str, before: &NodeStatus, after: &NodeStatus) -> Vec<NodeEvent> {
     let mut events = Vec::new();
     let boot_id = |status: &NodeStatus| {

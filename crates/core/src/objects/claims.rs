@@ -48,7 +48,6 @@ impl fmt::Display for ClaimName {
 
 impl ClaimName {
     /// The name in a claim's key.
-    #[must_use]
     pub fn of(key: &ObjectKey) -> Self {
         Self {
             namespace: key.namespace.clone(),
@@ -57,7 +56,6 @@ impl ClaimName {
     }
 
     /// The key of its document.
-    #[must_use]
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             kind: ObjectKind::Claim,
@@ -68,7 +66,6 @@ impl ClaimName {
 
     /// Name of its volume on the Engine, unique per claim: neither part can contain a `_`, and a
     /// name that is too long ends in a hash of the whole.
-    #[must_use]
     pub fn volume_name(&self) -> String {
         let name = format!("mirrorlet_{}_{}", self.namespace, self.name);
         if name.len() <= NAME_MAX {
@@ -116,7 +113,6 @@ impl EngineVolume {
 }
 
 /// Options of a driver: `key=value`, separated by whitespace. `None` for anything else.
-#[must_use]
 pub fn options_of(text: &str) -> Option<BTreeMap<String, String>> {
     let pairs = text.split_whitespace().map(|pair| {
         let (key, value) = pair.split_once('=')?;
@@ -126,7 +122,6 @@ pub fn options_of(text: &str) -> Option<BTreeMap<String, String>> {
 }
 
 /// Whether the Engine accepts a name for a volume.
-#[must_use]
 pub fn is_volume_name(name: &str) -> bool {
     let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     name.len() > 1
@@ -147,7 +142,6 @@ pub enum Bound {
 
 impl Bound {
     /// The name of the volume.
-    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Engine(volume) => &volume.name,
@@ -457,7 +451,6 @@ fn size(quantity: Option<&ApiQuantity>) -> i64 {
 /// Whether labels match a selector.
 ///
 /// Upstream: `LabelSelectorAsSelector` of `k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go`.
-#[must_use]
 pub fn selects(selector: &LabelSelector, metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref()?.get(key).map(String::as_str);
     let is_met = |wanted: &LabelSelectorRequirement| {

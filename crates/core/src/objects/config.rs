@@ -38,7 +38,6 @@ impl fmt::Debug for Config {
 }
 
 /// Whether an edit of an object that the pod refers to is an edit of the pod.
-#[must_use]
 pub fn restarts_on_config(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations
@@ -55,7 +54,6 @@ pub fn check_restart_on(value: &str) -> Result<(), &'static str> {
 }
 
 /// Whether a pod has the data of any object in its variables or volumes.
-#[must_use]
 pub fn has_config(pod: &Pod) -> bool {
     uses(pod).iter().any(super::ObjectUse::is_config)
 }
@@ -124,7 +122,6 @@ impl Config {
     }
 
     /// Bytes of all values.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let maps = self.maps.values().flatten().map(|found| {
             let text = found.data.iter().flatten().map(|(_, value)| value.len());

@@ -44,7 +44,6 @@ impl fmt::Debug for Object {
 
 impl Object {
     /// Its kind.
-    #[must_use]
     pub fn kind(&self) -> ObjectKind {
         match self {
             Self::ConfigMap(_) => ObjectKind::ConfigMap,
@@ -66,7 +65,6 @@ impl Object {
     }
 
     /// Its key.
-    #[must_use]
     pub fn key(&self) -> ObjectKey {
         let metadata = self.metadata();
         ObjectKey {
@@ -77,7 +75,6 @@ impl Object {
     }
 
     /// Whether it is the same one in memory: a copy that nothing has changed.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::ConfigMap(one), Self::ConfigMap(other)) => Arc::ptr_eq(one, other),
@@ -91,7 +88,6 @@ impl Object {
 
     /// Whether an edit of it to `other` is one that Kubernetes refuses: an immutable object keeps
     /// its data, and stays immutable; a claim keeps everything but its size, a volume its source.
-    #[must_use]
     pub fn forbids(&self, other: &Self) -> bool {
         !self.forbidden_fields(other).is_empty()
     }
@@ -101,7 +97,6 @@ impl Object {
     /// Upstream: `ValidateConfigMapUpdate`, `ValidateSecretUpdate`,
     /// `ValidatePersistentVolumeClaimUpdate` and `ValidatePersistentVolumeUpdate` of
     /// `pkg/apis/core/validation/validation.go`.
-    #[must_use]
     pub fn forbidden_fields(&self, other: &Self) -> Vec<(String, &'static str)> {
         let changed = |fields: &[(&str, bool)], why: &'static str| {
             let changed = fields.iter().filter(|(_, is_changed)| *is_changed);
@@ -146,7 +141,6 @@ impl Object {
     }
 
     /// Whether it has a value of that name. Variables take no binary data.
-    #[must_use]
     pub fn has(&self, entry: &str, for_variable: bool) -> bool {
         match self {
             Self::ConfigMap(object) => {
@@ -160,7 +154,6 @@ impl Object {
     }
 
     /// Its text for the disk; none of a Secret, which is never written there.
-    #[must_use]
     pub fn canonical(&self) -> Option<Value> {
         match self {
             Self::ConfigMap(object) => serde_json::to_value(&**object).ok(),
@@ -225,7 +218,6 @@ impl KnownObjects {
     }
 
     /// The claims and volumes.
-    #[must_use]
     pub fn claims(&self) -> Claims<'_> {
         Claims {
             objects: &self.objects,
@@ -271,7 +263,6 @@ impl KnownObjects {
     }
 
     /// Everything that a pod of a manifest refers to.
-    #[must_use]
     pub fn set(&self, references: &References) -> ObjectSet {
         let mut set = ObjectSet::default();
         for key in &references.objects {

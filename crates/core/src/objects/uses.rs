@@ -95,7 +95,6 @@ impl ObjectUse {
 }
 
 /// The references of a pod that lead nowhere. `find` gives an object by its key.
-#[must_use]
 pub fn unmet(pod: &Pod, find: impl Fn(&ObjectKey) -> Option<Object>) -> Vec<Unmet> {
     let mut found = Vec::new();
     for used in uses(pod) {
@@ -105,7 +104,6 @@ pub fn unmet(pod: &Pod, find: impl Fn(&ObjectKey) -> Option<Object>) -> Vec<Unme
 }
 
 /// Every place where a pod refers to an object by name.
-#[must_use]
 pub fn uses(pod: &Pod) -> Vec<ObjectUse> {
     let mut found = Uses {
         namespace: FullName::of(pod).namespace.to_string(),

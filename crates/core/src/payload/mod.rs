@@ -49,7 +49,6 @@ pub enum Kind {
 
 impl Kind {
     /// The kind of a volume; none of one that isn't written from values.
-    #[must_use]
     pub fn of(volume: &Volume) -> Option<Self> {
         if volume.config_map.is_some() {
             Some(Self::ConfigMap)
@@ -74,7 +73,6 @@ impl Kind {
     }
 
     /// Directory name of its plugin in the kubelet's layout.
-    #[must_use]
     pub fn plugin(self) -> &'static str {
         match self {
             Self::ConfigMap => "kubernetes.io~configmap",
@@ -112,13 +110,11 @@ pub struct Payload(BTreeMap<String, PayloadFile>);
 
 impl Payload {
     /// Files by path.
-    #[must_use]
     pub fn files(&self) -> &BTreeMap<String, PayloadFile> {
         &self.0
     }
 
     /// The bytes of all files.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.0.values().map(|file| file.data.len()).sum()
     }
@@ -130,7 +126,6 @@ impl Payload {
     }
 
     /// First parts of the files' paths: what is seen in the volume's own directory.
-    #[must_use]
     pub fn visible(&self) -> std::collections::BTreeSet<&str> {
         let firsts = self.0.keys();
         firsts
@@ -182,7 +177,6 @@ pub struct PayloadContext<'a> {
 pub type Payloads = BTreeMap<String, Result<Payload, PayloadError>>;
 
 /// The files of every volume of a pod that is written from values.
-#[must_use]
 pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
     let volumes = spec::spec(context.pod).volumes.iter().flatten();
     let making = Making::new(context);
@@ -192,7 +186,6 @@ pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
 }
 
 /// Whether the files of a running pod's volumes may have to be written anew.
-#[must_use]
 pub fn is_live(pod: &Pod) -> bool {
     let mut volumes = spec::spec(pod).volumes.iter().flatten();
     // The fields of a static pod never change.
@@ -201,7 +194,6 @@ pub fn is_live(pod: &Pod) -> bool {
 }
 
 /// The group that a pod's volumes belong to.
-#[must_use]
 pub fn fs_group(pod: &Pod) -> Option<i64> {
     spec::spec(pod).security_context.as_ref()?.fs_group
 }
@@ -209,7 +201,6 @@ pub fn fs_group(pod: &Pod) -> Option<i64> {
 /// The user all containers of a pod run as; none when they differ or any leaves it open.
 ///
 /// Upstream: `FsUserFrom` of `pkg/volume/util/util.go`.
-#[must_use]
 pub fn fs_user(pod: &Pod) -> Option<i64> {
     let context = spec::spec(pod).security_context.as_ref();
     let of_pod = context.and_then(|context| context.run_as_user);

@@ -8,7 +8,6 @@ use crate::spec;
 /// such path.
 ///
 /// Upstream: `GetNestedMountpoints` of `pkg/volume/util/nested_volumes.go`.
-#[must_use]
 pub fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (_, container) in spec::containers(pod) {

@@ -16,7 +16,6 @@ use crate::api::report::STOPPED;
 use crate::observed::{ContainerState, Role};
 
 /// Decides the next steps for one pod. Reads nothing but its argument.
-#[must_use]
 pub fn compute_pod_actions(input: &PlanInput<'_>) -> Plan {
     let mut draft = Draft::new(input);
     decide(&mut draft);

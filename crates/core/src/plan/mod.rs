@@ -32,7 +32,6 @@ pub(crate) use sandbox::sandbox_changed;
 ///
 /// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
 /// (`setTerminationGracePeriod`).
-#[must_use]
 pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
     let found = spec::find_container(pod, container).map(|(_, container)| container);
     let kind = reason.failed_probe();
@@ -208,7 +207,6 @@ pub enum Reason {
 
 impl Reason {
     /// The probe that failed, if it is for that.
-    #[must_use]
     pub fn failed_probe(&self) -> Option<ProbeKind> {
         if matches!(self, Self::LivenessFailed { .. }) {
             Some(ProbeKind::Liveness)
@@ -309,13 +307,11 @@ pub struct Plan {
 
 impl Plan {
     /// Whether there is nothing to do.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
     /// Whether the pod, seen like that, is over and nothing of it is left to stop or to tidy up.
-    #[must_use]
     pub fn is_over(&self, status: &PodStatus) -> bool {
         self.finished && self.is_empty() && !status.anything_running()
     }

@@ -47,7 +47,6 @@ impl ProbeKind {
     pub const ALL: [Self; 3] = [Self::Liveness, Self::Readiness, Self::Startup];
 
     /// The kind as events and metrics spell it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Liveness => "Liveness",
@@ -115,7 +114,6 @@ impl ProbeSpec {
     /// The numbers of that probe.
     ///
     /// Upstream: `SetDefaults_Probe` of `pkg/apis/core/v1/defaults.go`.
-    #[must_use]
     pub fn of(probe: &Probe) -> Self {
         let number = |value: Option<i32>, usual: u32| {
             let given = value.and_then(|value| u32::try_from(value).ok());

@@ -21,7 +21,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// The result of the attempt for the container.
-    #[must_use]
     pub fn result(&self) -> ProbeResult {
         match self {
             Self::Success | Self::Warning(_) => ProbeResult::Success,
@@ -34,7 +33,6 @@ impl Outcome {
 /// redirect says that leads elsewhere is told.
 ///
 /// Upstream: `DoHTTPProbe` of `pkg/probe/http/http.go`.
-#[must_use]
 pub fn of_http(status: u16, body: &[u8]) -> Outcome {
     match status {
         200..300 => Outcome::Success,
@@ -52,7 +50,6 @@ pub fn of_http(status: u16, body: &[u8]) -> Outcome {
 /// Interprets the exit of a command. Its output is the message of a failure.
 ///
 /// Upstream: `Probe` of `pkg/probe/exec/exec.go`.
-#[must_use]
 pub fn of_exec(exit_code: i32, output: &[u8]) -> Outcome {
     if exit_code == 0 {
         return Outcome::Success;

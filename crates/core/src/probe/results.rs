@@ -19,7 +19,6 @@ pub struct ProbeResults(BTreeMap<ContainerId, BTreeMap<ProbeKind, ProbeResult>>)
 
 impl ProbeResults {
     /// The result of a probe of an instance; none before its worker has seen the instance.
-    #[must_use]
     pub fn get(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         self.0.get(id)?.get(&kind).copied()
     }
@@ -46,7 +45,6 @@ impl ProbeResults {
     /// ready. The rest is what it begins with.
     ///
     /// Upstream: `ChangeContainerStatusOnKubeletRestart`, since 1.35.
-    #[must_use]
     pub fn kept(&self) -> Self {
         let mut kept = Self::default();
         for (id, of_instance) in &self.0 {
@@ -60,14 +58,12 @@ impl ProbeResults {
     }
 
     /// Whether nothing is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether a running instance's probe of that kind says that it has to go. A probe without a
     /// result, after a restart of the agent say, says nothing.
-    #[must_use]
     pub fn has_failed(
         &self,
         container: &Container,
@@ -80,7 +76,6 @@ impl ProbeResults {
     /// Whether an instance has started: it runs, and its startup probe, if it has one, says so.
     ///
     /// Upstream: `isContainerStarted` of `pkg/kubelet/prober/prober_manager.go`.
-    #[must_use]
     pub fn has_started(&self, container: &Container, seen: &ContainerStatus) -> bool {
         seen.state == ContainerState::Running && self.succeeds(container, seen, ProbeKind::Startup)
     }
@@ -89,7 +84,6 @@ impl ProbeResults {
     /// says so.
     ///
     /// Upstream: `UpdatePodStatus` of `pkg/kubelet/prober/prober_manager.go`.
-    #[must_use]
     pub fn is_ready(&self, container: &Container, seen: &ContainerStatus) -> bool {
         self.has_started(container, seen) && self.succeeds(container, seen, ProbeKind::Readiness)
     }

@@ -22,7 +22,6 @@ pub struct ProbeState {
 
 impl ProbeState {
     /// The instance that is probed.
-    #[must_use]
     pub fn id(&self) -> Option<&ContainerId> {
         self.id.as_ref()
     }
@@ -90,7 +89,6 @@ impl Decision {
 /// created and not started yet is waited for, rather than published as failed: it will run under
 /// the same id. The worker of a container that ended for good doesn't end before its pod does: a
 /// static pod's may be started again, which upstream has no order for.
-#[must_use]
 pub fn decide(
     state: ProbeState,
     kind: ProbeKind,
@@ -166,7 +164,6 @@ fn is_due(
 }
 
 /// Weighs what came of an attempt: what to publish, if it is decided.
-#[must_use]
 pub fn conclude(
     mut state: ProbeState,
     kind: ProbeKind,
@@ -198,7 +195,6 @@ pub fn conclude(
 /// begin with all probes at once, so each then waits a share of its period, given between 0 and 1.
 ///
 /// Upstream: `run` of `pkg/kubelet/prober/worker.go`.
-#[must_use]
 pub fn first_delay(spec: &ProbeSpec, uptime: Duration, share: f64) -> Duration {
     if spec.period > uptime {
         spec.period.mul_f64(share.clamp(0.0, 1.0))

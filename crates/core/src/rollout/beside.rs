@@ -12,7 +12,6 @@ use crate::spec;
 const REFUSED: &str = "StartFirstRefused";
 
 /// The pod of a revision while it runs beside the one that it is to replace.
-#[must_use]
 pub fn beside_pod(pod: &Arc<Pod>) -> Arc<Pod> {
     let mut pod = Pod::clone(pod);
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -21,14 +20,12 @@ pub fn beside_pod(pod: &Arc<Pod>) -> Arc<Pod> {
 }
 
 /// Whether a pod runs beside the one that it is to replace.
-#[must_use]
 pub fn is_beside(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations.is_some_and(|annotations| annotations.contains_key(keys::BESIDE))
 }
 
 /// A pod as admission sees it: one that runs beside another binds no host ports.
-#[must_use]
 pub fn admitted_pod(pod: &Arc<Pod>) -> Arc<Pod> {
     if is_beside(pod) {
         without_host_ports(pod)
@@ -38,7 +35,6 @@ pub fn admitted_pod(pod: &Arc<Pod>) -> Arc<Pod> {
 }
 
 /// A pod that needs what another does, but for its host ports.
-#[must_use]
 pub fn without_host_ports(pod: &Pod) -> Arc<Pod> {
     let mut pod = pod.clone();
     if let Some(spec) = &mut pod.spec {
@@ -53,7 +49,6 @@ pub fn without_host_ports(pod: &Pod) -> Arc<Pod> {
 }
 
 /// Why a revision can't run beside the one that it is to replace, if it can't.
-#[must_use]
 pub fn beside_refused(running: &Pod, revision: &Pod, settings: &Settings) -> Option<Cause> {
     let message = port_refused(revision).or_else(|| {
         let shared = shared_volume(running, revision).filter(|_| !settings.share_volumes)?;

@@ -20,7 +20,6 @@ const SECRETS: &str = "secrets";
 
 /// The paths of the fields in which two versions of a pod differ, in order, for example
 /// `spec.containers[web].image`. What an agent sets itself is left out; values are not told.
-#[must_use]
 pub fn changed_fields(old: Version<'_>, new: Version<'_>) -> Vec<String> {
     let mut paths = BTreeSet::new();
     let (old, new) = (author_fields(old), author_fields(new));
@@ -29,7 +28,6 @@ pub fn changed_fields(old: Version<'_>, new: Version<'_>) -> Vec<String> {
 }
 
 /// The fields of two versions for people: of a Secret's values it is only said which differ.
-#[must_use]
 pub fn compared_fields(
     old: Option<Version<'_>>,
     new: Option<Version<'_>>,

@@ -34,13 +34,11 @@ pub enum Gap {
 
 impl Gap {
     /// Whether a container that was told to end that long ago should have ended.
-    #[must_use]
     pub fn is_overdue(since: Duration) -> bool {
         since >= STOP_MAX
     }
 
     /// Whether connections to the port wait.
-    #[must_use]
     pub fn waits(self) -> bool {
         match self {
             Self::Stopping {
@@ -54,7 +52,6 @@ impl Gap {
     }
 
     /// Whether nothing is to be expected of it any more.
-    #[must_use]
     pub fn is_over(self) -> bool {
         match self {
             Self::Stopping { .. } => false,

@@ -64,14 +64,12 @@ pub struct Updates {
 
 impl Updates {
     /// Returns how the workload of a pod is updated; none of a pod that is updated by itself.
-    #[must_use]
     pub fn of(pod: &Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.as_ref()?;
         serde_json::from_str(annotations.get(keys::UPDATES)?).ok()
     }
 
     /// The value of [`keys::UPDATES`] on the workload's pods.
-    #[must_use]
     pub fn annotation(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -103,7 +101,6 @@ pub struct Member {
 }
 
 /// The number at the end of a pod's name, without the node's suffix; 0 where there is none.
-#[must_use]
 pub fn number(manifest_name: &str) -> u32 {
     let last = manifest_name.rsplit('-').next();
     last.and_then(|digits| digits.parse().ok()).unwrap_or(0)
@@ -130,7 +127,6 @@ impl PartialEq for Key {
 impl Key {
     /// The version that a pod's revision is of. One that was kept by an agent that didn't note the
     /// template is like no other.
-    #[must_use]
     pub fn of(revision: &Revision) -> Self {
         let annotations = revision.pod.metadata.annotations.as_ref();
         let template = annotations.and_then(|all| all.get(keys::TEMPLATE));
@@ -177,7 +173,6 @@ pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Tu
 /// Most new versions beside others and most unavailable pods, of `total`. At least one is allowed.
 ///
 /// Upstream: `ResolveFenceposts`.
-#[must_use]
 pub fn fenceposts(
     max_surge: &IntOrString,
     max_unavailable: &IntOrString,

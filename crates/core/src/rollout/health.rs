@@ -71,7 +71,6 @@ impl Seen<'_> {
 /// Healthy: it was ready for the least time without a restart, even if it was restarted before. Failed: it ended
 /// badly, a container was restarted too often, was ended by its liveness or startup probe or can't
 /// be created, or its deadline has passed.
-#[must_use]
 pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
     let status = seen.status;
     match status.phase.as_deref() {
@@ -227,7 +226,6 @@ fn crashed(pod: &Pod, container: &ContainerStatus, life: &Life) -> Cause {
 }
 
 /// Since when the pod is ready.
-#[must_use]
 pub fn ready_since(status: &PodStatus) -> Option<Timestamp> {
     let mut conditions = status.conditions.iter().flatten();
     let ready =
@@ -237,7 +235,6 @@ pub fn ready_since(status: &PodStatus) -> Option<Timestamp> {
 
 /// Within what time the pod has to be ready: the deadline it names, or longer where its startup
 /// probes have longer.
-#[must_use]
 pub fn progress_deadline(pod: &Pod) -> Duration {
     let settings = Settings::of(pod);
     settings.progress_deadline.max(startup_budget(pod))

@@ -76,20 +76,17 @@ fn is_zero(ran: &u64) -> bool {
 
 impl Revision {
     /// Its UID.
-    #[must_use]
     pub fn uid(&self) -> PodUid {
         PodUid::of(&self.pod)
     }
 
     /// Its UID without the objects that are a part of it: that of its manifest.
-    #[must_use]
     pub fn manifest_uid(&self) -> PodUid {
         let config = self.config.as_ref();
         config.map_or_else(|| self.uid(), |config| config.manifest.clone())
     }
 
     /// It as something to compare.
-    #[must_use]
     pub fn version(&self) -> Version<'_> {
         (&self.pod, self.config.as_deref())
     }
@@ -146,7 +143,6 @@ pub struct History {
 
 impl History {
     /// A revision by its UID.
-    #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<&Revision> {
         self.revisions
             .iter()
@@ -154,27 +150,23 @@ impl History {
     }
 
     /// The revision that is run.
-    #[must_use]
     pub fn current(&self) -> Option<&Revision> {
         self.current.as_ref().and_then(|(uid, _)| self.get(uid))
     }
 
     /// Whether the revision that is run has no verdict yet.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         let current = self.current();
         current.is_some_and(|revision| revision.outcome == Outcome::Open)
     }
 
     /// The revision that is to run, if all goes well: the newest, or the one that was asked for.
-    #[must_use]
     pub fn target(&self) -> Option<&Revision> {
         let undone_to = self.undone_to.as_ref().and_then(|uid| self.get(uid));
         undone_to.or_else(|| self.newest.as_ref().and_then(|uid| self.get(uid)))
     }
 
     /// The revision that is to run once `wanted` is what the source wants.
-    #[must_use]
     pub fn target_of(&self, wanted: &SourcePod) -> (Arc<Pod>, Option<Arc<Config>>) {
         let edited = self.newest.as_ref() != Some(&wanted.uid());
         let undone_to = self.undone_to.as_ref().filter(|_| !edited);
@@ -227,7 +219,6 @@ impl History {
     }
 
     /// The images of the revisions that may still be started.
-    #[must_use]
     pub fn needed_images(&self) -> BTreeSet<String> {
         let needed = self.needed();
         needed
@@ -353,7 +344,6 @@ impl History {
     }
 
     /// The newest revision of a manifest, with the objects that are a part of it.
-    #[must_use]
     pub fn of_manifest(&self, uid: &PodUid) -> Option<(Arc<Pod>, Arc<Config>)> {
         self.revisions.iter().rev().find_map(|revision| {
             let config = revision.config.as_ref()?;
@@ -392,7 +382,6 @@ impl History {
 
     /// How long a pod without a manifest stays known; none with one. A later manifest of the same
     /// name is another pod's, and is neither numbered on nor restored to this one.
-    #[must_use]
     pub fn forgotten_in(&self, now: Timestamp) -> Option<Duration> {
         Some(GONE_KEPT.saturating_sub(since(self.gone_since?, now)))
     }

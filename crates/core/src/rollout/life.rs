@@ -30,7 +30,6 @@ pub struct Life {
 
 impl Life {
     /// One that has begun; `again` says whether the revision ran before.
-    #[must_use]
     pub fn new(since: Timestamp, again: bool) -> Self {
         Self {
             since,
@@ -68,7 +67,6 @@ impl Life {
     }
 
     /// The number of times that a container was restarted in this life.
-    #[must_use]
     pub fn restarts(&self, container: &ContainerStatus) -> i32 {
         let before = self.before.get(&container.name).copied().unwrap_or(0);
         container.restart_count.saturating_sub(before).max(0)

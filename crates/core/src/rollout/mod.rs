@@ -181,7 +181,6 @@ pub struct Decision {
 /// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. A
 /// revision that runs is judged also after a newer edit, until that edit takes its place. What failed
 /// is not tried again until its source wants something else; nothing is judged after a restore.
-#[must_use]
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
     let now = input.now;
     let mut history = history.clone();

@@ -17,7 +17,6 @@ const RETRIED: &str =
 
 impl Decision {
     /// The pod to run: the newest revision, or the one that runs in its place, with what is wrong.
-    #[must_use]
     pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
         let report = self.report(wanted);
         let problem = report.as_ref().and_then(|report| {
@@ -48,7 +47,6 @@ impl Decision {
     }
 
     /// The pod to run beside that one until it is judged, if there is one.
-    #[must_use]
     pub fn beside(&self, wanted: &SourcePod) -> Option<SourcePod> {
         let (uid, _) = self.history.beside.as_ref()?;
         let revision = self.history.get(uid)?;
@@ -164,7 +162,6 @@ fn annotate(pod: &mut Pod, rollout: &RolloutReport) {
 }
 
 /// A line for each pod whose newest revision is held, failed or was restored, for the Node's condition.
-#[must_use]
 pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<String> {
     let line = |pod: &SourcePod| {
         let report = pod.rollout.as_ref()?;

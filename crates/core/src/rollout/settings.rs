@@ -29,7 +29,6 @@ pub const ROLLOUT_ANNOTATIONS: [&str; 6] = [
 ];
 
 /// Whether an annotation is about rollouts.
-#[must_use]
 pub fn is_rollout_annotation(key: &str) -> bool {
     ROLLOUT_ANNOTATIONS.contains(&key)
 }
@@ -76,7 +75,6 @@ impl Default for Settings {
 
 impl Settings {
     /// Returns the settings of a pod; one that is missing or wrong has its default.
-    #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let mut settings = Self::default();
         for (key, value) in pod.metadata.annotations.iter().flatten() {

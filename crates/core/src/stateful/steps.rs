@@ -18,7 +18,6 @@ pub struct Steps {
 
 /// Decides in which order pods of a set start and stop, by [`turns`], where there are pods of these
 /// ordinals.
-#[must_use]
 pub fn steps(set: &StatefulSet, there: &BTreeSet<i32>) -> Steps {
     // Ready for longer than anybody waits.
     let (ready, now) = (Member::Started(Some(Timestamp::MIN)), Timestamp::MAX);

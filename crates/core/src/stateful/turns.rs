@@ -64,7 +64,6 @@ pub struct Turns {
 /// is left. Pods that the document does not want any more stop from the last one on, each once the
 /// one before has stopped and all that stay are Running and Ready, for as long. Upstream also waits for a
 /// pod that is to stop, where it isn't the first one that is not Ready; here it stops.
-#[must_use]
 pub fn turns(set: &StatefulSet, members: &BTreeMap<i32, Member>, now: Timestamp) -> Turns {
     let mut turns = Turns::default();
     if !set.ordered {

@@ -173,7 +173,6 @@ struct Series<'a> {
 }
 
 /// The page made of a look; none when the machine could not be looked at.
-#[must_use]
 pub fn render(reading: Option<&Reading>) -> String {
     let mut page = Page::default();
     if let Some(reading) = reading {

@@ -47,7 +47,6 @@ impl Controller {
     ];
 
     /// Directory of its hierarchy in version 1.
-    #[must_use]
     pub fn directory(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -122,13 +121,11 @@ pub struct Memory {
 
 impl Memory {
     /// The available memory; `None` without a limit.
-    #[must_use]
     pub fn available(&self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.working_set))
     }
 
     /// The available swap; `None` without a limit.
-    #[must_use]
     pub fn swap_available(&self) -> Option<u64> {
         Some(self.swap_limit?.saturating_sub(self.swap))
     }
@@ -215,7 +212,6 @@ pub struct Detail {
 }
 
 /// The only number of a text; none for `max` and for what is no number.
-#[must_use]
 pub fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -434,7 +430,6 @@ fn pressures(files: &mut impl Files) -> Option<[Pressure; 3]> {
 }
 
 /// A text of pressure stall information.
-#[must_use]
 pub fn pressure(text: &str) -> Pressure {
     let total = |kind: &str| {
         let line = text.lines().find(|line| line.starts_with(kind))?;

@@ -59,7 +59,6 @@ pub struct Usage {
 impl Usage {
     /// Whether it has used processors and memory both: a container of which one is still 0 has
     /// only just begun, and `metrics-server` would drop its whole pod for it.
-    #[must_use]
     pub fn has_begun(&self) -> bool {
         self.cpu.is_some_and(|cpu| cpu.usage_nanos > 0)
             && self.memory.is_some_and(|memory| memory.working_set > 0)
@@ -70,7 +69,6 @@ impl Usage {
 /// None when no time passed, or the number has shrunk, as it does with a new cgroup of a name.
 ///
 /// Upstream: cAdvisor's `info/v2/conversion.go` (`InstCpuStats`).
-#[must_use]
 pub fn nano_cores(before: (Timestamp, u64), now: (Timestamp, u64)) -> Option<u64> {
     let window = now
         .0
@@ -218,7 +216,6 @@ pub struct Reading {
 }
 
 /// Returns the usage of a pod without a cgroup of its own: the sum over its containers and sandbox.
-#[must_use]
 pub fn sum(time: Timestamp, parts: &[&Usage]) -> Usage {
     let cpus: Vec<&Cpu> = parts.iter().filter_map(|part| part.cpu.as_ref()).collect();
     let add = |of: fn(&Cpu) -> u64| cpus.iter().map(|cpu| of(cpu)).fold(0, u64::saturating_add);

@@ -12,7 +12,6 @@ const ENGINE_PARENTS: [&str; 2] = ["docker", "system.slice"];
 
 /// Directories of a container's cgroup, below the root of a hierarchy, likeliest first. `root` is
 /// the cgroup that the agent keeps pods in, or empty.
-#[must_use]
 pub fn candidates(root: &str, class: Option<QosClass>, uid: &PodUid, id: &str) -> Vec<String> {
     let mut all: Vec<String> = pod_parents(root, class, uid)
         .into_iter()
@@ -25,7 +24,6 @@ pub fn candidates(root: &str, class: Option<QosClass>, uid: &PodUid, id: &str) -
 }
 
 /// Directories of a pod's own cgroup, below the root of a hierarchy.
-#[must_use]
 pub fn pod_parents(root: &str, class: Option<QosClass>, uid: &PodUid) -> Vec<String> {
     let classes = class.map_or_else(|| QosClass::ALL.to_vec(), |class| vec![class]);
     classes
@@ -37,7 +35,6 @@ pub fn pod_parents(root: &str, class: Option<QosClass>, uid: &PodUid) -> Vec<Str
 
 /// Directories that the cgroup at that path has under either driver, below the root of a
 /// hierarchy: cgroupfs, systemd.
-#[must_use]
 pub fn directories(parts: &[String]) -> [String; 2] {
     [parts.join("/"), slices(parts)]
 }
@@ -51,7 +48,6 @@ fn slices(parts: &[String]) -> String {
 }
 
 /// Directories that a container's cgroup in that parent has under either driver.
-#[must_use]
 pub fn names(parent: &str, id: &str) -> [String; 2] {
     [
         format!("{parent}/{id}"),
@@ -60,7 +56,6 @@ pub fn names(parent: &str, id: &str) -> [String; 2] {
 }
 
 /// The container whose cgroup a directory of that name is, as far as the name says.
-#[must_use]
 pub fn container_of(directory: &str) -> Option<&str> {
     let id = directory
         .strip_prefix("docker-")
@@ -70,7 +65,6 @@ pub fn container_of(directory: &str) -> Option<&str> {
 }
 
 /// Whether the parent of that cgroup is the pod's own.
-#[must_use]
 pub fn is_of_pod(parent: &str, uid: &PodUid) -> bool {
     let last = parent.rsplit('/').next().unwrap_or(parent);
     let systemd = format!("pod{}.slice", uid.as_str().replace('-', "_"));

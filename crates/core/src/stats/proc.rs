@@ -37,7 +37,6 @@ pub struct Traffic {
 }
 
 /// Interfaces of a `net/dev`. Lines that aren't as they should be are left out.
-#[must_use]
 pub fn interfaces(net_dev: &str) -> Vec<Interface> {
     net_dev.lines().skip(2).filter_map(interface).collect()
 }
@@ -71,7 +70,6 @@ fn interface(line: &str) -> Option<Interface> {
 }
 
 /// Processor time of the machine, and when it was booted, of a `/proc/stat`.
-#[must_use]
 pub fn stat(text: &str) -> Option<(Cpu, Timestamp)> {
     let all = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Option<Vec<u64>> = all
@@ -98,7 +96,6 @@ pub fn stat(text: &str) -> Option<(Cpu, Timestamp)> {
 }
 
 /// Numbers of `/proc/meminfo`, in bytes.
-#[must_use]
 pub fn meminfo(text: &str) -> BTreeMap<&str, u64> {
     text.lines()
         .filter_map(|line| {
@@ -114,7 +111,6 @@ pub fn meminfo(text: &str) -> BTreeMap<&str, u64> {
 ///
 /// Upstream: `statsFromMeminfo` of `github.com/opencontainers/cgroups/fs2`: free memory is what
 /// isn't used, and the page cache counts as used.
-#[must_use]
 pub fn memory(meminfo: &BTreeMap<&str, u64>, vmstat: &str) -> Option<Memory> {
     let get = |key| meminfo.get(key).copied();
     let or_zero = |key| get(key).unwrap_or_default();
@@ -147,7 +143,6 @@ pub fn memory(meminfo: &BTreeMap<&str, u64>, vmstat: &str) -> Option<Memory> {
 }
 
 /// Names of block devices by their numbers, of a `/proc/partitions`.
-#[must_use]
 pub fn devices(partitions: &str) -> BTreeMap<(u32, u32), String> {
     partitions
         .lines()
@@ -161,7 +156,6 @@ pub fn devices(partitions: &str) -> BTreeMap<(u32, u32), String> {
 
 /// The upper directory of an overlay file system at `/`, of a process's
 /// `/proc/<pid>/mountinfo`; none when its root is of another kind.
-#[must_use]
 pub fn upper_dir(mountinfo: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
@@ -183,7 +177,6 @@ pub fn upper_dir(mountinfo: &str) -> Option<String> {
 
 /// Path of a process's cgroup in a hierarchy, of its `/proc/<pid>/cgroup`: that of `controller`,
 /// or of version 2 for none.
-#[must_use]
 pub fn cgroup_of(text: &str, controller: Option<&str>) -> Option<String> {
     text.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -200,7 +193,6 @@ pub fn cgroup_of(text: &str, controller: Option<&str>) -> Option<String> {
 /// `/proc/sys/kernel/pid_max` and `/proc/sys/kernel/threads-max`.
 ///
 /// Upstream: `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`.
-#[must_use]
 pub fn threads(loadavg: &str, pid_max: &str, threads_max: &str) -> Option<(u64, u64)> {
     let (_, all) = loadavg.split_whitespace().nth(3)?.split_once('/')?;
     let limits = [pid_max, threads_max].map(|text| text.trim().parse::<u64>().ok());

@@ -241,7 +241,6 @@ impl From<&Disk> for FsStats {
 
 /// The answer made of a look. A pod without a start time is left out of a whole answer, as
 /// upstream's `ListPodStats` does, and kept where only CPU and memory are asked for.
-#[must_use]
 pub fn summary(reading: &Reading, scope: Scope) -> Summary {
     let pods = reading.pods.iter();
     let told = |pod: &&PodReading| scope == Scope::CpuAndMemory || pod.started_at.is_some();

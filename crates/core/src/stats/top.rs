@@ -13,7 +13,6 @@ use crate::spec;
 
 /// The report of a reading; limits are those of the specs of `pods`. Of several versions of a pod it has
 /// the one that `serves`: the others are being stopped, or not judged yet.
-#[must_use]
 pub fn top(
     reading: &Reading,
     pods: &BTreeMap<PodUid, Arc<Pod>>,

@@ -77,7 +77,6 @@ pub enum StatusAction {
 /// that nothing of it runs or is left.
 ///
 /// Upstream: `pkg/kubelet/status/status_manager.go` (`syncPod`, `canBeDeleted`).
-#[must_use]
 pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
     let is_mirror = is_mirror_pod(input.api);
     let goes = input.api.metadata.deletion_timestamp.is_some();
@@ -119,7 +118,6 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
 
 /// Whether somebody may wait for the news in a patch of that object: its phase, or that it is
 /// ready or no longer is. The steps between are for those who look closely.
-#[must_use]
 pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
     let was_ready = api.status.as_ref().is_some_and(is_ready);
     let conditions = patch
@@ -136,7 +134,6 @@ pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
 ///
 /// Fields that we don't own stay as the API server has them. A finished pod is never revived, and
 /// finishes only when nothing of it may run. Transition times stay while their condition does.
-#[must_use]
 pub fn merge(input: &MergeInput<'_>) -> Merge {
     let empty = PodStatus::default();
     let old = input.api.status.as_ref().unwrap_or(&empty);
@@ -180,7 +177,6 @@ fn held_annotations(api: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
 
 /// Whether a finished pod's mirror would have to show a pod that runs again: the static pod was
 /// removed and added again unchanged. Such a mirror must be replaced.
-#[must_use]
 pub fn is_revived(mirror: &Pod, computed: &PodStatus) -> bool {
     let phase_of = |status: &PodStatus| phase::terminal(status.phase.as_deref());
     let finished = mirror.status.as_ref().and_then(phase_of).is_some();

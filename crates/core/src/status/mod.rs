@@ -76,7 +76,6 @@ fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -
 
 /// Computes a pod's API status. Equal input gives an equal status; a status computed from itself
 /// stays as it is.
-#[must_use]
 pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let before = input.before();
     let started = started(input);
@@ -179,7 +178,6 @@ fn verdict(
 }
 
 /// At most one address of each family, the node's primary family first.
-#[must_use]
 pub fn one_per_family(seen: &[IpAddr], host_ips: &[IpAddr]) -> Vec<IpAddr> {
     let primary_is_v6 = host_ips.first().is_some_and(IpAddr::is_ipv6);
     let of_family = |v6: bool| seen.iter().copied().find(|ip| ip.is_ipv6() == v6);

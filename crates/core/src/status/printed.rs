@@ -13,7 +13,6 @@ use super::phase;
 
 /// Returns the word that kubectl prints in its STATUS column, and the message that belongs to it:
 /// why the pod isn't simply running, or an empty string.
-#[must_use]
 pub fn printed_status(pod: &Pod, status: &PodStatus) -> (String, String) {
     let mut word = status
         .reason
@@ -106,7 +105,6 @@ fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
 
 /// Returns the sentence about a pod with a container that has ended, while `error` keeps it from
 /// being started again; none where no container has ended, or the pod is over.
-#[must_use]
 pub fn ended_and_failing(status: &PodStatus, error: &str) -> Option<String> {
     if phase::terminal(status.phase.as_deref()).is_some() {
         return None;
@@ -172,7 +170,6 @@ fn holds(status: &PodStatus, kind: &str) -> bool {
 }
 
 /// Whether the pod is Ready.
-#[must_use]
 pub fn is_ready(status: &PodStatus) -> bool {
     holds(status, "Ready")
 }

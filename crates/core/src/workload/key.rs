@@ -31,7 +31,6 @@ impl WorkloadKind {
     ];
 
     /// Its name in a document.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deployment => "Deployment",
@@ -43,7 +42,6 @@ impl WorkloadKind {
     }
 
     /// The API version of its documents.
-    #[must_use]
     pub fn api_version(self) -> &'static str {
         match self {
             Self::Deployment | Self::StatefulSet | Self::DaemonSet => "apps/v1",
@@ -52,7 +50,6 @@ impl WorkloadKind {
     }
 
     /// Whether its pods are to run on, rather than to come to an end.
-    #[must_use]
     pub fn stays(self) -> bool {
         match self {
             Self::Deployment | Self::StatefulSet | Self::DaemonSet => true,
@@ -61,7 +58,6 @@ impl WorkloadKind {
     }
 
     /// Where its template of pods is in a document, with dots.
-    #[must_use]
     pub fn template_path(self) -> &'static str {
         match self {
             Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job => "spec.template",
@@ -81,7 +77,6 @@ impl WorkloadKind {
     }
 
     /// Returns the kind that a word before a name means, as kubectl takes it.
-    #[must_use]
     pub fn of_word(word: &str) -> Option<Self> {
         let word = word.to_ascii_lowercase();
         let mut kinds = Self::ALL.into_iter();
@@ -90,7 +85,6 @@ impl WorkloadKind {
 
     /// Returns the namespace, if one is named, and the value of [`keys::WORKLOAD`] that a text means:
     /// `deploy/web` is `Deployment/web` in any namespace, `deploy/shop/web` the one in `shop`.
-    #[must_use]
     pub fn named(text: &str) -> Option<(Option<&str>, String)> {
         let (word, rest) = text.split_once('/')?;
         let kind = Self::of_word(word)?;
@@ -122,7 +116,6 @@ pub struct WorkloadKey {
 impl WorkloadKey {
     /// Returns the workload that a pod of a manifest belongs to; none of a pod with a document of
     /// its own.
-    #[must_use]
     pub fn of(pod: &Pod) -> Option<Self> {
         let owner = pod.metadata.annotations.as_ref()?.get(keys::WORKLOAD)?;
         let namespace = pod.metadata.namespace.as_deref();
@@ -130,7 +123,6 @@ impl WorkloadKey {
     }
 
     /// Returns the key of a `StatefulSet`.
-    #[must_use]
     pub fn of_set(set: &StatefulSet) -> Self {
         Self {
             kind: WorkloadKind::StatefulSet,
@@ -140,7 +132,6 @@ impl WorkloadKey {
     }
 
     /// Returns the workload that an [`owner`](Self::owner) in a namespace means.
-    #[must_use]
     pub fn of_owner(namespace: &str, owner: &str) -> Option<Self> {
         let (kind, name) = owner.split_once('/')?;
         let kind = WorkloadKind::ALL.into_iter().find(|k| k.as_str() == kind)?;
@@ -152,7 +143,6 @@ impl WorkloadKey {
     }
 
     /// Reads a key as it is displayed.
-    #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let (kind, path) = text.split_once(' ')?;
         let (namespace, name) = path.split_once('/')?;
@@ -160,7 +150,6 @@ impl WorkloadKey {
     }
 
     /// The value of [`keys::WORKLOAD`] on its pods: `Deployment/web`.
-    #[must_use]
     pub fn owner(&self) -> String {
         format!("{}/{}", self.kind, self.name)
     }

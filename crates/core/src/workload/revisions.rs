@@ -39,7 +39,6 @@ pub struct WorkloadRevision {
 /// The versions of a workload, oldest first: those of its pod with the lowest number, and that of the
 /// document. Of equal ones, which an undo makes, the newest is there, as upstream's controllers give a
 /// version that comes back the next number.
-#[must_use]
 pub fn revisions<'a>(
     document: &SourceWorkload,
     histories: impl Iterator<Item = &'a History>,
@@ -137,7 +136,6 @@ fn counted(
 }
 
 /// The hash of the template that a pod is made of; empty where it has none.
-#[must_use]
 pub fn template_hash(pod: &Pod) -> &str {
     let annotations = pod.metadata.annotations.as_ref();
     annotations

@@ -42,7 +42,6 @@ impl Progress<'_> {
     ///
     /// Upstream: `pkg/controller/deployment/progress.go` (`syncRolloutStatus`) and `sync.go`
     /// (`calculateStatus`, `checkPausedConditions`).
-    #[must_use]
     pub fn conditions(&self) -> [WorkloadCondition; 2] {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| WorkloadCondition {
             kind: kind.to_owned(),
@@ -97,7 +96,6 @@ pub struct DesiredPods {
 
 impl DesiredPods {
     /// The wish of a workload's document.
-    #[must_use]
     pub fn of(document: &Value) -> Self {
         let spec = &document["spec"];
         let pods = spec["replicas"].as_i64().unwrap_or(1).max(0);
@@ -139,7 +137,6 @@ pub struct Member<'a> {
 
 impl<'a> Member<'a> {
     /// The pod of a report: `runs` is the version that runs, `history` its versions.
-    #[must_use]
     pub fn of(pod: &'a PodReport, runs: &'a SourcePod, history: Option<&History>) -> Self {
         let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
         let manifest = runs.manifest_uid();
@@ -158,7 +155,6 @@ impl<'a> Member<'a> {
 /// The report of a workload that has these pods, and others that wait for their turn: `waits` says
 /// for what. A pod that is being stopped doesn't count, though it is wanted again and starts then.
 /// `clash` says why one of its pods can't run at all.
-#[must_use]
 pub fn report(
     document: &SourceWorkload,
     members: &[Member<'_>],
@@ -226,7 +222,6 @@ pub fn report(
 
 /// Whether a text names a workload: `statefulset/web`, `sts/web`, or with its namespace,
 /// `sts/default/web`.
-#[must_use]
 pub fn is_named(report: &WorkloadReport, text: &str) -> bool {
     WorkloadKind::named(text).is_some_and(|(namespace, owner)| {
         owner == report.owner && namespace.is_none_or(|namespace| namespace == report.namespace)
@@ -259,13 +254,11 @@ const HASH_LETTERS: usize = 10;
 
 /// The name of the version of a workload with that template, as upstream's controllers name a
 /// `ReplicaSet` and a `ControllerRevision`: `web-6d4b75cb6d`.
-#[must_use]
 pub fn revision_name(workload: &str, template_hash: &str) -> String {
     format!("{workload}-{}", short_hash(template_hash))
 }
 
 /// The letters of a template's hash that are in the names of its revisions.
-#[must_use]
 pub fn short_hash(template_hash: &str) -> &str {
     template_hash.get(..HASH_LETTERS).unwrap_or(template_hash)
 }

@@ -30,7 +30,6 @@ fn read<T: DeserializeOwned>(json: &str) -> Option<T> {
 
 impl Answers {
     /// Nothing is known yet.
-    #[must_use]
     pub fn new(owner: &str) -> Self {
         Self {
             owner: owner.to_owned(),

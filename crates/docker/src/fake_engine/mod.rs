@@ -13,7 +13,6 @@ mod state;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +23,7 @@ use bollard::models::{
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::engine::{
@@ -88,11 +88,6 @@ impl Default for FakeEngine {
     }
 }
 
-/// The guarded value, also after a panic of another test thread.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The error of a fake that is away.
 fn away() -> EngineError {
     EngineError::Unavailable {
@@ -103,7 +98,6 @@ fn away() -> EngineError {
 
 impl FakeEngine {
     /// An Engine without containers or images.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             state: Mutex::new(State::new()),
@@ -117,28 +111,28 @@ impl FakeEngine {
 
     /// Adds an image.
     pub fn add_image(&self, name: &str, image: FakeImage) {
-        lock(&self.state).images.insert(name.to_owned(), image);
+        self.state.lock().images.insert(name.to_owned(), image);
     }
 
     /// Removes an image behind everybody's back, as `docker image prune` does.
     pub fn prune_image(&self, name: &str) {
-        lock(&self.state).images.remove(name);
+        self.state.lock().images.remove(name);
     }
 
     /// Sets the behaviour of pulls of that image. Without a script the registry has no such image.
     pub fn script_pull(&self, image: &str, script: PullScript) {
-        lock(&self.state).pulls.insert(image.to_owned(), script);
+        self.state.lock().pulls.insert(image.to_owned(), script);
     }
 
     /// Sets the behaviour of starts of containers of that image. Without a script they run.
     pub fn script_start(&self, image: &str, script: StartScript) {
-        lock(&self.state).starts.insert(image.to_owned(), script);
+        self.state.lock().starts.insert(image.to_owned(), script);
     }
 
     /// Sets the behaviour of commands of that program. Without a script they end at once, with 0
     /// and no output.
     pub fn script_exec(&self, program: &str, script: ExecScript) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.execs.scripts.insert(program.to_owned(), script);
     }
 
@@ -151,7 +145,7 @@ impl FakeEngine {
         point: FaultPoint,
         error: EngineError,
     ) {
-        lock(&self.faults).push(Fault {
+        self.faults.lock().push(Fault {
             operation,
             target: target.map(str::to_owned),
             point,
@@ -175,7 +169,7 @@ impl FakeEngine {
 
     /// Lets the Engine be away (every call fails, event streams break) or back.
     pub fn set_available(&self, available: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.available = available;
         if !available {
             state.cut_events(&away());
@@ -184,65 +178,63 @@ impl FakeEngine {
 
     /// Makes a network of that driver.
     pub fn add_network(&self, name: &str, driver: &str) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.networks.insert(name.to_owned(), driver.to_owned());
     }
 
     /// Breaks all event streams.
     pub fn cut_events(&self) {
-        lock(&self.state).cut_events(&away());
+        self.state.lock().cut_events(&away());
     }
 
     /// Loses the next `count` events.
     pub fn drop_events(&self, count: usize) {
-        lock(&self.state).drop_events = count;
+        self.state.lock().drop_events = count;
     }
 
     /// Sends the last event once more.
     pub fn repeat_last_event(&self) {
-        lock(&self.state).repeat_last_event();
+        self.state.lock().repeat_last_event();
     }
 
     /// Lets a running container end by itself.
     pub fn exit(&self, container: &str, code: i64) {
-        lock(&self.state).end(container, code, false, true);
+        self.state.lock().end(container, code, false, true);
     }
 
     /// Lets a running container be killed for its memory.
     pub fn oom(&self, container: &str) {
-        lock(&self.state).end(container, 137, true, true);
+        self.state.lock().end(container, 137, true, true);
     }
 
     /// A crash of the Engine without live-restore: running containers are lost with code 255 and
     /// there is no event of it; event streams break.
     pub fn crash(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.lose_all_running();
         state.cut_events(&away());
     }
 
     /// Sets what the log of a container is.
     pub fn set_logs(&self, container: &str, frames: Vec<LogChunk>) {
-        if let Some(container) = lock(&self.state).find_mut(container) {
+        if let Some(container) = self.state.lock().find_mut(container) {
             container.logs = frames;
         }
     }
 
     /// Sets the clock. It moves on by a millisecond with everything that happens.
     pub fn set_clock(&self, now: Timestamp) {
-        lock(&self.state).now = now;
+        self.state.lock().now = now;
     }
 
     /// Returns the body that created that container, by id or name.
-    #[must_use]
     pub fn created(&self, container: &str) -> Option<ContainerCreateBody> {
-        lock(&self.state).find(container).map(|c| c.body.clone())
+        self.state.lock().find(container).map(|c| c.body.clone())
     }
 
     /// Names of all containers with their states, in order of creation.
-    #[must_use]
     pub fn containers(&self) -> Vec<(String, String)> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let pairs = state.containers.iter();
         pairs
             .map(|c| (c.name.clone(), c.status().to_string()))
@@ -250,34 +242,30 @@ impl FakeEngine {
     }
 
     /// All calls so far, in the order in which they were made.
-    #[must_use]
     pub fn calls(&self) -> Vec<Call> {
-        lock(&self.calls).clone()
+        self.calls.lock().clone()
     }
 
     /// How often an operation was called.
-    #[must_use]
     pub fn count(&self, operation: Operation) -> usize {
-        let calls = lock(&self.calls);
+        let calls = self.calls.lock();
         calls.iter().filter(|c| c.operation == operation).count()
     }
 
     /// Ids stopped so far with the grace they were given, in order.
-    #[must_use]
     pub fn stops(&self) -> Vec<(String, Duration)> {
-        lock(&self.stops).clone()
+        self.stops.lock().clone()
     }
 
     /// Forgets the calls so far.
     pub fn clear_calls(&self) {
-        lock(&self.calls).clear();
-        lock(&self.stops).clear();
+        self.calls.lock().clear();
+        self.stops.lock().clear();
     }
 
     /// How many event streams are open.
-    #[must_use]
     pub fn subscribers(&self) -> usize {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.subscribers.retain(|s| !s.sender.is_closed());
         state.subscribers.len()
     }
@@ -299,7 +287,7 @@ impl FakeEngine {
         target: &str,
         effect: impl FnOnce(&mut State) -> Result<T> + Send,
     ) -> Result<T> {
-        lock(&self.calls).push(Call {
+        self.calls.lock().push(Call {
             operation,
             target: target.to_owned(),
         });
@@ -312,7 +300,7 @@ impl FakeEngine {
         {
             return Err(fault.error.clone());
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !state.available {
             return Err(away());
         }
@@ -324,7 +312,7 @@ impl FakeEngine {
     }
 
     fn take_fault(&self, operation: Operation, target: &str) -> Option<Fault> {
-        let mut faults = lock(&self.faults);
+        let mut faults = self.faults.lock();
         let index = faults.iter().position(|fault| {
             fault.operation == operation
                 && fault.target.as_deref().is_none_or(|t| target.contains(t))
@@ -397,7 +385,7 @@ impl Engine for FakeEngine {
     }
 
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
-        lock(&self.stops).push((id.to_owned(), grace));
+        self.stops.lock().push((id.to_owned(), grace));
         self.call(Operation::StopContainer, id, |state| state.stop(id))
             .await
     }
@@ -421,7 +409,7 @@ impl Engine for FakeEngine {
             .call(Operation::StartExec, exec, |state| state.start_exec(exec))
             .await?;
         execs::write(&mut pipe, &wire).await;
-        lock(&self.state).written(exec, pipe);
+        self.state.lock().written(exec, pipe);
         Ok(theirs)
     }
 

@@ -9,14 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use bollard::models::ImageSummary;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::noted::NotedFile;
 use super::pulled::named;
-use super::puller::lock;
 use crate::engine::SharedEngine;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::credentials::{PullSecrets, RegistryAuth, SecretUse, credential_hash};
@@ -73,7 +72,7 @@ pub(super) struct Pull<'a> {
 
 impl Drop for Pull<'_> {
     fn drop(&mut self) {
-        let mut all = lock(&self.access.pulls);
+        let mut all = self.access.pulls.lock();
         if let Some(pulls) = all.get_mut(&self.name) {
             pulls.under_way = pulls.under_way.saturating_sub(1);
             pulls.unseen |= !self.ended;
@@ -104,7 +103,7 @@ impl ImageAccess {
         self.begin_life().await;
         let (repository, full) = (name.repository(), name.full());
         let uses = secrets.uses(&repository);
-        let is_being_pulled = lock(&self.pulls).contains_key(&full);
+        let is_being_pulled = self.pulls.lock().contains_key(&full);
         let now = Timestamp::now();
         let (may, written) = self
             .change(|remembered| {
@@ -137,7 +136,7 @@ impl ImageAccess {
         self.begin_life().await;
         let full = name.full();
         {
-            let mut pulls = lock(&self.pulls);
+            let mut pulls = self.pulls.lock();
             if pulls.len() >= PULLS_MAX {
                 pulls.retain(|_, pulls| pulls.under_way > 0);
             }
@@ -193,7 +192,7 @@ impl ImageAccess {
             not_noted(Err(error));
             return;
         }
-        if let Some(pulls) = lock(&self.pulls).get_mut(&pull.name) {
+        if let Some(pulls) = self.pulls.lock().get_mut(&pull.name) {
             pulls.unseen = false;
         }
         pull.ended = true;
@@ -241,7 +240,7 @@ impl ImageAccess {
                 return;
             }
             {
-                let mut pulls = lock(&self.pulls);
+                let mut pulls = self.pulls.lock();
                 for name in &left {
                     pulls.entry(name.clone()).or_default().unseen = true;
                 }
@@ -272,7 +271,7 @@ impl ImageAccess {
     /// Changes what is remembered, the pulls under way included.
     async fn change<R>(&self, change: impl FnOnce(&mut Remembered) -> R) -> (R, io::Result<()>) {
         self.change_only(|remembered| {
-            remembered.pulls = lock(&self.pulls).keys().cloned().collect();
+            remembered.pulls = self.pulls.lock().keys().cloned().collect();
             change(remembered)
         })
         .await

@@ -13,17 +13,17 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Mutex;
+
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::puller::lock;
 use mirrorlet_core::credentials::{DockerConfig, RegistryAuth, docker_config, dockercfg};
 use mirrorlet_host::telemetry::occurrences;
 
@@ -83,7 +83,7 @@ impl NodeCredentials {
             Ok(config) => (config, None),
             Err(problem) => (DockerConfig::default(), Some(problem)),
         };
-        let mut told = lock(&self.problem);
+        let mut told = self.problem.lock();
         if *told != problem {
             match &problem {
                 Some(problem) => occurrences::docker_config_unusable(problem),
@@ -96,7 +96,7 @@ impl NodeCredentials {
 
     /// Returns the problem with the configuration, as of when it was last read.
     pub(super) fn problem(&self) -> Option<String> {
-        lock(&self.problem).clone()
+        self.problem.lock().clone()
     }
 
     /// Asks a helper for the credentials of a registry; none, where it has none for it.
@@ -107,7 +107,7 @@ impl NodeCredentials {
 
     fn join(&self, helper: &str, server: &str) -> Shared<Asking> {
         let key = (helper.to_owned(), server.to_owned());
-        let mut asking = lock(&self.asking);
+        let mut asking = self.asking.lock();
         if let Some(running) = asking.get(&key).and_then(WeakShared::upgrade)
             && running.peek().is_none()
         {

@@ -2,9 +2,10 @@
 //! Engine nothing.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bollard::models::{ImageInspect, ImageSummary};
+use parking_lot::Mutex;
 
 use mirrorlet_core::node::ImageSeen;
 
@@ -31,7 +32,6 @@ impl ImageFacts {
     ///
     /// Upstream: dockershim `convert.go` (`toRuntimeAPIImage`), `docker_container.go`
     /// (`toPullableImageID`).
-    #[must_use]
     pub fn image_id(&self) -> String {
         match &self.repo_digest {
             Some(digest) => id_of_pulled(digest),
@@ -82,11 +82,11 @@ pub(super) struct FactsCache(Mutex<HashMap<String, Arc<ImageFacts>>>);
 
 impl FactsCache {
     pub(super) fn get(&self, reference: &str) -> Option<Arc<ImageFacts>> {
-        self.lock().get(reference).cloned()
+        self.0.lock().get(reference).cloned()
     }
 
     pub(super) fn put(&self, reference: &str, facts: Arc<ImageFacts>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if all.len() >= MAX_REMEMBERED {
             all.clear();
         }
@@ -94,15 +94,11 @@ impl FactsCache {
     }
 
     pub(super) fn forget(&self, reference: &str) {
-        self.lock().remove(reference);
+        self.0.lock().remove(reference);
     }
 
     pub(super) fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<ImageFacts>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clear();
     }
 }
 

@@ -144,7 +144,6 @@ impl ImageReclaim {
 
 impl ImageGc {
     /// One that remembers from now on when images are used.
-    #[must_use]
     pub fn new(
         engine: SharedEngine,
         images: Arc<ImagePuller>,
@@ -172,13 +171,11 @@ impl ImageGc {
     }
 
     /// Returns its part of the status report.
-    #[must_use]
     pub fn report(&self) -> watch::Receiver<ImageGcReport> {
         self.report.subscribe()
     }
 
     /// Asks it for more than it does by itself.
-    #[must_use]
     pub fn reclaim(&self) -> ImageReclaim {
         self.reclaims.0.clone()
     }

@@ -26,7 +26,6 @@ pub use puller::{EnsuredImage, ImagePuller, ListedImage, PullerOptions};
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
 
 /// The digest of some content as images have it: `sha256:` and 64 digits.
-#[must_use]
 pub fn digest(content: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(content)))
 }
@@ -49,14 +48,12 @@ impl PullPolicy {
     /// `IfNotPresent` otherwise.
     ///
     /// Upstream: `pkg/apis/core/v1/defaults.go` (`SetDefaults_Container`).
-    #[must_use]
     pub fn of(container: &Container) -> Self {
         let policy = container.image_pull_policy.as_deref();
         Self::of_image(container.image.as_deref(), policy)
     }
 
     /// The policy of a volume that is made of an image, by the same rule.
-    #[must_use]
     pub fn of_volume(source: &ImageVolumeSource) -> Self {
         Self::of_image(source.reference.as_deref(), source.pull_policy.as_deref())
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::engine::PullProgress;
@@ -79,7 +79,7 @@ impl ProgressBoard {
     pub(super) fn begin(&self, image: &str) -> BoardEntry<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let key = (image.to_owned(), number);
-        self.lock().insert(key.clone(), Pull::default());
+        self.pulls.lock().insert(key.clone(), Pull::default());
         self.tell();
         BoardEntry { board: self, key }
     }
@@ -94,15 +94,11 @@ impl ProgressBoard {
     }
 
     pub(super) fn reports(&self) -> Vec<PullProgressReport> {
-        let pulls = self.lock();
+        let pulls = self.pulls.lock();
         pulls
             .iter()
             .map(|((image, _), pull)| pull.report(image))
             .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Pull>> {
-        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +125,7 @@ impl BoardEntry<'_> {
     }
 
     fn change(&self, change: impl FnOnce(&mut Pull)) {
-        if let Some(pull) = self.board.lock().get_mut(&self.key) {
+        if let Some(pull) = self.board.pulls.lock().get_mut(&self.key) {
             change(pull);
         }
         self.board.tell();
@@ -137,14 +133,14 @@ impl BoardEntry<'_> {
 
     /// How far it is.
     pub(super) fn report(&self) -> Option<PullProgressReport> {
-        let pulls = self.board.lock();
+        let pulls = self.board.pulls.lock();
         pulls.get(&self.key).map(|pull| pull.report(&self.key.0))
     }
 }
 
 impl Drop for BoardEntry<'_> {
     fn drop(&mut self) {
-        self.board.lock().remove(&self.key);
+        self.board.pulls.lock().remove(&self.key);
         self.board.tell();
     }
 }

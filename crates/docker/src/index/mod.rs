@@ -16,9 +16,10 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
+use parking_lot::Mutex;
 
 use super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
@@ -70,13 +71,9 @@ impl State {
 }
 
 impl Index {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// To be called before a list is asked for.
     pub(crate) fn begin_list(&self) -> ListBegan {
-        ListBegan(self.lock().tick())
+        ListBegan(self.state.lock().tick())
     }
 
     /// Merges a complete list. A container that is not in it, and of which no event came since it began, is gone.
@@ -85,7 +82,7 @@ impl Index {
         began: ListBegan,
         listed: Vec<(ContainerSummary, OurContainer)>,
     ) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         let now = state.tick();
         state.complete = true;
@@ -117,7 +114,7 @@ impl Index {
 
     /// Our own create call succeeded.
     pub(crate) fn created(&self, created: Created) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         if state.gone.contains_key(&created.id) {
             return;
@@ -139,7 +136,7 @@ impl Index {
     /// The termination message of a container that was just created or adopted is the file at that
     /// path, unless it is known to be another one. Says whether it is.
     pub(crate) fn has_termination_log(&self, id: &str, path: &Path) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(record) = state.records.get_mut(id) else {
             return false;
         };
@@ -148,7 +145,7 @@ impl Index {
 
     /// A `create` event: somebody, most likely this process, created a container of ours.
     pub(crate) fn told_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         if state.gone.contains_key(id) {
             return;
@@ -165,7 +162,7 @@ impl Index {
 
     /// It runs: our own start call succeeded, or an event said so.
     pub(crate) fn started(&self, id: &str, at: Timestamp) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
             record.touched = now;
@@ -186,7 +183,7 @@ impl Index {
 
     /// It ended.
     pub(crate) fn died(&self, id: &str, exit_code: Option<i32>, at: Timestamp) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
             record.touched = now;
@@ -206,7 +203,7 @@ impl Index {
 
     /// This agent is about to stop it.
     pub(crate) fn stopping(&self, id: &str) {
-        if let Some(record) = self.lock().records.get_mut(id) {
+        if let Some(record) = self.state.lock().records.get_mut(id) {
             record.stopped_by_us = true;
         }
     }
@@ -214,7 +211,7 @@ impl Index {
     /// A `kill` or `stop` event: says whether a person was the cause. By this agent's clock,
     /// because the time that follows is measured by it.
     pub(crate) fn handled(&self, id: &str, what: UserAction) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         let Some(record) = state.records.get_mut(id).filter(|r| !r.stopped_by_us) else {
             return false;
@@ -238,7 +235,7 @@ impl Index {
 
     /// Something about it can't be known without asking.
     pub(crate) fn doubt(&self, id: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
             record.touched = now;
@@ -248,7 +245,7 @@ impl Index {
 
     /// It is gone.
     pub(crate) fn removed(&self, id: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         state.records.remove(id);
         state.gone.insert(id.into(), now);
@@ -261,7 +258,7 @@ impl Index {
     /// `daemon/create.go`: `setHostConfig` saves what `Register` makes known). It is forgotten
     /// until its `create` event, and kept if that came meanwhile. Any other is gone.
     pub(crate) fn not_found(&self, id: &str, asked: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         let Some(record) = state.records.get_mut(id) else {
             return;
@@ -285,7 +282,7 @@ impl Index {
         found: &ContainerInspectResponse,
         message: &str,
     ) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
             let outdated = record.touched > asked && shown_state(record, found) < record.state;
@@ -298,13 +295,13 @@ impl Index {
 
     /// Whether a complete list was merged since the last [`begin_gap`](Self::begin_gap).
     pub(crate) fn is_complete(&self) -> bool {
-        self.lock().complete
+        self.state.lock().complete
     }
 
     /// Events may have been missed: only a list shows what there is, and only an inspect that
     /// what runs is what ran before.
     pub(crate) fn begin_gap(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.complete = false;
         let running = |record: &&mut Record| record.state == ContainerState::Running;
         for record in state.records.values_mut().filter(running) {
@@ -314,12 +311,13 @@ impl Index {
 
     /// The record of that id.
     pub(crate) fn get(&self, id: &str) -> Option<Record> {
-        self.lock().records.get(id).cloned()
+        self.state.lock().records.get(id).cloned()
     }
 
     /// All records of that pod.
     pub(crate) fn of_pod(&self, uid: &PodUid) -> Vec<Record> {
-        self.lock()
+        self.state
+            .lock()
             .records
             .values()
             .filter(|r| r.ours.uid == *uid)
@@ -330,7 +328,7 @@ impl Index {
     /// Returns the status of every pod that has a record, by UID.
     pub(crate) fn statuses(&self) -> Vec<PodStatus> {
         let mut by_uid: BTreeMap<PodUid, Vec<Record>> = BTreeMap::new();
-        for record in self.lock().records.values() {
+        for record in self.state.lock().records.values() {
             by_uid
                 .entry(record.ours.uid.clone())
                 .or_default()
@@ -349,7 +347,8 @@ impl Index {
             matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if !forwarded_ports.is_empty())
                 && record.state != ContainerState::Exited
         };
-        self.lock()
+        self.state
+            .lock()
             .records
             .values()
             .filter(is_led)

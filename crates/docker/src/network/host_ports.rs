@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
-use std::sync::{self, Arc, PoisonError};
+use std::sync::Arc;
 
 use bollard::models::PortMap;
 use tokio::sync::Mutex;
@@ -41,7 +41,7 @@ pub(crate) struct HostPorts {
     /// Host ports whose connections wait for another version.
     pub(crate) holds: Arc<Holds>,
     /// The host's side of the network, once it was asked for.
-    side: sync::Mutex<Option<HostSide>>,
+    side: parking_lot::Mutex<Option<HostSide>>,
 }
 
 #[derive(Default)]
@@ -73,7 +73,7 @@ impl HostPorts {
             network: network.unwrap_or("bridge").to_owned(),
             table,
             state: Mutex::default(),
-            side: sync::Mutex::default(),
+            side: parking_lot::Mutex::default(),
         }
     }
 
@@ -138,25 +138,21 @@ impl HostPorts {
 
     /// The host's side of the pods' network, as it was last seen.
     async fn host_side(&self) -> Result<HostSide, SyncError> {
-        let known = self
-            .side
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let known = self.side.lock().clone();
         if let Some(side) = known {
             return Ok(side);
         }
         let engine = &self.containers.engine;
         let side = engine.network_host_side(&self.network).await;
         let side = side.map_err(|error| runtime_error(&error.into()))?;
-        *self.side.lock().unwrap_or_else(PoisonError::into_inner) = Some(side.clone());
+        *self.side.lock() = Some(side.clone());
         Ok(side)
     }
 
     /// Asks the Engine for the host's side anew next time: a sandbox did not start, so it may have
     /// changed.
     pub(crate) fn forget(&self) {
-        *self.side.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.side.lock() = None;
     }
 
     async fn apply(&self, state: &mut State) -> Result<(), SyncError> {
@@ -231,7 +227,6 @@ fn refused(cause: &str) -> SyncError {
 }
 
 /// Name of the table of an owner's rules, as `nft` takes it.
-#[must_use]
 pub fn table_name(owner: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let mut name = format!("{TABLE}{}", owner.chars().map(plain).collect::<String>());

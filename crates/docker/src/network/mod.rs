@@ -16,9 +16,10 @@ mod tests;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
@@ -123,7 +124,7 @@ impl EngineNetwork {
     }
 
     fn mark(&self, is_there: bool) {
-        *self.is_there.lock().unwrap_or_else(PoisonError::into_inner) = is_there;
+        *self.is_there.lock() = is_there;
     }
 }
 
@@ -142,7 +143,7 @@ impl NetworkPlugin for EngineNetwork {
         let Some(name) = &self.name else {
             return Ok(());
         };
-        if *self.is_there.lock().unwrap_or_else(PoisonError::into_inner) {
+        if *self.is_there.lock() {
             return Ok(());
         }
         let driver = match self.engine.network_driver(name).await {

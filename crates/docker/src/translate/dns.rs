@@ -37,7 +37,6 @@ pub struct ResolvConf {
 
 impl ResolvConf {
     /// Reads a `resolv.conf`. Lines that are not understood are passed over, as the resolver does.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
@@ -108,7 +107,6 @@ enum Base {
 }
 
 /// Computes a pod's name resolution.
-#[must_use]
 pub fn compute_dns(pod: &Pod, node: &NodeFacts) -> (PodDns, Vec<Note>) {
     let mut notes = Vec::new();
     let base = base(pod, node, &mut notes);

@@ -24,7 +24,6 @@ pub struct ForwardedPort {
 
 impl ForwardedPort {
     /// The port as the Engine names it.
-    #[must_use]
     pub fn exposed(&self) -> String {
         format!("{}/{}", self.container_port, engine_name(self.protocol))
     }

@@ -145,7 +145,6 @@ impl HookLabels {
 
     /// As much of the container as its preStop hook needs. What can't be read is left out, as if
     /// it had no hook: upstream does so too.
-    #[must_use]
     pub fn container(&self, name: &str) -> Container {
         Container {
             name: name.to_owned(),
@@ -272,7 +271,6 @@ pub(crate) fn container_labels(
 
 /// The mount path of the container's termination message, in the form in which the Engine reports
 /// mounts.
-#[must_use]
 pub fn termination_path(container: &Container) -> String {
     clean_termination_path(container.termination_message_path.as_deref())
 }
@@ -330,7 +328,6 @@ fn log_path(pod: &Pod, container: &Container, restart_count: u32) -> String {
 
 /// Reads a container of ours back from its names and labels. None when it carries another
 /// owner's label or none, when no name of it parses, or when name and labels disagree.
-#[must_use]
 pub fn parse_ours<'a>(
     owner: &str,
     names: impl IntoIterator<Item = &'a str>,

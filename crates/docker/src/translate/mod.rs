@@ -101,7 +101,6 @@ pub enum CgroupDriver {
 
 impl CgroupDriver {
     /// The driver named by the Engine; an empty name means cgroupfs.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "" | "cgroupfs" => Some(Self::Cgroupfs),

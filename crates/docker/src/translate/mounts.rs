@@ -26,7 +26,6 @@ const API_RECURSIVE_READ_ONLY: (u32, u32) = (1, 44);
 const API_IMAGE_MOUNTS: (u32, u32) = (1, 48);
 
 /// Whether the container mounts something of its own at `/etc/hosts`.
-#[must_use]
 pub fn mounts_etc_hosts(container: &Container) -> bool {
     container
         .volume_mounts

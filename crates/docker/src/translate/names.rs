@@ -24,13 +24,11 @@ pub struct ContainerName {
 }
 
 /// Name of a pod's sandbox.
-#[must_use]
 pub fn sandbox_name(full_name: &FullName, uid: &PodUid, attempt: u32) -> String {
     container_name(keys::SANDBOX_NAME, full_name, uid, attempt)
 }
 
 /// Name of a pod's container.
-#[must_use]
 pub fn container_name(container: &str, pod: &FullName, uid: &PodUid, attempt: u32) -> String {
     format!(
         "{PREFIX}_{container}_{}_{}_{uid}_{attempt}",
@@ -39,14 +37,12 @@ pub fn container_name(container: &str, pod: &FullName, uid: &PodUid, attempt: u3
 }
 
 /// The name to fall back to when another container, which can't be found, holds `name`.
-#[must_use]
 pub fn conflict_name(name: &str, random: u32) -> String {
     format!("{name}_{random:08x}")
 }
 
 impl ContainerName {
     /// Takes a name apart; the Engine's leading `/` and a conflict suffix are accepted.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let parts: Vec<&str> = name
             .strip_prefix('/')

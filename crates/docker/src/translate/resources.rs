@@ -35,13 +35,11 @@ const OOM_BEST_EFFORT: i64 = 1000;
 const NODE_CRITICAL: &str = "system-node-critical";
 
 /// CPU shares for a request in thousandths of a CPU.
-#[must_use]
 pub fn cpu_shares(milli: i64) -> i64 {
     (milli.saturating_mul(SHARES_PER_CPU) / MILLI).clamp(SHARES_MIN, SHARES_MAX)
 }
 
 /// CPU quota in microseconds per [`QUOTA_PERIOD`], for a limit in thousandths of a CPU.
-#[must_use]
 pub fn cpu_quota(milli: i64) -> i64 {
     (milli.saturating_mul(QUOTA_PERIOD) / MILLI).max(QUOTA_MIN)
 }
@@ -51,7 +49,6 @@ pub fn cpu_quota(milli: i64) -> i64 {
 ///
 /// Upstream: `generateLinuxContainerResources` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
-#[must_use]
 pub fn container_limits(pod: &Pod, container: &Container) -> CgroupLimits {
     let limit = |resource| limit_within(pod, container, resource);
     let requests_cpu = container
@@ -66,7 +63,6 @@ pub fn container_limits(pod: &Pod, container: &Container) -> CgroupLimits {
 /// The limits of all containers of a pod together, where the pod has resources of its own.
 ///
 /// Upstream: `ResourceConfigForPod` of `pkg/kubelet/cm/helpers_linux.go`.
-#[must_use]
 pub fn pod_limits(pod: &Pod) -> Option<CgroupLimits> {
     let own = of_pod(pod)?;
     let cpu = request_in(own, CPU).unwrap_or_else(|| container_requests(pod, CPU));
@@ -87,7 +83,6 @@ fn cgroup_limits(
 }
 
 /// OOM score adjustment of a container, from −997 to 1000.
-#[must_use]
 pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFacts) -> i64 {
     if spec::spec(pod).priority_class_name.as_deref() == Some(NODE_CRITICAL) {
         return OOM_GUARANTEED;
@@ -135,7 +130,6 @@ fn score(memory_bytes: i64, node: &NodeFacts) -> i64 {
 }
 
 /// The score for the Engine: never below 0 where it refuses that.
-#[must_use]
 pub fn allowed_oom_score(score: i64, engine: &EngineFacts) -> i64 {
     if engine.negative_oom_score {
         score
@@ -168,7 +162,6 @@ pub fn pod_cgroup_limits(
 ///
 /// With cgroupfs a path below the root, with systemd the name of one slice, whose dashes spell
 /// the same path.
-#[must_use]
 pub fn cgroup_parent(pod: &Pod, root: &str, driver: CgroupDriver) -> Option<String> {
     let parts = pod_cgroup(cgroup_root(root, pod), qos_class(pod), &PodUid::of(pod))?;
     match driver {

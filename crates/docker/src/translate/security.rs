@@ -39,7 +39,6 @@ fn of_container(container: &Container) -> Option<&SecurityContext> {
 }
 
 /// Whether the container is privileged.
-#[must_use]
 pub fn is_privileged(container: &Container) -> bool {
     of_container(container).and_then(|s| s.privileged) == Some(true)
 }
@@ -48,7 +47,6 @@ pub fn is_privileged(container: &Container) -> bool {
 /// default. The content of a [`SeccompWanted::Localhost`] file is read by the caller.
 ///
 /// Upstream: `getSeccompProfile` of `pkg/kubelet/kuberuntime/helpers.go`.
-#[must_use]
 pub fn seccomp_wanted<'a>(
     pod: &'a Pod,
     container: &'a Container,

@@ -81,7 +81,6 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     /// One that is ready to ask.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             names: Names::of_system(),

@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Most names resolved at a time, each by a thread that ends with it.
@@ -63,7 +64,7 @@ impl Names {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok([address].into());
         }
-        let known = self.under_way().get(host).cloned();
+        let known = self.under_way.lock().get(host).cloned();
         let mut waiting = if let Some(waiting) = known {
             waiting
         } else {
@@ -81,7 +82,7 @@ impl Names {
 
     /// Begins a lookup, unless somebody has meanwhile.
     fn begin(&self, host: &str, permit: OwnedSemaphorePermit) -> io::Result<Waiting> {
-        let mut under_way = self.under_way();
+        let mut under_way = self.under_way.lock();
         if let Some(waiting) = under_way.get(host) {
             return Ok(waiting.clone());
         }
@@ -92,19 +93,12 @@ impl Names {
             .stack_size(STACK_BYTES);
         thread.spawn(move || {
             let found = (names.look_up)(&name);
-            names.under_way().remove(&name);
+            names.under_way.lock().remove(&name);
             let told = found.map(Arc::from);
             tell.send_replace(Some(told.map_err(|e| (e.kind(), e.to_string()))));
             drop(permit);
         })?;
         under_way.insert(host.to_owned(), waiting.clone());
         Ok(waiting)
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
-        // A map is whole after every statement.
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

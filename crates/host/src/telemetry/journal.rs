@@ -7,9 +7,10 @@
 //! up loses the oldest ones and gets their number.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::refs::RefManager;
@@ -87,7 +88,6 @@ pub struct Entry {
 
 impl Entry {
     /// The event for users that it stands for; none for an entry of the complete history.
-    #[must_use]
     pub fn happening(&self, node: &NodeName) -> Option<Happening> {
         let event_type = match self.kind {
             Kind::Trace => return None,
@@ -160,10 +160,6 @@ struct Pending {
 #[derive(Debug, Clone, Default)]
 pub struct Journal(Arc<Inner>);
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Journal {
     /// Notes something about a pod or one of its containers.
     pub fn pod(
@@ -179,19 +175,19 @@ impl Journal {
             full_name: full_name.clone(),
             uid: uid.clone(),
             container: container.map(Arc::from),
-            field_path: container.map(|name| locked(&self.0.refs).get(uid, name)),
+            field_path: container.map(|name| self.0.refs.lock().get(uid, name)),
         };
         self.note(subject, kind, reason, message.as_ref());
     }
 
     /// Knows which fields of a pod's spec its containers are, until the pod is forgotten.
     pub fn set_refs(&self, pod: &Pod) {
-        locked(&self.0.refs).set(pod);
+        self.0.refs.lock().set(pod);
     }
 
     /// Forgets a pod's containers: nothing will be noted about them.
     pub fn clear_refs(&self, uid: &PodUid) {
-        locked(&self.0.refs).clear(uid);
+        self.0.refs.lock().clear(uid);
     }
 
     /// Notes an event of a workload.
@@ -210,7 +206,7 @@ impl Journal {
     }
 
     fn note(&self, subject: Subject, kind: Kind, reason: &str, message: &str) {
-        let mut stories = locked(&self.0.stories);
+        let mut stories = self.0.stories.lock();
         // Numbered under the lock: whoever reads one has seen all before it.
         let entry = Entry {
             number: self.0.next.fetch_add(1, Ordering::Relaxed),
@@ -238,7 +234,7 @@ impl Journal {
 
     fn submit(&self, entry: Entry) {
         {
-            let mut pending = locked(&self.0.pending);
+            let mut pending = self.0.pending.lock();
             if !pending.wanted {
                 return;
             }
@@ -252,26 +248,23 @@ impl Journal {
     }
 
     /// The story of all pods that had this full name, oldest entry first.
-    #[must_use]
     pub fn story(&self, full_name: &FullName) -> Vec<Entry> {
-        let stories = locked(&self.0.stories);
+        let stories = self.0.stories.lock();
         let story = stories.all.get(&Named::Pod(full_name.clone()));
         let entries = story.into_iter().flat_map(|story| &story.entries);
         entries.cloned().collect()
     }
 
     /// Whether the story of that full name once had older entries.
-    #[must_use]
     pub fn is_cut(&self, full_name: &FullName) -> bool {
-        let stories = locked(&self.0.stories);
+        let stories = self.0.stories.lock();
         let story = stories.all.get(&Named::Pod(full_name.clone()));
         story.is_some_and(|story| story.is_cut)
     }
 
     /// Full names of pods that have a story.
-    #[must_use]
     pub fn names(&self) -> Vec<FullName> {
-        let stories = locked(&self.0.stories);
+        let stories = self.0.stories.lock();
         let pods = stories.all.keys().filter_map(|name| match name {
             Named::Pod(name) => Some(name.clone()),
             Named::Workload(_) => None,
@@ -280,9 +273,8 @@ impl Journal {
     }
 
     /// The entries of all pods and workloads and of the node whose numbers are at least that, oldest first.
-    #[must_use]
     pub fn entries(&self, from: u64) -> Vec<Entry> {
-        let stories = locked(&self.0.stories);
+        let stories = self.0.stories.lock();
         let all = stories.all.values().chain([&stories.node]);
         let new = |entry: &&Entry| entry.number >= from;
         let mut entries: Vec<Entry> = all
@@ -294,21 +286,18 @@ impl Journal {
     }
 
     /// Number that the next entry gets.
-    #[must_use]
     pub fn next(&self) -> u64 {
         self.0.next.load(Ordering::Relaxed)
     }
 
     /// Changes value with each entry.
-    #[must_use]
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
 
     /// The end of the journal that the event recorder reads. From now on entries are kept for it.
-    #[must_use]
     pub fn subscribe(&self) -> Submissions {
-        locked(&self.0.pending).wanted = true;
+        self.0.pending.lock().wanted = true;
         Submissions(Arc::clone(&self.0))
     }
 }
@@ -400,7 +389,7 @@ impl Submissions {
     pub async fn next(&mut self) -> (Vec<Entry>, u64) {
         loop {
             {
-                let mut pending = locked(&self.0.pending);
+                let mut pending = self.0.pending.lock();
                 if !pending.entries.is_empty() {
                     let lost = std::mem::take(&mut pending.lost);
                     return (pending.entries.drain(..).collect(), lost);
@@ -413,7 +402,7 @@ impl Submissions {
 
 impl Drop for Submissions {
     fn drop(&mut self) {
-        *locked(&self.0.pending) = Pending::default();
+        *self.0.pending.lock() = Pending::default();
     }
 }
 

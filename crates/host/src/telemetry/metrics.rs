@@ -110,7 +110,6 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Fresh series of an agent, registered with the prefix `mirrorlet_`.
-    #[must_use]
     pub fn new() -> Self {
         let mut metrics = Self::unregistered();
         metrics.registry = Arc::new(metrics.register());
@@ -120,7 +119,6 @@ impl Metrics {
 
     /// Fresh series of an approver of certificates: its own and no others. An alert would take an
     /// Engine's, at 0, for an Engine that is down.
-    #[must_use]
     pub fn of_approver() -> Self {
         let mut metrics = Self::unregistered();
         metrics.registry = Arc::new(metrics.register_approver());
@@ -198,7 +196,6 @@ impl Metrics {
     }
 
     /// The series as `OpenMetrics` text.
-    #[must_use]
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a String can't fail; a series that can't be encoded ends the text early,
@@ -227,7 +224,6 @@ impl Metrics {
     }
 
     /// How many Engine calls were made so far.
-    #[must_use]
     pub fn engine_calls(&self, operation: &'static str) -> u64 {
         self.engine_operations
             .get(&[("operation", operation)])

@@ -31,7 +31,6 @@ pub struct Telemetry {
 
 impl Telemetry {
     /// Fresh series and an empty journal.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

@@ -63,7 +63,6 @@ pub struct ApiRequest {
 
 impl ApiRequest {
     /// The request with that HTTP method, path and query.
-    #[must_use]
     pub fn of(method: &str, path: &str, query: &str) -> Self {
         let mut parts = path.split('/').filter(|part| !part.is_empty());
         let mut rest: Vec<&str> = match parts.next() {
@@ -100,7 +99,6 @@ impl ApiRequest {
     }
 
     /// Whether its answer goes on until somebody ends it.
-    #[must_use]
     pub fn is_watch(self) -> bool {
         self.verb == "watch"
     }

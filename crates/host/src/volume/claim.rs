@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use mirrorlet_core::api::core::{HostPathVolumeSource, Volume};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
@@ -70,7 +70,7 @@ impl VolumeManager {
         let name = &volume.name;
         checked_name(name)?;
         {
-            let _one_at_a_time = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
+            let _one_at_a_time = self.claiming.lock();
             check_alone(name, pod, &claim.storage, &self.claim_notes()?)?;
             note(name, pod, &claim.storage, &self.paths(&PodUid::of(pod))?)?;
         }

@@ -121,7 +121,6 @@ pub enum VolumeError {
 
 impl VolumeError {
     /// Name of the volume that it is about, where it is about one.
-    #[must_use]
     pub fn volume(&self) -> Option<&str> {
         match self {
             Self::Volume { volume, .. }

@@ -48,7 +48,6 @@ pub(super) enum SeenAt {
 
 impl HostFiles {
     /// Those below `root`; without one the agent's own, unless it learns that it is apart.
-    #[must_use]
     pub fn new(root: Option<PathBuf>) -> Self {
         let shown = match root {
             None => Shown::Unsaid,

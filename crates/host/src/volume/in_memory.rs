@@ -4,12 +4,13 @@
 //! for all others. Counted are the pods that were looked at since the agent's start.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::payload::{Kind, Medium, Payload, Payloads};
 use mirrorlet_core::shares::ShareLimits;
 use mirrorlet_core::spec;
+use parking_lot::Mutex;
 
 use super::{Result, VolumeError};
 
@@ -31,7 +32,7 @@ impl InMemory {
     pub(super) fn charge(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
         let (uid, name) = (PodUid::of(pod), FullName::of(pod));
         let bytes = bytes_in_memory(pod, payloads);
-        let mut pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pods = self.0.lock();
         let before = pods.get(&uid).map_or(0, |(_, bytes)| *bytes);
         if bytes > before {
             let others = pods.iter().filter(|(other, _)| **other != uid);
@@ -57,7 +58,7 @@ impl InMemory {
 
     /// The files of a pod are gone.
     pub(super) fn forget(&self, uid: &PodUid) {
-        let mut pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pods = self.0.lock();
         pods.remove(uid);
     }
 }

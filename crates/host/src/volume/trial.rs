@@ -39,7 +39,6 @@ impl TrialMount {
     }
 
     /// A file that only who sees the mount has.
-    #[must_use]
     pub fn file(&self) -> PathBuf {
         self.dir.join(FILE)
     }

@@ -14,7 +14,7 @@ mod watches;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
@@ -22,6 +22,7 @@ use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{NAMESPACES, NODES, PODS, Resource};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_core::api::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -106,16 +107,10 @@ impl FakeApi {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A test that panicked has failed; its bed may still be taken down.
-        let state = self.inner.state.lock();
-        state.unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the state, and wakes whoever waits for a change.
     fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let result = {
-            let mut state = self.state();
+            let mut state = self.inner.state.lock();
             let before = state.cache.revision();
             let result = f(&mut state);
             state.note_lag(before);
@@ -126,16 +121,18 @@ impl FakeApi {
     }
 
     /// The objects of a resource, by namespace and name.
-    #[must_use]
     pub fn objects(&self, resource: &'static Resource) -> Vec<Arc<Value>> {
-        self.state().cache.list(resource, "", &Selector::default())
+        self.inner
+            .state
+            .lock()
+            .cache
+            .list(resource, "", &Selector::default())
     }
 
     /// The object of that name, if it is there.
-    #[must_use]
     pub fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<Value> {
         let key = Key::new(resource, namespace, name);
-        let found = self.state().cache.get(&key);
+        let found = self.inner.state.lock().cache.get(&key);
         found.map(|object| (*object).clone())
     }
 
@@ -162,7 +159,6 @@ impl FakeApi {
     }
 
     /// Somebody makes a pod, unless its name is taken. Returns the UID of the pod that has the name.
-    #[must_use]
     pub fn make_pod(&self, pod: Value) -> String {
         self.change(|state| {
             let key = Key::new(&PODS, meta::namespace(&pod), meta::name(&pod));
@@ -200,14 +196,18 @@ impl FakeApi {
 
     /// How many calls of that name there were: method and resource, such as `POST pods`, `PATCH
     /// pods/status`, `LIST pods`, `WATCH pods`.
-    #[must_use]
     pub fn call_count(&self, call: &str) -> usize {
-        self.state().calls.get(call).copied().unwrap_or(0)
+        self.inner
+            .state
+            .lock()
+            .calls
+            .get(call)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// The promises of a node that what clients wrote so far breaks.
-    #[must_use]
     pub fn violations(&self) -> Vec<String> {
-        self.state().violations.clone()
+        self.inner.state.lock().violations.clone()
     }
 }

@@ -154,7 +154,7 @@ impl FakeApi {
         sleep(LATENCY).await;
         let mut woken = self.inner.woken.subscribe();
         loop {
-            let reach = self.state().reach;
+            let reach = self.inner.state.lock().reach;
             match reach {
                 Reach::Up => return Ok(()),
                 Reach::Refused => return Err("connection refused".into()),
@@ -162,7 +162,7 @@ impl FakeApi {
             }
             // The server itself holds the sender.
             let _ = woken.changed().await;
-            if self.state().reach != Reach::Silent {
+            if self.inner.state.lock().reach != Reach::Silent {
                 return Err(reset());
             }
         }

@@ -12,7 +12,6 @@ use serde_json::Value;
 const GRACE: i64 = 30;
 
 /// Whether a pod is a mirror.
-#[must_use]
 pub fn is_mirror(pod: &Value) -> bool {
     pod["metadata"]["annotations"][keys::CONFIG_MIRROR].is_string()
 }

@@ -45,7 +45,7 @@ impl FakeApi {
     pub(super) fn watch(&self, call: &Call) -> Result<AnswerBody, Status> {
         let (selector, options) = (call.selector()?, &call.options);
         let woken = self.inner.woken.subscribe();
-        let state = self.state();
+        let state = self.inner.state.lock();
         let (revision, begins_with_all) = match options.resource_version {
             None | Some(0) => (state.cache.revision(), true),
             Some(revision) => (revision, false),
@@ -108,7 +108,7 @@ impl Watching {
     }
 
     fn reaches(&self) -> bool {
-        self.api.state().reach == Reach::Up
+        self.api.inner.state.lock().reach == Reach::Up
     }
 
     /// Takes the changes since the last look. Returns when there are more to deliver.
@@ -116,7 +116,7 @@ impl Watching {
         if self.is_over {
             return Ok(None);
         }
-        let state = self.api.state();
+        let state = self.api.inner.state.lock();
         if state.reach == Reach::Refused || state.watches_broken > self.broken {
             return Err("connection reset by peer".into());
         }

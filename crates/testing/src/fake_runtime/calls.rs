@@ -47,7 +47,13 @@ impl Runtime for FakeRuntime {
 
     async fn status(&self) -> RuntimeStatus {
         match self.enter("status", None).await {
-            Ok(()) => self.state().status.clone().unwrap_or_else(healthy),
+            Ok(()) => self
+                .shared
+                .state
+                .lock()
+                .status
+                .clone()
+                .unwrap_or_else(healthy),
             Err(error) => {
                 let mut status = healthy();
                 for condition in &mut status.conditions {
@@ -62,7 +68,7 @@ impl Runtime for FakeRuntime {
 
     async fn get_pods(&self, all: bool) -> Result<Pods> {
         self.enter("get_pods", None).await?;
-        let state = self.state();
+        let state = self.shared.state.lock();
         let canned = if all {
             &state.all_pod_list
         } else {
@@ -73,7 +79,7 @@ impl Runtime for FakeRuntime {
 
     async fn get_pod_status(&self, uid: &PodUid, _full_name: &FullName) -> Result<PodStatus> {
         self.enter("get_pod_status", Some(uid)).await?;
-        let canned = self.state().pod_statuses.get(uid).cloned();
+        let canned = self.shared.state.lock().pod_statuses.get(uid).cloned();
         Ok(canned.unwrap_or_else(|| self.pod(uid)))
     }
 
@@ -88,7 +94,7 @@ impl Runtime for FakeRuntime {
             entered = self.enter("prepare_pod", Some(&uid)) => entered.map_err(|e| unavailable(&e))?,
             () = cancel.cancelled() => {}
         }
-        match self.state().preparation_faults.get(&uid) {
+        match self.shared.state.lock().preparation_faults.get(&uid) {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
@@ -109,7 +115,7 @@ impl Runtime for FakeRuntime {
         let uid = PodUid::of(pod);
         let entered = self.enter("check_pod", Some(&uid)).await;
         entered.map_err(|e| unavailable(&e))?;
-        match self.state().preparation_faults.get(&uid) {
+        match self.shared.state.lock().preparation_faults.get(&uid) {
             Some(error) => Err(error.clone()),
             None => Ok(PodCheck::default()),
         }
@@ -217,7 +223,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
-        let state = self.state();
+        let state = self.shared.state.lock();
         let mut orphans = state.orphans.clone();
         orphans.retain(|uid| !keep.contains(uid) && !state.model.pods.contains_key(uid));
         orphans.into_iter().collect()
@@ -293,7 +299,13 @@ impl Runtime for FakeRuntime {
             operation: "exec",
             after: timeout,
         })??;
-        let result = self.state().command_results.get(command).cloned();
+        let result = self
+            .shared
+            .state
+            .lock()
+            .command_results
+            .get(command)
+            .cloned();
         result.unwrap_or_else(|| Ok(CommandOutput::default()))
     }
 
@@ -301,14 +313,27 @@ impl Runtime for FakeRuntime {
         let command = options.command.clone();
         self.change(|s| s.commands.push((id.clone(), command.clone())));
         self.enter("exec_in_container", None).await?;
-        let result = self.state().command_results.get(&command).cloned();
+        let result = self
+            .shared
+            .state
+            .lock()
+            .command_results
+            .get(&command)
+            .cloned();
         let done = result.unwrap_or_else(|| Ok(CommandOutput::default()))?;
         Ok(canned_session(done, options.streams))
     }
 
     async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
         self.enter("attach_container", None).await?;
-        let text = self.state().logs.get(id).cloned().unwrap_or_default();
+        let text = self
+            .shared
+            .state
+            .lock()
+            .logs
+            .get(id)
+            .cloned()
+            .unwrap_or_default();
         let done = CommandOutput {
             exit_code: 0,
             output: Bytes::from(text),
@@ -351,7 +376,7 @@ impl Runtime for FakeRuntime {
         _options: &LogOptions,
     ) -> Result<LogStream> {
         self.enter("get_container_logs", None).await?;
-        let text = self.state().logs.get(id).cloned();
+        let text = self.shared.state.lock().logs.get(id).cloned();
         let text = text.ok_or_else(|| {
             RuntimeError::NotFound(format!("no logs of container {}", id.short()))
         })?;
@@ -376,7 +401,7 @@ impl Runtime for FakeRuntime {
 
 impl FakeRuntime {
     fn canned_version(&self) -> Version {
-        let canned = self.state().version.clone();
+        let canned = self.shared.state.lock().version.clone();
         canned.unwrap_or_else(|| Version::new(DEFAULT_VERSION))
     }
 }

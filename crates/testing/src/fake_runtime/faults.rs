@@ -85,7 +85,6 @@ impl FakeRuntime {
     }
 
     /// How many watch streams there are.
-    #[must_use]
     pub fn watch_count(&self) -> usize {
         self.change(|s| {
             s.watchers.retain(|watcher| !watcher.is_closed());
@@ -106,7 +105,7 @@ impl FakeRuntime {
                 })
             }
             Some(CallFault::AnswerLost(_)) | None => {
-                let err = self.state().err.clone();
+                let err = self.shared.state.lock().err.clone();
                 err.map_or(Ok(()), Err)
             }
         }
@@ -122,7 +121,7 @@ impl FakeRuntime {
 
     /// A container has started: it crashes if that is its lot.
     pub(super) fn crash_later(&self, uid: &PodUid, name: &str) {
-        let state = self.state();
+        let state = self.shared.state.lock();
         let crash = state.crashes.get(uid).filter(|c| c.container == name);
         let Some(crash) = crash.cloned() else { return };
         let of_name = |pod: &mirrorlet_core::observed::PodStatus| {

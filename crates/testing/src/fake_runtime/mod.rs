@@ -9,10 +9,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -129,7 +130,6 @@ impl Default for FakeRuntime {
 /// Making one, and scripting it.
 impl FakeRuntime {
     /// A healthy runtime without pods.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -144,7 +144,6 @@ impl FakeRuntime {
     }
 
     /// The time by its clock.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         let jumps = self.shared.clock_jumps.load(Ordering::Relaxed);
         let by = Duration::from_secs(jumps.unsigned_abs());
@@ -294,16 +293,14 @@ impl FakeRuntime {
 /// The live model: looking at it and interfering.
 impl FakeRuntime {
     /// A pod as the model has it.
-    #[must_use]
     pub fn pod(&self, uid: &PodUid) -> PodStatus {
         let model = |s: &State| s.model.pods.get(uid).cloned();
-        model(&self.state()).unwrap_or_else(|| PodStatus::empty(uid.clone()))
+        model(&self.shared.state.lock()).unwrap_or_else(|| PodStatus::empty(uid.clone()))
     }
 
     /// The versions that host ports lead to, as last said.
-    #[must_use]
     pub fn serving(&self) -> ServingPods {
-        self.state().serving.clone()
+        self.shared.state.lock().serving.clone()
     }
 
     /// Lets the running instance of a container exit.
@@ -361,16 +358,9 @@ impl FakeRuntime {
 }
 
 impl FakeRuntime {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the state and wakes those who wait for a value.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.state());
+        let result = change(&mut self.shared.state.lock());
         self.shared.changes.send_modify(|count| *count += 1);
         result
     }
@@ -385,7 +375,7 @@ impl FakeRuntime {
         for hold in holds {
             hold.pass().await;
         }
-        let latency = self.state().latency;
+        let latency = self.shared.state.lock().latency;
         if !latency.is_zero() {
             tokio::time::sleep(latency).await;
         }

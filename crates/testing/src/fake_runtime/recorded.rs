@@ -7,46 +7,39 @@ use super::FakeRuntime;
 /// The recorded calls.
 impl FakeRuntime {
     /// Names of the functions called, in order.
-    #[must_use]
     pub fn called_functions(&self) -> Vec<String> {
-        self.state().called_functions.clone()
+        self.shared.state.lock().called_functions.clone()
     }
 
     /// How often a function was called.
-    #[must_use]
     pub fn call_count(&self, call: &str) -> usize {
-        let state = self.state();
+        let state = self.shared.state.lock();
         state.called_functions.iter().filter(|c| *c == call).count()
     }
 
     /// Pods a plan with a sandbox or a start was carried out for, in order.
-    #[must_use]
     pub fn started_pods(&self) -> Vec<PodUid> {
-        self.state().started_pods.clone()
+        self.shared.state.lock().started_pods.clone()
     }
 
     /// Pods `kill_pod` was called for, in order.
-    #[must_use]
     pub fn killed_pods(&self) -> Vec<PodUid> {
-        self.state().killed_pods.clone()
+        self.shared.state.lock().killed_pods.clone()
     }
 
     /// Names of the containers started, in order.
-    #[must_use]
     pub fn started_containers(&self) -> Vec<String> {
-        self.state().started_containers.clone()
+        self.shared.state.lock().started_containers.clone()
     }
 
     /// Names of the containers killed, in order.
-    #[must_use]
     pub fn killed_containers(&self) -> Vec<String> {
-        self.state().killed_containers.clone()
+        self.shared.state.lock().killed_containers.clone()
     }
 
     /// Commands run in containers, in order.
-    #[must_use]
     pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
-        self.state().commands.clone()
+        self.shared.state.lock().commands.clone()
     }
 
     /// Forgets what was recorded; the pods stay.
@@ -126,7 +119,7 @@ impl FakeRuntime {
     /// Somebody did.
     #[track_caller]
     pub fn assert_no_violations(&self) {
-        let violations = self.state().model.violations.clone();
+        let violations = self.shared.state.lock().model.violations.clone();
         assert!(violations.is_empty(), "{violations:#?}");
     }
 }

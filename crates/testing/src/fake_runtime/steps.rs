@@ -16,7 +16,7 @@ use super::{FakeRuntime, State};
 impl FakeRuntime {
     /// Takes the time a container takes to stop.
     async fn stop(&self, grace: Duration) {
-        let time = self.state().stop_takes.min(grace);
+        let time = self.shared.state.lock().stop_takes.min(grace);
         if !time.is_zero() {
             tokio::time::sleep(time).await;
         }
@@ -43,7 +43,7 @@ impl FakeRuntime {
         &self,
         call: impl Future<Output = Vec<SyncResult>> + Send + 'static,
     ) -> Vec<SyncResult> {
-        if !self.state().calls_outlive_callers {
+        if !self.shared.state.lock().calls_outlive_callers {
             return call.await;
         }
         match tokio::spawn(call).await {
@@ -85,7 +85,7 @@ impl FakeRuntime {
         is_awaited: impl Fn() -> bool + Send + Sync,
     ) -> Vec<SyncResult> {
         let uid = PodUid::of(pod);
-        let takes = self.state().step_takes;
+        let takes = self.shared.state.lock().step_takes;
         if !takes.is_zero() {
             tokio::time::sleep(takes).await;
         }

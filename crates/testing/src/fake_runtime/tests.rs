@@ -255,7 +255,8 @@ async fn what_must_never_be_is_noticed() {
     fake.sync_pod(&pod, &status, &plan, &CancellationToken::new())
         .await;
     assert_eq!(fake.pod(&uid("a")), status);
-    let noticed = std::panic::catch_unwind(|| fake.assert_no_violations());
+    let noticed =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fake.assert_no_violations()));
     assert!(noticed.is_err());
 }
 

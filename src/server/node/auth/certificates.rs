@@ -3,8 +3,9 @@
 //! Upstream: `apiserver/pkg/authentication/request/x509/x509.go` (`CommonNameUserConversion`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -52,10 +53,7 @@ impl ClientAuthorities {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|error| BadAuthorities(error.to_string()))?;
-        *self
-            .verifier
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Some(verifier);
+        *self.verifier.write() = Some(verifier);
         Ok(())
     }
 
@@ -65,7 +63,7 @@ impl ClientAuthorities {
         let (own, between) = shown.split_first()?;
         let verifier = {
             let verifier = self.verifier.read();
-            verifier.unwrap_or_else(PoisonError::into_inner).clone()
+            verifier.clone()
         }?;
         verifier
             .verify_client_cert(own, between, UnixTime::now())

@@ -18,8 +18,8 @@ pub(in crate::server::node) mod tests;
 mod token;
 mod turns;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -211,7 +212,7 @@ impl Gate {
         for subresource in needed.subresources {
             if self.may(&user, needed.verb, subresource, source).await? {
                 if let Some(token) = token {
-                    let mut tokens = locked(&self.tokens);
+                    let mut tokens = self.tokens.lock();
                     if let Some((until, user)) = tokens.others.take(&token) {
                         let now = Instant::now();
                         let left = until.saturating_duration_since(now);
@@ -227,7 +228,7 @@ impl Gate {
     /// Whether a client that shows these certificates is known to have a right.
     pub(super) fn knows(&self, shown: &Shown) -> bool {
         self.certified(shown).is_some_and(|user| {
-            let verdicts = locked(&self.verdicts);
+            let verdicts = self.verdicts.lock();
             let is_theirs = |(of, ..): &Question| *of == user;
             verdicts.let_in.any(Instant::now(), is_theirs)
         })
@@ -261,7 +262,7 @@ impl Gate {
         hash: TokenHash,
         source: Source,
     ) -> Result<User, Refused> {
-        let kept = || locked(&self.tokens).get(&hash);
+        let kept = || self.tokens.lock().get(&hash);
         if let Some(kept) = kept() {
             return kept.ok_or(Refused::Unauthorized);
         }
@@ -277,7 +278,7 @@ impl Gate {
             self.tell(&error);
             Refused::Unauthorized
         })?;
-        let mut tokens = locked(&self.tokens);
+        let mut tokens = self.tokens.lock();
         tokens
             .others
             .put(hash, user.clone(), TOKEN_TTL, Instant::now());
@@ -292,7 +293,7 @@ impl Gate {
         source: Source,
     ) -> Result<bool, Refused> {
         let key = (user.clone(), verb, subresource);
-        let kept = || locked(&self.verdicts).get(&key);
+        let kept = || self.verdicts.lock().get(&key);
         if let Some(kept) = kept() {
             return Ok(kept);
         }
@@ -311,7 +312,7 @@ impl Gate {
             ))
         })?;
         self.told.store(false, Ordering::Relaxed);
-        let mut verdicts = locked(&self.verdicts);
+        let mut verdicts = self.verdicts.lock();
         if may {
             verdicts.let_in.put(key, may, ALLOWED_TTL, Instant::now());
         } else {
@@ -339,11 +340,6 @@ fn authenticated(mut user: User) -> User {
         user.groups.push(AUTHENTICATED.to_owned());
     }
     user
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A cache is whole after every statement, so one that a panic left is still good.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Middleware that rejects unauthorized requests.

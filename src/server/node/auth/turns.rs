@@ -1,8 +1,8 @@
 //! Turns at asking the API server: a few ask at a time, a bounded number waits, and nobody else.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::super::connections::Source;
@@ -59,11 +59,6 @@ impl Turns {
         }
     }
 
-    fn present(&self) -> MutexGuard<'_, Present> {
-        // Nothing panics between two changes that belong together.
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for a turn, if there is room to wait.
     ///
     /// # Cancel safety
@@ -79,7 +74,7 @@ impl Turns {
     }
 
     fn place(&self, source: Source) -> Result<Place<'_>, Full> {
-        let mut present = self.present();
+        let mut present = self.present.lock();
         let of = present.of.get(&source).copied().unwrap_or_default();
         if present.all >= self.limits.all || of >= self.limits.of_source {
             return Err(Full);
@@ -95,7 +90,7 @@ impl Turns {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut present = self.turns.present();
+        let mut present = self.turns.present.lock();
         present.all -= 1;
         if let Some(of) = present.of.get_mut(&self.source) {
             *of -= 1;
@@ -139,7 +134,7 @@ mod tests {
         assert!(turns.place(source(4)).is_ok());
         assert!(turns.place(source(1)).is_ok());
         drop(places);
-        let present = turns.present();
+        let present = turns.present.lock();
         assert_eq!((present.all, present.of.len()), (0, 0));
     }
 }

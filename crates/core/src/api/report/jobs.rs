@@ -77,7 +77,6 @@ pub struct CronJobReport {
 
 impl JobReport {
     /// Whether a text names it: `job/backup`, or with its namespace.
-    #[must_use]
     pub fn is_named(&self, text: &str) -> bool {
         is_named(
             text,
@@ -88,7 +87,6 @@ impl JobReport {
     }
 
     /// Whether a pod is its.
-    #[must_use]
     pub fn has(&self, pod: &PodReport) -> bool {
         let owner = pod.workload.as_deref();
         let name = owner.and_then(|owner| owner.strip_prefix("Job/"));
@@ -96,7 +94,6 @@ impl JobReport {
     }
 
     /// Whether it has failed.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.condition == "Failed"
     }
@@ -104,7 +101,6 @@ impl JobReport {
 
 impl CronJobReport {
     /// Whether a text names it: `cronjob/backup`, or with its namespace.
-    #[must_use]
     pub fn is_named(&self, text: &str) -> bool {
         is_named(
             text,

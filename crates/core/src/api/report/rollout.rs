@@ -58,7 +58,6 @@ pub struct RolloutReport {
 
 impl RolloutReport {
     /// Whether the newest revision runs, and rollouts are paused for those to come.
-    #[must_use]
     pub fn is_paused_when_done(&self) -> bool {
         self.phase == RolloutPhase::Paused && self.revision == self.newest
     }

@@ -69,7 +69,6 @@ pub struct WorkloadCondition {
 
 impl WorkloadReport {
     /// Whether a pod is one of its.
-    #[must_use]
     pub fn has(&self, pod: &PodReport) -> bool {
         pod.namespace == self.namespace && pod.workload.as_ref() == Some(&self.owner)
     }

@@ -60,7 +60,6 @@ pub(super) fn is_header_name(name: &str) -> bool {
 }
 
 /// Key of a label or annotation.
-#[must_use]
 pub fn is_qualified(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_label_word(name),
@@ -69,7 +68,6 @@ pub fn is_qualified(key: &str) -> bool {
 }
 
 /// Value of a label.
-#[must_use]
 pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_label_word(value)
 }

@@ -9,7 +9,6 @@ use crate::small::SmallSort;
 impl Claims<'_> {
     /// A report of each volume that a claim is bound to, and of each that was `created` for a claim
     /// which isn't bound to it: bindings can be lost. `users` are the pods that use each claim.
-    #[must_use]
     pub fn volumes_report(
         self,
         users: &BTreeMap<ClaimName, BTreeSet<String>>,

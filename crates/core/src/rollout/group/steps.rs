@@ -18,7 +18,6 @@ pub struct Steps {
 
 /// Decides in which order pods would be updated, by [`turns`]. Those of `held` can't be: the ones
 /// that wait for them keep their version.
-#[must_use]
 pub fn steps(
     mut members: Vec<Member>,
     updates: &Updates,

@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 /// Applies our patches as the API server does. Tells whether it knew how to.
-#[must_use]
 pub fn apply_patch(status: &mut Value, patch: &Value) -> bool {
     let (Some(patch), Some(_)) = (patch.as_object(), status.as_object()) else {
         return false;

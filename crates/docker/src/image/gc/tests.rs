@@ -1,14 +1,12 @@
 //! Whole passes on the Engine in memory; only the disk's reading is made up.
 
-use std::sync::Mutex;
-
 use bollard::models::ContainerCreateBody;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::engine::{Engine, PullProgress};
 use crate::fake_engine::{FakeEngine, FakeImage, FaultPoint, PullScript};
 use crate::image::PullerOptions;
-use crate::image::puller::lock;
 use crate::operation::Operation;
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_host::telemetry::journal::Submissions;
@@ -19,7 +17,7 @@ struct TestDisk(Mutex<io::Result<Option<u64>>>);
 impl DiskReader for TestDisk {
     fn read(&self, directory: &Path) -> io::Result<Option<DiskUsage>> {
         assert_eq!(directory, Path::new("/var/lib/docker"));
-        match &*lock(&self.0) {
+        match &*self.0.lock() {
             Ok(available) => Ok(available.map(|available_bytes| DiskUsage {
                 capacity_bytes: 1000,
                 available_bytes,
@@ -100,7 +98,7 @@ impl Bed {
 
     /// A pass that many minutes after the beginning, with that much of the disk free.
     async fn pass(&mut self, minutes: u64, available: u64) {
-        *lock(&self.disk.0) = Ok(Some(available));
+        *self.disk.0.lock() = Ok(Some(available));
         let now = self.began + Duration::from_mins(minutes);
         self.gc.collect(now, false).await;
     }
@@ -317,11 +315,11 @@ async fn what_comes_into_use_meanwhile_keeps_all_its_names() {
 async fn a_disk_or_an_engine_that_says_nothing_removes_nothing() {
     let mut bed = bed(true, ImageGcPolicy::default());
     bed.engine.add_image("a:1", sized(60));
-    *lock(&bed.disk.0) = Ok(None);
+    *bed.disk.0.lock() = Ok(None);
     bed.gc.collect(bed.began, false).await;
     // docker 51
     assert_eq!(bed.gc.report().borrow().error, None);
-    *lock(&bed.disk.0) = Err(io::ErrorKind::PermissionDenied.into());
+    *bed.disk.0.lock() = Err(io::ErrorKind::PermissionDenied.into());
     bed.gc.collect(bed.began, false).await;
     let error = bed.gc.report().borrow().error.clone().unwrap();
     assert!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use super::{Credentials, Downloaded, Outcome, Shop, lock};
+use super::{Credentials, Downloaded, Outcome, Shop};
 use crate::engine::EngineError;
 use crate::image::progress::BoardEntry;
 use mirrorlet_core::api::Timestamp;
@@ -63,7 +63,7 @@ impl Shop {
         };
         drop(entry);
         let key = (image.to_owned(), Arc::clone(credentials));
-        lock(&self.under_way).remove(&key);
+        self.under_way.lock().remove(&key);
         match &outcome {
             Ok(Downloaded { facts, .. }) => tracing::info!(
                 image,

@@ -11,11 +11,12 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bollard::models::ImageSummary;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -146,13 +147,8 @@ impl fmt::Debug for ImagePuller {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ImagePuller {
     /// A puller on that Engine.
-    #[must_use]
     pub fn new(engine: SharedEngine, options: PullerOptions) -> Self {
         let access = ImageAccess::new(
             options.verification,
@@ -230,7 +226,9 @@ impl ImagePuller {
                 let key = format!("{pod_uid}_{image}");
                 let credentials = self.shop.credentials(&reference, secrets).await;
                 if policy != PullPolicy::Ordered {
-                    lock(&self.failures).check_backoff(&key, image, &credentials, now)?;
+                    self.failures
+                        .lock()
+                        .check_backoff(&key, image, &credentials, now)?;
                 }
                 awaited();
                 let outcome = match &credentials {
@@ -249,7 +247,7 @@ impl ImagePuller {
                     Ok(_) | Err(_) => false,
                 };
                 let now = now + began.elapsed();
-                let mut failures = lock(&self.failures);
+                let mut failures = self.failures.lock();
                 let settled = failures.settle(key, image, credentials, outcome, now, is_present);
                 let facts = settled?;
                 Ok(EnsuredImage {
@@ -345,7 +343,6 @@ impl ImagePuller {
 
     /// Changes whenever images may have come, gone or changed their names, and when the Engine
     /// is back.
-    #[must_use]
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -400,13 +397,11 @@ impl ImagePuller {
     }
 
     /// How far the pulls under way have come, by image.
-    #[must_use]
     pub fn progress(&self) -> Vec<PullProgressReport> {
         self.shop.progress.reports()
     }
 
     /// Changes whenever a pull has come further: many times a second while there is one.
-    #[must_use]
     pub fn progressed(&self) -> watch::Receiver<u64> {
         self.shop.progress.changed()
     }
@@ -468,7 +463,7 @@ impl Shop {
     fn join(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Shared<Pull> {
         let shop = self.clone();
         let key = (reference.to_owned(), Arc::clone(credentials));
-        let mut under_way = lock(&self.under_way);
+        let mut under_way = self.under_way.lock();
         if let Some(pull) = under_way.get(&key).and_then(WeakShared::upgrade) {
             return pull;
         }

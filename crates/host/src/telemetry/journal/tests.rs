@@ -112,7 +112,7 @@ fn the_longest_story_pays_for_all() {
             journal.pod(&pod, &uid, None, Kind::Warning, "Unhealthy", long(i));
         }
     }
-    let stories = locked(&journal.0.stories);
+    let stories = journal.0.stories.lock();
     let (pods, held) = (&stories.all, stories.bytes);
     assert_eq!(held, pods.values().map(|story| story.bytes).sum::<usize>());
     assert!(held > BYTES_MAX / 2, "{held}");

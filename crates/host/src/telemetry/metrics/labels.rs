@@ -15,7 +15,6 @@ pub enum ImageGcCause {
 
 impl ImageGcCause {
     /// As a label value, and as upstream's.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Age => "age",
@@ -40,7 +39,6 @@ impl CertificateDecision {
     pub const ALL: [Self; 3] = [Self::Approved, Self::Denied, Self::Ignored];
 
     /// As a label value.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Approved => "approved",
@@ -76,7 +74,6 @@ impl RolloutOutcome {
     ];
 
     /// As a label value.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -114,7 +111,6 @@ impl PodState {
     ];
 
     /// The state as a label value.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -126,7 +122,6 @@ impl PodState {
     }
 
     /// The state of a pod with that phase; an unknown phase counts as pending.
-    #[must_use]
     pub fn of_phase(phase: &str) -> Self {
         match phase {
             "Running" => Self::Running,

@@ -121,7 +121,6 @@ pub struct RequestUnderWay {
 
 impl Metrics {
     /// Counts a request to the node API.
-    #[must_use]
     pub fn node_api_asked(&self, method: &str, path: &str) -> RequestUnderWay {
         let (series, labels) = (self.node_api.clone(), labels(method, path));
         series.requests.get_or_create(&labels).inc();

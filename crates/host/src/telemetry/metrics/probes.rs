@@ -97,7 +97,6 @@ fn duration_labels(pod: &FullName, container: &str, kind: ProbeKind) -> Labels<4
 
 impl Metrics {
     /// The series of probes alone, in Prometheus' text format 0.0.4.
-    #[must_use]
     pub fn encode_probes(&self) -> String {
         let mut text = String::new();
         if encode_registry(&mut text, &self.probes.registry).is_err() {

@@ -75,8 +75,8 @@ async fn ensure(
 ) -> Result<bool, SyncErrorReason> {
     let pod = uid("u");
     // Without the back-off of another's failure.
-    lock(&puller.failures).last.clear();
-    lock(&puller.failures).backoff.reset(&"u_app:1".to_owned());
+    puller.failures.lock().last.clear();
+    puller.failures.lock().backoff.reset(&"u_app:1".to_owned());
     let image = puller.ensure_image(&pod, "app:1", policy, secrets, at(0), || {});
     let image = image.await.map(|image| image.pulled);
     image.map_err(|error| {
