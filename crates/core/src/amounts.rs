@@ -13,6 +13,7 @@ pub struct Amounts {
 
 impl Amounts {
     /// Subtracts `reserved`, down to zero at most.
+    #[must_use]
     pub fn less(&self, reserved: &Self) -> Self {
         Self {
             cpu_milli: self.cpu_milli.saturating_sub(reserved.cpu_milli),

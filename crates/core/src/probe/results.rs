@@ -45,6 +45,7 @@ impl ProbeResults {
     /// ready. The rest is what it begins with.
     ///
     /// Upstream: `ChangeContainerStatusOnKubeletRestart`, since 1.35.
+    #[must_use]
     pub fn kept(&self) -> Self {
         let mut kept = Self::default();
         for (id, of_instance) in &self.0 {
