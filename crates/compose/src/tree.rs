@@ -2,15 +2,16 @@
 //!
 //! Scalars follow YAML 1.2, as compose reads them: `yes` and `on` are texts.
 
-use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
-use serde_saphyr::{Location, Spanned, Tagged};
+use serde_saphyr::{Spanned, Tagged};
 
 use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::{Code, Diagnostic};
+use mirrorlet_core::yaml::{self, position};
 
 /// Bounds of what a file may ask of the parser: far above any real one.
 const NODES_MAX: usize = 200_000;
@@ -287,74 +288,57 @@ fn syntax(bytes: &[u8], file: &Arc<str>, error: &serde_saphyr::Error) -> Diagnos
     problem
 }
 
-fn position(location: Location) -> Option<Position> {
-    if location.line() == 0 {
-        return None;
-    }
-    let span = location.span();
-    Some(Position {
-        line: u32::try_from(location.line()).unwrap_or(u32::MAX),
-        column: u32::try_from(location.column()).unwrap_or(u32::MAX),
-        offset: span
-            .byte_offset()
-            .and_then(|offset| usize::try_from(offset).ok())
-            .unwrap_or_default(),
-        length: span
-            .byte_len()
-            .and_then(|length| usize::try_from(length).ok())
-            .unwrap_or_default(),
-    })
-}
-
 /// A value as parsed, before it knows its file.
 struct Raw {
-    kind: RawKind,
+    kind: yaml::Kind<Raw>,
     position: Option<Position>,
     tag: Tag,
 }
 
-enum RawKind {
-    Scalar(Kind),
-    List(Vec<Raw>),
-    Map(Vec<(String, Option<Position>, Raw)>),
-}
-
 impl Raw {
     fn at(self, file: &Arc<str>) -> Node {
-        let place = Place {
+        let place = |position| Place {
             file: file.clone(),
-            position: self.position,
+            position,
         };
         let kind = match self.kind {
-            RawKind::Scalar(kind) => kind,
-            RawKind::List(items) => {
+            yaml::Kind::Scalar(value) => scalar(value),
+            yaml::Kind::Sequence(items) => {
                 Kind::List(items.into_iter().map(|item| item.at(file)).collect())
             }
-            RawKind::Map(entries) => Kind::Map(
-                entries
-                    .into_iter()
-                    .map(|(key, position, value)| Entry {
-                        key,
-                        place: Place {
-                            file: file.clone(),
-                            position: position.or(value.position),
-                        },
-                        value: value.at(file),
-                    })
-                    .collect(),
-            ),
+            yaml::Kind::Mapping(entries) => {
+                let entry = |entry: yaml::Entry<Raw>| Entry {
+                    key: entry.key,
+                    place: place(entry.key_position.or(entry.value.position)),
+                    value: entry.value.at(file),
+                };
+                Kind::Map(entries.into_iter().map(entry).collect())
+            }
         };
         Node {
             kind,
-            place,
+            place: place(self.position),
             tag: self.tag,
         }
     }
 }
 
+fn scalar(value: Value) -> Kind {
+    match value {
+        Value::Bool(value) => Kind::Bool(value),
+        Value::String(text) => Kind::Text(text),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => Kind::Int(whole),
+            (None, Some(large)) => Kind::Text(large.to_string()),
+            (None, None) => number.as_f64().map_or(Kind::Null, Kind::Float),
+        },
+        Value::Null | Value::Array(_) | Value::Object(_) => Kind::Null,
+    }
+}
+
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Tagged<RawKind>>::deserialize(deserializer)?;
+        let spanned = Spanned::<Tagged<yaml::Kind<Raw>>>::deserialize(deserializer)?;
         let Tagged(kind, tag) = spanned.value;
         Ok(Self {
             kind,
@@ -365,95 +349,6 @@ impl<'de> Deserialize<'de> for Raw {
                 _ => Tag::None,
             },
         })
-    }
-}
-
-impl<'de> Deserialize<'de> for RawKind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(KindVisitor)
-    }
-}
-
-struct KindVisitor;
-
-impl<'de> Visitor<'de> for KindVisitor {
-    type Value = RawKind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a YAML value")
-    }
-
-    fn visit_unit<E>(self) -> Result<RawKind, E> {
-        Ok(RawKind::Scalar(Kind::Null))
-    }
-
-    fn visit_none<E: serde::de::Error>(self) -> Result<RawKind, E> {
-        self.visit_unit()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawKind, D::Error> {
-        RawKind::deserialize(deserializer)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<RawKind, E> {
-        Ok(RawKind::Scalar(Kind::Bool(value)))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<RawKind, E> {
-        Ok(RawKind::Scalar(Kind::Int(value)))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<RawKind, E> {
-        let kind = i64::try_from(value).map_or_else(|_| Kind::Text(value.to_string()), Kind::Int);
-        Ok(RawKind::Scalar(kind))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<RawKind, E> {
-        Ok(RawKind::Scalar(Kind::Float(value)))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<RawKind, E> {
-        Ok(RawKind::Scalar(Kind::Text(value.to_owned())))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<RawKind, E> {
-        Ok(RawKind::Scalar(Kind::Text(value)))
-    }
-
-    fn visit_bytes<E: serde::de::Error>(self, _: &[u8]) -> Result<RawKind, E> {
-        Err(E::custom("binary values are not allowed"))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<RawKind, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = access.next_element()? {
-            items.push(item);
-        }
-        Ok(RawKind::List(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<RawKind, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(key) = access.next_key::<Spanned<KeyText>>()? {
-            entries.push((key.value.0, position(key.defined), access.next_value()?));
-        }
-        Ok(RawKind::Map(entries))
-    }
-}
-
-/// A mapping's key, as text whatever it is written as.
-struct KeyText(String);
-
-impl<'de> Deserialize<'de> for KeyText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match RawKind::deserialize(deserializer)? {
-            RawKind::Scalar(Kind::Text(text)) => Ok(Self(text)),
-            RawKind::Scalar(Kind::Int(number)) => Ok(Self(number.to_string())),
-            RawKind::Scalar(Kind::Bool(value)) => Ok(Self(value.to_string())),
-            RawKind::Scalar(_) | RawKind::List(_) | RawKind::Map(_) => {
-                Err(D::Error::custom("a key must be a string"))
-            }
-        }
     }
 }
 

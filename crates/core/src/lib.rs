@@ -67,3 +67,4 @@ pub mod status;
 pub mod version;
 pub mod volumes;
 pub mod workload;
+pub mod yaml;

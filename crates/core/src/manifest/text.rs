@@ -9,7 +9,8 @@ use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic};
 
 use super::MANIFEST_BYTES_MAX;
-use super::tree::{Node, position};
+use super::tree::Node;
+use crate::yaml::position;
 
 /// Bounds of what a manifest may ask of the parser: far above any real manifest, and small enough
 /// that a hostile one costs milliseconds.

@@ -1,45 +1,22 @@
 //! A YAML value that remembers where each of its parts is written.
-//!
-//! Typed decoding straight from YAML would turn `app: yes` into the text `yes`, which Kubernetes
-//! refuses: scalars get their type here, before any schema is known.
 
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
-use serde_saphyr::{Location, Spanned};
+use serde::de::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+use serde_saphyr::Spanned;
 
 use crate::api::diagnostic::Position;
-
 use crate::path::{Path, Segment};
+use crate::yaml::{self, position};
 
-/// Largest magnitude below which every integral float is exactly one integer.
-const EXACT_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
+/// The content of a [`Node`].
+pub(super) type Kind = yaml::Kind<Node>;
+type Entry = yaml::Entry<Node>;
 
 /// A value and its place.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) kind: Kind,
     pub(super) position: Option<Position>,
-}
-
-/// The content of a [`Node`].
-#[derive(Debug, Clone)]
-pub(super) enum Kind {
-    /// Null, boolean, number or text.
-    Scalar(Value),
-    /// Items in order.
-    Sequence(Vec<Node>),
-    /// Entries in order, duplicates included; the last of equal keys counts.
-    Mapping(Vec<Entry>),
-}
-
-/// A key of a mapping with its value.
-#[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) key_position: Option<Position>,
-    pub(super) value: Node,
 }
 
 impl Node {
@@ -188,20 +165,6 @@ impl Node {
     }
 }
 
-/// Converts the parser's location; none when it doesn't know.
-pub(super) fn position(location: Location) -> Option<Position> {
-    if location.line() == 0 {
-        return None;
-    }
-    let span = location.span();
-    Some(Position {
-        line: u32::try_from(location.line()).unwrap_or(u32::MAX),
-        column: u32::try_from(location.column()).unwrap_or(u32::MAX),
-        offset: usize::try_from(span.byte_offset()?).unwrap_or(usize::MAX),
-        length: usize::try_from(span.byte_len()?).unwrap_or(0),
-    })
-}
-
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Kind>::deserialize(deserializer)?;
@@ -209,108 +172,5 @@ impl<'de> Deserialize<'de> for Node {
             kind: spanned.value,
             position: position(spanned.defined).or_else(|| position(spanned.referenced)),
         })
-    }
-}
-
-impl<'de> Deserialize<'de> for Kind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(KindVisitor)
-    }
-}
-
-struct KindVisitor;
-
-impl<'de> Visitor<'de> for KindVisitor {
-    type Value = Kind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a YAML value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::Null))
-    }
-
-    fn visit_none<E>(self) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::Null))
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Kind, D::Error> {
-        Kind::deserialize(deserializer)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::Bool(value)))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::from(value)))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::from(value)))
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Kind, E> {
-        // Go prints a whole number without a fraction, so that it decodes as an integer.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the bound makes the conversion exact"
-        )]
-        if value.fract() == 0.0 && value.abs() < EXACT_FLOAT_MAX {
-            return Ok(Kind::Scalar(Value::from(value as i64)));
-        }
-        Number::from_f64(value)
-            .map(|number| Kind::Scalar(Value::Number(number)))
-            .ok_or_else(|| E::custom("a number must be finite"))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::String(value.to_owned())))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Kind, E> {
-        Ok(Kind::Scalar(Value::String(value)))
-    }
-
-    fn visit_bytes<E: serde::de::Error>(self, _: &[u8]) -> Result<Kind, E> {
-        Err(E::custom("binary values are not allowed in a manifest"))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Kind, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = access.next_element()? {
-            items.push(item);
-        }
-        Ok(Kind::Sequence(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Kind, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(key) = access.next_key::<Spanned<KeyText>>()? {
-            let value = access.next_value()?;
-            entries.push(Entry {
-                key: key.value.0,
-                key_position: position(key.defined),
-                value,
-            });
-        }
-        Ok(Kind::Mapping(entries))
-    }
-}
-
-/// A mapping's key, as text whatever it is written as.
-struct KeyText(String);
-
-impl<'de> Deserialize<'de> for KeyText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Kind::deserialize(deserializer)? {
-            Kind::Scalar(Value::String(text)) => Ok(Self(text)),
-            Kind::Scalar(Value::Number(number)) => Ok(Self(number.to_string())),
-            Kind::Scalar(Value::Bool(value)) => Ok(Self(value.to_string())),
-            Kind::Scalar(_) | Kind::Sequence(_) | Kind::Mapping(_) => {
-                Err(D::Error::custom("a key must be a string"))
-            }
-        }
     }
 }
