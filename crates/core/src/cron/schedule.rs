@@ -181,12 +181,15 @@ impl Schedule {
 /// A field in the words of the library: as it is written where these mean the same, else as a list.
 /// `*` says whether day of the month and day of the week have to hold both.
 fn read(field: &Field, text: &str) -> Option<String> {
-    if text == "*" || text == "?" {
-        return Some("*".to_owned());
-    }
     let mut values = 0_u64;
+    let mut is_star = false;
     for part in text.split(',') {
-        values |= part_of(field, part)?;
+        let (of_part, star) = part_of(field, part)?;
+        values |= of_part;
+        is_star |= star;
+    }
+    if is_star {
+        return Some("*".to_owned());
     }
     // The library tells "every so often" from "at a time" by the star of minute and hour.
     if let Some(step) = text.strip_prefix("*/")
@@ -200,13 +203,15 @@ fn read(field: &Field, text: &str) -> Option<String> {
     Some(values.join(","))
 }
 
-/// The values of `*`, `N`, `N-M`, and each of these with a step, as bits.
-fn part_of(field: &Field, text: &str) -> Option<u64> {
+/// The values of `*`, `N`, `N-M`, and each of these with a step, as bits, and whether it is a star. A
+/// star with a step of 1 is one, too.
+fn part_of(field: &Field, text: &str) -> Option<(u64, bool)> {
     let (range, step) = match text.split_once('/') {
         Some((range, step)) => (range, Some(number(step)?)),
         None => (text, None),
     };
-    let (first, last) = if range == "*" || range == "?" {
+    let is_star = range == "*" || range == "?";
+    let (first, last) = if is_star {
         (field.first, field.last)
     } else if let Some((first, last)) = range.split_once('-') {
         (value(field, first)?, value(field, last)?)
@@ -220,7 +225,8 @@ fn part_of(field: &Field, text: &str) -> Option<u64> {
         return None;
     }
     let values = (first..=last).step_by(usize::try_from(step).ok()?);
-    Some(values.fold(0, |bits, value| bits | 1 << value))
+    let bits = values.fold(0, |bits, value| bits | 1 << value);
+    Some((bits, is_star && step == 1))
 }
 
 fn value(field: &Field, text: &str) -> Option<u32> {
