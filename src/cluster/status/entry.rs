@@ -1,6 +1,6 @@
 //! The remembered state of one object's status.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use crate::cluster::error::ApiError;
 use crate::store::board::PodView;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::status::merge::{MergeInput, StatusAction, deed, is_urgent};
+use mirrorlet_core::status::merge::{MergeInput, StatusAction, deed, is_urgent, repeats};
 use mirrorlet_host::telemetry::Telemetry;
 
 /// Pauses after failed writes.
@@ -75,7 +75,7 @@ pub(super) struct Entry {
     seen: Option<Seen>,
     /// When what is to be written has settled.
     settled: Option<Instant>,
-    /// When a write may follow on the last one.
+    /// When a write may follow on one that failed.
     not_before: Option<Instant>,
     failures: u32,
     /// The newest copy of the object.
@@ -84,11 +84,12 @@ pub(super) struct Entry {
     answered: Option<String>,
     /// The digest of the last written patch, and its time.
     sent: Option<(Digest, Instant)>,
-    /// The pod and the status of the last write, until either changes. The pod is only compared: a
-    /// refused one is as large as its author likes, and what is kept of it is small.
-    written_for: Option<(Weak<Pod>, Arc<core::PodStatus>)>,
+    /// The last written patch, until the object is compared anew.
+    written: Option<Value>,
     /// How often that was written again, for nothing.
     repeats: u32,
+    /// When what is to be written may be written again: it was already, for nothing.
+    repeat_at: Option<Instant>,
     /// The problem reported last.
     told: Option<String>,
     /// Whether it was deleted by us: nothing more is to be done.
@@ -112,11 +113,8 @@ impl Entry {
         if self.deleted || self.seen.as_ref().is_some_and(|known| known.is(&seen)) {
             return;
         }
-        let same = |(pod, status): &mut (Weak<Pod>, Arc<core::PodStatus>)| {
-            let pod_is = std::ptr::eq(pod.as_ptr(), Arc::as_ptr(&seen.pod));
-            pod_is && Arc::ptr_eq(status, &seen.status)
-        };
-        self.written_for.take_if(|written| !same(written));
+        let written = self.written.take();
+        self.repeat_at = None;
         let deed = seen.deed();
         let illegal = match &deed {
             StatusAction::Illegal(why) => Some(why.clone()),
@@ -136,7 +134,7 @@ impl Entry {
                 let version = &seen.api.metadata.resource_version;
                 let is_answer = self.answered.is_some() && self.answered == *version;
                 let digest = digest(&patch);
-                if is_answer && self.written_for.is_some() {
+                if is_answer && written.is_some_and(|written| repeats(&patch, &written)) {
                     // The API server took our write, and not this part of it.
                     self.repeats = self.repeats.max(REPEATS_OF_REST);
                     self.sent = Some((digest, now));
@@ -145,7 +143,7 @@ impl Entry {
                     && *sent == digest
                 {
                     let pause = REPEAT.after(self.repeats.saturating_add(1));
-                    self.not_before = self.not_before.max(Some(*at + pause));
+                    self.repeat_at = Some(*at + pause);
                 }
                 let urgent = is_urgent(&seen.api, &patch);
                 Some(now + if urgent { SETTLE } else { SETTLE_STEP })
@@ -159,7 +157,7 @@ impl Entry {
     /// When the next write is to begin.
     pub(super) fn due(&self) -> Option<Instant> {
         let settled = self.settled?;
-        Some(self.not_before.map_or(settled, |at| at.max(settled)))
+        Some(settled).max(self.not_before).max(self.repeat_at)
     }
 
     /// The values that a write is about.
@@ -188,16 +186,10 @@ impl Entry {
         self.told = None;
     }
 
-    /// `patch` made the object what it is now, for that pod and its status.
-    pub(super) fn written(
-        &mut self,
-        patch: &Value,
-        object: Arc<Pod>,
-        (pod, status): (Arc<Pod>, Arc<core::PodStatus>),
-    ) {
-        self.written_for = Some((Arc::downgrade(&pod), status));
+    /// `patch` made the object what it is now.
+    pub(super) fn written(&mut self, patch: Value, object: Arc<Pod>) {
         self.done();
-        let digest = digest(patch);
+        let digest = digest(&patch);
         let again = self.sent.is_some_and(|(sent, _)| sent == digest);
         self.repeats = if again {
             self.repeats.saturating_add(1)
@@ -207,6 +199,7 @@ impl Entry {
         self.sent = Some((digest, Instant::now()));
         self.answered.clone_from(&object.metadata.resource_version);
         self.newest = Some(object);
+        self.written = Some(patch);
     }
 
     pub(super) fn deleted(&mut self) {

@@ -159,12 +159,12 @@ impl StatusTask {
         } = done;
         match outcome {
             Outcome::Nothing => entry.done(),
-            Outcome::Written { patch, object, of } => {
+            Outcome::Written { patch, object } => {
                 let changed = write::changed(&patch);
                 let status = object.status.as_ref();
                 let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
                 occurrences::status_written(&self.telemetry, &full_name, &uid, phase, &changed);
-                entry.written(&patch, object, of);
+                entry.written(patch, object);
             }
             Outcome::ObjectDeleted { by_us } => {
                 if by_us {

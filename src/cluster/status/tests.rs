@@ -342,6 +342,62 @@ async fn what_the_api_server_does_not_take_is_seldom_sent_again() {
     bed.stop().await;
 }
 
+/// The node controller marks the pods of a node that is away.
+#[tokio::test(start_paused = true)]
+async fn what_another_changed_behind_a_write_is_no_refusal_of_it() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    let mut running = status("Running");
+    running["conditions"][0]["status"] = json!("True");
+    bed.tell(&web, Phase::Syncing, running.clone());
+    bed.phase("Running").await;
+    bed.api.with(|api| {
+        api.lag(true);
+        api.change("web", |pod| {
+            let status = pod.status.as_mut().unwrap();
+            status.conditions.as_mut().unwrap()[0].status = "False".to_owned();
+        });
+    });
+    running["message"] = json!("new");
+    bed.tell(&web, Phase::Syncing, running);
+    let is_ready = |pod: Option<&Pod>| {
+        let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|c| c.status == "True");
+        ready && status.message.is_some()
+    };
+    let began = Instant::now();
+    bed.until(is_ready).await;
+    // pods 50
+    assert!(began.elapsed() < Duration::from_secs(10));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_does_not_wait_for_what_the_api_server_does_not_take() {
+    let bed = Bed::start();
+    bed.api.with(|api| {
+        api.drop_ips();
+    });
+    let web = ordinary(&bed);
+    let mut running = status("Running");
+    running["podIP"] = json!("10.0.0.1");
+    running["podIPs"] = json!([{"ip": "10.0.0.1"}]);
+    bed.tell(&web, Phase::Syncing, running.clone());
+    bed.phase("Running").await;
+    bed.sleep(300).await;
+    bed.api.with(|api| api.delete_gracefully("web"));
+    running["phase"] = json!("Failed");
+    bed.tell(&web, Phase::Finished, running);
+    let began = Instant::now();
+    bed.phase("Failed").await;
+    assert!(began.elapsed() < Duration::from_secs(10));
+    bed.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_steps_of_a_start_are_one_write() {
     let bed = Bed::start();
@@ -423,15 +479,4 @@ async fn many_changes_of_many_pods_are_few_writes() {
             .all(|pod| phase_of(Some(pod)) == Some("Running"))
     );
     bed.stop().await;
-}
-
-#[test]
-fn a_pod_is_not_kept_for_its_last_write() {
-    let pod = Arc::new(Pod::default());
-    let held = Arc::downgrade(&pod);
-    let mut entry = super::entry::Entry::default();
-    let of = (pod, Arc::new(core::PodStatus::default()));
-    entry.written(&json!({}), Arc::new(Pod::default()), of);
-    // tenants M5
-    assert!(held.upgrade().is_none());
 }

@@ -12,7 +12,7 @@ use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::cluster::mirror::{delete_now, without_managed_fields};
 use crate::store::board::Board;
-use mirrorlet_core::api::{FullName, Pod, PodUid, Watched, core};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Watched};
 use mirrorlet_core::ending::remains;
 use mirrorlet_core::status::merge::StatusAction;
 
@@ -26,12 +26,8 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     /// There was nothing to write when its turn came.
     Nothing,
-    /// It was written for that pod and its status; the object is now this.
-    Written {
-        patch: Value,
-        object: Arc<Pod>,
-        of: (Arc<Pod>, Arc<core::PodStatus>),
-    },
+    /// It was written; the object is now this.
+    Written { patch: Value, object: Arc<Pod> },
     /// The object was deleted, or was gone.
     ObjectDeleted { by_us: bool },
     /// The mirror was deleted, or was gone.
@@ -84,14 +80,13 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         let body = Patch::Strategic(&patch);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
-        answer.map(|Watched(object)| Some((patch, object, (newest.pod, newest.status))))
+        answer.map(|Watched(object)| Some((patch, object)))
     };
     match cluster.write(CALL_DEADLINE, call).await {
         Ok(None) => Outcome::Nothing,
-        Ok(Some((patch, object, of))) => Outcome::Written {
+        Ok(Some((patch, object))) => Outcome::Written {
             patch,
             object: Arc::new(remains(without_managed_fields(object))),
-            of,
         },
         Err(error) => Outcome::Failed(error),
     }

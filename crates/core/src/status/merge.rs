@@ -116,6 +116,21 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
     }
 }
 
+/// Whether a patch asks for nothing that `sent`, an earlier one, had not asked for. Times of
+/// conditions are not compared: each patch has its own.
+pub fn repeats(patch: &Value, sent: &Value) -> bool {
+    match (patch, sent) {
+        (Value::Object(patch), Value::Object(sent)) => patch.iter().all(|(key, value)| {
+            let sent = sent.get(key);
+            sent.is_some_and(|sent| key == "lastTransitionTime" || repeats(value, sent))
+        }),
+        (Value::Array(patch), Value::Array(sent)) => patch
+            .iter()
+            .all(|item| sent.iter().any(|sent| repeats(item, sent))),
+        (patch, sent) => patch == sent,
+    }
+}
+
 /// Whether somebody may wait for the news in a patch of that object: its phase, or that it is
 /// ready or no longer is. The steps between are for those who look closely.
 pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
