@@ -94,8 +94,13 @@ async fn request(client: &ClusterClient, key: &TokenKey) -> Result<Token, Object
     let params = PostParams::default();
     let call = accounts.create_token_request(&key.service_account, &params, &wanted);
     let issued = client.write(CALL_DEADLINE, call).await.map_err(|error| {
-        let name = &key.service_account;
-        object_error(&error, key, "serviceaccount", name)
+        let is_of_pod = error.answer().is_some_and(|a| a.kind == "pods");
+        let (resource, name) = if is_of_pod {
+            ("pod", &key.pod_name)
+        } else {
+            ("serviceaccount", &key.service_account)
+        };
+        object_error(&error, key, resource, name)
     })?;
     token(issued).ok_or_else(|| away(key, "the API server's response contains no token"))
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures::TryStreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{WatchEvent, WatchParams};
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Error, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -15,7 +14,8 @@ use tokio::time::Instant;
 
 use super::{Object, Shared, object_error};
 use crate::cluster::ApiError;
-use crate::cluster::client::CALL_DEADLINE;
+use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
+use crate::cluster::reach::ApiReach;
 use mirrorlet_core::api::Watched;
 use mirrorlet_core::api::core::Service;
 use mirrorlet_core::backoff::ExponentialBackoff;
@@ -76,7 +76,22 @@ pub(super) async fn object<K>(
             backoff.reset();
         }
         // Watches that fail together don't come back together.
-        tokio::time::sleep(stretched(backoff.pause(), 1.0)).await;
+        pause(&shared.client, stretched(backoff.pause(), 1.0)).await;
+    }
+}
+
+/// Waits, at most until the API server answers again after it was away: pods wait for these objects.
+async fn pause(client: &ClusterClient, pause: Duration) {
+    let mut reach = client.reach();
+    let back = async {
+        let away = reach.wait_for(|reach| !reach.is_up()).await.is_ok();
+        if !away || reach.wait_for(ApiReach::is_up).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(pause) => {}
+        () = back => {}
     }
 }
 
@@ -155,14 +170,15 @@ where
 /// Watches all services.
 pub(super) async fn services(shared: &Shared) {
     let api: Api<Watched<Service>> = Api::all(shared.client.client());
-    let events = watcher(api, watcher::Config::default()).default_backoff();
-    let mut events = std::pin::pin!(events);
+    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+    let mut backoff = ExponentialBackoff::new(PAUSE_MIN, PAUSE_MAX);
     let (state, mut listing) = (&shared.services, Vec::new());
     loop {
         match events.try_next().await {
             Ok(Some(Event::Init)) => listing.clear(),
             Ok(Some(Event::InitApply(Watched(service)))) => listing.extend(named(&service)),
             Ok(Some(Event::InitDone)) => {
+                backoff.reset();
                 *state.by_name.lock() = listing.drain(..).collect();
                 let before = state.listed.send_replace(Some(Ok(())));
                 if matches!(before, Some(Err(_))) {
@@ -182,6 +198,7 @@ pub(super) async fn services(shared: &Shared) {
             Err(error) => {
                 let error = object_error(&api_error(error), "services", "services", "");
                 state.failed(error);
+                pause(&shared.client, stretched(backoff.pause(), 1.0)).await;
             }
         }
     }
@@ -208,5 +225,32 @@ fn api_error(error: Error) -> ApiError {
         Error::NoResourceVersion => ApiError::Undecodable {
             cause: error.to_string(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::fake::FakeApi;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_when_the_api_server_is_back() {
+        let api = FakeApi::new();
+        let client = api.client();
+        let pods: Api<mirrorlet_core::api::Pod> = Api::namespaced(client.client(), "ns");
+        let long = Duration::from_mins(1);
+        api.with(|api| api.down(true));
+        let _ = client.read(CALL_DEADLINE, pods.get("web")).await;
+        let began = Instant::now();
+        let back = async {
+            api.with(|api| api.down(false));
+            let _ = client.read(CALL_DEADLINE, pods.get("web")).await;
+        };
+        tokio::join!(pause(&client, long), back);
+        assert!(began.elapsed() < long);
+        // What is refused by a server that answers has its whole pause.
+        let began = Instant::now();
+        pause(&client, long).await;
+        assert!(began.elapsed() >= long);
     }
 }

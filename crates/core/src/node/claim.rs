@@ -70,7 +70,7 @@ pub fn claim(
         "somebody"
     };
     Claim::Foreign(format!(
-        "{whose} renews the Lease of the Node {name}; choose another name with --node-name, or stop the other agent; this one then takes over within a minute"
+        "{whose} renews the Lease of the Node {name}; choose another name with --node-name, or stop the other agent, and run `mirrorlet cleanup` with its root directory: its containers would run beside those that this one starts, which takes over within a minute"
     ))
 }
 
