@@ -21,7 +21,8 @@ pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
             }
             Note::Failed(index, attempt) => of_pod(*index, *attempt, "JobPodFailed", "failed"),
             Note::Stopped(index, attempt) => {
-                of_pod(*index, *attempt, "JobPodStopped", "is to stop");
+                let what = format!("is to stop: {}", decision.stop_reason());
+                of_pod(*index, *attempt, "JobPodStopped", &what);
             }
             Note::Suspended => occurrences::job(&job.name.to_string(), "Job suspended", false),
             Note::Resumed => occurrences::job(&job.name.to_string(), "Job resumed", false),

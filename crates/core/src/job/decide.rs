@@ -42,6 +42,19 @@ pub struct Decision {
     pub look_again: Option<Duration>,
 }
 
+impl Decision {
+    /// Why pods of the Job are stopped that have not ended.
+    pub fn stop_reason(&self) -> String {
+        if let Some(end) = &self.ledger.end {
+            format!("{}: {}", end.reason, end.message)
+        } else if self.notes.contains(&Note::Suspended) {
+            "the Job is suspended".to_owned()
+        } else {
+            "more pods run than parallelism allows".to_owned()
+        }
+    }
+}
+
 /// Something that happened to a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
@@ -292,8 +305,7 @@ impl Draft<'_> {
             if complete {
                 self.drop(index);
             } else {
-                // It is stopped, and stays for its log.
-                self.ledger.close(index, false);
+                self.ledger.stop(index);
             }
         }
         let end = End {

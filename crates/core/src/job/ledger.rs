@@ -70,6 +70,9 @@ pub struct Over {
     pub attempt: u32,
     /// Whether it succeeded.
     pub succeeded: bool,
+    /// Whether the end of the Job stopped it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 /// Failures that the next attempt waits for.
@@ -149,6 +152,7 @@ impl Ledger {
             index,
             attempt,
             succeeded,
+            stopped: false,
         });
         let same = |over: &&Over| over.succeeded == succeeded;
         if self.over.iter().filter(same).count() > KEPT_MAX
@@ -161,6 +165,14 @@ impl Ledger {
         }
         if succeeded {
             self.attempts.remove(&index);
+        }
+    }
+
+    /// Ends a pod that runs when its Job fails: it is stopped, and stays for its log.
+    pub(super) fn stop(&mut self, index: u32) {
+        self.close(index, false);
+        if let Some(over) = self.over.last_mut() {
+            over.stopped = true;
         }
     }
 

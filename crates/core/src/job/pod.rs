@@ -35,7 +35,8 @@ pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
 }
 
 /// The pods of a Job that are to exist: those that are to run, and those that are over and stay for
-/// their logs, which the worker never starts again since their status says so.
+/// their logs, which the worker never starts again since their status says so. The status of one that
+/// the end of the Job stops has the reason of that end.
 pub fn pods(job: &Job, ledger: &Ledger) -> Vec<Arc<Pod>> {
     let active = ledger.active.iter();
     let active = active.map(|(index, attempt)| pod(job, ledger, *index, *attempt, None));
@@ -45,12 +46,19 @@ pub fn pods(job: &Job, ledger: &Ledger) -> Vec<Arc<Pod>> {
         } else {
             "Failed"
         };
-        pod(job, ledger, over.index, over.attempt, Some(phase))
+        let end = ledger.end.as_ref().filter(|_| over.stopped);
+        let status = PodStatus {
+            phase: Some(phase.to_owned()),
+            reason: end.map(|end| end.reason.clone()),
+            message: end.map(|end| end.message.clone()),
+            ..PodStatus::default()
+        };
+        pod(job, ledger, over.index, over.attempt, Some(status))
     });
     active.chain(over).map(Arc::new).collect()
 }
 
-fn pod(job: &Job, ledger: &Ledger, index: u32, attempt: u32, phase: Option<&str>) -> Pod {
+fn pod(job: &Job, ledger: &Ledger, index: u32, attempt: u32, status: Option<PodStatus>) -> Pod {
     let uid = ledger.uid(&job.name, index, attempt);
     let mut pod = Pod::clone(&job.template);
     pod.metadata.name = Some(full_name(job, index, attempt).name.to_string());
@@ -73,12 +81,7 @@ fn pod(job: &Job, ledger: &Ledger, index: u32, attempt: u32, phase: Option<&str>
             add_index(container, &index);
         }
     }
-    if let Some(phase) = phase {
-        pod.status = Some(PodStatus {
-            phase: Some(phase.to_owned()),
-            ..PodStatus::default()
-        });
-    }
+    pod.status = status.or(pod.status);
     pod
 }
 

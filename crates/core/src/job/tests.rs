@@ -126,6 +126,74 @@ impl Life {
     }
 }
 
+/// The statuses of the pods that stay: phase, reason and message.
+fn statuses(life: &Life) -> Vec<String> {
+    let pods = pods(&life.job, life.ledger());
+    let statuses = pods.iter().filter_map(|pod| pod.status.as_ref());
+    statuses
+        .map(|status| {
+            let words = [&status.phase, &status.reason, &status.message];
+            let words = words.map(|text| text.as_deref().unwrap_or("-"));
+            words.join("; ")
+        })
+        .collect()
+}
+
+#[test]
+fn a_pod_that_the_end_of_its_job_stops_has_the_reason_of_that_end() {
+    let mut late = Life::new("activeDeadlineSeconds: 30\n  backoffLimit: 3");
+    late.step();
+    late.fails(0, 1);
+    late.after(10);
+    late.after(20);
+    assert_eq!(
+        statuses(&late),
+        [
+            "Failed; -; -",
+            "Failed; DeadlineExceeded; Job was active longer than specified deadline"
+        ]
+    );
+
+    let mut failing = Life::new("completions: 2\n  parallelism: 2\n  backoffLimit: 0");
+    failing.step();
+    failing.fails(1, 1);
+    assert_eq!(
+        statuses(&failing),
+        [
+            "Failed; -; -",
+            "Failed; BackoffLimitExceeded; Job has reached the specified backoff limit"
+        ]
+    );
+}
+
+#[test]
+fn pods_that_a_job_stops_are_stopped_for_a_reason_that_is_told() {
+    let policy = "completions: 2\n  parallelism: 2\n  completionMode: Indexed\n  successPolicy: {rules: [{succeededCount: 1}]}";
+    let mut life = Life::new(policy);
+    life.step();
+    let reason = |life: &Life| {
+        let decision = decide(&Input {
+            job: &life.job,
+            ledger: life.ledger.as_ref(),
+            seen: &|uid| life.seen.get(uid).cloned().unwrap_or_default(),
+            may_start: true,
+            now: life.now,
+        });
+        let stopped = |note: &&Note| matches!(note, Note::Stopped(..));
+        let stops = decision.notes.iter().filter(stopped).count();
+        (stops, decision.stop_reason())
+    };
+    life.job.rules.parallelism = 1;
+    let shrunk = "more pods run than parallelism allows";
+    assert_eq!(reason(&life), (1, shrunk.to_owned()));
+    life.job.rules.suspend = true;
+    assert_eq!(reason(&life), (2, "the Job is suspended".to_owned()));
+    life.job.rules.suspend = false;
+    life.see(0, Seen::Succeeded);
+    let matched = "SuccessPolicy: Matched rules at index 0";
+    assert_eq!(reason(&life), (1, matched.to_owned()));
+}
+
 #[test]
 fn a_job_has_the_events_of_upstreams_controller() {
     let mut life = Life::new("completions: 2\n  parallelism: 2\n  backoffLimit: 0");

@@ -12,7 +12,9 @@ use super::init::{InitStart, Initialization, has_initialized, initialization};
 use super::prune::prune;
 use super::sandbox::{recreate, sandbox_changed};
 use super::{Plan, PlanInput, Reason};
+use crate::api::Pod;
 use crate::api::report::STOPPED;
+use crate::ending::is_over;
 use crate::observed::{ContainerState, Role};
 
 /// Decides the next steps for one pod. Reads nothing but its argument.
@@ -25,8 +27,8 @@ pub fn compute_pod_actions(input: &PlanInput<'_>) -> Plan {
 
 fn decide(draft: &mut Draft<'_>) {
     let (pod, status) = (draft.input.pod, draft.input.status);
-    if is_terminal(pod) {
-        return draft.finish(Reason::Completed);
+    if let Some(reason) = over(pod) {
+        return draft.finish(reason);
     }
     if spec::is_stopped(pod) {
         return stop(draft);
@@ -70,10 +72,18 @@ fn stop(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether the pod has reached a phase it never leaves.
-fn is_terminal(pod: &crate::api::Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+/// Why the pod is over, if its status has a phase that it never leaves.
+fn over(pod: &Pod) -> Option<Reason> {
+    let status = pod.status.as_ref().filter(|status| is_over(Some(status)))?;
+    let words = [&status.reason, &status.message].map(|text| text.as_deref().unwrap_or_default());
+    let words: Vec<&str> = words.into_iter().filter(|text| !text.is_empty()).collect();
+    Some(if words.is_empty() {
+        Reason::Completed
+    } else {
+        Reason::Over {
+            why: words.join(": ").into(),
+        }
+    })
 }
 
 /// A pod that is being deleted: nothing is started, and it is over when its sandbox is gone or

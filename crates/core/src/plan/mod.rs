@@ -201,6 +201,12 @@ pub enum Reason {
     Stopped,
     /// Every container is done: nothing keeps the pod alive.
     Completed,
+    /// The pod's status says that the pod is over, while some of it runs: its Job has ended, for
+    /// example.
+    Over {
+        /// The reason and the message of the status.
+        why: Arc<str>,
+    },
     /// The pod's `activeDeadlineSeconds` passed.
     DeadlineExceeded,
 }
@@ -275,6 +281,7 @@ impl fmt::Display for Reason {
             }
             Self::Stopped => f.write_str("a person stopped the pod"),
             Self::Completed => f.write_str("all containers of the pod have ended"),
+            Self::Over { why } => f.write_str(why),
             Self::DeadlineExceeded => {
                 f.write_str("the pod was active longer than activeDeadlineSeconds")
             }

@@ -425,6 +425,32 @@ fn a_terminal_pod_is_never_revived() {
 }
 
 #[test]
+fn what_still_runs_of_a_terminal_pod_is_stopped_for_the_reason_of_its_status() {
+    let (mut pod, status) = base("Always");
+    let empty = Some(String::new());
+    for (reason, message, expected) in [
+        (
+            Some("Evicted".into()),
+            Some("no memory".into()),
+            "Evicted: no memory",
+        ),
+        (Some("Evicted".into()), None, "Evicted"),
+        (empty.clone(), Some("no memory".into()), "no memory"),
+        (empty, None, "all containers of the pod have ended"),
+    ] {
+        pod.status = Some(core::PodStatus {
+            phase: Some("Failed".into()),
+            reason,
+            message,
+            ..core::PodStatus::default()
+        });
+        let plan = plan(&pod, &status);
+        let because: Vec<String> = plan.because().map(ToString::to_string).collect();
+        assert_eq!(because, [expected]);
+    }
+}
+
+#[test]
 fn reasons_are_told_in_the_order_of_steps() {
     let (pod, mut status) = base("Always");
     status.containers[2] = instance(&pod, "foo3", 0, Unknown);
