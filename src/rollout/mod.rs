@@ -25,6 +25,9 @@ use mirrorlet_core::rollout::{
     Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy, Settings, Turn,
     View, beside_pod, decide,
 };
+use mirrorlet_core::status::is_ready;
+use mirrorlet_core::status::trouble::Trouble;
+use mirrorlet_host::telemetry::journal::Journal;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{ServingPods, SyncError};
 
@@ -331,11 +334,13 @@ impl Rollouts {
         };
         let beside = self.options.board.get(&uid).filter(lives);
         let beside = beside.filter(|_| uid != *current);
+        let journal = &self.options.telemetry.journal;
+        let [of_current, of_beside] = [&view, &beside].map(|view| troubles(journal, view.as_ref()));
         let input = Input {
             wanted: newest,
             runs,
-            current: seen(view.as_ref()),
-            beside: seen(beside.as_ref()),
+            current: seen(view.as_ref(), &of_current),
+            beside: seen(beside.as_ref(), &of_beside),
             preparation: &preparation,
             turn,
             restore: self.options.restore,
@@ -438,7 +443,6 @@ fn starts_first(pod: &Pod) -> bool {
     Settings::of(pod).strategy == RolloutStrategy::StartFirst
 }
 
-/// The board's view of a version.
 /// Whether a version isn't being stopped. One that is wanted again is started once it has stopped, and
 /// the status of its earlier life says nothing about that.
 fn lives(view: &PodView) -> bool {
@@ -448,8 +452,18 @@ fn lives(view: &PodView) -> bool {
     )
 }
 
-fn seen(view: Option<&PodView>) -> View<'_> {
+/// The failed probes and hooks of a version that isn't ready.
+fn troubles(journal: &Journal, view: Option<&PodView>) -> Vec<Trouble> {
+    let unready = view.filter(|view| view.status.as_deref().is_some_and(|s| !is_ready(s)));
+    unready.map_or_else(Vec::new, |view| {
+        journal.troubles(&view.full_name, &view.uid)
+    })
+}
+
+/// The board's view of a version.
+fn seen<'a>(view: Option<&'a PodView>, troubles: &'a [Trouble]) -> View<'a> {
     View {
+        troubles,
         status: view.and_then(|view| view.status.as_deref()),
         failed_probe: view.and_then(|view| view.failed_probe.as_deref()),
     }

@@ -241,8 +241,8 @@ impl RolloutOptions {
             &Input {
                 wanted,
                 runs,
-                current: seen(view.as_ref()),
-                beside: seen(beside.as_ref()),
+                current: seen(view.as_ref(), &[]),
+                beside: seen(beside.as_ref(), &[]),
                 preparation: &preparation,
                 turn: &turn,
                 restore: self.restore,

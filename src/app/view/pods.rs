@@ -17,7 +17,8 @@ use mirrorlet_core::observed::{PodStatus, Role};
 use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
-use mirrorlet_core::status::{ended_and_failing, printed_status};
+use mirrorlet_core::status::trouble::with_troubles;
+use mirrorlet_core::status::{ended_and_failing, is_ready, printed_status};
 use mirrorlet_core::workload::WorkloadKey;
 
 /// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
@@ -55,6 +56,7 @@ impl View {
             }
         }
         for pod in &mut pods {
+            self.add_troubles(pod);
             let uid = &pod.uid;
             let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
             let is_static = |pod: &SourcePod| !pod.is_api();
@@ -75,6 +77,21 @@ impl View {
             (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
         });
         pods
+    }
+
+    /// Adds the failed probe or hook that keeps a pod from being Ready.
+    fn add_troubles(&self, pod: &mut PodReport) {
+        let view = self.board.get(&pod.uid);
+        let view = view.filter(|view| view.phase == Phase::Syncing);
+        let Some((name, status)) = view.and_then(|view| Some((view.full_name, view.status?)))
+        else {
+            return;
+        };
+        if !is_ready(&status) {
+            let troubles = self.journal.troubles(&name, &pod.uid);
+            let message = std::mem::take(&mut pod.message);
+            pod.message = with_troubles(&status, message, &troubles);
+        }
     }
 }
 
@@ -186,14 +203,18 @@ fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -
         let state = container.state.as_ref();
         state.is_some_and(|state| state.terminated.is_some())
     };
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let own = pod.status.as_ref();
+    let phase = own.and_then(|status| status.phase.as_deref());
+    let reason = own.and_then(|status| status.reason.clone());
     let gone = !status.container_statuses.iter().flatten().any(ended);
     match phase {
         Some("Succeeded") if gone => ("Completed".to_owned(), String::new()),
-        Some("Failed") if gone => ("Error".to_owned(), String::new()),
+        Some("Failed") if gone => {
+            let message = own.and_then(|status| status.message.clone());
+            // Its Job had a reason to stop it.
+            let words = reason.map(|reason| (reason, message.unwrap_or_default()));
+            words.unwrap_or_else(|| ("Error".to_owned(), String::new()))
+        }
         _ => (printed, message),
     }
 }
@@ -354,6 +375,24 @@ mod tests {
             assert_eq!((&*report.status, &*report.message), ("Unknown", message));
         }
     }
+    #[test]
+    fn a_pod_of_a_job_says_why_it_is_over_when_its_containers_are_gone() {
+        for (own, expected) in [
+            (serde_json::json!({"phase": "Succeeded"}), ["Completed", ""]),
+            (serde_json::json!({"phase": "Failed"}), ["Error", ""]),
+            (
+                serde_json::json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "late"}),
+                ["DeadlineExceeded", "late"],
+            ),
+        ] {
+            let pod = serde_json::json!({"metadata": {"name": "work-0"}, "status": own});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let empty = core::PodStatus::default();
+            let (word, message) = over(&pod, &empty, String::new(), String::new());
+            assert_eq!([word.as_str(), message.as_str()], expected);
+        }
+    }
+
     /// The exit code alone would look like the cause.
     #[test]
     fn what_keeps_a_container_from_starting_again_goes_before_its_exit_code() {

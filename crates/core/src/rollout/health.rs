@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Cause, Life, Settings};
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::api::{Pod, Timestamp};
+use crate::status::trouble::{Trouble, failed_attempt, hook_has_failed};
 use crate::{clock, fields, spec};
 
 /// Reasons for which a container waits that no wait mends: the Engine refused to create or start
@@ -42,6 +43,8 @@ pub struct Seen<'a> {
     pub status: &'a PodStatus,
     /// Why it last lost a container to its liveness or startup probe, if it did.
     pub failed_probe: Option<&'a str>,
+    /// The failures of its probes and hooks, oldest first.
+    pub troubles: &'a [Trouble],
     /// Its life.
     pub life: &'a Life,
     /// The present time.
@@ -115,8 +118,8 @@ fn late(pod: &Pod, seen: &Seen<'_>, settings: &Settings, deadline: Duration) -> 
     };
     let restarted = containers(seen.status).find(|one| seen.life.restarts(one) > 0);
     let why = match restarted {
-        Some(container) => Some(crashed(pod, container, seen.life)),
-        None => containers(seen.status).find_map(|container| unready(pod, container)),
+        Some(container) => Some(crashed(pod, container, seen)),
+        None => containers(seen.status).find_map(|container| unready(pod, container, seen)),
     };
     let reason = "ProgressDeadlineExceeded";
     match why {
@@ -128,7 +131,7 @@ fn late(pod: &Pod, seen: &Seen<'_>, settings: &Settings, deadline: Duration) -> 
 }
 
 /// The cause why a container isn't ready, with its field; none if it is ready or has ended.
-fn unready(pod: &Pod, status: &ContainerStatus) -> Option<Cause> {
+fn unready(pod: &Pod, status: &ContainerStatus, seen: &Seen<'_>) -> Option<Cause> {
     let name = &status.name;
     let state = status.state.as_ref().filter(|_| !status.ready)?;
     let mut all = spec::containers(pod);
@@ -156,12 +159,17 @@ fn unready(pod: &Pod, status: &ContainerStatus) -> Option<Cause> {
         };
     }
     state.running.as_ref()?;
+    let said = failed_attempt(seen.troubles, status).map(|trouble| {
+        let words = trouble.message.split_once(" probe failed: ");
+        words.map_or(&*trouble.message, |(_, said)| said)
+    });
+    let said = said.map_or_else(String::new, |said| format!(": {said}"));
     if status.started != Some(true) && container.startup_probe.is_some() {
-        let words = format!("the startup probe of container {name} has not succeeded");
+        let words = format!("the startup probe of container {name} has not succeeded{said}");
         return cause(words, ".startupProbe");
     }
     container.readiness_probe.as_ref()?;
-    let words = format!("the readiness probe of container {name} has not succeeded");
+    let words = format!("the readiness probe of container {name} has not succeeded{said}");
     cause(words, ".readinessProbe")
 }
 
@@ -184,7 +192,7 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
     let mut all = containers(seen.status);
     let often = all.find(|container| seen.life.restarts(container) >= settings.max_restarts);
     often
-        .map(|container| crashed(pod, container, seen.life))
+        .map(|container| crashed(pod, container, seen))
         .or_else(|| Some(unhealthy(pod, seen.failed_probe?)))
 }
 
@@ -206,8 +214,8 @@ fn refused(pod: &Pod, container: &ContainerStatus) -> Option<Cause> {
         .then(|| Cause::new(reason, message).of_field(fields::container(pod, &container.name)))
 }
 
-fn crashed(pod: &Pod, container: &ContainerStatus, life: &Life) -> Cause {
-    let (name, restarts) = (&container.name, life.restarts(container));
+fn crashed(pod: &Pod, container: &ContainerStatus, seen: &Seen<'_>) -> Cause {
+    let (name, restarts) = (&container.name, seen.life.restarts(container));
     let last = container
         .last_state
         .as_ref()
@@ -221,7 +229,12 @@ fn crashed(pod: &Pod, container: &ContainerStatus, life: &Life) -> Cause {
     } else {
         format!("{restarts} times")
     };
-    let message = format!("container {name} was restarted {times}{last}");
+    let hook = if hook_has_failed(seen.troubles, container) {
+        ": its postStart hook failed"
+    } else {
+        ""
+    };
+    let message = format!("container {name} was restarted {times}{last}{hook}");
     Cause::new("CrashLoopBackOff", message).of_field(fields::container(pod, name))
 }
 

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{Pod, PodUid, Timestamp, core};
 use crate::desired::SourcePod;
+use crate::status::trouble::Trouble;
 
 mod beside;
 mod changes;
@@ -98,6 +99,8 @@ pub struct View<'a> {
     pub status: Option<&'a core::PodStatus>,
     /// Why it last lost a container to its liveness or startup probe, if it did.
     pub failed_probe: Option<&'a str>,
+    /// The failures of its probes and hooks, oldest first.
+    pub troubles: &'a [Trouble],
 }
 
 /// The input of [`decide`].
@@ -282,6 +285,7 @@ fn judge_beside(
     let seen = Seen {
         status,
         failed_probe: input.beside.failed_probe,
+        troubles: input.beside.troubles,
         life: &life,
         now: input.now,
     };
@@ -353,6 +357,7 @@ fn judge(
     let seen = Seen {
         status,
         failed_probe: input.current.failed_probe,
+        troubles: input.current.troubles,
         life: &life,
         now: input.now,
     };

@@ -150,10 +150,12 @@ impl Story {
                 current: View {
                     status,
                     failed_probe: self.failed_probe,
+                    troubles: &[],
                 },
                 beside: View {
                     status: beside,
                     failed_probe: None,
+                    troubles: &[],
                 },
                 preparation: &self.preparation,
                 turn: &Turn::Now,
@@ -610,6 +612,7 @@ fn a_startup_probe_has_its_whole_budget() {
         let seen = Seen {
             status: &unready,
             failed_probe: None,
+            troubles: &[],
             life: &Life::new(at(0), false),
             now: at(now),
         };

@@ -24,6 +24,7 @@ mod phase;
 mod printed;
 #[cfg(test)]
 mod tests;
+pub mod trouble;
 mod user;
 
 pub use containers::CONTAINER_CREATING;

@@ -19,6 +19,7 @@ use mirrorlet_core::events::{
     EventType, Happening, WorkloadEvent, node_ref, pod_ref, workload_ref,
 };
 use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::status::trouble::{Failed, Trouble};
 use mirrorlet_core::workload::WorkloadKey;
 
 /// Entries that a full story makes room for at a time.
@@ -37,6 +38,11 @@ const STORIES_MAX: usize = 1_000;
 const AGAIN_WITHIN: usize = 8;
 /// Most entries that wait for the recorder: hours of a busy node whose API server is away.
 const PENDING_MAX: usize = 2_000;
+
+/// Reason of the entries about failed attempts of probes.
+pub const UNHEALTHY: &str = "Unhealthy";
+/// Reason of the entries about failed `postStart` hooks.
+pub const POST_START_FAILED: &str = "FailedPostStartHook";
 
 /// The subject of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -253,6 +259,30 @@ impl Journal {
         let story = stories.all.get(&Named::Pod(full_name.clone()));
         let entries = story.into_iter().flat_map(|story| &story.entries);
         entries.cloned().collect()
+    }
+
+    /// The failed probes and hooks of a pod's containers that its story has, oldest first.
+    pub fn troubles(&self, full_name: &FullName, of: &PodUid) -> Vec<Trouble> {
+        let stories = self.0.stories.lock();
+        let story = stories.all.get(&Named::Pod(full_name.clone()));
+        let entries = story.into_iter().flat_map(|story| &story.entries);
+        let troubles = entries.filter_map(|entry| {
+            let what = match &*entry.reason {
+                UNHEALTHY => Failed::Probe,
+                POST_START_FAILED => Failed::PostStart,
+                _ => return None,
+            };
+            let Subject::Pod { uid, container, .. } = &entry.subject else {
+                return None;
+            };
+            Some(Trouble {
+                container: container.clone().filter(|_| uid == of)?,
+                what,
+                at: entry.at,
+                message: Arc::clone(&entry.message),
+            })
+        });
+        troubles.collect()
     }
 
     /// Whether the story of that full name once had older entries.

@@ -178,6 +178,7 @@ impl Fleet {
         let view = |status| View {
             status,
             failed_probe: None,
+            troubles: &[],
         };
         let decision = decide(
             &history,

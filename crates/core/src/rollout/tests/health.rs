@@ -1,4 +1,5 @@
 use super::*;
+use crate::status::trouble::Failed;
 
 /// A status of a container that was restarted so often, whose instance before the present one was
 /// started then.
@@ -28,6 +29,7 @@ fn restarts_of_an_earlier_life_do_not_count() {
             let seen = Seen {
                 status: &status,
                 failed_probe: None,
+                troubles: &[],
                 life: &life,
                 now: at(now),
             };
@@ -118,6 +120,7 @@ fn a_version_that_crashed_until_its_deadline_says_so() {
     let seen = Seen {
         status: &crashing(2),
         failed_probe: None,
+        troubles: &[],
         life: &Life::new(at(0), false),
         now: at(100_000),
     };
@@ -134,6 +137,67 @@ fn a_version_that_crashed_until_its_deadline_says_so() {
         cause.message
     );
     assert_eq!(cause.field.as_deref(), Some("spec.containers[0]"));
+}
+
+#[test]
+fn what_failed_of_a_container_is_a_part_of_the_cause() {
+    let pod = json!({
+        "metadata": {"name": "web-box", "namespace": "default", "uid": "a"},
+        "spec": {"containers": [{"name": "web", "readinessProbe": {"tcpSocket": {"port": 80}}}]},
+    });
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let trouble = |what, message: &str| Trouble {
+        container: "web".into(),
+        what,
+        at: at(90_000),
+        message: message.into(),
+    };
+    let status = |container: serde_json::Value| -> core::PodStatus {
+        let status = json!({"phase": "Running", "containerStatuses": [container]});
+        serde_json::from_value(status).unwrap()
+    };
+    let unready = status(
+        json!({"name": "web", "image": "i", "imageID": "", "ready": false,
+        "restartCount": 0, "started": true, "state": {"running": {"startedAt": at(80_000).to_string()}}}),
+    );
+    let crashes = status(
+        json!({"name": "web", "image": "i", "imageID": "", "ready": false,
+        "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": at(80_000).to_string()}}}),
+    );
+    for (status, trouble, expected) in [
+        (
+            &unready,
+            trouble(
+                Failed::Probe,
+                "Readiness probe failed: HTTP probe failed with statuscode: 503",
+            ),
+            "the readiness probe of container web has not succeeded: HTTP probe failed with statuscode: 503",
+        ),
+        (
+            &unready,
+            trouble(Failed::Probe, "Readiness probe errored: no such host"),
+            "the readiness probe of container web has not succeeded: Readiness probe errored: no such host",
+        ),
+        (
+            &crashes,
+            trouble(Failed::PostStart, "PostStartHook failed"),
+            "container web was restarted 2 times, last with exit code 0 (Completed): its postStart hook failed",
+        ),
+    ] {
+        let seen = Seen {
+            status,
+            failed_probe: None,
+            troubles: &[trouble],
+            life: &Life::new(at(0), false),
+            now: at(100_000),
+        };
+        let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
+            panic!("it did not fail")
+        };
+        let expected = format!("it was not ready within 300 s: {expected}");
+        assert_eq!(&*cause.message, expected);
+    }
 }
 
 /// The cause of a version that was never ready, for each status.
@@ -182,6 +246,7 @@ fn a_version_that_is_late_says_what_it_waits_for() {
         let seen = Seen {
             status: &status,
             failed_probe: None,
+            troubles: &[],
             life: &life,
             now: at(100_000),
         };

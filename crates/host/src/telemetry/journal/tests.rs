@@ -28,6 +28,37 @@ async fn a_story_has_everything_and_events_have_no_traces() {
     assert!(journal.entries(4).is_empty());
 }
 
+#[test]
+fn the_troubles_of_a_pod_are_the_failed_probes_and_hooks_of_its_containers() {
+    let journal = Journal::default();
+    let web = |uid: &str, container, reason, message: &str| {
+        let uid = uid.into();
+        journal.pod(
+            &name("web"),
+            &uid,
+            container,
+            Kind::Warning,
+            reason,
+            message,
+        );
+    };
+    web("u", Some("a"), UNHEALTHY, "Readiness probe failed: 503");
+    web("u", Some("b"), POST_START_FAILED, "PostStartHook failed");
+    web("u", Some("a"), "BackOff", "other reason");
+    web("v", Some("a"), UNHEALTHY, "other pod");
+    web("u", None, UNHEALTHY, "no container");
+    let found = journal.troubles(&name("web"), &"u".into());
+    let found: Vec<_> = found
+        .iter()
+        .map(|trouble| (&*trouble.container, trouble.what, &*trouble.message))
+        .collect();
+    let expected = [
+        ("a", Failed::Probe, "Readiness probe failed: 503"),
+        ("b", Failed::PostStart, "PostStartHook failed"),
+    ];
+    assert_eq!(found, expected);
+}
+
 #[tokio::test]
 async fn a_warning_told_again_and_again_leaves_room_for_others() {
     let journal = Journal::default();

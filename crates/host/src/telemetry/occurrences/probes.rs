@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Shown, Telemetry, millis};
-use crate::telemetry::journal::Kind;
+use crate::telemetry::journal::{Kind, POST_START_FAILED, UNHEALTHY};
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::probe::{Outcome, ProbeKind, ProbeResult};
 
@@ -64,11 +64,7 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
             );
         }
         Outcome::Failure(why) => {
-            probe.tell(
-                telemetry,
-                "Unhealthy",
-                format!("{kind} probe failed: {why}"),
-            );
+            probe.tell(telemetry, UNHEALTHY, format!("{kind} probe failed: {why}"));
         }
     }
     tracing::debug!(
@@ -84,11 +80,7 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
 pub fn probe_erred(telemetry: &Telemetry, probe: &Probed<'_>, why: &str) {
     probe.count(telemetry, ProbeResult::Unknown);
     let kind = probe.kind;
-    probe.tell(
-        telemetry,
-        "Unhealthy",
-        format!("{kind} probe errored: {why}"),
-    );
+    probe.tell(telemetry, UNHEALTHY, format!("{kind} probe errored: {why}"));
     tracing::debug!(
         pod = %Shown(probe.pod),
         uid = %probe.uid,
@@ -141,7 +133,7 @@ pub fn hook_failed(
     why: &str,
 ) {
     let reason = match hook {
-        "PostStart" => "FailedPostStartHook",
+        "PostStart" => POST_START_FAILED,
         _ => "FailedPreStopHook",
     };
     let journal = &telemetry.journal;
