@@ -14,7 +14,7 @@ use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::report::{
     JobReport, PodReport, RolloutReport, STOPPED, StatusReport, WorkloadReport,
 };
-use mirrorlet_core::select::{PodNotFound, find_pod, without_kind};
+use mirrorlet_core::select::{PodNotFound, find_pod, without_kind, workload_kind};
 use mirrorlet_core::workload::WorkloadKind;
 
 /// Kinds of objects that have no state to wait for, as kubectl takes them before a name.
@@ -114,6 +114,10 @@ impl Awaited {
             Err(PodNotFound::Unknown { .. }) => None,
             Err(error) => return Err(error.into()),
         };
+        if let (None, None, (namespace, name)) = (self.workload, pod, &self.name) {
+            // Once known, it is one also when its document has gone.
+            self.workload = workload_kind(report, namespace.as_deref(), name)?;
+        }
         if let (Some(kind), None) = (self.workload, pod) {
             self.met = self.workload_is(kind, report, state)?;
             return Ok(());

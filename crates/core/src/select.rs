@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::report::PodReport;
+use crate::api::report::{PodReport, StatusReport};
 use crate::api::{FullName, Pod};
 use crate::decode::distance;
 use crate::small::SmallSort;
@@ -156,6 +156,38 @@ fn by_name<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, 
         });
     }
     Ok(found)
+}
+
+/// The kind of the only workload of a report with that name, in any namespace where none is given.
+///
+/// # Errors
+/// Workloads of several kinds have it.
+pub fn workload_kind(
+    report: &StatusReport,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Option<WorkloadKind>, PodNotFound> {
+    let sets = report.workloads.iter();
+    let sets = sets.map(|set| (set.namespace.as_str(), set.owner.clone()));
+    let jobs = report.jobs.iter();
+    let jobs = jobs.map(|job| (job.namespace.as_str(), format!("Job/{}", job.name)));
+    let crons = report.cron_jobs.iter();
+    let crons = crons.map(|cron| (cron.namespace.as_str(), format!("CronJob/{}", cron.name)));
+    let is_meant = |of: &str, owner: &str| {
+        let own = owner.split_once('/').map(|(_, own)| own);
+        own == Some(name) && namespace.is_none_or(|namespace| namespace == of)
+    };
+    let all = sets.chain(jobs).chain(crons);
+    let owners = all.filter_map(|(of, owner)| is_meant(of, &owner).then_some(owner));
+    let owners: BTreeSet<String> = owners.collect();
+    if owners.len() > 1 {
+        return Err(PodNotFound::SeveralWorkloads {
+            text: name.to_owned(),
+            candidates: owners.iter().map(|owner| typed(owner)).collect(),
+        });
+    }
+    let kind = owners.first().and_then(|owner| owner.split_once('/'));
+    Ok(kind.and_then(|(word, _)| WorkloadKind::of_word(word)))
 }
 
 /// A workload as a person types it, `deployment/web`.

@@ -174,7 +174,13 @@ fn a_workload_has_the_state_that_all_its_pods_have() {
         ),
     ] {
         let report = workloads(&pods, "Running");
-        for typed in ["deployment/web", "deploy/web", "deploy/default/web"] {
+        for typed in [
+            "deployment/web",
+            "deploy/web",
+            "deploy/default/web",
+            "web",
+            "default/web",
+        ] {
             for state in [Ready, Healthy, Stopped, Deleted] {
                 let awaited = looked(typed, &report, state);
                 assert_eq!(
@@ -186,6 +192,11 @@ fn a_workload_has_the_state_that_all_its_pods_have() {
             }
         }
     }
+    let mut seen = looked("web", &workloads(&[], "Running"), Deleted);
+    assert!(!seen.met);
+    seen.look(&report(&[]), Deleted).unwrap();
+    assert!(seen.met);
+    assert_eq!(seen.line(), "deployment/web condition met\n");
     let mut gone = Awaited::new("sts/web");
     gone.look(&report(&[]), Deleted).unwrap();
     assert!(gone.met);
@@ -216,6 +227,8 @@ fn a_job_completes_or_fails() {
         Ok(false)
     );
     assert_eq!(look("job/other", "Complete", complete), Ok(false));
+    assert_eq!(look("backup", "Complete", complete), Ok(true));
+    assert_eq!(look("shop/backup", "Complete", complete), Ok(false));
     for (typed, state, words) in [
         (
             "job/backup",
@@ -226,6 +239,11 @@ fn a_job_completes_or_fails() {
             "job/backup",
             WaitFor::Ready,
             "for a Job, use --for=complete or --for=deleted",
+        ),
+        (
+            "backup",
+            complete,
+            "job default/backup has failed: BackoffLimitExceeded: no",
         ),
         (
             "cronjob/backup",
@@ -244,4 +262,20 @@ fn a_job_completes_or_fails() {
             "{typed}"
         );
     }
+}
+
+#[test]
+fn a_bare_name_of_several_workloads_is_refused_with_their_kinds() {
+    let mut report = serde_json::to_value(workloads(&[], "Running")).unwrap();
+    report["jobs"][0]["name"] = json!("web");
+    let report: StatusReport = serde_json::from_value(report).unwrap();
+    let error = Awaited::new("web").look(&report, WaitFor::Ready);
+    let Err(error) = error else {
+        panic!("it chose one")
+    };
+    let error = format!("{error:?}");
+    assert!(
+        error.contains("deployment/web") && error.contains("job/web"),
+        "{error}"
+    );
 }

@@ -47,7 +47,7 @@ pub struct RunJobArgs {
 /// Arguments of `wait`.
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
-    /// The pods, named as for stop; or workloads and Jobs, as deployment/NAME or job/NAME.
+    /// The pods, named as for stop; or workloads and Jobs, as NAME, deployment/NAME or job/NAME.
     #[arg(value_name = "POD", required = true)]
     pub pods: Vec<String>,
     /// The agent to connect to.
