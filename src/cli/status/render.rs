@@ -7,8 +7,8 @@ use anstyle::{AnsiColor, Style};
 
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{
-    CronJobReport, EngineReport, ImageGcReport, JobReport, MissingAccessReport, PodReport,
-    PullPhase, PullReport, SourceReport, StatusReport,
+    CronJobReport, EngineReport, ImageGcReport, JobReport, MissingAccessReport, NO_PARALLELISM,
+    PodReport, PullPhase, PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
@@ -157,7 +157,7 @@ fn jobs(out: &mut String, jobs: &[JobReport], now: Timestamp) {
         let lasted = job.started_at.map_or_else(String::new, |started| {
             age(started, job.ended_at.unwrap_or(now))
         });
-        let since = age(job.started_at.unwrap_or(now), now);
+        let since = age(job.created_at.or(job.started_at).unwrap_or(now), now);
         rows.push(vec![
             Cell::from(one_line(&job.namespace).as_str()),
             Cell::from(one_line(&job.name).as_str()),
@@ -169,12 +169,14 @@ fn jobs(out: &mut String, jobs: &[JobReport], now: Timestamp) {
     }
     out.push('\n');
     out.push_str(&table::render(&rows));
-    for job in jobs.iter().filter(|job| job.has_failed()) {
+    let explained = |job: &&JobReport| job.has_failed() || job.reason == NO_PARALLELISM;
+    for job in jobs.iter().filter(explained) {
         let name = one_line(&format!("{}/{}", job.namespace, job.name));
         let (reason, message) = (one_line(&job.reason), one_line(&job.message));
+        let style = if job.has_failed() { BAD } else { PENDING };
         line(
             out,
-            &format!("  job {name}: {}: {message}", styled(&reason, BAD)),
+            &format!("  job {name}: {}: {message}", styled(&reason, style)),
         );
     }
 }

@@ -460,3 +460,38 @@ fn images_are_told_of_to_who_asks_for_all_or_when_something_is_wrong() {
         plain(&report, false)
     );
 }
+
+#[test]
+fn a_job_that_may_run_no_pod_has_an_age_and_a_reason() {
+    let job = |name: &str, reason: &str, message: &str| {
+        serde_json::from_value(serde_json::json!({
+            "namespace": "default", "name": name, "source": "/m", "completions": 1, "active": 0,
+            "succeeded": 0, "failed": 0, "condition": "Suspended", "reason": reason,
+            "message": message, "createdAt": at(0),
+        }))
+        .unwrap()
+    };
+    let report = StatusReport {
+        jobs: vec![
+            job(
+                "none",
+                "ParallelismZero",
+                "parallelism is 0: no pod of the Job may run",
+            ),
+            job("later", "JobSuspended", "Job suspended"),
+        ],
+        ..report(Vec::new())
+    };
+    let text = plain(&report, false);
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    for name in ["none", "later"] {
+        let line = ["default", name, "Suspended", "0/1", "5m30s"];
+        assert!(lines.iter().any(|found| found == &line), "{text}");
+    }
+    let why = "  job default/none: ParallelismZero: parallelism is 0: no pod of the Job may run";
+    assert!(text.lines().any(|line| line == why), "{text}");
+    assert!(!text.contains("JobSuspended"), "{text}");
+}

@@ -4,7 +4,7 @@
 
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::resources::JOBS;
-use mirrorlet_core::api::report::{CronJobReport, JobReport};
+use mirrorlet_core::api::report::{CronJobReport, JobReport, NO_PARALLELISM};
 use mirrorlet_core::api::{Timestamp, keys};
 use serde_json::{Value, json};
 
@@ -73,7 +73,8 @@ fn job_status(report: &JobReport) -> Value {
     {
         status["completionTime"] = ended.as_str().into();
     }
-    if ["Complete", "Failed", "Suspended"].contains(&report.condition.as_str()) {
+    let has_condition = ["Complete", "Failed", "Suspended"].contains(&report.condition.as_str());
+    if has_condition && report.reason != NO_PARALLELISM {
         let since = ended.or_else(|| time(report.started_at));
         status["conditions"] = json!([{
             "type": report.condition,
@@ -132,7 +133,7 @@ pub(super) fn run(cron_job: &Value, report: &JobReport) -> Value {
             metadata[key] = template["metadata"][key].clone();
         }
     }
-    if let Some(started) = report.started_at {
+    if let Some(started) = report.created_at.or(report.started_at) {
         metadata["creationTimestamp"] = seconds(started).into();
     }
     json!({
@@ -162,6 +163,7 @@ mod tests {
             condition: condition.to_owned(),
             reason: "CompletionsReached".to_owned(),
             message: String::new(),
+            created_at: None,
             started_at: Some("2026-01-02T03:04:05.5Z".parse().unwrap()),
             ended_at: Some("2026-01-02T03:05:05Z".parse().unwrap()),
         }
@@ -202,6 +204,17 @@ mod tests {
         job(&mut running, Some(&report("Running")));
         assert_eq!(running["status"]["conditions"], Value::Null);
         assert_eq!(running["spec"]["backoffLimit"], 6);
+        // Upstream has that condition only for `suspend`.
+        let mut without_parallelism = document.clone();
+        let report_of = |reason: &str| JobReport {
+            reason: reason.to_owned(),
+            ..report("Suspended")
+        };
+        job(&mut without_parallelism, Some(&report_of(NO_PARALLELISM)));
+        assert_eq!(without_parallelism["status"]["conditions"], Value::Null);
+        let mut suspended = document.clone();
+        job(&mut suspended, Some(&report_of("JobSuspended")));
+        assert_eq!(suspended["status"]["conditions"][0]["type"], "Suspended");
 
         let cron = json!({"metadata": {"name": "nightly", "uid": "u"}, "spec": {"jobTemplate": {
             "metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}}}});

@@ -19,7 +19,7 @@ mod volumes;
 mod workloads;
 
 pub use images::{ImageReport, ImagesReport};
-pub use jobs::{CronJobReport, JobReport};
+pub use jobs::{CronJobReport, JobReport, NO_PARALLELISM};
 pub use port::PortReport;
 pub use rollout::{
     Downtime, HistoryReport, ObjectAction, OrderedChange, PlanAction, PlanReport, PlannedObject,

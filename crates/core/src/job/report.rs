@@ -1,7 +1,7 @@
 //! The state of a Job, for people.
 
 use super::{Job, Ledger};
-use crate::api::report::JobReport;
+use crate::api::report::{JobReport, NO_PARALLELISM};
 
 /// The state of a Job that a document at `source` describes.
 pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
@@ -20,6 +20,11 @@ pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
             "JobSuspended".to_owned(),
             "Job suspended".to_owned(),
         ),
+        None if job.rules.parallelism == 0 => (
+            "Suspended",
+            NO_PARALLELISM.to_owned(),
+            "parallelism is 0: no pod of the Job may run".to_owned(),
+        ),
         None => ("Running", String::new(), String::new()),
     };
     JobReport {
@@ -36,6 +41,7 @@ pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
         condition: condition.to_owned(),
         reason,
         message,
+        created_at: Some(ledger.created),
         started_at: ledger.started,
         ended_at: ledger.end.as_ref().map(|end| end.at),
     }

@@ -195,6 +195,28 @@ fn pods_that_a_job_stops_are_stopped_for_a_reason_that_is_told() {
 }
 
 #[test]
+fn a_job_that_may_run_no_pod_says_why_and_since_when_it_is_there() {
+    for (spec, condition, reason) in [
+        ("parallelism: 0", "Suspended", "ParallelismZero"),
+        ("suspend: true", "Suspended", "JobSuspended"),
+        (
+            "parallelism: 0\n  suspend: true",
+            "Suspended",
+            "JobSuspended",
+        ),
+        ("parallelism: 1", "Running", ""),
+    ] {
+        let mut life = Life::new(spec);
+        let active = life.step();
+        assert_eq!(active.is_empty(), condition == "Suspended", "{spec}");
+        let report = report(&life.job, life.ledger(), "/m");
+        let said = (report.condition.as_str(), report.reason.as_str());
+        assert_eq!(said, (condition, reason), "{spec}");
+        assert_eq!(report.created_at, Some(at(0)), "{spec}");
+    }
+}
+
+#[test]
 fn a_job_has_the_events_of_upstreams_controller() {
     let mut life = Life::new("completions: 2\n  parallelism: 2\n  backoffLimit: 0");
     life.step();

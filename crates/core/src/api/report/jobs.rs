@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::PodReport;
 use crate::api::Timestamp;
 
+/// Reason of a Job whose `parallelism` is 0: nothing of it runs, though it isn't suspended as upstream
+/// has that condition.
+pub const NO_PARALLELISM: &str = "ParallelismZero";
+
 /// A Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -41,6 +45,9 @@ pub struct JobReport {
     /// Why, in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// When this run of it was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
     /// Since when its pods may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
