@@ -277,9 +277,20 @@ fn plain_object(
 /// A Service here is its name: it leads to the pods, and has no address of its own.
 fn service_defaults(service: &mut Value) {
     let spec = &mut service["spec"];
-    for (key, default) in [("type", "ClusterIP"), ("clusterIP", "None")] {
+    for (key, default) in [
+        ("type", "ClusterIP"),
+        ("clusterIP", "None"),
+        ("sessionAffinity", "None"),
+        ("internalTrafficPolicy", "Cluster"),
+        ("ipFamilyPolicy", "SingleStack"),
+    ] {
         if !spec[key].is_string() {
             spec[key] = default.into();
+        }
+    }
+    for (key, default) in [("clusterIPs", "None"), ("ipFamilies", "IPv4")] {
+        if !spec[key].is_array() {
+            spec[key] = json!([default]);
         }
     }
     if let Some(ports) = spec["ports"].as_array_mut() {

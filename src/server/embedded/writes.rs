@@ -5,13 +5,15 @@ use mirrorlet_apimachinery::bounds::check_lists;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::resources::{
-    DEPLOYMENTS, LEASES, NAMESPACES, PODS, Resource, SCALES, STATEFUL_SETS, Target,
+    DEPLOYMENTS, LEASES, NAMESPACES, PODS, Resource, SCALES, SERVICES, STATEFUL_SETS, Target,
 };
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{apply, garbage, meta, patch};
+use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::desired::{Origin, PodSource};
+use mirrorlet_core::names::port_problems;
 use mirrorlet_host::random;
 use serde_json::{Value, json};
 
@@ -270,13 +272,32 @@ impl Api {
                 return Ok((self.put(key, object).await?, Vec::new()));
             }
         }
-        let prepared = self.prepared(object, key, before, raw, options)?;
+        let mut prepared = self.prepared(object, key, before, raw, options)?;
+        if key.resource == &SERVICES {
+            let found = self.port_warnings(&prepared.object);
+            prepared.warnings.extend(found);
+        }
         let stored = match before {
             Some(before) if options.dry_run => dry(prepared.object, before),
             None if options.dry_run => prepared.object,
             _ => self.store(key, &prepared.object).await?,
         };
         Ok((stored, prepared.warnings))
+    }
+
+    /// The ports of a Service that the pods it selects now don't serve.
+    fn port_warnings(&self, service: &Value) -> Vec<String> {
+        let Ok(service) = serde_json::from_value::<Service>(service.clone()) else {
+            return Vec::new();
+        };
+        let shown = self.store.view().shown(&[]);
+        let pods = shown.pods.iter().filter(|shown| !shown.terminating);
+        let problems = port_problems(&service, "", pods.map(|shown| &shown.pod)).into_iter();
+        let words = problems.map(|problem| match problem.field {
+            Some(field) => format!("{field}: {}", problem.message),
+            None => problem.message,
+        });
+        words.collect()
     }
 
     /// Answers a server-side apply, which creates what isn't there.

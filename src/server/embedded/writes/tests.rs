@@ -119,3 +119,66 @@ async fn a_copy_of_a_pod_is_created_without_the_agents_annotations() {
     let dropped = drop_own_annotations(&mut pod, &PODS);
     assert_eq!(dropped.len(), 2, "{dropped:?}");
 }
+
+fn service(target: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": target}]}})
+}
+
+#[tokio::test]
+async fn a_service_whose_named_port_no_pod_has_is_stored_with_a_warning() {
+    let bed = Bed::new();
+    let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u-1", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 80}]}]}});
+    bed.view.shown.lock().unwrap().pods.push(ShownPod {
+        pod: serde_json::from_value(pod).unwrap(),
+        origin: None,
+        terminating: false,
+    });
+    for (target, warned) in [
+        (json!("metrics"), true),
+        (json!("http"), false),
+        (json!(80), false),
+    ] {
+        let request = axum::http::Request::builder()
+            .method("POST")
+            .uri("/api/v1/namespaces/default/services?dryRun=All")
+            .header("content-type", "application/json")
+            .body(service(&target).to_string().into());
+        let answered = bed.api.answer(request.unwrap()).await;
+        let answer = answered.unwrap_or_else(|status| answer::refused(&status));
+        assert_eq!(answer.status(), 201, "{target}");
+        let warnings = answer.headers().get_all("warning").iter();
+        let warnings: Vec<_> = warnings.map(|value| value.to_str().unwrap()).collect();
+        let words = "spec.ports[0].targetPort: pod default/web has no TCP port of the name";
+        assert_eq!(warnings.len(), usize::from(warned), "{warnings:?}");
+        assert!(
+            warnings.iter().all(|text| text.contains(words)),
+            "{warnings:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_service_is_shown_with_the_defaults_of_upstream() {
+    let bed = Bed::new();
+    let key = Key::new(&SERVICES, "default", "web");
+    bed.store(&key, &service(&json!(80)));
+    let path = "/api/v1/namespaces/default/services/web";
+    let (code, shown) = bed.ask("GET", path, &Value::Null).await;
+    assert_eq!(code, 200, "{shown}");
+    for (field, expected) in [
+        ("type", json!("ClusterIP")),
+        ("clusterIP", json!("None")),
+        ("clusterIPs", json!(["None"])),
+        ("ipFamilies", json!(["IPv4"])),
+        ("ipFamilyPolicy", json!("SingleStack")),
+        ("sessionAffinity", json!("None")),
+        ("internalTrafficPolicy", json!("Cluster")),
+    ] {
+        assert_eq!(shown["spec"][field], expected, "{field}");
+    }
+    // What a client reads, it can write.
+    let (code, written) = bed.ask("PUT", &format!("{path}?dryRun=All"), &shown).await;
+    assert_eq!(code, 200, "{written}");
+}
