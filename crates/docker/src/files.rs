@@ -223,25 +223,32 @@ impl PodFiles {
         served.await.map_err(config_error)
     }
 
-    /// Fails if a volume can't be set up for want of what the pod refers to: known before a
-    /// sandbox is made in vain.
+    /// Fails if volumes can't be set up for want of what the pod refers to, and names them all: known
+    /// before a sandbox is made in vain.
     pub(super) async fn check_volumes(
         &self,
         pod: &Arc<Pod>,
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
-        self.claims(pod, objects).await?;
+        let claims = self.claims(pod, objects).await.map(drop);
         let payloads = self.payloads(pod, objects);
         if payloads.values().all(Result::is_ok) {
-            return Ok(());
+            return claims;
         }
         let for_disk = Arc::clone(pod);
         let checked = self.on_disk(move |volumes| Ok(volumes.check(&for_disk, &payloads)));
         let checked = checked.await.map_err(config_error)?;
-        checked.map_err(|error| {
+        let checked = checked.map_err(|error| {
             let volume = error.volume();
             mount_error(&error).of_field(|| fields::volume(pod, volume?))
-        })
+        });
+        match (claims, checked) {
+            (Err(first), Err(second)) => Err(SyncError {
+                message: format!("{}; {}", first.message, second.message),
+                ..first
+            }),
+            (claims, checked) => claims.and(checked),
+        }
     }
 
     /// The storage of the pod's claims by the names of its volumes.

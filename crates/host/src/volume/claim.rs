@@ -91,6 +91,7 @@ impl VolumeManager {
         let all = self.claim_notes()?;
         let own = noted(&self.paths(&PodUid::of(pod))?);
         let mut claims = BTreeMap::new();
+        let mut failures = Vec::new();
         for volume in spec::spec(pod).volumes.iter().flatten() {
             let name = &volume.name;
             let Some(claim) = spec::claim_name(pod, volume) else {
@@ -114,11 +115,14 @@ impl VolumeManager {
                 check_alone(name, pod, &storage, &all)?;
                 Ok(storage)
             });
-            claims.insert(
-                name.clone(),
-                usable.map_err(|cause| set_up_failed(name, cause))?,
-            );
+            match usable {
+                Ok(storage) => {
+                    claims.insert(name.clone(), storage);
+                }
+                Err(cause) => failures.push(set_up_failed(name, cause)),
+            }
         }
+        VolumeError::all(failures)?;
         Ok(claims)
     }
 

@@ -73,6 +73,9 @@ pub enum VolumeError {
         /// Why.
         cause: Box<VolumeError>,
     },
+    /// Several volumes can't be set up.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<VolumeError>),
     /// The agent may not mount file systems.
     #[error(
         "volume {volume:?} requires a mount, which the agent is not allowed to make: run it as root with CAP_SYS_ADMIN ({cause})"
@@ -120,9 +123,22 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Name of the volume that it is about, where it is about one.
+    /// All these failures as one.
+    ///
+    /// # Errors
+    /// There is one.
+    pub(super) fn all(mut failures: Vec<Self>) -> Result<(), Self> {
+        match failures.len() {
+            0 => Ok(()),
+            1 => failures.pop().map_or(Ok(()), Err),
+            _ => Err(Self::Several(failures)),
+        }
+    }
+
+    /// Name of the volume that it is about, where it is about one; the first of several.
     pub fn volume(&self) -> Option<&str> {
         match self {
+            Self::Several(failures) => failures.first().and_then(Self::volume),
             Self::Volume { volume, .. }
             | Self::SubPath { volume, .. }
             | Self::SetUp { volume, .. }

@@ -99,10 +99,11 @@ impl VolumeManager {
         Ok(map)
     }
 
-    /// Fails if a volume that is not made yet can't be, because its files can't be computed. Changes
+    /// Fails if volumes that are not made yet can't be, because their files can't be computed. Changes
     /// nothing.
     pub fn check(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
         let paths = self.paths(&PodUid::of(pod))?;
+        let mut failures = Vec::new();
         for volume in spec::spec(pod).volumes.iter().flatten() {
             let name = &volume.name;
             checked_name(name)?;
@@ -110,10 +111,10 @@ impl VolumeManager {
                 continue;
             };
             if !values::is_made(&paths.volume(kind.plugin(), name), kind)? {
-                return Err(set_up_failed(name, error.clone().into()));
+                failures.push(set_up_failed(name, error.clone().into()));
             }
         }
-        Ok(())
+        VolumeError::all(failures)
     }
 
     /// Fails if a host path is not what its volume asks for, and making it wouldn't help. Changes

@@ -201,6 +201,23 @@ fn a_claim_for_one_pod_is_used_by_one_pod() {
 }
 
 #[test]
+fn all_claims_of_a_pod_that_have_no_storage_are_named() {
+    let root = Root::new();
+    let claim = |name: &str| json!({"name": format!("v-{name}"), "persistentVolumeClaim": {"claimName": name}});
+    let volumes = json!({"volumes": [claim("one"), claim("c"), claim("two")]});
+    let pod = pod("p", UID, volumes);
+    let objects = ObjectSet {
+        claims: [("c".to_owned(), Ok(Arc::new(engine())))].into(),
+        ..ObjectSet::default()
+    };
+    let error = root.manager.claims(&pod, &objects).unwrap_err();
+    assert_eq!(error.volume(), Some("v-one"));
+    let error = error.to_string();
+    let [one, two] = ["v-one", "v-two"].map(|name| error.contains(&format!("{name:?}")));
+    assert!(one && two && !error.contains("\"v-c\""), "{error}");
+}
+
+#[test]
 fn a_pod_keeps_its_storage_without_the_document() {
     let root = Root::new();
     let pod = pod("p", UID, json!({}));

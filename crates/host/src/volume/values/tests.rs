@@ -97,6 +97,13 @@ fn a_made_volume_keeps_what_it_holds_while_nothing_can_be_told() {
         "MountVolume.SetUp failed for volume \"keys\" : invalid path: must not be empty: \"\"";
     let check = |payloads: &Payloads| root.manager.check(&pod, payloads);
     assert_eq!(check(&failing).unwrap_err().to_string(), words);
+    let mut more = failing.clone();
+    more.insert("conf".to_owned(), Err(untold()));
+    let error = check(&more).unwrap_err();
+    let first = words.replace("keys", "conf");
+    // All of them, in the order of the pod.
+    assert_eq!(error.to_string(), format!("{first}; {words}"));
+    assert_eq!(error.volume(), Some("conf"));
     let error = root.manager.ensure(&pod, &failing, NODE_MEMORY);
     assert_eq!(error.unwrap_err().to_string(), words);
 
