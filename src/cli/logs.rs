@@ -8,8 +8,8 @@ use lines::Lines;
 use super::{Failure, Outcome, client, status};
 use crate::config::args::LogsArgs;
 use crate::server::frame::{Frame, FrameReader};
-use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_core::api::report::{PodReport, STOPPED, STOPPING, StatusReport, TERMINATING};
+use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::select::find_pods;
 
 mod lines;
@@ -32,10 +32,64 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     let [pod] = found[..] else {
         return many::logs(args, root).await;
     };
-    let query = Query::of(args, Timestamp::now());
+    let mut query = Query::of(args, Timestamp::now());
+    let name = chosen_name(args, pod);
+    let goes_on = args.follow && !args.previous && args.limit_bytes.is_none();
+    if goes_on {
+        query.instance = instance(pod, &name);
+    }
+    let lines = || args.prefix.then(|| Lines::with_prefix(prefix(pod, &name)));
     let path = query.path(pod.uid.as_str(), args.container.as_deref());
-    let prefix = args.prefix.then(|| prefix(pod, &chosen_name(args, pod)));
-    log(root, &path, prefix.map(Lines::with_prefix)).await
+    log(root, &path, lines()).await?;
+    let Some(mut last) = query.instance.take() else {
+        return Ok(());
+    };
+    (query.tail, query.since) = (None, None);
+    let mut reports = status::watch_reports(root, false).await?;
+    loop {
+        match after(&reports.next().await?, &pod.uid, &name, &last) {
+            After::Instance(next) => {
+                query.instance = Some(next.clone());
+                log(root, &query.path(pod.uid.as_str(), Some(&name)), lines()).await?;
+                last = next;
+            }
+            After::Nothing => {}
+            After::End => return Ok(()),
+        }
+    }
+}
+
+/// What follows an instance of a container.
+#[derive(Debug, PartialEq, Eq)]
+enum After {
+    /// This instance.
+    Instance(String),
+    /// Nothing yet.
+    Nothing,
+    /// Nothing any more: the pod is gone, over, being removed or stopped.
+    End,
+}
+
+/// What follows an instance of a container of a pod, by a report.
+fn after(report: &StatusReport, uid: &PodUid, container: &str, last: &str) -> After {
+    let Some(pod) = report.pods.iter().find(|pod| pod.uid == *uid) else {
+        return After::End;
+    };
+    match instance(pod, container).filter(|id| id != last) {
+        Some(next) => After::Instance(next),
+        None if ["Succeeded", "Failed"].contains(&pod.phase.as_str())
+            || [STOPPED, STOPPING, TERMINATING].contains(&pod.status.as_str()) =>
+        {
+            After::End
+        }
+        None => After::Nothing,
+    }
+}
+
+/// The id of the newest instance of a container.
+fn instance(pod: &PodReport, container: &str) -> Option<String> {
+    let mut all = pod.containers.iter();
+    all.find(|one| one.name == container)?.id.clone()
 }
 
 /// The pods that a text means. A workload without pods is named as one.
@@ -284,6 +338,45 @@ mod tests {
             ),
         ] {
             assert_eq!(pods_named(&report, text).unwrap_err().to_string(), words);
+        }
+    }
+
+    #[test]
+    fn a_followed_container_goes_on_with_its_next_instance() {
+        let report = |uid: &str, status: &str, phase: &str, id: Option<&str>| -> StatusReport {
+            let now = "2026-01-02T03:04:05Z";
+            let report = serde_json::json!({
+                "agent": {"version": "1", "pid": 1, "startedAt": now, "nodeName": "box", "root": "/r", "owner": "o"},
+                "engine": {"endpoint": "", "reachable": true}, "sources": [], "problems": [],
+                "pods": [{
+                    "name": "web-box", "manifestName": "web", "namespace": "default", "uid": uid,
+                    "source": "", "status": status, "phase": phase, "ready": 0, "containersTotal": 1,
+                    "restarts": 1, "held": false, "containers": [
+                        {"name": "other", "role": "app", "image": "i", "state": "running",
+                            "ready": true, "restarts": 0, "id": "other"},
+                        {"name": "web", "role": "app", "image": "i", "state": "waiting",
+                            "ready": false, "restarts": 1, "id": id},
+                    ],
+                }],
+            });
+            serde_json::from_value(report).unwrap()
+        };
+        let next = || After::Instance("2".to_owned());
+        for (report, expected) in [
+            (
+                report("u", "CrashLoopBackOff", "Running", Some("1")),
+                After::Nothing,
+            ),
+            (report("u", "Running", "Running", None), After::Nothing),
+            (report("u", "Running", "Running", Some("2")), next()),
+            (report("u", "Error", "Failed", Some("2")), next()),
+            (report("u", "Completed", "Succeeded", Some("1")), After::End),
+            (report("u", "Stopped", "Running", Some("1")), After::End),
+            (report("u", "Terminating", "Running", Some("1")), After::End),
+            (report("v", "Running", "Running", Some("2")), After::End),
+        ] {
+            let found = after(&report, &"u".into(), "web", "1");
+            assert_eq!(found, expected, "{:?}", report.pods[0].status);
         }
     }
 

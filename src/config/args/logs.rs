@@ -35,8 +35,10 @@ pub struct LogsArgs {
     /// Prefix each line with its pod and container.
     #[arg(long)]
     pub prefix: bool,
-    /// Stream new lines until the container ends; with --selector or --all-pods also from
-    /// containers and pods that start later, until interrupted.
+    /// Stream new lines. Of one pod, go on with the next instance when the container is restarted,
+    /// until the pod is over, stopped or replaced; of several named pods, until their containers
+    /// end; with --selector or --all-pods also from containers and pods that start later, until
+    /// interrupted.
     #[arg(short, long)]
     pub follow: bool,
     /// Number of most recent lines to print of each container; -1 for all [default: -1; with
