@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::duration;
 use mirrorlet_core::image_access::AllowedImages;
+use mirrorlet_core::reference::Reference;
 
 /// The problem with a value.
 pub type Fault = String;
@@ -430,6 +431,14 @@ pub fn word(value: &'static str) -> Kind<String> {
         } else {
             Ok(text.to_owned())
         }
+    })
+}
+
+/// The name of an image.
+pub fn image() -> Kind<String> {
+    text("IMAGE", r"^\S+$", |text| match Reference::parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{text:?}: {error}")),
     })
 }
 

@@ -186,7 +186,7 @@ settings! {
     // Ten times what a kubelet takes.
     MaxPods max_pods: usize = number("N", 1..=1100), Text("110"),
         "Maximum number of pods on the Node";
-    PodInfraImage pod_infra_image: Option<String> = kinds::word("IMAGE").optional(), Absent(Some("embedded in mirrorlet")),
+    PodInfraImage pod_infra_image: Option<String> = kinds::image().optional(), Absent(Some("embedded in mirrorlet")),
         "Image of the sandbox (pause) containers";
     ClusterDns cluster_dns: Vec<IpAddr> = kinds::ip().list(','), Absent(None),
         "IP address of the cluster's DNS server, for dnsPolicy ClusterFirst; may be repeated";

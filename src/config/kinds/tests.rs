@@ -29,6 +29,20 @@ proptest! {
 }
 
 #[test]
+fn a_text_that_names_no_image_is_refused() {
+    for good in [
+        "pause:3.10",
+        "registry:5000/a/pause@sha256:1111111111111111111111111111111111111111111111111111111111111111",
+    ] {
+        assert_eq!(read(&image(), good), Ok(good.to_owned()));
+    }
+    for bad in ["UP:1", "", "a b", "a::b"] {
+        let fault = read(&image(), bad).unwrap_err();
+        assert!(fault.contains("invalid reference format"), "{bad}: {fault}");
+    }
+}
+
+#[test]
 fn values_that_mean_nothing_are_refused() {
     assert!(read(&url(), "ftp://x/").is_err());
     assert!(read(&url(), "https://").is_err());
