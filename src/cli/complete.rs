@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, Command, CommandFactory};
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
 use clap_complete::env::{CompleteEnv, Shells};
 
 use super::{Failure, block_on, root_of, status, volumes};
@@ -71,6 +73,7 @@ fn with_candidates(command: Command) -> Command {
     let command = command.mut_args(|arg| match arg.get_id().as_str() {
         "pod" | "pods" => completed(arg, pods),
         "container" => completed(arg, containers),
+        "source" | "destination" => completed(arg, sides_of_copy),
         "cron_jobs" => completed(arg, cron_jobs),
         "namespace" => completed(arg, namespaces),
         "names" => completed(arg, volume_names),
@@ -122,6 +125,23 @@ fn pods(begun: &OsStr) -> Vec<CompletionCandidate> {
     names.into_iter().map(candidate).collect()
 }
 
+/// The sides of a copy that begin so: local paths, and pods, after whose names a path follows.
+fn sides_of_copy(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let is_path = |begun: &str| begun.contains(':') || begun.starts_with(['/', '.', '~']);
+    let mut sides = PathCompleter::any().complete(begun);
+    if begun.to_str().is_some_and(|begun| !is_path(begun)) {
+        sides.extend(pods(begun).into_iter().map(|pod| pod_side(&pod)));
+    }
+    sides
+}
+
+/// A pod as a side of a copy.
+fn pod_side(pod: &CompletionCandidate) -> CompletionCandidate {
+    let mut side = pod.get_value().to_owned();
+    side.push(":");
+    CompletionCandidate::new(side).help(pod.get_help().cloned())
+}
+
 /// The names of pods and workloads that the command of a line takes and that begin so.
 fn names(words: &[OsString], mut pods: Vec<PodReport>, begun: &str) -> BTreeMap<String, String> {
     /// These refuse the pods of a Job; `restart` takes the Job.
@@ -150,8 +170,9 @@ fn command_of(words: &[OsString]) -> &str {
 
 /// Whether a command takes a workload for its pods.
 fn takes_workloads(command: &str) -> bool {
-    const COMMANDS: [&str; 13] = [
+    const COMMANDS: [&str; 14] = [
         "attach",
+        "cp",
         "exec",
         "explain",
         "logs",
@@ -407,12 +428,36 @@ mod tests {
             ("mirrorlet restart", "", "deployment/web job/idx web-0"),
             ("mirrorlet restart", "job/", "job/idx"),
             ("mirrorlet restart", "deploy", "deployment/web"),
-            ("mirrorlet cp", "", "idx-0 web-0"),
+            ("mirrorlet cp", "", "deployment/web idx-0 job/idx web-0"),
             ("mirrorlet", "d", ""),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let names = names(&words, pods.to_vec(), begun).into_keys();
             assert_eq!(names.collect::<Vec<_>>().join(" "), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_side_of_a_copy_is_a_pod_or_a_path() {
+        let pod = CompletionCandidate::new("shop/web").help(Some("Running".into()));
+        let side = pod_side(&pod);
+        assert_eq!(side.get_value(), "shop/web:");
+        assert_eq!(side.get_help().unwrap().to_string(), "Running");
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        let begun = directory.path().join("fi");
+        let sides = sides_of_copy(begun.as_os_str());
+        let paths: Vec<_> = sides
+            .iter()
+            .map(|side| side.get_value().to_owned())
+            .collect();
+        assert_eq!(paths, [directory.path().join("file").into_os_string()]);
+        for arg in ["source", "destination"] {
+            let command = command();
+            let cp = command.find_subcommand("cp").unwrap();
+            let mut args = cp.get_arguments();
+            let arg = args.find(|known| known.get_id() == arg).unwrap();
+            assert!(arg.get::<ArgValueCompleter>().is_some());
         }
     }
 
@@ -461,6 +506,8 @@ mod tests {
                     "cron_jobs",
                     "namespace",
                     "names",
+                    "source",
+                    "destination",
                 ];
                 let id = arg.get_id().as_str();
                 let is_known = of_agent.contains(&id) || setting_values(id).is_some();
