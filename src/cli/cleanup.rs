@@ -6,7 +6,7 @@ use crate::config::args::CleanupArgs;
 
 /// Prints what there is to remove, and with `--yes` removes it.
 pub async fn cleanup(args: &CleanupArgs) -> Outcome {
-    let resolved = resolve_args(&args.settings)?;
+    let resolved = resolve_args(&args.settings.0)?;
     let root = resolved.config.root.display();
     let Some(left) = clean(&resolved.config, args.yes).await? else {
         return print(&format!("no agent has used {root}\n"));

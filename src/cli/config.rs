@@ -21,9 +21,9 @@ pub async fn config(command: &ConfigCommand) -> Outcome {
             output,
         } => {
             let shown = if *running {
-                of_the_agent(settings).await?
+                of_the_agent(&settings.0).await?
             } else {
-                resolve_args(settings)?.show()
+                resolve_args(&settings.0)?.show()
             };
             let text = render(&shown, *output)?;
             Ok(anstream::stdout().write_all(text.as_bytes())?)

@@ -17,6 +17,7 @@ use super::table::{Key, ROWS, Setting, SettingRow};
 mod access;
 mod approve;
 mod events;
+mod examples;
 mod import;
 mod logs;
 mod orders;
@@ -47,6 +48,13 @@ Exit codes:
   1  the command failed, or found problems
   2  the command line or the configuration is invalid
   3  no agent is running with that root directory";
+
+/// Those of the commands that ask no agent.
+const OWN_EXIT_CODES: &str = "\
+Exit codes:
+  0  success
+  1  the command failed, or found problems
+  2  the command line or the configuration is invalid";
 
 const PLAN_EXIT_CODES: &str = "\
 Exit codes:
@@ -84,33 +92,34 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Cmd {
     /// Run the agent, which keeps the pods of the manifests running on the Docker Engine.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::RUN, OWN_EXIT_CODES))]
     Run(SettingArgs),
     /// Check manifests. Needs neither an agent nor an Engine.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::VALIDATE, OWN_EXIT_CODES))]
     Validate(ValidateArgs),
     /// Convert the configuration of other tools to manifests.
     Import(ImportArgs),
     /// Show the pods of the running agent, and problems.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::STATUS, EXIT_CODES))]
     Status(Box<StatusArgs>),
     /// Show the history of a pod and the reasons.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::EXPLAIN, EXIT_CODES))]
     Explain(ExplainArgs),
     /// Show the Events of pods and of the node.
     #[command(after_help = EXIT_CODES)]
     Events(EventsArgs),
     /// Show what would change with other manifests. Changes nothing.
-    #[command(after_help = PLAN_EXIT_CODES)]
+    #[command(after_help = examples::help(examples::PLAN, PLAN_EXIT_CODES))]
     Plan(PlanArgs),
     /// Show how running pods differ from their manifests.
     #[command(after_help = DIFF_EXIT_CODES)]
     Diff(DiffArgs),
     /// Manage the rollouts of static pods: edits of their manifests.
+    #[command(after_help = examples::help(examples::ROLLOUT, EXIT_CODES))]
     Rollout(RolloutArgs),
     /// Restart the containers of static pods without back-off, or run Jobs (job/NAME) again from the
     /// beginning.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::RESTART, EXIT_CODES))]
     Restart(RestartArgs),
     /// Pull the images of static pods, whatever their pull policy. Nothing is restarted.
     #[command(after_help = EXIT_CODES)]
@@ -126,10 +135,10 @@ pub enum Cmd {
     #[command(after_help = EXIT_CODES)]
     RunJob(RunJobArgs),
     /// Wait until pods reach a state (ready, healthy, stopped, complete or deleted).
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::WAIT, EXIT_CODES))]
     Wait(WaitArgs),
     /// List and remove the volumes of claims.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::VOLUMES, EXIT_CODES))]
     Volumes(VolumesArgs),
     /// Show the CPU and memory that pods use.
     #[command(after_help = EXIT_CODES)]
@@ -138,26 +147,26 @@ pub enum Cmd {
     #[command(after_help = EXIT_CODES)]
     Images(ImagesArgs),
     /// Print the logs of a container, or of several pods.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::LOGS, EXIT_CODES))]
     Logs(LogsArgs),
     /// Run a command in a container.
-    #[command(after_help = EXEC_EXIT_CODES)]
+    #[command(after_help = examples::help(examples::EXEC, EXEC_EXIT_CODES))]
     Exec(ExecArgs),
     /// Attach to the main process of a container.
     #[command(after_help = EXEC_EXIT_CODES)]
     Attach(AttachArgs),
     /// Copy files and directories to and from containers.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::CP, EXIT_CODES))]
     Cp(CpArgs),
     /// Forward one or more local ports to a pod.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::PORT_FORWARD, EXIT_CODES))]
     PortForward(PortForwardArgs),
     /// Approve and deny the certificate signing requests of agents in a cluster.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = OWN_EXIT_CODES)]
     ApproveCertificates(ApproveArgs),
     /// Remove what a stopped agent left on this machine: its containers, the volumes of
     /// its pods, its rules for host ports. Volumes of claims, images and manifests stay.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = with_settings(OWN_EXIT_CODES))]
     Cleanup(CleanupArgs),
     /// Show the configuration or the JSON schema of the config file.
     Config(ConfigArgs),
@@ -256,6 +265,39 @@ impl FromArgMatches for SettingArgs {
     }
 }
 
+/// The end of the help of a command with [`HiddenSettings`].
+fn with_settings(codes: &str) -> String {
+    format!("Takes the other flags of mirrorlet run, too: see mirrorlet run --help.\n\n{codes}")
+}
+
+/// The flags of `run` for commands that go by the settings of an agent. Help shows those that locate
+/// the agent.
+#[derive(Debug, Clone, Default)]
+pub struct HiddenSettings(pub SettingArgs);
+
+impl Args for HiddenSettings {
+    fn augment_args(command: Command) -> Command {
+        let rows = ROWS.iter();
+        let args = rows.map(|row| setting_arg(row.key).hide(row.key != Key::Root));
+        command.arg(config_arg()).args(args)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for HiddenSettings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(settings_of(matches)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0 = settings_of(matches);
+        Ok(())
+    }
+}
+
 /// The flags that locate a running agent.
 #[derive(Debug, Clone, Default)]
 pub struct AgentArgs(pub SettingArgs);
@@ -315,7 +357,7 @@ pub struct CleanupArgs {
     pub yes: bool,
     /// The agent's settings.
     #[command(flatten)]
-    pub settings: SettingArgs,
+    pub settings: HiddenSettings,
 }
 
 /// Output formats of a report.
@@ -343,11 +385,11 @@ pub enum ConfigCommand {
     /// Print the JSON schema of the config file.
     Schema,
     /// Print each setting that `run` would use with the same flags, and its origin.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = with_settings(EXIT_CODES))]
     Show {
         /// The flags of `run`.
         #[command(flatten)]
-        settings: SettingArgs,
+        settings: HiddenSettings,
         /// Print the settings of the running agent instead; can be combined only with --root and
         /// --config.
         #[arg(long)]
@@ -420,6 +462,92 @@ mod tests {
             args.settings[&Key::ManifestUrls],
             Setting(vec!["http://a/".to_owned(), "http://b/".to_owned()])
         );
+    }
+
+    fn commands(command: &Command, path: &str, found: &mut Vec<(String, String)>) {
+        let path = format!("{path}{}", command.get_name());
+        let help = command.clone().render_long_help().to_string();
+        for sub in command.get_subcommands() {
+            commands(sub, &format!("{path} "), found);
+        }
+        found.push((path, help));
+    }
+
+    /// The help of all commands, by the words that one types.
+    fn helps() -> BTreeMap<String, String> {
+        let mut found = Vec::new();
+        commands(&Cli::command(), "", &mut found);
+        found.into_iter().collect()
+    }
+
+    #[test]
+    fn each_example_of_a_help_is_a_command_line() {
+        let mut with_examples = Vec::new();
+        for (path, help) in helps() {
+            let lines = help.lines().skip_while(|line| *line != "Examples:");
+            let lines = lines.take_while(|line| *line != "Exit codes:");
+            let typed = lines.filter_map(|line| line.strip_prefix("  mirrorlet "));
+            let mut count = 0;
+            for line in typed {
+                let line = format!("mirrorlet {}", line.split(" > ").next().unwrap());
+                assert!(line.starts_with(&path), "{line:?} is no example of {path}");
+                let parsed = Cli::try_parse_from(line.split(' '));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                count += 1;
+            }
+            if count > 0 {
+                with_examples.push(path);
+            }
+        }
+        for command in [
+            "run",
+            "validate",
+            "import compose",
+            "status",
+            "explain",
+            "logs",
+            "exec",
+            "plan",
+            "rollout",
+            "restart",
+            "wait",
+            "volumes",
+            "cp",
+            "port-forward",
+        ] {
+            let path = format!("mirrorlet {command}");
+            assert!(with_examples.contains(&path), "{path} has no examples");
+        }
+    }
+
+    #[test]
+    fn commands_that_ask_no_agent_have_no_exit_code_for_it() {
+        let helps = helps();
+        let no_agent = "3  no agent is running";
+        for command in ["validate", "import compose", "cleanup", "run"] {
+            let help = &helps[&format!("mirrorlet {command}")];
+            assert!(
+                help.contains("2  the command line") && !help.contains(no_agent),
+                "{help}"
+            );
+        }
+        assert!(helps["mirrorlet config show"].contains(no_agent));
+    }
+
+    #[test]
+    fn the_settings_of_run_are_taken_and_not_shown_by_other_commands() {
+        let helps = helps();
+        for command in ["cleanup", "config show"] {
+            let help = &helps[&format!("mirrorlet {command}")];
+            assert!(
+                help.contains("--root") && help.contains("mirrorlet run --help"),
+                "{help}"
+            );
+            assert!(!help.contains("--sweep-period"), "{help}");
+            let line = format!("mirrorlet {command} --sweep-period 1m");
+            assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+        assert!(helps["mirrorlet run"].contains("--sweep-period"));
     }
 
     #[test]

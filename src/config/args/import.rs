@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::EXIT_CODES;
+use super::{OWN_EXIT_CODES, examples};
 
 /// Arguments of `import`.
 #[derive(Debug, Clone, Args)]
@@ -19,7 +19,7 @@ pub struct ImportArgs {
 pub enum ImportCommand {
     /// Print manifests for a Docker Compose project, and list on standard error what can't be
     /// carried over. Needs neither an agent nor an Engine.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = examples::help(examples::IMPORT_COMPOSE, OWN_EXIT_CODES))]
     Compose(ComposeArgs),
 }
 
