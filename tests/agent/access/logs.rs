@@ -166,6 +166,28 @@ async fn a_containers_log_is_rotated_while_it_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_followed_pod_goes_on_with_its_next_instance() {
+    let bed = Bed::new();
+    let manifest = pod("web", "", &format!("echo begun; {SLEEPS}"));
+    let manifest = manifest.replace("restartPolicy: Never", "restartPolicy: Always");
+    let agent = started(&bed, &manifest, "web").await;
+    let mut follower = mirrorlet(&bed, &["logs", "web", "-f"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    bed.docker(&["kill", &bed.running_id("c")]);
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    assert!(ask(&bed, &["stop", "web"]).status.success());
+    // Each instance once.
+    assert!(lines.next().is_none());
+    assert!(follower.wait().unwrap().success());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_local_driver_is_read_as_well() {
     let bed = Bed::new();
     let script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done; printf end";
