@@ -11,7 +11,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub struct Observer {
     /// Pods being looked at; true when another look was asked for meanwhile.
     looking: HashMap<PodUid, bool>,
     /// Pods to look at as soon as there is room.
-    queue: Vec<PodUid>,
+    queue: VecDeque<PodUid>,
     /// Pods whose last look failed.
     failed: HashSet<PodUid>,
     /// When they are looked at again.
@@ -119,7 +119,7 @@ impl Observer {
             away_since: None,
             looks: JoinSet::new(),
             looking: HashMap::new(),
-            queue: Vec::new(),
+            queue: VecDeque::new(),
             failed: HashSet::new(),
             retry_at: None,
             sweep: None,
@@ -266,14 +266,15 @@ impl Observer {
         if let Some(again) = self.looking.get_mut(&uid) {
             *again = true;
         } else if !self.queue.contains(&uid) {
-            self.queue.push(uid);
+            self.queue.push_back(uid);
         }
     }
 
     /// Starts as many looks as there is room for.
     fn start_looks(&mut self) {
-        while self.looks.len() < LOOKS_MAX && !self.queue.is_empty() {
-            let uid = self.queue.remove(0);
+        while self.looks.len() < LOOKS_MAX
+            && let Some(uid) = self.queue.pop_front()
+        {
             self.looking.insert(uid.clone(), false);
             let runtime = Arc::clone(&self.runtime);
             self.looks.spawn(async move {

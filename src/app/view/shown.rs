@@ -223,13 +223,13 @@ fn members<'a>(
     histories: &Histories,
 ) -> Vec<Member<'a>> {
     let owner = key.owner();
-    let its = pods.iter().filter_map(|pod| {
-        let wanted = merged
-            .pods
-            .get(&pod.uid)
-            .filter(|wanted| !wanted.is_api())?;
-        let is_its = pod.namespace == key.namespace && pod.workload.as_deref() == Some(&*owner);
-        is_its.then(|| Member::of(pod, wanted, histories.get(&wanted.full_name())))
+    let is_its = |pod: &&PodReport| {
+        pod.workload.as_deref() == Some(&*owner) && pod.namespace == key.namespace
+    };
+    let its = pods.iter().filter(is_its).filter_map(|pod| {
+        let wanted = merged.pods.get(&pod.uid)?;
+        let history = histories.get(&wanted.full_name());
+        (!wanted.is_api()).then(|| Member::of(pod, wanted, history))
     });
     its.collect()
 }

@@ -3,7 +3,7 @@
 //! Blocking; the task in the parent module moves it to a thread for each look. A look at an
 //! unchanged directory costs one `stat` per file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -320,6 +320,7 @@ impl Directory {
         let mut missing: Vec<_> = self.files.keys().cloned().chain(stored).collect();
         missing.small_sort();
         missing.dedup();
+        let seen: HashSet<&PathBuf> = seen.iter().collect();
         missing.retain(|path| !seen.contains(path));
         missing
     }
