@@ -31,7 +31,6 @@ struct Stored<T> {
 }
 
 /// The directory, and what it holds.
-#[derive(Clone)]
 pub(super) struct LedgerStore<T> {
     kept: KeptDir,
     saved: BTreeMap<JobName, T>,
@@ -41,7 +40,7 @@ pub(super) struct LedgerStore<T> {
     closed: Option<String>,
 }
 
-impl<T: Clone + Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
+impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
     /// Reads the ledgers of a directory under the root. Blocks.
     pub(super) fn load(root: &Path, directory: &str) -> Self {
         let kept = KeptDir {
@@ -113,39 +112,48 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
         if changes.is_empty() {
             return BTreeMap::new();
         }
-        let mut store = self.clone();
-        let (store, failed) = disk::blocking(move || {
-            let mut failed = BTreeMap::new();
-            for (job, ledger) in changes {
-                if let Err(error) = store.change(&job, ledger) {
-                    failed.insert(job, error.to_string());
-                }
-            }
-            (store, failed)
+        let kept = self.kept.clone();
+        let written = disk::blocking(move || {
+            let write = |(job, ledger)| {
+                let (ledger, result) = write(&kept, &job, ledger);
+                (job, ledger, result)
+            };
+            changes.into_iter().map(write).collect::<Vec<_>>()
         })
         .await;
-        *self = store;
+        let mut failed = BTreeMap::new();
+        for (job, ledger, result) in written {
+            if let Err(error) = result {
+                failed.insert(job, error.to_string());
+                continue;
+            }
+            self.unreadable.remove(&file_name(&job));
+            match ledger {
+                Some(ledger) => self.saved.insert(job, ledger),
+                None => self.saved.remove(&job),
+            };
+        }
         failed
     }
+}
 
-    fn change(&mut self, job: &JobName, ledger: Option<T>) -> std::io::Result<()> {
-        let file = file_name(job);
-        if let Some(ledger) = ledger {
-            let stored = Stored {
-                version: FORMAT_VERSION,
-                job: job.clone(),
-                ledger,
-            };
-            self.kept.write(&file, &stored)?;
-            self.kept.sync()?;
-            self.saved.insert(job.clone(), stored.ledger);
-        } else {
-            self.kept.remove(&file)?;
-            self.saved.remove(job);
-        }
-        self.unreadable.remove(&file);
-        Ok(())
-    }
+/// Writes a ledger, or removes its file where it is none. Returns it with the result. Blocks.
+fn write<T: Serialize>(
+    kept: &KeptDir,
+    job: &JobName,
+    ledger: Option<T>,
+) -> (Option<T>, std::io::Result<()>) {
+    let file = file_name(job);
+    let Some(ledger) = ledger else {
+        return (None, kept.remove(&file));
+    };
+    let stored = Stored {
+        version: FORMAT_VERSION,
+        job: job.clone(),
+        ledger,
+    };
+    let written = kept.write(&file, &stored).and_then(|()| kept.sync());
+    (Some(stored.ledger), written)
 }
 
 fn file_name(job: &JobName) -> String {

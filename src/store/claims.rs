@@ -61,7 +61,7 @@ pub fn releases() -> (ClaimHandle, Releases) {
 }
 
 /// The bindings, and the directory that holds them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct ClaimStore {
     kept: KeptDir,
     saved: Bindings,
@@ -112,19 +112,31 @@ impl ClaimStore {
         if changes.is_empty() {
             return &self.saved;
         }
-        let mut store = self.clone();
-        *self = disk::blocking(move || {
-            for (name, bound) in changes {
-                if let Err(error) = store.change(&name, bound) {
-                    let dir = store.kept.dir.display().to_string();
+        let kept = self.kept.clone();
+        let written = disk::blocking(move || {
+            let write = |(name, bound): (ClaimName, Option<Bound>)| {
+                let result = write(&kept, &name, bound.as_ref());
+                (name, bound, result)
+            };
+            changes.into_iter().map(write).collect::<Vec<_>>()
+        })
+        .await;
+        for (name, bound, result) in written {
+            match (result, bound) {
+                (Ok(()), Some(bound)) => {
+                    self.saved.insert(name, bound);
+                }
+                (Ok(()), None) => {
+                    self.saved.remove(&name);
+                }
+                (Err(error), _) => {
+                    let dir = self.kept.dir.display().to_string();
                     let message = format!("failed to write the binding of claim {name}: {error}");
                     let problem = Diagnostic::warning(Code::Unreadable, dir, message);
                     occurrences::manifest_problem(&problem);
                 }
             }
-            store
-        })
-        .await;
+        }
         &self.saved
     }
 
@@ -136,23 +148,23 @@ impl ClaimStore {
         // Nobody waits for an answer any more once the client has gone.
         let _ = release.done.send(!kept.contains_key(&release.claim));
     }
+}
 
-    fn change(&mut self, name: &ClaimName, bound: Option<Bound>) -> std::io::Result<()> {
-        let file = file_name(name);
-        if let Some(bound) = bound {
+/// Writes the binding of a claim, or removes its file where it has none. Blocks.
+fn write(kept: &KeptDir, name: &ClaimName, bound: Option<&Bound>) -> std::io::Result<()> {
+    let file = file_name(name);
+    match bound {
+        Some(bound) => {
             let stored = Stored {
                 version: FORMAT_VERSION,
                 claim: name.clone(),
-                bound,
+                bound: bound.clone(),
             };
-            self.kept.write(&file, &stored)?;
-            self.saved.insert(stored.claim, stored.bound);
-        } else {
-            self.kept.remove(&file)?;
-            self.saved.remove(name);
+            kept.write(&file, &stored)?;
         }
-        self.kept.sync()
+        None => kept.remove(&file)?,
     }
+    kept.sync()
 }
 
 fn file_name(name: &ClaimName) -> String {
