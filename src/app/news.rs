@@ -53,7 +53,11 @@ pub(super) fn start_news(
                     if changed.is_err() { return }
                     let now = news.reach.borrow_and_update().clone();
                     let before = engine.borrow().clone();
-                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
+                    // An Engine that stops answering delays the end of the agent by nothing.
+                    let report = tokio::select! {
+                        () = cancel.cancelled() => return,
+                        report = engine_report(&endpoint, &now, &*runtime, &before) => report,
+                    };
                     engine.send_replace(report);
                 }
                 changed = news.pods.changed() => if changed.is_err() { return },
