@@ -41,7 +41,7 @@ pub(crate) struct Record {
     pub(super) ips: Vec<IpAddr>,
     /// The ports that the Engine publishes for it while it runs; of sandboxes alone that host ports can
     /// be led to by rules of ours.
-    pub(super) published: Arc<PortMap>,
+    pub(super) published: Option<Arc<PortMap>>,
     /// The last action of a person on it.
     pub(crate) by_hand: Option<UserActionRecord>,
     /// Whether this agent has stopped it: what the Engine reports of that is no person's doing.
@@ -62,7 +62,7 @@ impl Record {
     pub(super) fn new(id: Arc<str>, ours: OurContainer, created_at: Timestamp) -> Self {
         let image_id = match &ours.kind {
             Kind::Container { image_id, .. } => Arc::clone(image_id),
-            Kind::Sandbox { .. } => "".into(),
+            Kind::Sandbox { .. } => Arc::default(),
         };
         Self {
             id,
@@ -72,12 +72,12 @@ impl Record {
             started_at: None,
             finished_at: None,
             exit_code: None,
-            image: "".into(),
+            image: Arc::default(),
             image_id,
-            reason: "".into(),
-            message: "".into(),
+            reason: Arc::default(),
+            message: Arc::default(),
             ips: Vec::new(),
-            published: Arc::default(),
+            published: None,
             by_hand: None,
             stopped_by_us: false,
             termination_log: None,
@@ -102,8 +102,8 @@ impl Record {
     }
 
     /// The ports that the Engine publishes for it, as far as rules of ours need them.
-    pub(crate) fn published(&self) -> &PortMap {
-        &self.published
+    pub(crate) fn published(&self) -> Option<&PortMap> {
+        self.published.as_deref()
     }
 }
 
@@ -299,11 +299,11 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         Some(state) if exit_code.is_some() => {
             joined(state.error.as_deref().unwrap_or_default(), message)
         }
-        _ => "".into(),
+        _ => Arc::default(),
     };
     (record.ips, record.published) = match record.state {
         ContainerState::Running => (addresses(found), published(record, found)),
-        _ => (Vec::new(), Arc::default()),
+        _ => (Vec::new(), None),
     };
 }
 
@@ -339,16 +339,16 @@ fn joined(error: &str, message: &str) -> Arc<str> {
 }
 
 /// The ports that are published for a container, if rules of ours need them.
-fn published(record: &Record, found: &ContainerInspectResponse) -> Arc<PortMap> {
+fn published(record: &Record, found: &ContainerInspectResponse) -> Option<Arc<PortMap>> {
     let Kind::Sandbox {
         forwarded_ports, ..
     } = &record.ours.kind
     else {
-        return Arc::default();
+        return None;
     };
     let settings = found.network_settings.as_ref();
     let ports = settings.filter(|_| !forwarded_ports.is_empty());
-    Arc::new(ports.and_then(|n| n.ports.clone()).unwrap_or_default())
+    ports.and_then(|n| n.ports.clone()).map(Arc::new)
 }
 
 /// Addresses of a container: of its networks, as the top-level fields are gone from API 1.52 on.

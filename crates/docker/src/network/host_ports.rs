@@ -266,11 +266,11 @@ fn led_sandbox(record: &Record, side: &HostSide) -> Option<ForwardedSandbox> {
 
 /// How a sandbox is reached from where packets can't be routed to it: through the Engine's proxy,
 /// unless the Engine runs without one and lets the bridge take packets from loopback addresses.
-fn detour(published: &PortMap, port: &ForwardedPort, side: &HostSide) -> Detour {
+fn detour(published: Option<&PortMap>, port: &ForwardedPort, side: &HostSide) -> Detour {
     let Some(bridge) = side.bridge.clone().filter(|bridge| !takes_loopback(bridge)) else {
         return Detour::None;
     };
-    let bindings = published.get(&port.exposed()).and_then(Option::as_ref);
+    let bindings = published.and_then(|ports| ports.get(&port.exposed())?.as_ref());
     let at = |is_loopback: bool| {
         let mut bindings = bindings.into_iter().flatten();
         bindings.find_map(|binding| {
@@ -427,15 +427,12 @@ mod tests {
             port: 32769,
         };
         assert_eq!(
-            detour(&published, &port, &side(Some("no-such-bridge"))),
+            detour(Some(&published), &port, &side(Some("no-such-bridge"))),
             by_proxy
         );
-        assert_eq!(detour(&published, &port, &side(None)), Detour::None);
+        assert_eq!(detour(Some(&published), &port, &side(None)), Detour::None);
         // The loopback interface takes what is the machine's own, whatever the switch says.
-        assert_eq!(
-            detour(&HashMap::new(), &port, &side(Some("lo"))),
-            Detour::None
-        );
+        assert_eq!(detour(None, &port, &side(Some("lo"))), Detour::None);
     }
 
     #[test]
