@@ -143,7 +143,7 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
         journal
             .story(full)
             .iter()
-            .any(|entry| match &entry.subject {
+            .any(|entry| match &*entry.subject {
                 Subject::Pod { uid, .. } => is_it(uid.as_str()),
                 Subject::Workload(_) | Subject::Node => false,
             })
@@ -157,14 +157,14 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
 pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<EventReport> {
     let entries = journal.entries(from).into_iter();
     let event = |entry: Entry| {
-        let (namespace, name) = match &entry.subject {
+        let (namespace, name) = match &*entry.subject {
             Subject::Pod { full_name, .. } => {
                 (Some(full_name.namespace.to_string()), &*full_name.name)
             }
             Subject::Workload(key) => (Some(key.namespace.clone()), key.name.as_str()),
             Subject::Node => (None, node.as_str()),
         };
-        let workload = match &entry.subject {
+        let workload = match &*entry.subject {
             Subject::Workload(key) => Some(key.kind.to_string()),
             Subject::Pod { .. } | Subject::Node => None,
         };
@@ -180,7 +180,7 @@ pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<Event
 }
 
 fn told(entry: &Entry, node: &NodeName) -> JournalReport {
-    let (uid, container) = match &entry.subject {
+    let (uid, container) = match &*entry.subject {
         Subject::Pod { uid, container, .. } => (uid.clone(), container.as_deref()),
         Subject::Workload(key) => (key.name.as_str().into(), None),
         Subject::Node => (node.as_str().into(), None),

@@ -6,7 +6,7 @@
 //! in events, the longest story pays where all together are too long, and a recorder that can't keep
 //! up loses the oldest ones and gets their number.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +36,10 @@ const STORIES_MAX: usize = 1_000;
 /// Of how many newest entries one that is repeated takes the place. A pod whose probes fail every
 /// second would have no other story left after some minutes.
 const AGAIN_WITHIN: usize = 8;
+/// Among how many newest entries the subject of a new one is looked for, to be shared.
+const SHARED_WITHIN: usize = 16;
+/// Most reasons that are shared; Kubernetes and this agent have fewer.
+const REASONS_MAX: usize = 256;
 /// Most entries that wait for the recorder: hours of a busy node whose API server is away.
 const PENDING_MAX: usize = 2_000;
 
@@ -82,8 +86,8 @@ pub struct Entry {
     pub number: u64,
     /// When.
     pub at: Timestamp,
-    /// To whom.
-    pub subject: Subject,
+    /// To whom. Entries of one story share it.
+    pub subject: Arc<Subject>,
     /// The audience of an entry.
     pub kind: Kind,
     /// Why, in one word as Kubernetes spells it.
@@ -100,7 +104,7 @@ impl Entry {
             Kind::Normal => EventType::Normal,
             Kind::Warning => EventType::Warning,
         };
-        let involved = match &self.subject {
+        let involved = match &*self.subject {
             Subject::Node => node_ref(node.as_str()),
             Subject::Workload(key) => workload_ref(key),
             Subject::Pod {
@@ -136,6 +140,8 @@ struct Stories {
     node: Story,
     /// Bytes of the stories of pods and workloads.
     bytes: usize,
+    /// Reasons of entries: they are few, and each is that of many entries.
+    reasons: BTreeSet<Arc<str>>,
 }
 
 /// A name that has a story.
@@ -217,12 +223,12 @@ impl Journal {
         let entry = Entry {
             number: self.0.next.fetch_add(1, Ordering::Relaxed),
             at: Timestamp::now(),
-            subject,
+            subject: stories.shared(subject),
             kind,
-            reason: reason.into(),
+            reason: stories.reason(reason),
             message: shortened(message),
         };
-        match &entry.subject {
+        match &*entry.subject {
             Subject::Pod { full_name, .. } => {
                 stories.append(Named::Pod(full_name.clone()), &entry);
             }
@@ -232,7 +238,7 @@ impl Journal {
         drop(stories);
         self.0.changed.send_modify(|count| *count += 1);
         // A cluster doesn't have the workloads of manifests; one of that name there is another one.
-        let is_workload = matches!(entry.subject, Subject::Workload(_));
+        let is_workload = matches!(*entry.subject, Subject::Workload(_));
         if kind != Kind::Trace && !is_workload {
             self.submit(entry);
         }
@@ -367,6 +373,33 @@ impl Story {
 }
 
 impl Stories {
+    /// The subject as a newer entry of its story has it, if one does.
+    fn shared(&self, subject: Subject) -> Arc<Subject> {
+        let story = match &subject {
+            Subject::Pod { full_name, .. } => self.all.get(&Named::Pod(full_name.clone())),
+            Subject::Workload(key) => self.all.get(&Named::Workload(key.clone())),
+            Subject::Node => Some(&self.node),
+        };
+        let newest = story
+            .into_iter()
+            .flat_map(|story| story.entries.iter().rev());
+        let mut subjects = newest.take(SHARED_WITHIN).map(|entry| &entry.subject);
+        let known = subjects.find(|known| ***known == subject);
+        known.map_or_else(|| Arc::new(subject), Arc::clone)
+    }
+
+    /// The reason as other entries have it.
+    fn reason(&mut self, reason: &str) -> Arc<str> {
+        if let Some(known) = self.reasons.get(reason) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = reason.into();
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.insert(Arc::clone(&new));
+        }
+        new
+    }
+
     fn append(&mut self, name: Named, entry: &Entry) {
         let story = self.all.entry(name).or_default();
         self.bytes -= story.bytes;

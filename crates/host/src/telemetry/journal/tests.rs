@@ -59,6 +59,26 @@ fn the_troubles_of_a_pod_are_the_failed_probes_and_hooks_of_its_containers() {
     assert_eq!(found, expected);
 }
 
+/// Pods that are over are many, and the story of each has twenty entries.
+#[test]
+fn entries_share_their_subject_and_their_reason() {
+    let journal = Journal::default();
+    for (pod, container) in [("web", "a"), ("web", "b"), ("web", "a"), ("db", "a")] {
+        let (name, uid) = (name(pod), "u".into());
+        journal.pod(&name, &uid, Some(container), Kind::Trace, "Started", "x");
+    }
+    let (web, db) = (journal.story(&name("web")), journal.story(&name("db")));
+    assert!(Arc::ptr_eq(&web[0].subject, &web[2].subject));
+    assert_ne!(web[0].subject, web[1].subject);
+    assert_ne!(web[0].subject, db[0].subject);
+    assert!(Arc::ptr_eq(&web[0].reason, &db[0].reason));
+    for number in 0..2 * REASONS_MAX {
+        note(&journal, "web", Kind::Trace, &number.to_string());
+    }
+    let held = journal.0.stories.lock().reasons.len();
+    assert_eq!(held, REASONS_MAX);
+}
+
 #[tokio::test]
 async fn a_warning_told_again_and_again_leaves_room_for_others() {
     let journal = Journal::default();

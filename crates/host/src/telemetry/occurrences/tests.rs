@@ -49,7 +49,7 @@ fn events(telemetry: &Telemetry, pod: &FullName) -> Vec<String> {
     let story = telemetry.journal.story(pod);
     let told = story.iter().filter(|entry| entry.kind != Kind::Trace);
     told.map(|entry| {
-        let container = match &entry.subject {
+        let container = match &*entry.subject {
             crate::telemetry::journal::Subject::Pod {
                 container: Some(name),
                 ..
