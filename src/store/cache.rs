@@ -99,8 +99,12 @@ impl CacheWriter {
                 match found {
                     Ok(status) => {
                         news |= entry.status.is_empty() && !status.is_empty();
-                        changed = entry.error.take().is_some() || *entry.status != status;
-                        entry.status = Arc::new(status);
+                        let is_same = *entry.status == status;
+                        changed = entry.error.take().is_some() || !is_same;
+                        // Workers keep the status that they saw last: one copy is enough.
+                        if !is_same {
+                            entry.status = Arc::new(status);
+                        }
                     }
                     Err(error) => {
                         changed = entry.error.as_ref() != Some(&error);
