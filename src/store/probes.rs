@@ -18,8 +18,6 @@ struct Inner {
     version: watch::Sender<u64>,
 }
 
-impl Inner {}
-
 /// Writes the results. There is one, and it is not `Clone`.
 #[derive(Debug)]
 pub struct ProbeWriter(Arc<Inner>);
@@ -119,6 +117,17 @@ impl ProbeReader {
             .subscribe()
     }
 
+    /// Keeps nothing of a pod that has no results, and that nobody listens for any more.
+    pub fn leave(&self, uid: &PodUid) {
+        let mut entries = self.0.entries.write();
+        let is_idle = |entry: &watch::Sender<Arc<ProbeResults>>| {
+            entry.receiver_count() == 0 && **entry.borrow() == ProbeResults::default()
+        };
+        if entries.get(uid).is_some_and(is_idle) {
+            entries.remove(uid);
+        }
+    }
+
     /// A receiver that changes with what the probes of any pod say.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
@@ -150,6 +159,18 @@ mod tests {
         writer.forget(&uid);
         writer.forget(&"b".into());
         assert!(reader.all().is_empty());
+        // Without results a pod is left by who listened last; with some it stays.
+        let listening = reader.subscribe(&uid);
+        reader.leave(&uid);
+        assert_eq!(reader.all().len(), 1, "it is listened for");
+        drop(listening);
+        reader.leave(&uid);
+        assert!(reader.all().is_empty());
+        writer.begin(&uid);
+        writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success);
+        reader.leave(&uid);
+        assert_eq!(reader.all().len(), 1);
+        writer.forget(&uid);
         // A late result belongs to no worker.
         writer.set(&"b".into(), &id, ProbeKind::Liveness, ProbeResult::Failure);
         assert!(reader.all().is_empty());

@@ -11,6 +11,7 @@ use super::release::RELEASE_RETRY;
 use super::state::{State, Volumes};
 use super::task::{Shutdown, Worker};
 use mirrorlet_core::admit::FailureCause;
+use mirrorlet_core::api::core;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
 use mirrorlet_core::gc::PodLife;
@@ -33,6 +34,8 @@ pub(super) enum Rested {
     Remove,
     /// It is admitted now: a new worker starts it.
     TryAgain,
+    /// Nothing is to be done until the next order.
+    UntilOrdered,
 }
 
 impl Worker {
@@ -153,6 +156,7 @@ impl Worker {
     /// or no longer wanted, or, having been refused, is to be tried again.
     pub(super) async fn rest(&mut self, cancel: &CancellationToken) -> Result<Rested, Shutdown> {
         self.finished();
+        self.context.probes.leave(&self.uid);
         loop {
             self.take_newest();
             match &*self.commands.borrow_and_update() {
@@ -170,6 +174,7 @@ impl Worker {
             // without its containers, the pod would look like one that never ran.
             if self.pod.as_deref().and_then(ending) == Some(Ending::Over) {
                 self.locks.lives.set(&self.uid, PodLife::Over);
+                self.replace_status(ending::status_remains);
             }
             self.tell();
             let released = tokio::select! {
@@ -178,11 +183,12 @@ impl Worker {
             };
             if released {
                 self.settle();
+                return Ok(Rested::UntilOrdered);
             }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
-                () = tokio::time::sleep(RELEASE_RETRY), if !released => {}
+                () = tokio::time::sleep(RELEASE_RETRY) => {}
             }
         }
     }
@@ -268,8 +274,16 @@ impl Worker {
 
     /// Makes the status of a pod of the API server its last one.
     fn end_status(&mut self) {
+        self.replace_status(ending::last_status);
+    }
+
+    /// Replaces the status of a pod of the API server, if that makes a difference.
+    fn replace_status(&mut self, made: impl FnOnce(core::PodStatus) -> core::PodStatus) {
         if let Some(status) = self.status.as_deref().filter(|_| self.is_api) {
-            self.status = Some(Arc::new(ending::last_status(status.clone())));
+            let made = made(status.clone());
+            if made != *status {
+                self.status = Some(Arc::new(made));
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 //! [`PodWorkers`] turns the desired set into workers: one appears with its pod, is asked to stop
 //! when the pod goes, and is reaped when it has finished. Pods that the runtime holds and nobody
 //! wants get a worker too, whose only job is to stop them, but never before every source has
-//! delivered once.
+//! delivered once. The worker of a pod that is over, and only stays for its logs, has no task until
+//! its next order.
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go`, and the housekeeping of `pkg/kubelet/kubelet_pods.go`.
 
@@ -164,7 +165,8 @@ pub struct PodWorkers {
     wanted: watch::Receiver<Arc<Wanted>>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
     workers: HashMap<PodUid, Handle>,
-    tasks: JoinSet<()>,
+    /// A worker that rests is what its task ends with.
+    tasks: JoinSet<Option<Box<Worker>>>,
     /// Pods that run unwanted and hold their full names without a worker, until every source
     /// has delivered.
     adopted: BTreeMap<PodUid, FullName>,
@@ -183,7 +185,11 @@ pub struct PodWorkers {
 /// A worker as the set of workers knows it.
 struct Handle {
     commands: watch::Sender<Command>,
+    /// The task that it runs in.
     task: TaskId,
+    /// The worker itself while nothing is to be done before its next order: pods that are over are
+    /// many, and a task takes more than all else of their workers.
+    rests: Option<Box<Worker>>,
     full_name: FullName,
     /// Whether anything of the pod may run.
     active: Arc<AtomicBool>,
@@ -268,10 +274,13 @@ impl PodWorkers {
                     Ok(_) => self.admit_refused(),
                     Err(_) => node_told = false,
                 },
-                Some(finished) = self.tasks.join_next_with_id() => {
-                    self.reap(&finished.map(|(id, ())| id), &cancel);
-                }
+                Some(finished) = self.tasks.join_next_with_id() => match finished {
+                    Ok((_, Some(worker))) => self.lay_to_rest(worker),
+                    Ok((id, None)) => self.reap(&Ok(id), &cancel),
+                    Err(error) => self.reap(&Err(error), &cancel),
+                },
             }
+            self.wake_ordered(&cancel);
         }
         while self.tasks.join_next().await.is_some() {}
     }
@@ -394,7 +403,7 @@ impl PodWorkers {
         self.locks.lives.set(&uid, PodLife::Known);
         let (commands, receiver) = watch::channel(command);
         let active = Arc::new(AtomicBool::new(true));
-        let mut worker = Worker::new(
+        let worker = Worker::new(
             uid.clone(),
             full_name.clone(),
             pod,
@@ -403,22 +412,30 @@ impl PodWorkers {
             receiver,
             Arc::clone(&active),
         );
-        let cancel = cancel.clone();
-        let task = self.tasks.spawn(async move {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause), if !pause.is_zero() => {}
-                () = std::future::ready(()), if pause.is_zero() => {}
-            }
-            worker.run(&cancel).await;
-        });
         let handle = Handle {
             commands,
-            task: task.id(),
+            task: spawn(&mut self.tasks, Box::new(worker), pause, cancel),
+            rests: None,
             full_name,
             active,
         };
         self.workers.insert(uid, handle);
+    }
+
+    /// Keeps a worker that has nothing to do before its next order.
+    fn lay_to_rest(&mut self, worker: Box<Worker>) {
+        if let Some(handle) = self.workers.get_mut(&worker.uid) {
+            handle.rests = Some(worker);
+        }
+    }
+
+    /// Runs the resting workers that have an order.
+    fn wake_ordered(&mut self, cancel: &CancellationToken) {
+        for handle in self.workers.values_mut() {
+            if let Some(worker) = handle.rests.take_if(|worker| worker.has_order()) {
+                handle.task = spawn(&mut self.tasks, worker, Duration::ZERO, cancel);
+            }
+        }
     }
 
     /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does
@@ -428,7 +445,9 @@ impl PodWorkers {
             Ok(id) => (*id, Duration::ZERO),
             Err(error) => (error.id(), PANIC_PAUSE),
         };
-        let of_task = |(uid, handle): (&PodUid, &Handle)| (handle.task == id).then(|| uid.clone());
+        let of_task = |(uid, handle): (&PodUid, &Handle)| {
+            (handle.task == id && handle.rests.is_none()).then(|| uid.clone())
+        };
         let Some(uid) = self.workers.iter().find_map(of_task) else {
             return;
         };
@@ -452,4 +471,23 @@ impl PodWorkers {
         // one looked last, is nobody's: it was passed over as long as there was a worker.
         self.adopt_and_stop_unwanted(cancel);
     }
+}
+
+/// Runs a worker in a task of its own.
+fn spawn(
+    tasks: &mut JoinSet<Option<Box<Worker>>>,
+    worker: Box<Worker>,
+    pause: Duration,
+    cancel: &CancellationToken,
+) -> TaskId {
+    let cancel = cancel.clone();
+    let task = tasks.spawn(async move {
+        tokio::select! {
+            () = cancel.cancelled() => return None,
+            () = tokio::time::sleep(pause), if !pause.is_zero() => {}
+            () = std::future::ready(()), if pause.is_zero() => {}
+        }
+        worker.run(&cancel).await
+    });
+    task.id()
 }

@@ -105,7 +105,7 @@ impl Worker {
     async fn round(
         &mut self,
         pod: &Arc<Pod>,
-        status: &PodStatus,
+        status: &Arc<PodStatus>,
         cancel: &CancellationToken,
     ) -> Round {
         let now = self.context.clock.now();
@@ -192,7 +192,7 @@ impl Worker {
     }
 
     /// Starts nothing of a pod that asks for what this node can't give, and says so.
-    fn hold_unsupported(&mut self, pod: &Pod, status: &PodStatus, why: &Arc<str>) {
+    fn hold_unsupported(&mut self, pod: &Pod, status: &Arc<PodStatus>, why: &Arc<str>) {
         for (_, container) in spec::containers(pod) {
             let waiting = Waiting {
                 reason: "CreateContainerConfigError".into(),
@@ -301,7 +301,7 @@ impl Worker {
     async fn walk(
         &mut self,
         pod: &Arc<Pod>,
-        status: &PodStatus,
+        status: &Arc<PodStatus>,
         plan: &Plan,
         cancel: &CancellationToken,
     ) -> PodSyncResult {

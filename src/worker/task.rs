@@ -45,6 +45,14 @@ use mirrorlet_host::telemetry::occurrences;
 /// The agent is shutting down: everything is left as it is.
 pub(super) struct Shutdown;
 
+/// How a worker's task has ended.
+enum Life {
+    /// Nothing is left of the pod, or a new worker starts it.
+    Over,
+    /// What is left of the pod stays until the next order.
+    Resting,
+}
+
 /// A plan that failed.
 pub(super) struct Held {
     pub(super) plan: Plan,
@@ -140,32 +148,46 @@ impl Worker {
         }
     }
 
-    /// Lives until the pod is gone, or the agent shuts down.
-    pub(super) async fn run(&mut self, cancel: &CancellationToken) {
-        if self.live(cancel).await.is_ok() {
-            self.finish();
+    /// Lives until the pod is gone, the agent shuts down, or nothing is to be done before the next
+    /// order: then it is returned, and is to be run again once there is one.
+    pub(super) async fn run(mut self: Box<Self>, cancel: &CancellationToken) -> Option<Box<Self>> {
+        match self.live(cancel).await {
+            Ok(Life::Over) => self.finish(),
+            Ok(Life::Resting) => return Some(self),
+            Err(Shutdown) => {}
         }
+        None
     }
 
-    async fn live(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
+    /// Whether an order has come that it has not seen.
+    pub(super) fn has_order(&self) -> bool {
+        // An error is the end of the agent.
+        self.commands.has_changed().unwrap_or_default()
+    }
+
+    async fn live(&mut self, cancel: &CancellationToken) -> Result<Life, Shutdown> {
+        let mut rested = matches!(self.state, State::Finished { .. });
         if matches!(self.state, State::WaitingToStart) {
             Box::pin(self.wait_to_start(cancel)).await?;
             if self.told_to_stop() && matches!(self.state, State::WaitingToStart) {
-                return Ok(());
+                return Ok(Life::Over);
             }
             // On the heap while it lasts: pods that are over are many, and rest.
             Box::pin(self.sync_until_stopped(cancel)).await?;
         }
         loop {
-            Box::pin(self.terminate(cancel)).await?;
-            self.locks.free_ports(&self.uid);
+            if !std::mem::take(&mut rested) {
+                Box::pin(self.terminate(cancel)).await?;
+                self.locks.free_ports(&self.uid);
+            }
             if self.stays() {
-                match self.rest(cancel).await? {
+                match Box::pin(self.rest(cancel)).await? {
                     Rested::Remove => {}
                     Rested::TryAgain => {
                         self.state = State::WaitingToStart;
-                        return Ok(());
+                        return Ok(Life::Over);
                     }
+                    Rested::UntilOrdered => return Ok(Life::Resting),
                 }
             }
             Box::pin(self.wait_until_told(cancel)).await?;
@@ -174,9 +196,9 @@ impl Worker {
             }
         }
         if self.is_api {
-            return self.wait_until_unwanted(cancel).await;
+            Box::pin(self.wait_until_unwanted(cancel)).await?;
         }
-        Ok(())
+        Ok(Life::Over)
     }
 
     fn finish(&self) {
@@ -267,7 +289,7 @@ impl Worker {
                 occurrences::note(telemetry, name, uid, HOST_PORT_CONFLICT, &message);
             }
             self.error = message;
-            self.publish(&PodStatus::empty(self.uid.clone()));
+            self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 _ = changed.changed() => {}
@@ -297,7 +319,7 @@ impl Worker {
     }
 
     /// Tells the board where the pod is, and what comes of what was seen of it.
-    pub(super) fn publish(&mut self, observed: &PodStatus) {
+    pub(super) fn publish(&mut self, observed: &Arc<PodStatus>) {
         if let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed)
             && failure.cause == FailureCause::Refused
         {
@@ -325,7 +347,7 @@ impl Worker {
                 self.status = Some(Arc::new(status));
             }
         }
-        self.observed = Arc::new(observed.clone());
+        self.observed = Arc::clone(observed);
         self.tell();
     }
 

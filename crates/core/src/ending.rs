@@ -118,26 +118,28 @@ fn reduced(mut pod: Pod) -> Pod {
         readiness_gates: spec.readiness_gates.map(fitted),
         ..core::PodSpec::default()
     });
-    if let Some(status) = &mut pod.status {
-        for list in [
-            &mut status.container_statuses,
-            &mut status.init_container_statuses,
-            &mut status.ephemeral_container_statuses,
-        ] {
-            *list = list.take().map(fitted);
-        }
-        status.conditions = status.conditions.take().map(fitted);
-        let apps = status.container_statuses.iter_mut().flatten();
-        let inits = status.init_container_statuses.iter_mut().flatten();
-        let added = status.ephemeral_container_statuses.iter_mut().flatten();
-        for container in apps.chain(inits).chain(added) {
+    pod.status = pod.status.map(status_remains);
+    pod
+}
+
+/// Reduces the status of a pod of the API server that is over to what its object is compared by: what
+/// else the containers had while they ran is no longer written.
+pub fn status_remains(mut status: PodStatus) -> PodStatus {
+    status.conditions = status.conditions.take().map(fitted);
+    for list in [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ] {
+        *list = list.take().map(fitted);
+        for container in list.iter_mut().flatten() {
             container.resources = None;
             container.allocated_resources = None;
             container.volume_mounts = None;
             container.user = None;
         }
     }
-    pod
+    status
 }
 
 /// A list without room for more: a decoded one has room for four elements, of up to a kilobyte each.

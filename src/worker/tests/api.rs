@@ -160,6 +160,12 @@ async fn a_pod_force_deleted_while_it_is_being_deleted_goes_on_with_the_grace_it
 #[tokio::test(start_paused = true)]
 async fn a_finished_pod_keeps_its_containers_until_it_is_deleted() {
     let bed = Bed::start();
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let without_pods = tasks();
     let a = api(A, json!({"spec": {"restartPolicy": "OnFailure"}}));
     bed.want(&[&a]);
     bed.until_runs(A).await;
@@ -187,6 +193,7 @@ async fn a_finished_pod_keeps_its_containers_until_it_is_deleted() {
     tokio::time::sleep(SWEEP * 2).await;
     assert!(!bed.fake.pod(&A.into()).containers.is_empty());
     bed.fake.assert_call_counts("release_volumes", 1);
+    assert_eq!(tasks(), without_pods, "a worker that rests has no task");
     bed.want(&[&deleted(&a, 30)]);
     bed.until_gone(A).await;
     bed.until_view(A, is_finished).await;
