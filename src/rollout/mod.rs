@@ -258,6 +258,9 @@ impl Rollouts {
             let current = history.current();
             pods.serving
                 .extend(current.map(|revision| (name.clone(), Arc::clone(&revision.pod))));
+            if history.has_taken_over() {
+                pods.successors.insert(name.clone());
+            }
             pods.beside
                 .extend(history.beside.as_ref().map(|(uid, _)| uid.clone()));
         }

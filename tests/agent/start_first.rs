@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::common::{Bed, IMAGE, TestAgent, ask, free_port, sleeper};
 use mirrorlet::app::cleanup::{Leftovers, cleanup};
-use mirrorlet_core::api::report::PodReport;
+use mirrorlet_core::api::report::{PodReport, StatusReport};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The end of a web server on SIGTERM: it accepts the connections that were made before, then closes
@@ -236,6 +236,58 @@ async fn connections_wait_for_the_version_that_takes_the_place_of_another() {
     })
     .await;
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_wait_though_the_agent_is_killed_between_two_versions() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let recorder = bed.record();
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    bed.write("web.yaml", &web("one", port, "Recreate"));
+    until_says(&mut agent, at, "one").await;
+    let traffic = Traffic::to(at);
+    // It begins to listen later than a killed agent's hold ends.
+    let slow = web("two", port, "Recreate").replace("mkdir -p /w;", "mkdir -p /w; sleep 8;");
+    bed.write("web.yaml", &slow);
+    recorder.until("die", "k8s_web_web-box_").await;
+    agent.kill();
+    let mut agent = bed.agent().await;
+    until_says(&mut agent, at, "two").await;
+    // rollouts S8
+    assert_eq!(traffic.failures(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_wait_for_a_version_that_is_put_back_before_it_has_stopped() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    let text = slow("web", port);
+    bed.write("web.yaml", &text);
+    until_says(&mut agent, at, "web").await;
+    let traffic = Traffic::to(at);
+    bed.write("web.yaml", &text.replace("echo web", "echo two"));
+    let ends = |pod: &PodReport| pod.status == "Terminating";
+    agent.until_pod("web", ends).await;
+    bed.write("web.yaml", &text);
+    let wanted = |report: &StatusReport| {
+        let mut pods = report.pods.iter();
+        !pods.any(|pod| pod.message.contains("the previous pod of this name"))
+    };
+    agent
+        .until("the first version to be wanted again", wanted)
+        .await;
+    let before = bed.running_id("web");
+    bed.exec("web", "touch /w/go");
+    crate::common::eventually("another life", || {
+        let mut running = bed.running().into_iter();
+        running.find(|(name, id)| name.starts_with("k8s_web_") && *id != before)
+    })
+    .await;
+    until_says(&mut agent, at, "web").await;
+    // rollouts S7
+    assert_eq!(traffic.failures(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

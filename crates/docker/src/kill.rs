@@ -16,7 +16,7 @@ use super::engine::EngineError;
 use super::hooks::Hooks;
 use super::index::Record;
 use super::network::Networks;
-use super::translate::Kind;
+use super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::{ContainerId, FullName, Pod};
 use mirrorlet_core::observed::{Container, Role, RunningPod};
 use mirrorlet_core::plan::Reason;
@@ -46,6 +46,8 @@ pub(super) struct Stop<'a> {
     pub(super) grace: Duration,
     /// Why it is stopped alone; none with its whole pod.
     pub(super) reason: Option<&'a Reason>,
+    /// Whether its version of the pod served no more when its stop began.
+    pub(super) is_replaced: bool,
     /// Those that stop before it.
     pub(super) after: &'a [CancellationToken],
 }
@@ -73,6 +75,8 @@ impl Killer {
             .partition(|c| self.role(c) == Role::Sidecar);
         // Sidecars stop last, in the reverse order of their start; each waits, when its hook is
         // done and within its grace, for all before it.
+        let holds = &self.networks.host_ports.holds;
+        let is_replaced = !holds.serves(&running.full_name, &running.uid);
         let mut stopped: Vec<CancellationToken> = Vec::new();
         let mut kills = Vec::new();
         for container in &regular {
@@ -96,6 +100,7 @@ impl Killer {
                     name: &container.name,
                     grace,
                     reason: None,
+                    is_replaced,
                     after: &after,
                 };
                 self.stop_container(stop).await
@@ -227,8 +232,12 @@ impl Killer {
         let _ = timeout(stop.grace.saturating_sub(began.elapsed()), turn).await;
         let left = stop.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
         let holds = &self.networks.host_ports.holds;
+        let is_replaced =
+            |ours: &OurContainer| stop.is_replaced || !holds.serves(&ours.full_name, &ours.uid);
         let _held = match (record, stop.reason) {
-            (Some(record), None) => holds.begin(&record.ours, stop.pod, stop.name, left).await,
+            (Some(Record { ours, .. }), None) if is_replaced(ours) => {
+                holds.begin(ours, stop.pod, stop.name, left).await
+            }
             _ => None,
         };
         self.containers.stop(stop.id, left).await

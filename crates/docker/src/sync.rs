@@ -103,6 +103,7 @@ impl Starter {
             name,
             grace: kill_grace(pod, name, reason),
             reason: Some(reason),
+            is_replaced: false,
             after: &[],
         };
         self.killer.stop_container(stop).await

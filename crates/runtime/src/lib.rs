@@ -170,6 +170,8 @@ pub struct ServingPods {
     pub serving: BTreeMap<FullName, Arc<Pod>>,
     /// The versions that run beside those until they are judged.
     pub beside: BTreeSet<PodUid>,
+    /// The pods whose version that serves has taken the place of another.
+    pub successors: BTreeSet<FullName>,
 }
 
 impl ServingPods {

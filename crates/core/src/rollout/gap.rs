@@ -14,6 +14,8 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A host port between two revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
+    /// The container that has it runs, and an agent before this one may have told it to end.
+    Serving,
     /// The container that has it was told to end.
     Stopping {
         /// How long ago.
@@ -47,14 +49,14 @@ impl Gap {
                 accepts,
             } => !(accepts && Self::is_overdue(since) && left > KILL_MARGIN),
             Self::Starting { since } => since < WAIT_MAX,
-            Self::Over => false,
+            Self::Serving | Self::Over => false,
         }
     }
 
     /// Whether nothing is to be expected of it any more.
     pub fn is_over(self) -> bool {
         match self {
-            Self::Stopping { .. } => false,
+            Self::Serving | Self::Stopping { .. } => false,
             Self::Starting { .. } => !self.waits(),
             Self::Over => true,
         }

@@ -154,6 +154,17 @@ impl History {
         self.current.as_ref().and_then(|(uid, _)| self.get(uid))
     }
 
+    /// Whether the revision that is run has taken the place of another, and is not over.
+    pub fn has_taken_over(&self) -> bool {
+        let is_over = |revision: &Revision| revision.outcome == Outcome::Ended;
+        let current = self.current().filter(|revision| !is_over(revision));
+        let others = |current: &Revision| {
+            let mut all = self.revisions.iter();
+            all.any(|revision| revision.ran > 0 && revision.uid() != current.uid())
+        };
+        !self.stopped && current.is_some_and(others)
+    }
+
     /// Whether the revision that is run has no verdict yet.
     pub fn is_open(&self) -> bool {
         let current = self.current();

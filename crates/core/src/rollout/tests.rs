@@ -77,6 +77,28 @@ fn a_pod_that_the_node_refuses_runs_nothing() {
     );
 }
 
+#[test]
+fn a_version_has_taken_over_once_another_has_run() {
+    let mut story = Story::new("a");
+    story.now = 20;
+    story.decide(Some(&ready(0)));
+    assert!(!story.history.has_taken_over(), "the first");
+    story.edit("b");
+    story.decide(Some(&ready(0)));
+    assert!(!story.history.has_taken_over(), "the new one is prepared");
+    story.preparation = Preparation::Done;
+    story.decide(Some(&ready(0)));
+    // rollouts S7
+    assert!(story.history.has_taken_over(), "switched");
+    story.edit("a");
+    story.runs = false;
+    story.decide(None);
+    assert_eq!(story.history.current().map(Revision::uid), Some("a".into()));
+    assert!(story.history.has_taken_over(), "and back");
+    story.history.stopped = true;
+    assert!(!story.history.has_taken_over(), "nothing is to run");
+}
+
 fn refused(reason: &str) -> core::PodStatus {
     let status = json!({
         "phase": "Pending",

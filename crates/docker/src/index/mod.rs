@@ -325,6 +325,11 @@ impl Index {
             .collect()
     }
 
+    /// Whether there is such a record.
+    pub(crate) fn any(&self, is_it: impl Fn(&Record) -> bool) -> bool {
+        self.state.lock().records.values().any(is_it)
+    }
+
     /// Returns the status of every pod that has a record, by UID.
     pub(crate) fn statuses(&self) -> Vec<PodStatus> {
         let mut by_uid: BTreeMap<PodUid, Vec<Record>> = BTreeMap::new();

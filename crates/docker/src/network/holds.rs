@@ -3,7 +3,8 @@
 //! Between the end of the old version's container and the moment at which the new one accepts
 //! connections nobody would answer. The kernel drops the first packets of such connections
 //! meanwhile ([`nat::hold`]), so that clients send them again; it does so for [`LEASE`] at a time,
-//! which [`HeldPorts`] renews. Whether a port is held is decided by [`Gap`].
+//! which [`HeldPorts`] renews. Whether a port is held is decided by [`Gap`]. An agent that finds a
+//! version stopped, or about to be, and its successor not started goes on with the hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::containers::Containers;
+use super::super::index::Record;
 use super::super::translate::{ForwardedPort, Kind, OurContainer, led_ports_of};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
@@ -26,6 +28,7 @@ use mirrorlet_core::rollout::Gap;
 use mirrorlet_core::spec;
 use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, HeldPort, Protocol};
+use mirrorlet_runtime::ServingPods;
 
 /// How long the kernel holds a port without being asked again: what an agent leaves that is killed.
 const LEASE: Duration = Duration::from_secs(5);
@@ -53,6 +56,8 @@ pub(crate) struct Holds {
 struct State {
     /// The version of each pod that serves, or is to.
     serving: BTreeMap<FullName, Arc<Pod>>,
+    /// Whether that was noted once.
+    is_noted: bool,
     ports: BTreeMap<HeldPort, Between>,
 }
 
@@ -60,17 +65,24 @@ struct State {
 #[derive(Debug, Clone)]
 struct Between {
     full_name: FullName,
-    old: PodUid,
-    /// The port of the old version's container, where it is known.
-    old_port: Option<u16>,
     began: Instant,
-    kill_at: Instant,
-    /// When the old container ended; when the new version's network was there.
+    /// The container that was told to end; none if this agent has told none.
+    stop: Option<Stop>,
+    /// When the old container ended; when the new version's network was there, and its sandbox.
     ended: Option<Instant>,
-    connected: Option<Instant>,
+    connected: Option<(Instant, Arc<str>)>,
     /// Whether the old one accepted connections when it was last asked, and when.
     accepts: Option<(Instant, bool)>,
     waits: bool,
+}
+
+/// A container that was told to end.
+#[derive(Debug, Clone)]
+struct Stop {
+    uid: PodUid,
+    /// The port of it, where it is known.
+    port: Option<u16>,
+    kill_at: Instant,
 }
 
 /// The ports that the kernel was last asked to hold, and when.
@@ -98,6 +110,21 @@ impl Drop for Stopping<'_> {
     }
 }
 
+impl Between {
+    /// A port that begins to be held, unless nobody has told the old container to end yet.
+    fn new(full_name: &FullName, stop: Option<Stop>) -> Self {
+        Self {
+            full_name: full_name.clone(),
+            began: Instant::now(),
+            waits: stop.is_some(),
+            stop,
+            ended: None,
+            connected: None,
+            accepts: None,
+        }
+    }
+}
+
 impl Holds {
     pub(super) fn new(containers: Arc<Containers>, table: String) -> Self {
         Self {
@@ -114,13 +141,39 @@ impl Holds {
         f(&mut self.state.lock())
     }
 
-    /// Notes which version of each pod serves, or is to.
-    pub(super) fn serve(&self, serving: &BTreeMap<FullName, Arc<Pod>>) {
-        self.with(|state| state.serving.clone_from(serving));
+    /// Notes which version of each pod serves, or is to. At first, ports of those that have taken
+    /// another's place and don't run yet are held: an agent before this one was killed in between.
+    pub(super) fn serve(&self, pods: &ServingPods) {
+        let left = |name: &FullName, new: &Pod| {
+            pods.successors.contains(name) && !self.runs(&PodUid::of(new))
+        };
+        let is_held = self.with(|state| {
+            state.serving.clone_from(&pods.serving);
+            if std::mem::replace(&mut state.is_noted, true) {
+                return false;
+            }
+            for (name, new) in pods.serving.iter().filter(|(name, new)| left(name, new)) {
+                for port in tcp_ports(new, |_| true).iter().map(held_port) {
+                    let between = Between::new(name, None);
+                    state.ports.insert(port, between);
+                }
+            }
+            !state.ports.is_empty()
+        });
+        if is_held {
+            self.begun.notify_one();
+        }
     }
 
-    /// Holds the host ports of a container that is about to be told to end, if another version of
-    /// its pod is to take its place. `pod` is absent of one that an agent before this one started.
+    /// Whether a version of a pod serves, or is to, as [`serve`](Self::serve) was last told.
+    pub(crate) fn serves(&self, name: &FullName, uid: &PodUid) -> bool {
+        let serving = self.with(|state| state.serving.get(name).cloned());
+        serving.is_some_and(|pod| PodUid::of(&pod) == *uid)
+    }
+
+    /// Holds the host ports of a container that is about to be told to end, if a version of its pod
+    /// is to take its place: another one, or its own where that is wanted again though its stop had
+    /// begun. `pod` is absent of one that an agent before this one started.
     pub(crate) async fn begin(
         &self,
         container: &OurContainer,
@@ -133,11 +186,11 @@ impl Holds {
         }
         let new = self.with(|state| state.serving.get(&container.full_name).cloned())?;
         let new_uid = PodUid::of(&new);
-        if new_uid == container.uid || self.serves(&new_uid) {
+        if new_uid != container.uid && self.runs(&new_uid) {
             return None;
         }
         let old_ports = pod.map(|pod| tcp_ports(pod, |of| of == name));
-        let began = Instant::now();
+        let kill_at = Instant::now() + left;
         let mut ports = Vec::new();
         self.with(|state| {
             for port in tcp_ports(&new, |_| true).iter().map(held_port) {
@@ -147,17 +200,12 @@ impl Holds {
                     continue;
                 }
                 ports.push(port);
-                let between = Between {
-                    full_name: container.full_name.clone(),
-                    old: container.uid.clone(),
-                    old_port,
-                    began,
-                    kill_at: began + left,
-                    ended: None,
-                    connected: None,
-                    accepts: None,
-                    waits: true,
+                let stop = Stop {
+                    uid: container.uid.clone(),
+                    port: old_port,
+                    kill_at,
                 };
+                let between = Between::new(&container.full_name, Some(stop));
                 state.ports.insert(port, between);
             }
         });
@@ -169,13 +217,10 @@ impl Holds {
         Some(Stopping { holds: self, ports })
     }
 
-    /// Whether a container of a version runs: it has taken the other's place.
-    fn serves(&self, uid: &PodUid) -> bool {
-        let records = self.containers.index.of_pod(uid);
-        records.iter().any(|record| {
-            record.state == ContainerState::Running
-                && matches!(record.ours.kind, Kind::Container { .. })
-        })
+    /// Whether a container of a version runs.
+    fn runs(&self, uid: &PodUid) -> bool {
+        let index = &self.containers.index;
+        index.any(|record| record.ours.uid == *uid && is_running(record))
     }
 
     /// Has the kernel hold what is to be held. Where it refuses, connections are refused, too: what
@@ -223,6 +268,7 @@ impl Holds {
                     continue;
                 };
                 known.waits = gap.waits();
+                known.ended = known.ended.or(seen.ended);
                 known.connected = seen.connected;
                 known.accepts = seen.accepts;
                 if gap.is_over() {
@@ -234,27 +280,37 @@ impl Holds {
     }
 
     async fn look_at(&self, port: HeldPort, between: &mut Between) -> Gap {
-        let Some(ended) = between.ended else {
-            let since = between.began.elapsed();
-            return Gap::Stopping {
-                since,
-                left: between.kill_at.saturating_duration_since(Instant::now()),
-                accepts: Gap::is_overdue(since) && self.old_accepts(between).await,
-            };
-        };
         let serving = self.with(|state| state.serving.get(&between.full_name).cloned());
+        let ended = match (between.ended, between.stop.clone()) {
+            (Some(ended), _) => ended,
+            (None, Some(stop)) => {
+                let since = between.began.elapsed();
+                return Gap::Stopping {
+                    since,
+                    left: stop.kill_at.saturating_duration_since(Instant::now()),
+                    accepts: Gap::is_overdue(since) && self.old_accepts(between, &stop).await,
+                };
+            }
+            (None, None) if serving.as_ref().is_some_and(|new| self.another_runs(new)) => {
+                return Gap::Serving;
+            }
+            (None, None) => *between.ended.insert(Instant::now()),
+        };
         let Some(new) = serving else {
             return Gap::Over;
         };
         let Some(new_port) = find(&tcp_ports(&new, |_| true), port) else {
             return Gap::Over;
         };
-        let Some(ip) = self.address(&PodUid::of(&new)) else {
+        let Some((id, ip)) = self.address(&PodUid::of(&new)) else {
             return Gap::Starting {
                 since: ended.elapsed(),
             };
         };
-        let connected = *between.connected.get_or_insert_with(Instant::now);
+        let connected = match &between.connected {
+            Some((connected, known)) if *known == id => *connected,
+            _ => between.connected.insert((Instant::now(), id)).0,
+        };
         if accepts(ip, new_port).await {
             Gap::Over
         } else {
@@ -264,28 +320,36 @@ impl Holds {
         }
     }
 
-    async fn old_accepts(&self, between: &mut Between) -> bool {
+    async fn old_accepts(&self, between: &mut Between, stop: &Stop) -> bool {
         if let Some((at, accepts)) = between.accepts
             && at.elapsed() < OVERDUE_PERIOD
         {
             return accepts;
         }
-        let accepts = match (self.address(&between.old), between.old_port) {
-            (Some(ip), Some(port)) => accepts(ip, port).await,
+        let accepts = match (self.address(&stop.uid), stop.port) {
+            (Some((_, ip)), Some(port)) => accepts(ip, port).await,
             _ => false,
         };
         between.accepts = Some((Instant::now(), accepts));
         accepts
     }
 
-    /// The address of a version's sandbox that runs.
-    fn address(&self, uid: &PodUid) -> Option<IpAddr> {
+    /// Whether a container of another version of a pod runs.
+    fn another_runs(&self, new: &Pod) -> bool {
+        let (name, uid) = (FullName::of(new), PodUid::of(new));
+        let is_another = |record: &Record| record.ours.full_name == name && record.ours.uid != uid;
+        let index = &self.containers.index;
+        index.any(|record| is_another(record) && is_running(record))
+    }
+
+    /// A version's sandbox that runs, and its address.
+    fn address(&self, uid: &PodUid) -> Option<(Arc<str>, IpAddr)> {
         let records = self.containers.index.of_pod(uid);
         let mut running = records.iter().filter(|record| {
             record.state == ContainerState::Running
                 && matches!(record.ours.kind, Kind::Sandbox { .. })
         });
-        running.find_map(|record| record.ips().first().copied())
+        running.find_map(|record| Some((Arc::clone(&record.id), *record.ips().first()?)))
     }
 }
 
@@ -313,17 +377,19 @@ impl HeldPorts {
                 () = cancel.cancelled() => return,
                 () = holds.begun.notified(), if is_idle => {}
                 () = tokio::time::sleep(LOOK_PERIOD), if !is_idle => {}
-                () = &mut lapsed, if !is_lapsed => {
+                () = &mut lapsed, if !is_lapsed && is_idle => {
                     is_lapsed = true;
-                    if is_idle {
-                        let table = holds.table.clone();
-                        let _ = disk::blocking(move || nat::release(&table)).await;
-                    }
+                    let table = holds.table.clone();
+                    let _ = disk::blocking(move || nat::release(&table)).await;
                 }
             }
             holds.look().await;
         }
     }
+}
+
+fn is_running(record: &Record) -> bool {
+    record.state == ContainerState::Running && matches!(record.ours.kind, Kind::Container { .. })
 }
 
 /// The TCP ports of the host that containers of some names have, of a pod with a network of its own.

@@ -79,7 +79,7 @@ impl HostPorts {
 
     /// See [`Runtime::serve_host_ports`](mirrorlet_runtime::Runtime::serve_host_ports).
     pub(crate) async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
-        self.holds.serve(&pods.serving);
+        self.holds.serve(&pods);
         let mut state = self.state.lock().await;
         if state.pods.has_same_versions(&pods) && state.applied.is_some() {
             return Ok(());
@@ -374,6 +374,7 @@ mod tests {
                 .into_iter()
                 .collect(),
             beside: beside.iter().copied().map(PodUid::from).collect(),
+            successors: BTreeSet::new(),
         };
         let all = [sandbox("web", "a", 1), sandbox("web", "b", 2)];
         let there = all.into_iter().filter(|s| there.contains(&s.uid.as_str()));

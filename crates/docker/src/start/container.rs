@@ -215,6 +215,7 @@ impl Starter {
             name: &container.name,
             grace,
             reason: Some(&reason),
+            is_replaced: false,
             after: &[],
         };
         // One that can't be stopped is seen running by the next round, and is left so.

@@ -13,6 +13,8 @@ fn connections_wait_while_nobody_would_accept_them() {
     let starting = |since| Gap::Starting { since: ms(since) };
     // rollouts S6
     for (gap, waits, is_over) in [
+        // Nobody knows whether it was told to end.
+        (Gap::Serving, false, false),
         // What is told to end mostly does.
         (stopping(0, 30_000, true), true, false),
         (stopping(1_999, 28_001, true), true, false),
