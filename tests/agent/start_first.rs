@@ -2,7 +2,7 @@
 //! and host ports change hands without a gap; under `Recreate` connections wait for it.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -204,6 +204,65 @@ async fn a_version_that_is_put_back_while_it_ends_is_judged_by_its_new_life() {
 fn network_of(bed: &Bed, container: &str) -> File {
     let pid = bed.inspect(&bed.running_id(container))["State"]["Pid"].to_string();
     File::open(format!("/proc/{pid}/ns/net")).unwrap()
+}
+
+/// Answers every datagram at a pod's port 8080 with `says`, from within its network.
+fn answer_datagrams(network: File, says: &'static str) {
+    use std::os::fd::AsFd as _;
+    std::thread::spawn(move || {
+        let kind = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(network.as_fd(), kind).unwrap();
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 8080)).unwrap();
+        let mut buffer = [0; 9];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(says.as_bytes(), from);
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_udp_flow_follows_the_host_port_once_the_old_pod_has_ended() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let text = |says: &str| {
+        let udp = format!(", {{containerPort: 8080, hostPort: {port}, protocol: UDP}}]");
+        web(says, port, "StartFirst").replace(
+            &format!("hostPort: {port}}}]"),
+            &format!("hostPort: {port}}}{udp}"),
+        )
+    };
+    let addresses = [Ipv4Addr::LOCALHOST, gateway(&bed)];
+    let clients = addresses.map(|address| {
+        let client = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        client.connect((address, port)).unwrap();
+        client
+    });
+    for says in ["one", "two", "three"] {
+        bed.write("web.yaml", &text(says));
+        until_says(&mut agent, (Ipv4Addr::LOCALHOST, port).into(), says).await;
+        crate::common::eventually("the version before to be gone", || {
+            let all = bed.running();
+            let webs = all.keys().filter(|name| name.starts_with("k8s_web_"));
+            (webs.count() == 1).then_some(())
+        })
+        .await;
+        answer_datagrams(network_of(&bed, "web"), says);
+        for client in &clients {
+            // rollouts S9
+            crate::common::eventually(&format!("{client:?} to be answered {says}"), || {
+                // Refused until there is somebody.
+                let _ = client.send(b"who");
+                let mut buffer = [0; 9];
+                let read = client.recv(&mut buffer).ok()?;
+                (buffer[..read] == *says.as_bytes()).then_some(())
+            })
+            .await;
+        }
+    }
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

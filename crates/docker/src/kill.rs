@@ -126,7 +126,7 @@ impl Killer {
         let stopped: Vec<SyncResult> = join_all(kills).await.into_iter().flatten().collect();
         if !stopped.is_empty() {
             // A step that fails here is repeated before the next sandbox starts.
-            let _ = self.networks.host_ports.refresh().await;
+            let _ = self.networks.host_ports.ended(&running.full_name).await;
         }
         result.add_sync_result(stopped);
         result

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bollard::models::PortMap;
 use tokio::sync::Mutex;
@@ -42,6 +43,8 @@ pub(crate) struct HostPorts {
     pub(crate) holds: Arc<Holds>,
     /// The host's side of the network, once it was asked for.
     side: parking_lot::Mutex<Option<HostSide>>,
+    /// Whether it was said that flows can't be forgotten.
+    is_told: AtomicBool,
 }
 
 #[derive(Default)]
@@ -74,6 +77,7 @@ impl HostPorts {
             table,
             state: Mutex::default(),
             side: parking_lot::Mutex::default(),
+            is_told: AtomicBool::new(false),
         }
     }
 
@@ -100,6 +104,30 @@ impl HostPorts {
             return Ok(());
         }
         self.apply(&mut state).await
+    }
+
+    /// A version of a pod has ended: its rules go, and UDP flows that led to it follow those of the one
+    /// that serves.
+    pub(crate) async fn ended(&self, name: &FullName) -> Result<(), SyncError> {
+        self.refresh().await?;
+        let mut forwards = self.state.lock().await.applied.clone().unwrap_or_default();
+        forwards.retain(|forward| forward.comment == name.to_string());
+        self.forget_flows(forwards).await;
+        Ok(())
+    }
+
+    /// Has the kernel forget the UDP flows to host ports that lead past the rules. Where it refuses,
+    /// they do until no packet comes for a while.
+    async fn forget_flows(&self, forwards: BTreeSet<Forward>) {
+        let forgotten = disk::blocking(move || nat::forget_flows(&forwards)).await;
+        if let Err(error) = forgotten
+            && !self.is_told.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                error = %error,
+                "failed to end UDP flows to host ports that lead to pods that have ended (CONFIG_NF_CT_NETLINK)"
+            );
+        }
     }
 
     /// Fails where the host ports of a pod can't be handed over on this machine.
@@ -174,6 +202,10 @@ impl HostPorts {
         });
         let replaced = replaced.await;
         replaced.map_err(|error| refused(&format!("the kernel says: {error}")))?;
+        if state.applied.is_none() {
+            // An agent before this one may have been killed before it came to it.
+            self.forget_flows(forwards.clone()).await;
+        }
         state.applied = Some(forwards);
         Ok(())
     }

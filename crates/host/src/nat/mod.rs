@@ -17,10 +17,12 @@ use netlink_packet_netfilter::NetfilterProtoFamily;
 use rustix::io::Errno;
 
 mod expressions;
+mod flows;
 mod hold;
 mod netlink;
 mod ruleset;
 
+pub use flows::forget_flows;
 pub use hold::{HeldPort, check_hold, hold};
 
 /// The family of the tables that lead ports to pods, whose addresses are of IPv4.

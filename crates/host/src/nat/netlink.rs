@@ -1,12 +1,14 @@
-//! Sends one transaction to the kernel.
+//! Sends transactions and questions to the kernel.
 
 use std::io;
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage,
     NetlinkPayload,
 };
+use netlink_packet_netfilter::conntrack::ConntrackMessage;
 use netlink_packet_netfilter::nftables::NfTablesMessage;
 use netlink_packet_netfilter::none::ControlMessage;
 use netlink_packet_netfilter::{
@@ -22,11 +24,11 @@ const ANSWER_BYTES: usize = 64 << 10;
 /// The subsystem that a batch is for, in the header of its first and last message.
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
-/// Commits all messages, about tables of that family, or none.
-pub(super) fn transact(
-    family: NetfilterProtoFamily,
-    messages: &[NfTablesMessage],
-) -> io::Result<()> {
+/// Longest time for all answers to one question.
+const ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A socket to the kernel's netfilter.
+pub(super) fn open() -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -35,9 +37,65 @@ pub(super) fn transact(
     )?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-    let (bytes, last) = batch(family, messages);
+    Ok(socket)
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     let kernel = SocketAddrNetlink::new(0, 0);
-    rustix::net::sendto(&socket, &bytes, SendFlags::empty(), &kernel)?;
+    rustix::net::sendto(socket, bytes, SendFlags::empty(), &kernel)?;
+    Ok(())
+}
+
+/// Sends a message about flows of IPv4, and takes the kernel's answers to the last one. Those that
+/// can't be read are left out.
+pub(super) fn ask(
+    socket: &OwnedFd,
+    message: ConntrackMessage,
+    flags: u16,
+    mut take: impl FnMut(ConntrackMessage),
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    put(
+        &mut bytes,
+        (NetfilterProtoFamily::IPv4, 0),
+        message,
+        flags,
+        0,
+    );
+    send(socket, &bytes)?;
+    let began = Instant::now();
+    let mut buffer = vec![0; ANSWER_BYTES];
+    while began.elapsed() < ANSWERS_TIMEOUT {
+        let (_, read) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty())?;
+        let mut rest = buffer.get(..read).unwrap_or_default();
+        while !rest.is_empty() {
+            let length = length(rest)?;
+            let answer = NetlinkMessage::<NetfilterMessage>::deserialize(rest);
+            match answer.map(|answer| answer.payload) {
+                Ok(NetlinkPayload::Done(_)) => return Ok(()),
+                Ok(NetlinkPayload::Error(answer)) => {
+                    return answer.code.map_or(Ok(()), |_| Err(answer.to_io()));
+                }
+                Ok(NetlinkPayload::InnerMessage(NetfilterMessage {
+                    inner: NetfilterMessageInner::Conntrack(answer),
+                    ..
+                })) => take(answer),
+                _ => {}
+            }
+            rest = rest.get(length..).unwrap_or_default();
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// Commits all messages, about tables of that family, or none.
+pub(super) fn transact(
+    family: NetfilterProtoFamily,
+    messages: &[NfTablesMessage],
+) -> io::Result<()> {
+    let socket = open()?;
+    let (bytes, last) = batch(family, messages);
+    send(&socket, &bytes)?;
     let mut buffer = vec![0; ANSWER_BYTES];
     loop {
         let (_, read) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
@@ -55,16 +113,22 @@ pub(super) fn transact(
     }
 }
 
+fn invalid(error: &netlink_packet_core::DecodeError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+/// The length of the first answer in `bytes`, with what fills it up.
+fn length(bytes: &[u8]) -> io::Result<usize> {
+    let header = NetlinkBuffer::new_checked(bytes).map_err(|error| invalid(&error))?;
+    let length = usize::try_from(header.length()).unwrap_or(bytes.len());
+    Ok(length.next_multiple_of(4))
+}
+
 /// The length and number of the first answer in `bytes`, and its error, if it is one.
 fn answer(bytes: &[u8]) -> io::Result<(usize, u32, Option<io::Error>)> {
-    let invalid = |error: netlink_packet_core::DecodeError| {
-        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
-    };
-    let header = NetlinkBuffer::new_checked(bytes).map_err(invalid)?;
-    let length = usize::try_from(header.length())
-        .unwrap_or(bytes.len())
-        .next_multiple_of(4);
-    let message = NetlinkMessage::<NetfilterMessage>::deserialize(bytes).map_err(invalid)?;
+    let length = length(bytes)?;
+    let message =
+        NetlinkMessage::<NetfilterMessage>::deserialize(bytes).map_err(|error| invalid(&error))?;
     let error = match message.payload {
         NetlinkPayload::Error(answer) if answer.code.is_some() => Some(answer.to_io()),
         _ => None,
@@ -76,30 +140,41 @@ fn answer(bytes: &[u8]) -> io::Result<(usize, u32, Option<io::Error>)> {
 fn batch(of_tables: NetfilterProtoFamily, messages: &[NfTablesMessage]) -> (Vec<u8>, u32) {
     let mut bytes = Vec::new();
     let mut sequence = 0;
-    let mut put = |inner: NetfilterMessageInner, flags: u16| {
-        let (family, subsystem) = match inner {
+    let mut add = |inner: NetfilterMessageInner, flags: u16| {
+        let about = match inner {
             NetfilterMessageInner::None(_) => (NetfilterProtoFamily::Unspec, NFNL_SUBSYS_NFTABLES),
             _ => (of_tables, 0),
         };
-        let header = NetfilterHeader::new(family, 0, subsystem);
-        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, inner));
-        message.header.flags = NLM_F_REQUEST | flags;
-        message.header.sequence_number = sequence;
+        put(&mut bytes, about, inner, flags, sequence);
         sequence += 1;
-        message.finalize();
-        let start = bytes.len();
-        bytes.resize(start + message.buffer_len(), 0);
-        if let Some(place) = bytes.get_mut(start..) {
-            message.serialize(place);
-        }
     };
-    put(ControlMessage::BatchBegin.into(), 0);
+    add(ControlMessage::BatchBegin.into(), 0);
     let last = messages.len().saturating_sub(1);
     for (index, message) in messages.iter().enumerate() {
         // The kernel answers those that fail, and the one that asks for it.
         let ack = if index == last { NLM_F_ACK } else { 0 };
-        put(message.clone().into(), NLM_F_CREATE | NLM_F_APPEND | ack);
+        add(message.clone().into(), NLM_F_CREATE | NLM_F_APPEND | ack);
     }
-    put(ControlMessage::BatchEnd.into(), 0);
+    add(ControlMessage::BatchEnd.into(), 0);
     (bytes, u32::try_from(messages.len()).unwrap_or(u32::MAX))
+}
+
+/// Appends a message, about a family and for a subsystem, to `bytes`.
+fn put(
+    bytes: &mut Vec<u8>,
+    (family, subsystem): (NetfilterProtoFamily, u16),
+    inner: impl Into<NetfilterMessageInner>,
+    flags: u16,
+    sequence: u32,
+) {
+    let header = NetfilterHeader::new(family, 0, subsystem);
+    let mut message = NetlinkMessage::from(NetfilterMessage::new(header, inner));
+    message.header.flags = NLM_F_REQUEST | flags;
+    message.header.sequence_number = sequence;
+    message.finalize();
+    let start = bytes.len();
+    bytes.resize(start + message.buffer_len(), 0);
+    if let Some(place) = bytes.get_mut(start..) {
+        message.serialize(place);
+    }
 }
