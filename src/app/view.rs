@@ -368,9 +368,13 @@ impl AgentView for View {
 
     fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
         let histories = self.rollouts.histories();
+        let runs = |uid: &PodUid| {
+            let view = self.board.get(uid);
+            view.is_some_and(|view| view.observed.anything_running())
+        };
         match self.whom(pod)? {
-            RolloutTarget::Pod(name) => rollouts::history(&name, histories.get(&name)),
-            RolloutTarget::Workload(key) => rollouts::workload_history(&key, &histories),
+            RolloutTarget::Pod(name) => rollouts::history(&name, histories.get(&name), runs),
+            RolloutTarget::Workload(key) => rollouts::workload_history(&key, &histories, runs),
         }
     }
 

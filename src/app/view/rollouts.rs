@@ -9,8 +9,8 @@ use crate::config::Config;
 use crate::rollout::{CommandError, Histories, RolloutTarget};
 use crate::server::view::{PlanRequest, ViewError};
 use crate::source::SourceReader;
-use mirrorlet_core::api::FullName;
 use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
+use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::merge::{Merged, SourceName};
@@ -164,10 +164,11 @@ pub(super) fn with_request(
     states.collect_map()
 }
 
-/// The revisions of a pod.
+/// The revisions of a pod. `runs` says whether anything of one runs.
 pub(super) fn history(
     name: &FullName,
     history: Option<&History>,
+    runs: impl Fn(&PodUid) -> bool,
 ) -> Result<HistoryReport, ViewError> {
     let history = history.ok_or_else(|| ViewError::NotFound {
         message: format!("no revision of pod {name} is known yet"),
@@ -182,7 +183,7 @@ pub(super) fn history(
         namespace: name.namespace.to_string(),
         paused: history.paused,
         revisions: revisions
-            .map(|(revision, before)| report(history, revision, before))
+            .map(|(revision, before)| report(history, revision, before, &runs))
             .collect(),
     })
 }
@@ -192,6 +193,7 @@ pub(super) fn history(
 pub(super) fn workload_history(
     key: &WorkloadKey,
     histories: &Histories,
+    runs: impl Fn(&PodUid) -> bool,
 ) -> Result<HistoryReport, ViewError> {
     let is_its = |history: &&History| {
         let newest = history.newest.as_ref().and_then(|uid| history.get(uid));
@@ -207,7 +209,7 @@ pub(super) fn workload_history(
         help: None,
     })?;
     let name = FullName::new(key.owner(), key.namespace.as_str());
-    let mut report = history(&name, Some(first))?;
+    let mut report = history(&name, Some(first), &runs)?;
     report.paused = members.iter().all(|member| member.paused);
     for row in &mut report.revisions {
         let Some(revision) = first.get(&row.uid) else {
@@ -216,7 +218,7 @@ pub(super) fn workload_history(
         let version = Key::of(revision);
         let of_version = |history: &&&History| {
             let current = history.current();
-            current.is_some_and(|current| Key::of(current) == version)
+            current.is_some_and(|current| Key::of(current) == version && runs(&current.uid()))
         };
         let pods = members.iter().filter(of_version).count();
         (row.runs, row.pods) = (pods > 0, Some(pods));
@@ -237,7 +239,12 @@ pub(super) fn workload_history(
     Ok(report)
 }
 
-fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> RevisionReport {
+fn report(
+    history: &History,
+    revision: &Revision,
+    before: Option<&Revision>,
+    runs: impl Fn(&PodUid) -> bool,
+) -> RevisionReport {
     let uid = revision.uid();
     let (outcome, cause) = match &revision.outcome {
         Outcome::Open => ("Open", None),
@@ -255,7 +262,7 @@ fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> 
         message: text(|cause| cause.message.to_string()),
         runs: history
             .current()
-            .is_some_and(|current| current.uid() == uid),
+            .is_some_and(|current| current.uid() == uid && runs(&uid)),
         wanted: history.newest.as_ref() == Some(&uid),
         changes: changes.unwrap_or_default(),
         pods: None,
@@ -299,7 +306,11 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use mirrorlet_core::api::Timestamp;
+    use mirrorlet_core::desired::Origin;
 
     #[test]
     fn jobs_have_no_rollouts() {
@@ -322,6 +333,21 @@ mod tests {
         let error = whom("deployment/web", &[], &Merged::default()).unwrap_err();
         assert!(matches!(error, ViewError::NotFound { .. }), "{error}");
         assert_eq!(error.to_string(), "deployment \"web\" not found");
+    }
+
+    #[test]
+    fn a_version_that_was_not_started_does_not_run() {
+        let pod = json!({"metadata": {"name": "web-box", "namespace": "default", "uid": "a"}});
+        let pod = Arc::new(serde_json::from_value(pod).unwrap());
+        let wanted = SourcePod::new(pod, Origin::whole(PodSource::File, "/m/web.yaml"));
+        let mut known = History::default();
+        known.take_newest(&wanted, Timestamp::UNIX_EPOCH);
+        known.current = Some((wanted.uid(), Timestamp::UNIX_EPOCH));
+        let name = wanted.full_name();
+        for runs in [false, true] {
+            let told = history(&name, Some(&known), |_| runs).unwrap();
+            assert_eq!(told.revisions[0].runs, runs);
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, keys};
 use crate::desired::SourcePod;
 use crate::small::SmallSort;
+use crate::workload::revisions::template_hash;
+use crate::workload::standing::short_hash;
 
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;
@@ -20,7 +22,8 @@ impl Decision {
     pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
         let report = self.report(wanted);
         let problem = report.as_ref().and_then(|report| {
-            let problem = problem(wanted, report)?;
+            let numbers = [report.revision, report.target, report.newest];
+            let problem = problem(wanted, report, numbers.map(|number| self.name_of(number)))?;
             Some(self.placed(problem, wanted, report))
         });
         let current = self.history.current();
@@ -129,6 +132,17 @@ impl Decision {
 }
 
 impl Decision {
+    /// What people know a revision by: the hash of its template, where a workload's pods are updated
+    /// together, since each of them counts its own revisions.
+    fn name_of(&self, number: u64) -> String {
+        let mut revisions = self.history.revisions.iter();
+        let revision = revisions.find(|revision| revision.number == number);
+        match revision.map_or("", |revision| template_hash(&revision.pod)) {
+            "" => format!("revision {number}"),
+            hash => format!("template {}", short_hash(hash)),
+        }
+    }
+
     /// Why the newest revision of a workload's pod is replaced by an older one, while it is.
     fn goes_back(&self, wanted: &SourcePod) -> Option<&Cause> {
         let newest = self.history.get(&wanted.uid())?;
@@ -189,8 +203,13 @@ pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<Strin
 const NOT_RETRIED: &str =
     "correct the manifest, or run mirrorlet rollout retry: otherwise this version is not retried";
 
-/// The problem to report while another revision runs than the one in the manifest.
-fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
+/// The problem to report while another revision runs than the one in the manifest. The names are
+/// those of the revision that runs, the target and the manifest's.
+fn problem(
+    wanted: &SourcePod,
+    rollout: &RolloutReport,
+    [runs, aim, said]: [String; 3],
+) -> Option<Diagnostic> {
     let name = wanted.full_name();
     let RolloutReport {
         revision,
@@ -203,7 +222,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
     let which = if target == newest {
         "the new version".to_owned()
     } else {
-        format!("revision {target}")
+        aim.clone()
     };
     let location = wanted.origin.location.as_str();
     Some(match rollout.phase {
@@ -241,21 +260,21 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
                 "is to run"
             };
             let message = format!(
-                "a person ran `mirrorlet rollout undo` for pod {name}: revision {target} {verb} instead of the manifest's revision {newest}"
+                "a person ran `mirrorlet rollout undo` for pod {name}: {aim} {verb} instead of the manifest's {said}"
             );
             let help = "change the manifest, or run mirrorlet rollout undo once more";
             Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
         }
         RolloutPhase::Paused if Updates::of(&wanted.pod).is_some_and(|updates| updates.paused) => {
             let message = format!(
-                "pod {name} keeps revision {revision}: its workload says paused: true; the template is revision {newest}"
+                "pod {name} keeps {runs}: its workload says paused: true; the document has {said}"
             );
             let help = "go on with paused: false in the document";
             Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
         }
         RolloutPhase::Paused => {
             let message = format!(
-                "the rollouts of pod {name} are paused: revision {revision} runs, its manifest says revision {newest}"
+                "the rollouts of pod {name} are paused: {runs} runs, its manifest says {said}"
             );
             let help = "go on with: mirrorlet rollout resume";
             Diagnostic::warning(Code::RolloutPaused, location, message).help(help)

@@ -1,6 +1,7 @@
 //! After an undo, an edit that fails leads back to the healthy revision that ran last.
 
 use super::*;
+use crate::api::keys;
 
 /// A history as an agent has kept it that didn't note which revisions have run.
 fn kept_before(history: &History) -> History {
@@ -21,6 +22,29 @@ fn undone() -> Story {
     story.decide(Some(&ready(61)));
     assert_eq!(story.runs(), "a");
     story
+}
+
+#[test]
+fn an_undo_of_a_workloads_pod_names_templates() {
+    let mut story = two_healthy();
+    for revision in &mut story.history.revisions {
+        let hash = format!("{}0123456789abcdef", revision.uid());
+        let pod = Arc::make_mut(&mut revision.pod);
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::TEMPLATE.to_owned(), hash);
+        if *pod.metadata.uid.as_ref().unwrap() == story.wanted.uid().to_string() {
+            story.wanted.pod = Arc::clone(&revision.pod);
+        }
+    }
+    story.history.obey(UNDO).unwrap();
+    story.preparation = Preparation::Done;
+    story.decide(Some(&ready(61)));
+    let pod = story.decide(Some(&ready(61))).pod(&story.wanted);
+    // rollouts 22
+    assert_eq!(
+        pod.problems[0].message,
+        "a person ran `mirrorlet rollout undo` for pod web-box_default: template a012345678 runs instead of the manifest's template b012345678"
+    );
 }
 
 #[test]
