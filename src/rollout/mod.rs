@@ -277,15 +277,10 @@ impl Rollouts {
         now: Timestamp,
     ) -> Decision {
         let turn = turn.unwrap_or(&Turn::Now);
-        let (target, uid) = {
-            let known = self.histories.get(name);
-            let target = known.map_or_else(
-                || Arc::clone(&newest.pod),
-                |history| history.target_of(newest).0,
-            );
-            let uid = PodUid::of(&target);
-            (target, uid)
-        };
+        let known = self.histories.get(name);
+        let target = known.map(|history| history.target_of(newest).0);
+        let target = target.unwrap_or_else(|| Arc::clone(&newest.pod));
+        let uid = PodUid::of(&target);
         let history = self.history(name, &uid, listed);
         let current = history
             .current

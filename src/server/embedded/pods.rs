@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_core::api::{self, Pod, keys};
 use mirrorlet_core::resources::qos_class;
+use mirrorlet_core::rollout::group::{short_hash, template_hash};
 use mirrorlet_core::spec;
-use mirrorlet_core::workload::revisions::template_hash;
-use mirrorlet_core::workload::standing::{revision_name, short_hash};
+use mirrorlet_core::workload::standing::revision_name;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 

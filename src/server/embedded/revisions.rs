@@ -8,9 +8,10 @@
 
 use mirrorlet_apimachinery::meta;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::rollout::group::short_hash;
 use mirrorlet_core::workload::WorkloadKind;
 use mirrorlet_core::workload::revisions::WorkloadRevision;
-use mirrorlet_core::workload::standing::{revision_name, short_hash};
+use mirrorlet_core::workload::standing::revision_name;
 use serde_json::{Value, json};
 
 use super::project::{seconds, uid_of};

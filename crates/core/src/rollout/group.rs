@@ -29,6 +29,8 @@ pub use steps::{Steps, steps};
 pub const FAILED_ELSEWHERE: &str = "FailedAtAnotherPod";
 /// Reason of a pod that waits until other pods of its workload are updated.
 pub const WAITS: &str = "WaitsForItsTurn";
+/// Letters of a template's hash in the name of a revision.
+const HASH_LETTERS: usize = 10;
 
 /// In which order the pods of a workload are updated, and how many at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -469,6 +471,19 @@ impl Member {
         let of_workload = of_workload.map(Revision::uid);
         of_workload.or_else(|| self.history.last_healthy(failed))
     }
+}
+
+/// The hash of the template that a pod is made of; empty where it has none.
+pub fn template_hash(pod: &Pod) -> &str {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get(keys::TEMPLATE))
+        .map_or("", String::as_str)
+}
+
+/// The letters of a template's hash that are in the names of its revisions.
+pub fn short_hash(template_hash: &str) -> &str {
+    template_hash.get(..HASH_LETTERS).unwrap_or(template_hash)
 }
 
 #[cfg(test)]

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
+use super::group::{short_hash, template_hash};
 use super::{Cause, Decision, Outcome, Phase, Updates, beside_pod, progress_deadline};
 use crate::admit::REJECTED;
 use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, keys};
 use crate::desired::SourcePod;
 use crate::small::SmallSort;
-use crate::workload::revisions::template_hash;
-use crate::workload::standing::short_hash;
 
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;

@@ -146,10 +146,10 @@ mod tests {
             (
                 false,
                 "a person stopped it",
-                &[new.clone()],
+                std::slice::from_ref(&new),
                 "a person stopped it",
             ),
-            (true, "", &[new], ""),
+            (true, "", std::slice::from_ref(&new), ""),
         ] {
             let shown = with_troubles(&status(&runs(ready)), message.to_owned(), troubles);
             assert_eq!(shown, expected);

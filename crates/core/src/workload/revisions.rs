@@ -11,7 +11,7 @@ use super::standing::{Member, is_available};
 use crate::api::{Pod, Timestamp, keys};
 use crate::desired::SourceWorkload;
 use crate::names::manifest_name;
-use crate::rollout::group::number;
+use crate::rollout::group::{number, template_hash};
 use crate::rollout::{History, Revision, is_rollout_annotation};
 use crate::small::SmallSort;
 
@@ -133,14 +133,6 @@ fn counted(
         available: count(&|member| is_available(document, member)),
         ..revision
     }
-}
-
-/// The hash of the template that a pod is made of; empty where it has none.
-pub fn template_hash(pod: &Pod) -> &str {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations
-        .and_then(|all| all.get(keys::TEMPLATE))
-        .map_or("", String::as_str)
 }
 
 /// The annotations of a pod of a template that are not the template's own.

@@ -3,14 +3,13 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use super::revisions::template_hash;
 use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
 use crate::api::PodUid;
 use crate::api::report::{
     PodReport, RolloutPhase, RolloutReport, SetRevisions, WorkloadCondition, WorkloadReport,
 };
 use crate::desired::{SourcePod, SourceWorkload};
-use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number};
+use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number, short_hash, template_hash};
 use crate::rollout::{History, Revision};
 
 /// The counts and settings that the conditions of a Deployment are computed from.
@@ -249,18 +248,10 @@ pub const FAILED: &str = "Failed";
 const UNDONE_WORDS: &str =
     "all pods run an older version, because a person ran `mirrorlet rollout undo`";
 
-/// Letters of a template's hash in the name of a revision.
-const HASH_LETTERS: usize = 10;
-
 /// The name of the version of a workload with that template, as upstream's controllers name a
 /// `ReplicaSet` and a `ControllerRevision`: `web-6d4b75cb6d`.
 pub fn revision_name(workload: &str, template_hash: &str) -> String {
     format!("{workload}-{}", short_hash(template_hash))
-}
-
-/// The letters of a template's hash that are in the names of its revisions.
-pub fn short_hash(template_hash: &str) -> &str {
-    template_hash.get(..HASH_LETTERS).unwrap_or(template_hash)
 }
 
 /// A workload's pods beside its document.

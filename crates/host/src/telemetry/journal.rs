@@ -278,7 +278,7 @@ impl Journal {
                 POST_START_FAILED => Failed::PostStart,
                 _ => return None,
             };
-            let Subject::Pod { uid, container, .. } = &entry.subject else {
+            let Subject::Pod { uid, container, .. } = &*entry.subject else {
                 return None;
             };
             Some(Trouble {

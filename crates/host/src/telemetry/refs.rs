@@ -46,8 +46,10 @@ impl RefManager {
         self.pods
             .get(uid)
             .and_then(|paths| paths.iter().find(|(name, _)| **name == *container))
-            .map(|(_, path)| Arc::clone(path))
-            .unwrap_or_else(|| format!("spec.containers{{{container}}}").into())
+            .map_or_else(
+                || format!("spec.containers{{{container}}}").into(),
+                |(_, path)| Arc::clone(path),
+            )
     }
 
     /// Forgets a pod.
