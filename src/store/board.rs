@@ -1,6 +1,6 @@
 //! The workers' views of their pods: read by the status report and the metrics.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::observed::PodStatus;
-use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::small::SmallSort;
 
 /// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,11 +93,9 @@ impl Board {
     /// All entries, by full name and UID.
     pub fn all(&self) -> Vec<PodView> {
         let views = self.0.views.read();
-        let ordered: BTreeMap<_, _> = views
-            .values()
-            .map(|v| ((v.full_name.clone(), v.uid.clone()), v.clone()))
-            .collect_map();
-        ordered.into_values().collect()
+        let mut ordered: Vec<&PodView> = views.values().collect();
+        ordered.small_sort_by(|a, b| (&a.full_name, &a.uid).cmp(&(&b.full_name, &b.uid)));
+        ordered.into_iter().cloned().collect()
     }
 
     /// A receiver that changes with every entry.
