@@ -133,7 +133,7 @@ impl Core {
                 wanted: wanted_writer,
                 objects: options.objects,
             },
-            rollouts,
+            rollouts.following(reach.clone()),
             jobs,
             ClaimStore::load(&config.root),
             telemetry.clone(),

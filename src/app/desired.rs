@@ -267,7 +267,7 @@ impl MergeTask {
             occurrences::manifest_mended(conflict);
         }
         let mut counts = BTreeMap::new();
-        for problem in &problems {
+        for problem in problems.iter().filter(|problem| problem.is_error()) {
             *counts.entry(problem.code).or_default() += 1;
         }
         self.telemetry.metrics.set_problems(&counts);

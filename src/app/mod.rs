@@ -231,9 +231,11 @@ impl Agent {
 async fn until_told(parts: &mut Parts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let failed = tokio::select! {
         _ = terminate.recv() => { occurrences::agent_stopping("SIGTERM"); None }
         _ = interrupt.recv() => { occurrences::agent_stopping("SIGINT"); None }
+        _ = hangup.recv() => { occurrences::agent_stopping("SIGHUP"); None }
         Some(ended) = parts.join_next() => Some(ended),
     };
     match failed {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::observe::Reach;
 use crate::store::board::{Phase as WorkerPhase, PodView};
 use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
@@ -85,6 +86,9 @@ pub struct Rollouts {
     changed: watch::Receiver<u64>,
     node_edits: watch::Receiver<Arc<NodeEdits>>,
     look_at: Option<Instant>,
+    reach: watch::Receiver<Reach>,
+    /// Whether the Engine was away at the last decision.
+    engine_away: bool,
     /// Whether other versions of a pod run from now on, and that isn't on disk yet.
     switched: bool,
     /// Why host ports were last not handed over, if they weren't.
@@ -114,6 +118,8 @@ impl Rollouts {
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
             node_edits: options.node_edits.subscribe(),
+            reach: watch::channel(Reach::Unknown).1,
+            engine_away: false,
             look_at: None,
             switched: false,
             not_served: None,
@@ -122,6 +128,21 @@ impl Rollouts {
             options,
         };
         (rollouts, handle)
+    }
+
+    /// The same, which judge nothing while the runtime is away.
+    #[must_use]
+    pub fn following(self, reach: watch::Receiver<Reach>) -> Self {
+        Self { reach, ..self }
+    }
+
+    fn look_at_engine(&mut self, now: Timestamp) {
+        let away = matches!(*self.reach.borrow_and_update(), Reach::Down(_));
+        if std::mem::replace(&mut self.engine_away, away) && !away {
+            self.histories
+                .values_mut()
+                .for_each(|history| history.engine_is_back(now));
+        }
     }
 
     /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
@@ -136,6 +157,7 @@ impl Rollouts {
                 .values_mut()
                 .for_each(|history| history.uncordon(now));
         }
+        self.look_at_engine(now);
         let may_be_free = self.ports.may_be_free(&self.phases, &self.options.board);
         if may_be_free || merged.objects != before.objects {
             self.preparations.try_again();
@@ -342,6 +364,7 @@ impl Rollouts {
             preparation: &preparation,
             turn,
             restore: self.options.restore,
+            engine_away: self.engine_away,
             now,
         };
         decide(&history, &input)
@@ -405,6 +428,7 @@ impl Rollouts {
             },
             Ok(_) = node.changed(), if waits => {}
             Ok(()) = self.node_edits.changed() => {}
+            Ok(()) = self.reach.changed() => {}
             () = self.preparations.changed() => {}
             Some(request) = self.requests.recv() => self.obey(request),
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}

@@ -246,6 +246,7 @@ impl RolloutOptions {
                 preparation: &preparation,
                 turn: &turn,
                 restore: self.restore,
+                engine_away: false,
                 now: (self.clock)(),
             },
         );

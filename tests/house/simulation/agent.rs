@@ -78,7 +78,7 @@ impl Agent {
         let telemetry = Telemetry::new();
         let (writer, reader) = cache();
         let (looks, requests) = look_requests();
-        let (observer, _reach, listed) = Observer::new(
+        let (observer, reach, listed) = Observer::new(
             Arc::clone(&runtime),
             writer,
             requests,
@@ -131,7 +131,7 @@ impl Agent {
                 wanted,
                 objects: Arc::default(),
             },
-            rollouts,
+            rollouts.following(reach),
             jobs,
             ClaimStore::default(),
             telemetry.clone(),

@@ -413,6 +413,18 @@ impl History {
         }
     }
 
+    /// Gives the versions that are judged their whole time to become ready from now on: the Engine
+    /// was away.
+    pub fn engine_is_back(&mut self, now: Timestamp) {
+        let of = |revision: &Option<(PodUid, Timestamp)>| {
+            let (uid, _) = revision.as_ref()?;
+            (self.get(uid)?.outcome == Outcome::Open).then(|| (uid.clone(), now))
+        };
+        let (current, beside) = (of(&self.current), of(&self.beside));
+        self.current = current.or(self.current.take());
+        self.beside = beside.or(self.beside.take());
+    }
+
     /// Adds a person's orders to the pod that the workers get, and the containers that were added
     /// to it.
     pub(super) fn annotate(&self, pod: &mut Arc<Pod>) {

@@ -120,6 +120,8 @@ pub struct Input<'a> {
     pub turn: &'a Turn,
     /// Whether a failed revision is replaced by the healthy one, unless the pod says otherwise.
     pub restore: bool,
+    /// Whether the Engine is away: nothing is judged meanwhile, as nothing can become ready.
+    pub engine_away: bool,
     /// The present time.
     pub now: Timestamp,
 }
@@ -278,7 +280,8 @@ fn judge_beside(
     input: &Input<'_>,
     since: Timestamp,
 ) -> Step {
-    let Some(status) = input.beside.status.filter(|_| !history.stopped) else {
+    let looked_at = !history.stopped && !input.engine_away;
+    let Some(status) = input.beside.status.filter(|_| looked_at) else {
         return (Phase::Judging, None, None);
     };
     let life = history.live(uid, since, status);
@@ -345,6 +348,7 @@ fn judge(
     let open = history.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open);
     // One that a person stopped is judged once it is started.
     let status = input.current.status.filter(|_| !history.stopped);
+    let status = status.filter(|_| !input.engine_away);
     let (true, Some(status)) = (open, status) else {
         return if open && !history.stopped {
             (Phase::Judging, None, None)

@@ -118,7 +118,8 @@ struct Story {
     runs: bool,
     failed_probe: Option<&'static str>,
     restore: bool,
-    start_first: bool,
+    engine_away: bool,
+    strategy: &'static str,
     now: i64,
 }
 
@@ -131,7 +132,8 @@ impl Story {
             runs: true,
             failed_probe: None,
             restore: true,
-            start_first: false,
+            engine_away: false,
+            strategy: "Recreate",
             now: 0,
         }
     }
@@ -147,11 +149,9 @@ impl Story {
 
     fn edit(&mut self, uid: &str) {
         self.wanted = revision(uid);
-        if self.start_first {
-            let pod = Arc::make_mut(&mut self.wanted.pod);
-            let annotations = pod.metadata.annotations.get_or_insert_default();
-            annotations.insert("mirrorlet.dev/rollout".to_owned(), "StartFirst".to_owned());
-        }
+        let pod = Arc::make_mut(&mut self.wanted.pod);
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert("mirrorlet.dev/rollout".to_owned(), self.strategy.to_owned());
         self.preparation = Preparation::UnderWay;
     }
 
@@ -182,6 +182,7 @@ impl Story {
                 preparation: &self.preparation,
                 turn: &Turn::Now,
                 restore: self.restore,
+                engine_away: self.engine_away,
                 now: at(self.now),
             },
         );
@@ -418,6 +419,38 @@ fn a_revision_is_judged_also_after_a_newer_edit() {
             Outcome::Healthy,
             "from now on, `b` is gone back to"
         );
+    }
+}
+
+#[test]
+fn the_deadline_stands_still_while_the_engine_is_away() {
+    for strategy in ["Recreate", "StartFirst"] {
+        let mut story = Story::new("a");
+        story.now = 20;
+        story.decide(Some(&ready(0)));
+        story.strategy = strategy;
+        story.edit("b");
+        story.preparation = Preparation::Done;
+        story.decide(Some(&ready(0)));
+        let starting = crashing(0);
+        let of = |story: &mut Story| match strategy {
+            "Recreate" => story.decide(Some(&starting)).phase,
+            _ => story.decide_with(Some(&ready(0)), Some(&starting)).phase,
+        };
+        story.engine_away = true;
+        story.now += 3600;
+        // rollouts S10
+        assert_eq!(of(&mut story), Phase::Judging, "away");
+        story.engine_away = false;
+        story.history.engine_is_back(at(story.now));
+        story.now += 299;
+        assert_eq!(
+            of(&mut story),
+            Phase::Judging,
+            "its whole time from then on"
+        );
+        story.now += 2;
+        assert!(matches!(of(&mut story), Phase::Restored(_)), "and no more");
     }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 /// A story under `StartFirst` whose first revision, `a`, is healthy, and whose file says `b` now.
 fn edited() -> Story {
     let mut story = Story::edited();
-    story.start_first = true;
+    story.strategy = "StartFirst";
     story.edit("b");
     story
 }
@@ -87,7 +87,7 @@ fn when_both_fail_the_last_healthy_revision_runs() {
     let mut story = Story::edited();
     story.preparation = Preparation::Done;
     assert_eq!(story.decide(Some(&ready(0))).change, Some(Change::Switched));
-    story.start_first = true;
+    story.strategy = "StartFirst";
     story.edit("c");
     story.preparation = Preparation::Done;
     let decision = story.decide(Some(&crashing(2)));
@@ -223,7 +223,7 @@ proptest! {
         events in prop::collection::vec((event(), 0u8..5), 0..60)
     ) {
         let mut story = Story::new("0");
-        story.start_first = true;
+        story.strategy = "StartFirst";
         story.edit("0");
         let mut beside = None;
         let mut status = None;

@@ -54,7 +54,7 @@ fn restarts_of_an_earlier_life_do_not_count() {
 #[test]
 fn starts_that_the_agent_makes_itself_fail_no_version() {
     let mut story = Story::edited();
-    story.start_first = true;
+    story.strategy = "StartFirst";
     story.edit("b");
     (story.preparation, story.now) = (Preparation::Done, 60);
     let runs = |restarts: i32, started: i64| {

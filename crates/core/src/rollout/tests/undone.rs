@@ -80,7 +80,11 @@ fn an_edit_that_fails_after_an_undo_leads_back_to_what_ran() {
         for start_first in [false, true] {
             let mut story = undone();
             step(&mut story);
-            story.start_first = start_first;
+            story.strategy = if start_first {
+                "StartFirst"
+            } else {
+                "Recreate"
+            };
             story.edit("c");
             story.preparation = Preparation::Done;
             let has_run = story.history.current.is_some();
