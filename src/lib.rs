@@ -19,7 +19,7 @@
 //! | [`eviction`] | evicts pods from a node that runs short, and pods over their own limits |
 //! | [`certificate`] | this node's certificates: created, requested from the cluster, stored |
 //! | [`cluster`] | the API server: Node, Lease, mirror pods, status, events |
-//! | [`jobs`] | which pods of Jobs exist now, by ledgers on disk |
+//! | [`jobs`] | which pods of Jobs exist now, by records on disk |
 //! | [`names`] | keeps the names of pods and Services right in hosts files |
 //! | [`server`] | the node API, the agent's socket, metrics and health |
 //! | [`cli`] | validate, status, logs: text in, text out |

@@ -22,11 +22,11 @@ pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn};
 use crate::certificate;
-use crate::cluster::{ClusterClient, IdentityStanding, NodeIdentity};
+use crate::cluster::{ClusterClient, IdentityState, NodeIdentity};
 use crate::config::{ApiAccess, Config};
-use crate::observe::Reach;
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::ApiPodsWriter;
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::report::EngineReport;
@@ -37,7 +37,7 @@ use mirrorlet_host::telemetry::Telemetry;
 
 /// The state of the identity that the API server is called as.
 struct Identity {
-    standing: Reader<IdentityStanding>,
+    standing: Reader<IdentityState>,
     /// Why replaced credentials can't be used.
     problem: Reader<Option<String>>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Cluster {
 /// The inputs of the cluster side.
 pub(super) struct Links {
     /// Whether the Engine answers.
-    pub(super) reach: watch::Receiver<Reach>,
+    pub(super) reach: watch::Receiver<RuntimeReach>,
     /// The Engine.
     pub(super) engine: watch::Receiver<EngineReport>,
     /// Knows the Engine's images.
@@ -152,7 +152,7 @@ fn open(
                 return Ok(None);
             };
             // The API server's own: the cluster replaces its token.
-            (client, credentials, cell(IdentityStanding::Given).1)
+            (client, credentials, cell(IdentityState::Given).1)
         }
         ApiAccess::Kubeconfig(path) => {
             let options = NodeIdentity {

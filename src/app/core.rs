@@ -13,7 +13,7 @@ use super::{Parts, counts, embedded, gc, spawn};
 use crate::config::Config;
 use crate::jobs::{JobHandle, JobOptions, Jobs};
 use crate::names::PodNames;
-use crate::observe::{Observer, Reach};
+use crate::observe::Observer;
 use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use crate::source::SourceReader;
@@ -28,6 +28,7 @@ use crate::store::looks::{LookRequests, Request};
 use crate::store::node_edits::NodeEditsHandle;
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
+use crate::store::reach::RuntimeReach;
 use crate::store::settled::SettledPods;
 use crate::worker::{Clock, Context, KnownVersions, PodWorkers};
 use mirrorlet_core::admit::AdmitNode;
@@ -79,7 +80,7 @@ pub(super) struct Core {
     /// The observed pods.
     pub(super) cache: CacheReader,
     /// Whether the runtime answers.
-    pub(super) reach: watch::Receiver<Reach>,
+    pub(super) reach: watch::Receiver<RuntimeReach>,
     /// The pods of the runtime's most recent list.
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     /// The desired pods.

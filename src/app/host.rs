@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::observe::Reach;
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::report::MissingAccessReport;
 use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
@@ -84,7 +84,7 @@ impl HostLook {
     /// Looks whenever the Engine begins to answer, until cancelled.
     pub(super) async fn run(
         mut self,
-        mut reach: watch::Receiver<Reach>,
+        mut reach: watch::Receiver<RuntimeReach>,
         cancel: CancellationToken,
     ) {
         self.tell(&HostAccess {
@@ -92,7 +92,7 @@ impl HostLook {
             ..HostAccess::default()
         });
         loop {
-            let is_up = matches!(&*reach.borrow_and_update(), Reach::Up);
+            let is_up = matches!(&*reach.borrow_and_update(), RuntimeReach::Up);
             if is_up {
                 let looked = tokio::select! {
                     () = cancel.cancelled() => return,

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::view::ClusterView;
 use super::{Parts, spawn};
 use crate::config::Config;
-use crate::observe::Reach;
 use crate::store::cell::Reader;
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::EngineReport;
@@ -22,7 +22,7 @@ const PULL_NEWS_GAP: Duration = Duration::from_millis(500);
 
 /// The inputs whose changes change the status report.
 pub(super) struct News {
-    pub(super) reach: watch::Receiver<Reach>,
+    pub(super) reach: watch::Receiver<RuntimeReach>,
     pub(super) pods: watch::Receiver<u64>,
     pub(super) merged: Reader<Merged>,
     pub(super) unkept: Reader<Option<Diagnostic>>,
@@ -106,13 +106,13 @@ pub(super) async fn tell_cluster_news(
 /// The Engine's line of the report.
 async fn engine_report(
     endpoint: &str,
-    reach: &Reach,
+    reach: &RuntimeReach,
     runtime: &dyn Runtime,
     before: &EngineReport,
 ) -> EngineReport {
     match reach {
-        Reach::Unknown => before.clone(),
-        Reach::Up => EngineReport {
+        RuntimeReach::Unknown => before.clone(),
+        RuntimeReach::Up => EngineReport {
             endpoint: endpoint.to_owned(),
             reachable: true,
             version: runtime
@@ -128,7 +128,7 @@ async fn engine_report(
             error: None,
             unreachable_since: None,
         },
-        Reach::Down(cause) => EngineReport {
+        RuntimeReach::Down(cause) => EngineReport {
             reachable: false,
             error: Some(cause.clone()),
             unreachable_since: before.unreachable_since.or_else(|| Some(Timestamp::now())),

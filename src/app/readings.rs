@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::facts::Machine;
 use crate::config::{ApiAccess, Config};
-use crate::observe::Reach;
 use crate::store::cell::{Reader, Writer};
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::node::{EngineSeen, ImageSeen, NodeFacts, Readings, go_arch};
@@ -63,7 +63,7 @@ pub(super) fn node_facts(
 pub(super) async fn keep(
     mut facts: Writer<NodeFacts>,
     mut readings: Writer<Readings>,
-    mut reach: watch::Receiver<Reach>,
+    mut reach: watch::Receiver<RuntimeReach>,
     mut engine: watch::Receiver<EngineReport>,
     mut images: Reader<Vec<ImageSeen>>,
     mut pressures: Reader<Pressures>,
@@ -71,9 +71,9 @@ pub(super) async fn keep(
 ) {
     loop {
         let seen = match &*reach.borrow_and_update() {
-            Reach::Unknown => EngineSeen::Unknown,
-            Reach::Up => EngineSeen::Up,
-            Reach::Down(cause) => EngineSeen::Down(cause.clone()),
+            RuntimeReach::Unknown => EngineSeen::Unknown,
+            RuntimeReach::Up => EngineSeen::Up,
+            RuntimeReach::Down(cause) => EngineSeen::Down(cause.clone()),
         };
         readings.publish(Readings {
             engine: seen,

@@ -24,7 +24,6 @@ use tokio::time::timeout;
 use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::jobs::JobHandle;
-use crate::observe::Reach;
 use crate::rollout::{RolloutHandle, RolloutTarget};
 use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError};
 use crate::source::{SourceReader, problems_of};
@@ -35,6 +34,7 @@ use crate::store::cell::Reader;
 use crate::store::claims::ClaimHandle;
 use crate::store::graces::Graces;
 use crate::store::pods::PodManager;
+use crate::store::reach::RuntimeReach;
 use crate::store::refresh::RefreshHandle;
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
@@ -95,7 +95,7 @@ pub(super) struct View {
     /// The directory of manifests, that of stored objects, then the merge.
     pub(super) refreshes: Vec<RefreshHandle>,
     pub(super) cache: CacheReader,
-    pub(super) reach: watch::Receiver<Reach>,
+    pub(super) reach: watch::Receiver<RuntimeReach>,
     pub(super) engine: watch::Receiver<EngineReport>,
     /// Missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
@@ -468,9 +468,9 @@ impl AgentView for View {
 
     fn checks(&self) -> Vec<Check> {
         let engine = match &*self.reach.borrow() {
-            Reach::Up => None,
-            Reach::Unknown => Some("not reached yet".to_owned()),
-            Reach::Down(cause) => Some(cause.clone()),
+            RuntimeReach::Up => None,
+            RuntimeReach::Unknown => Some("not reached yet".to_owned()),
+            RuntimeReach::Down(cause) => Some(cause.clone()),
         };
         let mut checks = vec![Check {
             name: "engine".to_owned(),

@@ -94,7 +94,7 @@ impl Talk {
             .then(RawTerminal::enter)
             .transpose()
             .context("failed to switch the terminal to raw mode")?;
-        let mut told = Told::new(raw.is_some())?;
+        let mut told = SignalListener::new(raw.is_some())?;
         let mut output = Output::new().context("failed to write")?;
         let ended = tokio::select! {
             ended = receive(receiver, &mut output) => ended,
@@ -232,11 +232,11 @@ fn broken_off() -> Failure {
 }
 
 /// Signals that end us, heard while the terminal has to be put back first.
-struct Told {
+struct SignalListener {
     signals: Vec<(u8, Signal)>,
 }
 
-impl Told {
+impl SignalListener {
     fn new(listen: bool) -> Result<Self, Failure> {
         let mut signals = Vec::new();
         if listen {

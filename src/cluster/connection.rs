@@ -29,7 +29,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use super::error::chain;
-use super::identity::IdentityStanding;
+use super::identity::IdentityState;
 use super::reach::ReachTracker;
 use crate::store::cell::Reader;
 use mirrorlet_host::telemetry::{ApiRequest, Metrics};
@@ -89,7 +89,7 @@ pub(super) fn wire(config: &kube::Config) -> Result<Wire, kube::Error> {
 struct Unidentified(String);
 
 /// The way while there is no identity: every call fails with what there is to say about it.
-pub(super) fn no_wire(standing: Reader<IdentityStanding>) -> Wire {
+pub(super) fn no_wire(standing: Reader<IdentityState>) -> Wire {
     BoxCloneSyncService::new(tower::service_fn(move |_: Request<Body>| {
         let words = standing.get().problem().unwrap_or_default().to_owned();
         std::future::ready(Err(Unidentified(words).into()))

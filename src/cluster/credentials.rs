@@ -83,7 +83,7 @@ fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError
 }
 
 /// The result of checking credentials and connections.
-enum Looked {
+enum CheckResult {
     /// They can go on.
     Fine,
     /// The same credentials on new connections.
@@ -149,34 +149,34 @@ impl CredentialsTask {
                 let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
                 if is_fresh && !runs_plugin {
                     return Ok(if stalled {
-                        Looked::Stalled(connect(&access, before)?)
+                        CheckResult::Stalled(connect(&access, before)?)
                     } else {
-                        Looked::Fine
+                        CheckResult::Fine
                     });
                 }
             } else if let Some(own) = own
                 && matches!(own.verdict(), Verdict::Needed(_))
             {
                 // Whoever gets it reports what is missing.
-                return Ok(Looked::Fine);
+                return Ok(CheckResult::Fine);
             }
             let Some(identity) = identity::read(&access)? else {
-                return Ok(Looked::Fine);
+                return Ok(CheckResult::Fine);
             };
             let wire = connect(&access, &identity)?;
-            Ok::<_, ConnectError>(Looked::Replaced(Box::new(identity), wire))
+            Ok::<_, ConnectError>(CheckResult::Replaced(Box::new(identity), wire))
         });
         match looked.await {
-            Ok(Ok(Looked::Fine)) => {
+            Ok(Ok(CheckResult::Fine)) => {
                 self.problem.publish(None);
             }
             Err(_) => {}
-            Ok(Ok(Looked::Stalled(wire))) => {
+            Ok(Ok(CheckResult::Stalled(wire))) => {
                 self.shared.replace(wire, &self.shared.server());
                 self.problem.publish(None);
                 occurrences::api_connections_given_up();
             }
-            Ok(Ok(Looked::Replaced(identity, wire))) => {
+            Ok(Ok(CheckResult::Replaced(identity, wire))) => {
                 let server = server(&identity);
                 self.shared.replace(wire, &server);
                 self.identity = Some(Arc::new(*identity));

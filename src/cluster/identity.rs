@@ -90,7 +90,7 @@ impl NodeIdentity {
 
 /// How we stand with our identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IdentityStanding {
+pub enum IdentityState {
     /// It is provided and renewed by others; its expiry is unknown.
     Given,
     /// A certificate.
@@ -109,7 +109,7 @@ pub enum IdentityStanding {
     },
 }
 
-impl IdentityStanding {
+impl IdentityState {
     /// Returns the problem, if there is one.
     pub fn problem(&self) -> Option<&str> {
         match self {

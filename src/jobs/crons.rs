@@ -10,7 +10,7 @@ use super::handle::{Answer, Order};
 use super::problems::{unreadable, unwritten};
 use super::{At, Documents, JobStates, Jobs, KEEP_RETRY, OrderError, Orders, Wanted, WantedCron};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::cron::{CronDecision, CronInput, CronLedger, Runs, decide};
+use mirrorlet_core::cron::{CronDecision, CronInput, CronJobRecord, Runs, decide};
 use mirrorlet_core::desired::SourceState;
 use mirrorlet_core::events::{of_begun_run, of_cron_job, of_deleted_run};
 use mirrorlet_core::job::JobName;
@@ -44,14 +44,14 @@ impl Jobs {
                 let end = self.store.get(job)?.end.as_ref()?;
                 Some(end.complete)
             };
-            let mut ledger = self.cron_store.get(name).map(Cow::Borrowed);
-            if let Some(ledger) = &mut ledger {
-                let forgotten = forget(ledger, deletions.keys());
+            let mut record = self.cron_store.get(name).map(Cow::Borrowed);
+            if let Some(record) = &mut record {
+                let forgotten = forget(record, deletions.keys());
                 deleted.extend(forgotten.map(|job| (job.clone(), name.clone())));
             }
             let decision = decide(&CronInput {
                 cron,
-                ledger: ledger.as_deref(),
+                record: record.as_deref(),
                 ended: &ended,
                 ordered: waiting.contains_key(name),
                 may_start: at.known,
@@ -59,10 +59,10 @@ impl Jobs {
             });
             decided.insert(name.clone(), decision);
         }
-        let mut changes: Vec<(JobName, Option<CronLedger>)> = decided
+        let mut changes: Vec<(JobName, Option<CronJobRecord>)> = decided
             .iter()
-            .filter(|(name, decision)| self.cron_store.get(name) != Some(&decision.ledger))
-            .map(|(name, decision)| (name.clone(), Some(decision.ledger.clone())))
+            .filter(|(name, decision)| self.cron_store.get(name) != Some(&decision.record))
+            .map(|(name, decision)| (name.clone(), Some(decision.record.clone())))
             .collect();
         if merged.delivered.manifests {
             changes.extend(self.forgotten_crons(at).map(|name| (name, None)));
@@ -135,7 +135,7 @@ impl Jobs {
         taken
     }
 
-    /// The CronJobs of ledgers that no document describes any more.
+    /// The CronJobs of records that no document describes any more.
     fn forgotten_crons(&self, at: &At<'_>) -> impl Iterator<Item = JobName> + use<> {
         let sets = at.states.values().filter_map(SourceState::set);
         let offered: Vec<&JobName> = sets
@@ -153,7 +153,7 @@ impl Jobs {
     /// Adds the runs of CronJobs to the Jobs. A document of the same name goes first.
     fn add_runs(&self, documents: &mut Documents) {
         for (name, WantedCron { pod, .. }) in &documents.crons {
-            let runs = self.cron_store.get(name).map(|ledger| &ledger.runs);
+            let runs = self.cron_store.get(name).map(|record| &record.runs);
             for run in runs.into_iter().flatten() {
                 let job = run.job.clone();
                 let entry = documents.jobs.entry(job.name.clone());
@@ -173,22 +173,22 @@ impl Jobs {
         reports: &mut JobStates,
     ) {
         for (name, WantedCron { cron, pod }) in &documents.crons {
-            let Some(ledger) = self.cron_store.get(name) else {
+            let Some(record) = self.cron_store.get(name) else {
                 continue;
             };
             let runs = |job: &JobName| {
-                let ledger = self.store.get(job);
-                ledger.is_some_and(|ledger| ledger.end.is_none())
+                let record = self.store.get(job);
+                record.is_some_and(|record| record.end.is_none())
             };
-            let active = ledger.runs.iter().filter(|run| runs(&run.job.name)).count();
+            let active = record.runs.iter().filter(|run| runs(&run.job.name)).count();
             let active = u32::try_from(active).unwrap_or(u32::MAX);
-            let report = cron.report(ledger, active, &pod.origin.location, now);
+            let report = cron.report(record, active, &pod.origin.location, now);
             reports.cron_jobs.push(report);
         }
     }
 }
 
-/// The orders to delete runs, which are answered once all ledgers are decided.
+/// The orders to delete runs, which are answered once all records are decided.
 fn take_deletions(orders: &mut Orders) -> BTreeMap<JobName, Vec<oneshot::Sender<Answer>>> {
     let is_deletion = |order: &Order| matches!(order, Order::Delete(_));
     let taken = orders.extract_if(.., |order, _| is_deletion(order));
@@ -199,15 +199,15 @@ fn take_deletions(orders: &mut Orders) -> BTreeMap<JobName, Vec<oneshot::Sender<
     named.collect()
 }
 
-/// Takes those runs of `jobs` out of a ledger that are in it, and returns them.
+/// Takes those runs of `jobs` out of a record that are in it, and returns them.
 fn forget<'a>(
-    ledger: &mut Cow<'_, CronLedger>,
+    record: &mut Cow<'_, CronJobRecord>,
     jobs: impl Iterator<Item = &'a JobName>,
 ) -> impl Iterator<Item = &'a JobName> {
-    let is_run = |job: &&JobName| ledger.runs.iter().any(|run| run.job.name == **job);
+    let is_run = |job: &&JobName| record.runs.iter().any(|run| run.job.name == **job);
     let found: Vec<&JobName> = jobs.filter(is_run).collect();
     for job in &found {
-        ledger.to_mut().forget(job);
+        record.to_mut().forget(job);
     }
     found.into_iter()
 }

@@ -55,14 +55,14 @@ pub enum OrderError {
     /// No manifest describes it.
     #[error("no manifest describes a Job or CronJob {0}")]
     Unknown(JobName),
-    /// Its ledger can't be read.
+    /// Its record can't be read.
     #[error("the progress of {0} can't be read; see mirrorlet status")]
     Unreadable(JobName),
     /// A Job of another document has the name of the run.
     #[error("another Job is named {0}")]
     Taken(JobName),
-    /// The disk doesn't take its ledger.
-    #[error("the ledger of the Job can't be written: {0}")]
+    /// The disk doesn't take its record.
+    #[error("the record of the Job can't be written: {0}")]
     Disk(String),
     /// There was no answer in time, or too many wait.
     #[error("the agent did not execute the command within {} s", DEADLINE.as_secs())]
@@ -90,7 +90,7 @@ impl JobHandle {
     /// Has a Job run again from its beginning. Returns once the disk says so.
     ///
     /// # Errors
-    /// There is no such Job, its ledger can't be written, or the agent is too busy.
+    /// There is no such Job, its record can't be written, or the agent is too busy.
     pub async fn restart(&self, job: JobName) -> Answer {
         self.order(Order::Restart(job)).await
     }
@@ -98,7 +98,7 @@ impl JobHandle {
     /// Has a run of a CronJob begin now. Returns its Job once the disk says so.
     ///
     /// # Errors
-    /// There is no such CronJob, its ledger can't be read or written, or the agent is too busy.
+    /// There is no such CronJob, its record can't be read or written, or the agent is too busy.
     pub async fn run(&self, cron_job: JobName) -> Answer {
         self.order(Order::Run(cron_job)).await
     }
@@ -107,7 +107,7 @@ impl JobHandle {
     /// not there, is left as it is. Returns once the disk says so.
     ///
     /// # Errors
-    /// There is no such Job, its ledger can't be written, or the agent is too busy.
+    /// There is no such Job, its record can't be written, or the agent is too busy.
     pub async fn forget(&self, job: JobName, pod: PodUid) -> Answer {
         self.order(Order::Forget(job, pod)).await
     }
@@ -116,7 +116,7 @@ impl JobHandle {
     /// again. Returns once the disk says so.
     ///
     /// # Errors
-    /// No CronJob has such a run, its ledger can't be written, or the agent is too busy.
+    /// No CronJob has such a run, its record can't be written, or the agent is too busy.
     pub async fn delete(&self, job: JobName) -> Answer {
         self.order(Order::Delete(job)).await
     }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::store::kept::{Claim, KeptDir, SUFFIX};
+use crate::store::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::hex;
 use mirrorlet_core::job::JobName;
 use mirrorlet_host::disk;
@@ -27,12 +27,12 @@ const STORED_BYTES_MAX: u64 = 64 << 20;
 struct Stored<T> {
     version: u32,
     job: JobName,
-    ledger: T,
+    record: T,
 }
 
 /// The directory, and what it holds.
-pub(super) struct LedgerStore<T> {
-    kept: KeptDir,
+pub(super) struct RecordStore<T> {
+    kept: StateDir,
     saved: BTreeMap<JobName, T>,
     /// Files that can't be read, by name, and why.
     unreadable: BTreeMap<String, String>,
@@ -40,12 +40,12 @@ pub(super) struct LedgerStore<T> {
     closed: Option<String>,
 }
 
-impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
-    /// Reads the ledgers of a directory under the root. Blocks.
+impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
+    /// Reads the records of a directory under the root. Blocks.
     pub(super) fn load(root: &Path, directory: &str) -> Self {
-        let kept = KeptDir {
+        let kept = StateDir {
             dir: root.join(directory),
-            what: "ledger",
+            what: "record",
             version: FORMAT_VERSION,
             bytes_max: STORED_BYTES_MAX,
         };
@@ -55,7 +55,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
         };
         let mut saved = BTreeMap::new();
         let read = kept.read_in_place(claim, |stored: Stored<T>| {
-            saved.insert(stored.job, stored.ledger);
+            saved.insert(stored.job, stored.record);
         });
         let (unreadable, closed) = match read {
             Ok(unreadable) => (unreadable.into_iter().collect(), None),
@@ -69,17 +69,17 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
         }
     }
 
-    /// The ledger of a Job, as the disk has it.
+    /// The record of a Job, as the disk has it.
     pub(super) fn get(&self, job: &JobName) -> Option<&T> {
         self.saved.get(job)
     }
 
-    /// The Jobs with a ledger on disk.
+    /// The Jobs with a record on disk.
     pub(super) fn names(&self) -> impl Iterator<Item = &JobName> {
         self.saved.keys()
     }
 
-    /// The ledgers on disk.
+    /// The records on disk.
     pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.saved.values()
     }
@@ -89,7 +89,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
         self.saved.is_empty()
     }
 
-    /// The file of a Job's ledger, and why it can't be read, if it can't.
+    /// The file of a Job's record, and why it can't be read, if it can't.
     pub(super) fn unreadable(&self, job: &JobName) -> Option<(String, &str)> {
         let file = file_name(job);
         let why = self
@@ -104,7 +104,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
         self.closed.is_some() || !self.unreadable.is_empty()
     }
 
-    /// Writes ledgers, and removes those that are none; returns why for each that failed.
+    /// Writes records, and removes those that are none; returns why for each that failed.
     pub(super) async fn keep(
         &mut self,
         changes: Vec<(JobName, Option<T>)>,
@@ -114,22 +114,22 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
         }
         let kept = self.kept.clone();
         let written = disk::blocking(move || {
-            let write = |(job, ledger)| {
-                let (ledger, result) = write(&kept, &job, ledger);
-                (job, ledger, result)
+            let write = |(job, record)| {
+                let (record, result) = write(&kept, &job, record);
+                (job, record, result)
             };
             changes.into_iter().map(write).collect::<Vec<_>>()
         })
         .await;
         let mut failed = BTreeMap::new();
-        for (job, ledger, result) in written {
+        for (job, record, result) in written {
             if let Err(error) = result {
                 failed.insert(job, error.to_string());
                 continue;
             }
             self.unreadable.remove(&file_name(&job));
-            match ledger {
-                Some(ledger) => self.saved.insert(job, ledger),
+            match record {
+                Some(record) => self.saved.insert(job, record),
                 None => self.saved.remove(&job),
             };
         }
@@ -137,23 +137,23 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> LedgerStore<T> {
     }
 }
 
-/// Writes a ledger, or removes its file where it is none. Returns it with the result. Blocks.
+/// Writes a record, or removes its file where it is none. Returns it with the result. Blocks.
 fn write<T: Serialize>(
-    kept: &KeptDir,
+    kept: &StateDir,
     job: &JobName,
-    ledger: Option<T>,
+    record: Option<T>,
 ) -> (Option<T>, std::io::Result<()>) {
     let file = file_name(job);
-    let Some(ledger) = ledger else {
+    let Some(record) = record else {
         return (None, kept.remove(&file));
     };
     let stored = Stored {
         version: FORMAT_VERSION,
         job: job.clone(),
-        ledger,
+        record,
     };
     let written = kept.write(&file, &stored).and_then(|()| kept.sync());
-    (Some(stored.ledger), written)
+    (Some(stored.record), written)
 }
 
 fn file_name(job: &JobName) -> String {

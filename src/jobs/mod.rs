@@ -2,9 +2,9 @@
 //!
 //! [`Jobs::apply`] takes the pods out of the merged set that stand for Jobs and CronJobs, and puts in
 //! those that are to exist now. Which ones those are is decided by [`mirrorlet_core::job`] and
-//! [`mirrorlet_core::cron`]; here ledgers are kept on disk, and changes told. A pod is started, and one
-//! that is over removed, only once the disk has the ledger that says so: an agent that is killed at
-//! any moment goes on where the ledger is.
+//! [`mirrorlet_core::cron`]; here records are kept on disk, and changes told. A pod is started, and one
+//! that is over removed, only once the disk has the record that says so: an agent that is killed at
+//! any moment goes on where the record is.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use crate::store::board::Board;
 use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
-use mirrorlet_core::cron::{CronJob, CronLedger, CronNote, Runs};
+use mirrorlet_core::cron::{CronJob, CronJobRecord, CronNote, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
 use mirrorlet_core::job::{
-    Decision, Input, Job, JobName, Known, Ledger, Seen, decide, pods, report,
+    Decision, Input, Job, JobName, JobRecord, Known, Seen, decide, pods, report,
 };
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_host::telemetry::Telemetry;
@@ -35,7 +35,7 @@ mod tell;
 
 use handle::{Answer, Order, Request};
 pub use handle::{JobHandle, JobStates, OrderError};
-use kept::LedgerStore;
+use kept::RecordStore;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use problems::{same_name, unreadable, unwritten};
 
@@ -44,7 +44,7 @@ const JOBS: &str = "jobs";
 const CRON_JOBS: &str = "cronjobs";
 /// Least time between two looks at the pods: their status changes several times while they start.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Pause after a ledger could not be written.
+/// Pause after a record could not be written.
 const KEEP_RETRY: Duration = Duration::from_secs(30);
 
 /// The parts of the agent that Jobs need.
@@ -60,8 +60,8 @@ pub struct JobOptions {
 /// The Jobs and CronJobs of all manifests.
 pub struct Jobs {
     options: JobOptions,
-    store: LedgerStore<Ledger>,
-    cron_store: LedgerStore<CronLedger>,
+    store: RecordStore<JobRecord>,
+    cron_store: RecordStore<CronJobRecord>,
     published: Writer<JobStates>,
     requests: mpsc::Receiver<Request>,
     /// Orders that the next decision obeys.
@@ -109,8 +109,8 @@ impl Jobs {
         let (published, states) = cell(JobStates::default());
         let (handle, requests) = JobHandle::new(states);
         let jobs = Self {
-            store: LedgerStore::load(root, JOBS),
-            cron_store: LedgerStore::load(root, CRON_JOBS),
+            store: RecordStore::load(root, JOBS),
+            cron_store: RecordStore::load(root, CRON_JOBS),
             published,
             requests,
             orders: BTreeMap::new(),
@@ -167,28 +167,28 @@ impl Jobs {
         for Wanted { job, pod } in wanted.values() {
             let is_ordered = orders.contains_key(&Order::Restart(job.name.clone()));
             let decision = if is_ordered {
-                self.decide(job, Some(&Ledger::new(&job.content, at.now)), at)
+                self.decide(job, Some(&JobRecord::new(&job.content, at.now)), at)
             } else if let Some((file, why)) = self.store.unreadable(&job.name) {
                 let problem = unreadable("Job", &job.name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
                 continue;
             } else {
-                let ledger = with_orders(self.store.get(&job.name), &job.name, orders);
-                self.decide(job, ledger.as_deref(), at)
+                let record = with_orders(self.store.get(&job.name), &job.name, orders);
+                self.decide(job, record.as_deref(), at)
             };
             decided.insert(job.name.clone(), decision);
         }
-        let mut changes: Vec<(JobName, Option<Ledger>)> = decided
+        let mut changes: Vec<(JobName, Option<JobRecord>)> = decided
             .iter()
-            .filter(|(name, decision)| self.store.get(name) != Some(&decision.ledger))
-            .map(|(name, decision)| (name.clone(), Some(decision.ledger.clone())))
+            .filter(|(name, decision)| self.store.get(name) != Some(&decision.record))
+            .map(|(name, decision)| (name.clone(), Some(decision.record.clone())))
             .collect();
-        let has_ended = changes.iter().any(|(name, ledger)| {
+        let has_ended = changes.iter().any(|(name, record)| {
             let before = self
                 .store
                 .get(name)
-                .is_some_and(|ledger| ledger.end.is_some());
-            !before && ledger.as_ref().is_some_and(|ledger| ledger.end.is_some())
+                .is_some_and(|record| record.end.is_some());
+            !before && record.as_ref().is_some_and(|record| record.end.is_some())
         });
         if merged.delivered.manifests && !self.cron_store.has_unreadable() {
             let forgotten = self.forgotten(wanted, at);
@@ -212,7 +212,7 @@ impl Jobs {
         failed
     }
 
-    fn decide(&self, job: &Job, ledger: Option<&Ledger>, at: &At<'_>) -> Decision {
+    fn decide(&self, job: &Job, record: Option<&JobRecord>, at: &At<'_>) -> Decision {
         let board = &self.options.board;
         let seen = |uid: &PodUid| {
             board.get(uid).map_or(Seen::Nothing, |view| {
@@ -222,14 +222,14 @@ impl Jobs {
         };
         decide(&Input {
             job,
-            ledger,
+            record,
             seen: &seen,
             may_start: at.known,
             now: at.now,
         })
     }
 
-    /// The Jobs of ledgers that no document, and no run of a CronJob, describes any more.
+    /// The Jobs of records that no document, and no run of a CronJob, describes any more.
     fn forgotten(&self, wanted: &BTreeMap<JobName, Wanted>, at: &At<'_>) -> Vec<JobName> {
         let sets = at.states.values().filter_map(SourceState::set);
         let offered =
@@ -238,7 +238,7 @@ impl Jobs {
                     Runs::Job(job) => Some(job.name.clone()),
                     Runs::CronJob(_) => None,
                 });
-        let runs = self.cron_store.all().flat_map(|ledger| &ledger.runs);
+        let runs = self.cron_store.all().flat_map(|record| &record.runs);
         let runs = runs.map(|run| run.job.name.clone());
         let offered: BTreeSet<JobName> = offered
             .chain(runs)
@@ -248,13 +248,13 @@ impl Jobs {
         names.cloned().collect()
     }
 
-    /// The newest run of each Job, by its ledger.
+    /// The newest run of each Job, by its record.
     fn known(&self, wanted: &BTreeMap<JobName, Wanted>) -> BTreeMap<JobName, Known> {
         let known = wanted.keys().filter_map(|name| {
             let known = match self.store.get(name) {
-                Some(ledger) => Known::Run {
-                    content: ledger.content.clone(),
-                    complete: ledger.end.as_ref().map(|end| end.complete),
+                Some(record) => Known::Run {
+                    content: record.content.clone(),
+                    complete: record.end.as_ref().map(|end| end.complete),
                 },
                 None => self.store.unreadable(name).map(|_| Known::Unreadable)?,
             };
@@ -263,7 +263,7 @@ impl Jobs {
         known.collect_map()
     }
 
-    /// Adds the pods that the ledgers on disk stand for.
+    /// Adds the pods that the records on disk stand for.
     fn put_in(
         &mut self,
         merged: &mut Merged,
@@ -281,12 +281,12 @@ impl Jobs {
                 let problem = unwritten("Job", &job.name, &pod.origin, why);
                 merged.conflicts.push(problem);
             }
-            let Some(ledger) = self.store.get(name) else {
+            let Some(record) = self.store.get(name) else {
                 continue;
             };
-            reports.jobs.push(report(job, ledger, &pod.origin.location));
-            self.watched |= !ledger.active.is_empty();
-            let instances = pods(job, ledger);
+            reports.jobs.push(report(job, record, &pod.origin.location));
+            self.watched |= !record.active.is_empty();
+            let instances = pods(job, record);
             if instances.is_empty() {
                 // Its pods would show them.
                 merged.conflicts.extend(pod.problems.iter().cloned());
@@ -357,21 +357,21 @@ fn take_out(merged: &mut Merged) -> Documents {
     documents
 }
 
-/// The ledger of a Job without the pods that a person wants to be forgotten.
+/// The record of a Job without the pods that a person wants to be forgotten.
 fn with_orders<'a>(
-    ledger: Option<&'a Ledger>,
+    record: Option<&'a JobRecord>,
     job: &JobName,
     orders: &Orders,
-) -> Option<Cow<'a, Ledger>> {
-    let mut ledger = Cow::Borrowed(ledger?);
+) -> Option<Cow<'a, JobRecord>> {
+    let mut record = Cow::Borrowed(record?);
     for order in orders.keys() {
         if let Order::Forget(of, uid) = order
             && of == job
         {
-            ledger.to_mut().forget(job, uid);
+            record.to_mut().forget(job, uid);
         }
     }
-    Some(ledger)
+    Some(record)
 }
 
 /// Answers orders by what could be written.

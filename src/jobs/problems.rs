@@ -4,7 +4,7 @@ use mirrorlet_core::api::{Code, Diagnostic, FullName};
 use mirrorlet_core::desired::Origin;
 use mirrorlet_core::job::JobName;
 
-/// The ledger of a workload can't be read.
+/// The record of a workload can't be read.
 pub(super) fn unreadable(
     kind: &str,
     name: &JobName,
@@ -24,7 +24,7 @@ pub(super) fn unreadable(
     at(origin, Code::Unreadable, message).help(help)
 }
 
-/// The ledger of a workload can't be written.
+/// The record of a workload can't be written.
 pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) -> Diagnostic {
     let message = format!("{kind} {name} waits until its progress can be written to disk: {why}");
     at(origin, Code::Unreadable, message)

@@ -8,7 +8,7 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
     let of_pod = |index: u32, attempt: u32, reason: &str, what: &str| {
         let name = full_name(job, index, attempt);
-        let uid = decision.ledger.uid(&job.name, index, attempt);
+        let uid = decision.record.uid(&job.name, index, attempt);
         let message = format!("pod {} of Job {} {what}", name.name, job.name);
         occurrences::job_pod(telemetry, &name, &uid, reason, &message);
     };

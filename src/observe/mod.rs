@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods, UserAction};
@@ -42,24 +43,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a runtime that is doubted may take to say how it is, which takes it no work.
 const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Whether the runtime is within reach.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Reach {
-    /// Not tried yet.
-    #[default]
-    Unknown,
-    /// Subscribed and listed.
-    Up,
-    /// Away, and why.
-    Down(String),
-}
-
 /// The task that keeps the cache.
 pub struct Observer {
     runtime: Arc<dyn Runtime>,
     cache: CacheWriter,
     requests: mpsc::Receiver<Request>,
-    reach: watch::Sender<Reach>,
+    reach: watch::Sender<RuntimeReach>,
     /// The newest list of everything.
     listed: watch::Sender<Option<Arc<Pods>>>,
     sweep_period: Duration,
@@ -103,10 +92,10 @@ impl Observer {
         telemetry: Telemetry,
     ) -> (
         Self,
-        watch::Receiver<Reach>,
+        watch::Receiver<RuntimeReach>,
         watch::Receiver<Option<Arc<Pods>>>,
     ) {
-        let (reach, reach_reader) = watch::channel(Reach::Unknown);
+        let (reach, reach_reader) = watch::channel(RuntimeReach::Unknown);
         let (listed, listed_reader) = watch::channel(None);
         let observer = Self {
             runtime,
@@ -160,15 +149,15 @@ impl Observer {
             occurrences::engine_lost(&self.telemetry, &cause);
         }
         self.reach.send_if_modified(|reach| {
-            let changed = *reach != Reach::Down(cause.clone());
-            *reach = Reach::Down(cause);
+            let changed = *reach != RuntimeReach::Down(cause.clone());
+            *reach = RuntimeReach::Down(cause);
             changed
         });
     }
 
     /// The runtime answers.
     async fn back(&mut self) {
-        if *self.reach.borrow() == Reach::Up {
+        if *self.reach.borrow() == RuntimeReach::Up {
             return;
         }
         // The version is for people; a runtime that goes away again says so by itself.
@@ -180,7 +169,7 @@ impl Observer {
             .unwrap_or_default();
         let away = self.away_since.take().map(|since| since.elapsed());
         occurrences::engine_back(&self.telemetry, &version, away);
-        self.reach.send_replace(Reach::Up);
+        self.reach.send_replace(RuntimeReach::Up);
     }
 
     /// Follows one subscription until it breaks.
@@ -201,7 +190,7 @@ impl Observer {
                     None => return Lost::Broken("the event stream ended".to_owned()),
                     Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
                     Some(PodEvent::Gap { cause }) => {
-                        let first = *self.reach.borrow() == Reach::Unknown;
+                        let first = *self.reach.borrow() == RuntimeReach::Unknown;
                         occurrences::gap(&self.telemetry, &cause, first);
                         self.relist().await
                     }

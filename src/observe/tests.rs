@@ -13,7 +13,7 @@ struct Bed {
     fake: FakeRuntime,
     cache: CacheReader,
     looks: LookRequests,
-    reach: watch::Receiver<Reach>,
+    reach: watch::Receiver<RuntimeReach>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
     telemetry: Telemetry,
     cancel: CancellationToken,
@@ -117,7 +117,7 @@ fn ended(entry: &Entry) -> bool {
 async fn it_begins_with_a_list_and_a_gap_asks_for_another() {
     let mut bed = Bed::start();
     bed.listed.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(*bed.reach.borrow_and_update(), Reach::Up);
+    assert_eq!(*bed.reach.borrow_and_update(), RuntimeReach::Up);
     assert!(bed.series("mirrorlet_event_stream_up 1"));
     bed.fake.assert_call_counts("get_pods", 1);
     let a = running(&bed.fake, "a");
@@ -150,13 +150,12 @@ async fn a_runtime_that_keeps_silent_is_away_until_it_gives_a_word() {
     bed.listed.wait_for(Option::is_some).await.unwrap();
     let silence = bed.fake.block("status", None);
     bed.looks.doubt();
-    let away =
-        |reach: &Reach| matches!(reach, Reach::Down(cause) if cause.contains("has not answered"));
+    let away = |reach: &RuntimeReach| matches!(reach, RuntimeReach::Down(cause) if cause.contains("has not answered"));
     bed.reach.wait_for(away).await.unwrap();
     assert!(bed.series("mirrorlet_engine_up 0"));
     silence.release();
     bed.reach
-        .wait_for(|reach| *reach == Reach::Up)
+        .wait_for(|reach| *reach == RuntimeReach::Up)
         .await
         .unwrap();
     assert!(bed.series("mirrorlet_engine_up 1"));
@@ -218,7 +217,7 @@ async fn a_runtime_that_goes_and_comes_back_is_listed_anew() {
         .set_err(Some(RuntimeError::Unavailable("gone".to_owned())));
     bed.fake.break_watches();
     bed.reach
-        .wait_for(|reach| matches!(reach, Reach::Down(cause) if cause.contains("gone")))
+        .wait_for(|reach| matches!(reach, RuntimeReach::Down(cause) if cause.contains("gone")))
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_mins(10)).await;
@@ -231,7 +230,7 @@ async fn a_runtime_that_goes_and_comes_back_is_listed_anew() {
     bed.fake.set_err(None);
     bed.sees(&a, ended).await;
     bed.reach
-        .wait_for(|reach| *reach == Reach::Up)
+        .wait_for(|reach| *reach == RuntimeReach::Up)
         .await
         .unwrap();
     assert!(bed.series("mirrorlet_engine_up 1"));

@@ -19,13 +19,13 @@ use mirrorlet_host::disk::{blocking, replace};
 pub const KEPT_FILE: &str = "probes.json";
 
 /// Results by pod.
-pub(super) type Kept = BTreeMap<PodUid, ProbeResults>;
+pub(super) type StoredResults = BTreeMap<PodUid, ProbeResults>;
 
 /// Reads what the last agent saved; nothing if there is no readable file.
-pub(super) fn read(path: &Path) -> Kept {
+pub(super) fn read(path: &Path) -> StoredResults {
     let found = std::fs::read(path).map_err(|error| error.to_string());
     let read = found.and_then(|bytes| {
-        serde_json::from_slice::<Kept>(&bytes).map_err(|error| error.to_string())
+        serde_json::from_slice::<StoredResults>(&bytes).map_err(|error| error.to_string())
     });
     match read {
         Ok(kept) => kept
@@ -34,13 +34,13 @@ pub(super) fn read(path: &Path) -> Kept {
             .collect(),
         Err(error) => {
             tracing::debug!(error = error, "failed to read the saved probe results");
-            Kept::default()
+            StoredResults::default()
         }
     }
 }
 
 /// Leaves results to the next agent: whole, or as they were.
-pub(super) async fn write(path: PathBuf, kept: &Kept) -> io::Result<()> {
+pub(super) async fn write(path: PathBuf, kept: &StoredResults) -> io::Result<()> {
     let text = serde_json::to_vec(kept)?;
     blocking(move || replace(&path, &text)).await
 }

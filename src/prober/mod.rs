@@ -65,7 +65,7 @@ pub struct ProbeManager {
     tasks: JoinSet<()>,
     /// Where results are left to the next agent, and what was left there last.
     kept: Option<PathBuf>,
-    left: kept::Kept,
+    left: kept::StoredResults,
 }
 
 /// A pod with its workers.
@@ -155,7 +155,7 @@ impl ProbeManager {
         };
         let all = self.shared.results.reader().all().into_iter();
         let kept = all.map(|(uid, results)| (uid, results.kept()));
-        let kept: kept::Kept = kept.filter(|(_, results)| !results.is_empty()).collect();
+        let kept: kept::StoredResults = kept.filter(|(_, results)| !results.is_empty()).collect();
         if kept == self.left {
             return;
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::store::kept::{Claim, KeptDir, SUFFIX};
+use crate::store::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::{Code, Diagnostic, FullName, hex};
 use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
 use mirrorlet_core::rollout::{History, REVISIONS_MAX};
@@ -34,7 +34,7 @@ struct Stored {
 
 /// The directory, and what it holds.
 pub(super) struct HistoryStore {
-    kept: KeptDir,
+    kept: StateDir,
     saved: BTreeMap<FullName, History>,
     /// Why the newest attempt to write failed, if it did.
     failing: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct HistoryStore {
 impl HistoryStore {
     /// Reads the histories. Blocks.
     pub(super) fn load(root: &Path) -> (Self, BTreeMap<FullName, History>) {
-        let kept = KeptDir {
+        let kept = StateDir {
             dir: root.join(DIRECTORY),
             what: "rollout history",
             version: FORMAT_VERSION,

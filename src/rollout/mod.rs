@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::observe::Reach;
 use crate::store::board::{Phase as WorkerPhase, PodView};
 use crate::store::cell::{Writer, cell};
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
@@ -86,7 +86,7 @@ pub struct Rollouts {
     changed: watch::Receiver<u64>,
     node_edits: watch::Receiver<Arc<NodeEdits>>,
     look_at: Option<Instant>,
-    reach: watch::Receiver<Reach>,
+    reach: watch::Receiver<RuntimeReach>,
     /// Whether the Engine was away at the last decision.
     engine_away: bool,
     /// Whether other versions of a pod run from now on, and that isn't on disk yet.
@@ -118,7 +118,7 @@ impl Rollouts {
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
             node_edits: options.node_edits.subscribe(),
-            reach: watch::channel(Reach::Unknown).1,
+            reach: watch::channel(RuntimeReach::Unknown).1,
             engine_away: false,
             look_at: None,
             switched: false,
@@ -132,12 +132,12 @@ impl Rollouts {
 
     /// The same, which judge nothing while the runtime is away.
     #[must_use]
-    pub fn following(self, reach: watch::Receiver<Reach>) -> Self {
+    pub fn following(self, reach: watch::Receiver<RuntimeReach>) -> Self {
         Self { reach, ..self }
     }
 
     fn look_at_engine(&mut self, now: Timestamp) {
-        let away = matches!(*self.reach.borrow_and_update(), Reach::Down(_));
+        let away = matches!(*self.reach.borrow_and_update(), RuntimeReach::Down(_));
         if std::mem::replace(&mut self.engine_away, away) && !away {
             self.histories
                 .values_mut()

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::store::kept::{Claim, KeptDir, SUFFIX};
+use crate::store::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::hold::{LastGood, LastGoodDocument};
@@ -56,7 +56,7 @@ struct StoredDocument {
 /// Its methods block.
 #[derive(Debug)]
 pub struct LastGoodStore {
-    kept: KeptDir,
+    kept: StateDir,
     source: PodSource,
     known: BTreeMap<String, LastGood>,
     /// Locations whose file on disk is not what `known` says.
@@ -73,7 +73,7 @@ impl LastGoodStore {
         node_name: &NodeName,
     ) -> (Self, Vec<Diagnostic>) {
         let mut store = Self {
-            kept: KeptDir {
+            kept: StateDir {
                 dir: root.join(DIRECTORY),
                 what: "last good version",
                 version: FORMAT_VERSION,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
-use super::kept::{Claim, KeptDir, SUFFIX};
+use super::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::{Code, Diagnostic, hex};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
 use mirrorlet_host::disk;
@@ -63,14 +63,14 @@ pub fn releases() -> (ClaimHandle, Releases) {
 /// The bindings, and the directory that holds them.
 #[derive(Debug, Default)]
 pub struct ClaimStore {
-    kept: KeptDir,
+    kept: StateDir,
     saved: Bindings,
 }
 
 impl ClaimStore {
     /// Reads the bindings. Blocks.
     pub fn load(root: &Path) -> Self {
-        let kept = KeptDir {
+        let kept = StateDir {
             dir: root.join(DIRECTORY),
             what: "binding of a claim",
             version: FORMAT_VERSION,
@@ -151,7 +151,7 @@ impl ClaimStore {
 }
 
 /// Writes the binding of a claim, or removes its file where it has none. Blocks.
-fn write(kept: &KeptDir, name: &ClaimName, bound: Option<&Bound>) -> std::io::Result<()> {
+fn write(kept: &StateDir, name: &ClaimName, bound: Option<&Bound>) -> std::io::Result<()> {
     let file = file_name(name);
     match bound {
         Some(bound) => {

@@ -27,7 +27,7 @@ pub struct Claim {
 
 /// The directory.
 #[derive(Debug, Clone, Default)]
-pub struct KeptDir {
+pub struct StateDir {
     /// The directory; created with the first file.
     pub dir: PathBuf,
     /// The term for one file in messages: `last good version`.
@@ -38,7 +38,7 @@ pub struct KeptDir {
     pub bytes_max: u64,
 }
 
-impl KeptDir {
+impl StateDir {
     /// Hands every file that can be used to `take`, with the problems so far; returns all
     /// problems.
     pub fn read_all<T: DeserializeOwned>(

@@ -208,15 +208,15 @@ async fn a_cron_job_runs_when_a_person_says_so_and_keeps_its_history() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_whose_ledger_cannot_be_read_waits_for_a_person() {
+async fn a_job_whose_record_cannot_be_read_waits_for_a_person() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     bed.write("work.yaml", &job(&bed, "exit 0", "backoffLimit: 2"));
     until_complete(&agent).await;
     agent.stop().await;
-    let ledgers = std::fs::read_dir(bed.path().join("jobs")).unwrap();
-    for ledger in ledgers {
-        std::fs::write(ledger.unwrap().path(), "{").unwrap();
+    let records = std::fs::read_dir(bed.path().join("jobs")).unwrap();
+    for record in records {
+        std::fs::write(record.unwrap().path(), "{").unwrap();
     }
     let agent = bed.agent().await;
     let report = agent

@@ -8,7 +8,9 @@ use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::{Cluster, Options, unique};
 use crate::common::eventually;
 use crate::common::node::{NodeBed, until};
-use mirrorlet::cluster::{ApiReach, ClusterClient, LeaseTask, NodeInputs, NodeStanding, NodeTask};
+use mirrorlet::cluster::{
+    ApiReach, ClusterClient, LeaseTask, NodeInputs, NodeRegistration, NodeTask,
+};
 use mirrorlet::config::ApiAccess;
 use mirrorlet::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::amounts::Amounts;
@@ -26,7 +28,7 @@ struct Agent {
     // Held, so that its reader lives.
     _problems: Writer<PodProblems>,
     node: Reader<Option<Arc<Node>>>,
-    standing: Reader<NodeStanding>,
+    standing: Reader<NodeRegistration>,
     reach: Reader<ApiReach>,
     telemetry: Telemetry,
     tasks: JoinSet<()>,
@@ -416,8 +418,8 @@ async fn a_refused_token_is_read_again() {
     std::fs::write(&token, "worn out").unwrap();
     let mut agent = Agent::start(&kubeconfig, facts(&unique("token"), "me"));
     let refused = agent.standing.wait_for(|standing| match standing {
-        NodeStanding::Refused { cause, .. } => cause.contains("credentials"),
-        NodeStanding::Waiting | NodeStanding::Registered { .. } => false,
+        NodeRegistration::Refused { cause, .. } => cause.contains("credentials"),
+        NodeRegistration::Waiting | NodeRegistration::Registered { .. } => false,
     });
     tokio::time::timeout(common::PATIENCE, refused)
         .await
@@ -446,11 +448,11 @@ async fn the_node_of_a_kubelet_is_left_alone() {
     let mut agent = Agent::start(&cluster.node_kubeconfig(&name), facts(&name, "me"));
     let standing = agent
         .standing
-        .wait_for(|standing| matches!(standing, NodeStanding::Refused { .. }));
+        .wait_for(|standing| matches!(standing, NodeRegistration::Refused { .. }));
     let standing = tokio::time::timeout(common::PATIENCE, standing)
         .await
         .unwrap();
-    let NodeStanding::Refused { cause, .. } = &*standing.unwrap() else {
+    let NodeRegistration::Refused { cause, .. } = &*standing.unwrap() else {
         panic!()
     };
     assert!(cause.contains("--node-name"), "{cause}");
@@ -480,7 +482,7 @@ async fn the_node_of_another_living_mirrorlet_is_left_alone() {
     let mut second = Agent::start(&kubeconfig, facts(&name, "second"));
     let refused = second
         .standing
-        .wait_for(|standing| matches!(standing, NodeStanding::Refused { .. }));
+        .wait_for(|standing| matches!(standing, NodeRegistration::Refused { .. }));
     tokio::time::timeout(common::PATIENCE, refused)
         .await
         .unwrap()

@@ -1,6 +1,6 @@
 //! CronJobs of manifests: when the next run of one is due, and which of its runs there are.
 //!
-//! Each run is a [`Job`]. What is kept is a [`CronLedger`]: up to when the schedule was followed, the
+//! Each run is a [`Job`]. What is kept is a [`CronJobRecord`]: up to when the schedule was followed, the
 //! times that were due already, and the runs with their Jobs as they were then. [`decide`] makes the
 //! next one of it. As with Jobs, nothing is started before the disk has it.
 //!
@@ -99,7 +99,7 @@ pub enum Runs {
 /// The stored state of a CronJob.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CronLedger {
+pub struct CronJobRecord {
     /// Up to when the schedule was followed.
     pub followed: Timestamp,
     /// The last time that was due and for which a run was started.
@@ -129,8 +129,8 @@ pub struct Run {
 pub struct CronInput<'a> {
     /// The CronJob, as its document describes it now.
     pub cron: &'a CronJob,
-    /// Its ledger, as the disk has it; none of a CronJob that is new.
-    pub ledger: Option<&'a CronLedger>,
+    /// Its record, as the disk has it; none of a CronJob that is new.
+    pub record: Option<&'a CronJobRecord>,
     /// The end of a Job, if it has ended: whether it is complete.
     pub ended: &'a dyn Fn(&JobName) -> Option<bool>,
     /// Whether a person orders a run.
@@ -144,8 +144,8 @@ pub struct CronInput<'a> {
 /// The decision about a CronJob.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CronDecision {
-    /// Its ledger from now on.
-    pub ledger: CronLedger,
+    /// Its record from now on.
+    pub record: CronJobRecord,
     /// The Jobs that begin.
     pub begun: Vec<JobName>,
     /// The Jobs that are removed: a run took the place of theirs, or there are too many that are over.
@@ -168,7 +168,7 @@ pub enum CronNote {
 /// Decides what becomes of a CronJob. Reads nothing but its argument.
 pub fn decide(input: &CronInput<'_>) -> CronDecision {
     let (cron, now) = (input.cron, input.now);
-    let mut ledger = input.ledger.cloned().unwrap_or_else(|| CronLedger {
+    let mut record = input.record.cloned().unwrap_or_else(|| CronJobRecord {
         followed: now,
         last: None,
         times: BTreeSet::new(),
@@ -177,90 +177,95 @@ pub fn decide(input: &CronInput<'_>) -> CronDecision {
     });
     let mut begun = Vec::new();
     // The clock was set back: what comes again isn't due again.
-    ledger.followed = ledger.followed.min(now);
+    record.followed = record.followed.min(now);
     if input.ordered {
-        let number = format!("run-{}", ledger.ordered);
-        ledger.ordered = ledger.ordered.wrapping_add(1);
-        begun.push(start(&mut ledger, cron, None, &number));
+        let number = format!("run-{}", record.ordered);
+        record.ordered = record.ordered.wrapping_add(1);
+        begun.push(start(&mut record, cron, None, &number));
     }
     let mut note = None;
-    let due = due(input, &ledger).filter(|_| input.may_start && !cron.suspend);
+    let due = due(input, &record).filter(|_| input.may_start && !cron.suspend);
     if let Some((due, false)) = due {
         note = Some(CronNote::Missed(due));
     }
     if let Some((due, true)) = due {
         let runs = |run: &Run| (input.ended)(&run.job.name).is_none();
-        let is_busy = ledger.runs.iter().any(|run| run.due.is_some() && runs(run));
+        let is_busy = record.runs.iter().any(|run| run.due.is_some() && runs(run));
         let waits = is_busy && cron.concurrency == Concurrency::Forbid;
         if waits {
             note = Some(CronNote::Busy(due));
         } else {
             if cron.concurrency == Concurrency::Replace {
-                ledger.runs.retain(|run| run.due.is_none() || !runs(run));
+                record.runs.retain(|run| run.due.is_none() || !runs(run));
             }
-            ledger.followed = due;
-            ledger.last = Some(due);
-            ledger.times.insert(due.as_second());
+            record.followed = due;
+            record.last = Some(due);
+            record.times.insert(due.as_second());
             let number = due.as_second().div_euclid(60).to_string();
-            begun.push(start(&mut ledger, cron, Some(due), &number));
+            begun.push(start(&mut record, cron, Some(due), &number));
         }
     }
-    forget_times(&mut ledger, now);
-    forget_runs(&mut ledger, input);
+    forget_times(&mut record, now);
+    forget_runs(&mut record, input);
     let next = cron.schedule.next(now).filter(|_| !cron.suspend);
     CronDecision {
-        deleted: deleted(input.ledger, &ledger),
-        ledger,
+        deleted: deleted(input.record, &record),
+        record,
         begun,
         note,
         look_again: next.map(|next| elapsed(now, next).min(LOOK_MAX)),
     }
 }
 
-/// The Jobs of runs that are no longer in a ledger.
-fn deleted(before: Option<&CronLedger>, after: &CronLedger) -> Vec<JobName> {
+/// The Jobs of runs that are no longer in a record.
+fn deleted(before: Option<&CronJobRecord>, after: &CronJobRecord) -> Vec<JobName> {
     let is_there = |job: &JobName| after.runs.iter().any(|run| run.job.name == *job);
-    let before = before.into_iter().flat_map(|ledger| &ledger.runs);
+    let before = before.into_iter().flat_map(|record| &record.runs);
     let gone = before.filter(|run| !is_there(&run.job.name));
     gone.map(|run| run.job.name.clone()).collect()
 }
 
 /// The time that is due now, and whether it isn't too late: the last one, if there was no run for it.
 /// Those before it are left out, however many.
-fn due(input: &CronInput<'_>, ledger: &CronLedger) -> Option<(Timestamp, bool)> {
+fn due(input: &CronInput<'_>, record: &CronJobRecord) -> Option<(Timestamp, bool)> {
     let due = input.cron.schedule.previous(input.now)?;
-    let is_new = due > ledger.followed && !ledger.times.contains(&due.as_second());
+    let is_new = due > record.followed && !record.times.contains(&due.as_second());
     let late = elapsed(due, input.now);
     let deadline = input.cron.starting_deadline;
     let in_time = deadline.is_none_or(|seconds| late <= Duration::from_secs(seconds));
     is_new.then_some((due, in_time))
 }
 
-fn start(ledger: &mut CronLedger, cron: &CronJob, due: Option<Timestamp>, number: &str) -> JobName {
+fn start(
+    record: &mut CronJobRecord,
+    cron: &CronJob,
+    due: Option<Timestamp>,
+    number: &str,
+) -> JobName {
     let job = cron.run(number);
     let name = job.name.clone();
-    ledger.runs.retain(|run| run.job.name != name);
-    ledger.runs.push(Run { due, job });
+    record.runs.retain(|run| run.job.name != name);
+    record.runs.push(Run { due, job });
     name
 }
 
 /// Times that the clock won't come to again are forgotten.
-fn forget_times(ledger: &mut CronLedger, now: Timestamp) {
+fn forget_times(record: &mut CronJobRecord, now: Timestamp) {
     let oldest = now.as_second() - REMEMBERED;
-    ledger.times.retain(|time| *time >= oldest);
-    while ledger.times.len() > TIMES_MAX {
-        ledger.times.pop_first();
+    record.times.retain(|time| *time >= oldest);
+    while record.times.len() > TIMES_MAX {
+        record.times.pop_first();
     }
 }
 
 /// Of the runs that are over, the newest ones stay, as many as the document says.
-fn forget_runs(ledger: &mut CronLedger, input: &CronInput<'_>) {
+fn forget_runs(record: &mut CronJobRecord, input: &CronInput<'_>) {
     let limits = [(true, input.cron.successful), (false, input.cron.failed)];
     for (complete, limit) in limits {
         let is_one = |run: &Run| (input.ended)(&run.job.name) == Some(complete);
-        let count = ledger.runs.iter().filter(|run| is_one(run)).count();
+        let count = record.runs.iter().filter(|run| is_one(run)).count();
         let mut surplus = count.saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
-        ledger.runs.retain(|run| {
+        record.runs.retain(|run| {
             let goes = surplus > 0 && is_one(run);
             surplus -= usize::from(goes);
             !goes
@@ -268,7 +273,7 @@ fn forget_runs(ledger: &mut CronLedger, input: &CronInput<'_>) {
     }
 }
 
-impl CronLedger {
+impl CronJobRecord {
     /// Forgets a run, whether it is over or not; its time was due and is not due again. Returns whether
     /// there was one of that name.
     pub fn forget(&mut self, job: &JobName) -> bool {
@@ -304,7 +309,7 @@ impl CronJob {
     /// is.
     pub fn report(
         &self,
-        ledger: &CronLedger,
+        record: &CronJobRecord,
         active: u32,
         source: &str,
         now: Timestamp,
@@ -317,7 +322,7 @@ impl CronJob {
             time_zone: self.zone.clone().unwrap_or_else(|| "UTC".to_owned()),
             suspended: self.suspend,
             active,
-            last_schedule: ledger.last,
+            last_schedule: record.last,
             next_schedule: self.schedule.next(now).filter(|_| !self.suspend),
         }
     }

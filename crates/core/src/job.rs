@@ -1,17 +1,17 @@
 //! Jobs of manifests: which pods of a Job are to exist now, and when it is over.
 //!
 //! A Job's document stands for pods that come one after the other, and which ones depends on what
-//! became of those before. All that has to be known of those is in a [`Ledger`]: [`decide`] makes
+//! became of those before. All that has to be known of those is in a [`JobRecord`]: [`decide`] makes
 //! the next one of it, of the document and of what is seen, and [`pods`] the pods that it stands for.
-//! If the ledger is stored before these pods are started or removed, each success counts once.
+//! If the record is stored before these pods are started or removed, each success counts once.
 //!
 //! Upstream: `pkg/controller/job/job_controller.go`.
 
 mod decide;
 mod indexes;
-mod ledger;
 mod plan;
 mod pod;
+mod record;
 mod report;
 mod rules;
 mod seen;
@@ -25,9 +25,9 @@ use crate::api::{Pod, keys};
 
 pub use decide::{Decision, Input, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
-pub use ledger::{End, KEPT_MAX, Ledger, Over, Wait};
 pub use plan::{Known, plan};
 pub use pod::{full_name, pod_name, pods};
+pub use record::{End, JobRecord, KEPT_MAX, Over, Wait};
 pub use report::report;
 pub use rules::{
     BACKOFF_LIMIT_DEFAULT, FailureAction, FailureRule, FailureWhen, INDEXED, NON_INDEXED, Rules,

@@ -11,7 +11,7 @@ use mirrorlet_host::telemetry::{Metrics, calls};
 
 /// Called when an answer is late: makes somebody ask whether the Engine answers at all. Must not
 /// wait.
-pub(crate) type Doubt = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type LivenessCheck = Arc<dyn Fn() + Send + Sync>;
 
 /// How long a call may take before it is asked whether the Engine answers at all. Honest calls
 /// that take longer (pulls, stops) cost a question each time.
@@ -25,13 +25,13 @@ pub struct CallMeter(RwLock<Option<Counted>>);
 #[derive(Clone)]
 struct Counted {
     metrics: Metrics,
-    doubt: Option<Doubt>,
+    doubt: Option<LivenessCheck>,
 }
 
 impl CallMeter {
     /// Counts calls in `metrics` from now on. One that waits long for its answer calls `doubt`,
     /// again and again until it has one.
-    pub fn count_in(&self, metrics: Metrics, doubt: Option<Doubt>) {
+    pub fn count_in(&self, metrics: Metrics, doubt: Option<LivenessCheck>) {
         let counted = Counted { metrics, doubt };
         *self.0.write() = Some(counted);
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for CallMeter {
 }
 
 /// Waits for the answer to a call, with doubts.
-async fn answer<T>(call: impl Future<Output = T>, doubt: &Doubt) -> T {
+async fn answer<T>(call: impl Future<Output = T>, doubt: &LivenessCheck) -> T {
     let mut call = std::pin::pin!(call);
     loop {
         match tokio::time::timeout(DOUBT_AFTER, &mut call).await {

@@ -47,14 +47,14 @@ enum Half {
 
 /// The headers of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Asked {
+struct StreamHeaders {
     port: u16,
     half: Half,
     /// The two streams of a connection have the same.
     request: String,
 }
 
-impl Asked {
+impl StreamHeaders {
     /// Reads a stream's headers; none where it has to be refused.
     fn parse(id: u32, headers: &Headers) -> Option<Self> {
         let port = headers.get("port")?.parse().ok().filter(|port| *port > 0)?;
@@ -111,7 +111,7 @@ pub(super) async fn over_spdy<C, F, T, E>(
                     more = false;
                     continue;
                 };
-                let Some(asked) = Asked::parse(stream.id, &stream.headers) else {
+                let Some(asked) = StreamHeaders::parse(stream.id, &stream.headers) else {
                     connection.reset(stream.id, Reset::Cancel).await;
                     continue;
                 };

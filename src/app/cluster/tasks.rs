@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{Parts, spawn};
 use crate::cluster::lease::LeaseTask;
-use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
+use crate::cluster::node::{NodeInputs, NodeRegistration, NodeTask};
 use crate::cluster::{
     ApiReach, ClusterClient, ClusterObjects, EventTask, MirrorInputs, MirrorTask, StatusInputs,
     StatusTask,
@@ -63,7 +63,7 @@ pub struct ClusterTasks {
     /// Our Node, as the API server has it.
     pub node: Reader<Option<Arc<Node>>>,
     /// How we stand with it.
-    pub standing: Reader<NodeStanding>,
+    pub standing: Reader<NodeRegistration>,
     /// The objects that pods refer to.
     pub objects: Arc<ClusterObjects>,
     /// When its Lease was renewed last.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::{ApiReach, ClusterClient, IdentityStanding, NodeStanding};
+use crate::cluster::{ApiReach, ClusterClient, IdentityState, NodeRegistration};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
 use mirrorlet_core::api::{FullName, NodeName, Timestamp, core};
@@ -18,7 +18,7 @@ pub(in crate::app) struct ClusterView {
     /// Whether it answers.
     pub(in crate::app) reach: Reader<ApiReach>,
     /// How we stand with the identity that it is called as.
-    pub(in crate::app) identity: Reader<IdentityStanding>,
+    pub(in crate::app) identity: Reader<IdentityState>,
     /// Why replaced credentials can't be used.
     pub(in crate::app) credentials: Reader<Option<String>>,
     /// Why the API server can't call the node API.
@@ -26,7 +26,7 @@ pub(in crate::app) struct ClusterView {
     /// Our Node as the API server has it.
     pub(in crate::app) node: Reader<Option<Arc<core::Node>>>,
     /// How we stand with it.
-    pub(in crate::app) standing: Reader<NodeStanding>,
+    pub(in crate::app) standing: Reader<NodeRegistration>,
     /// When its Lease was renewed last.
     pub(in crate::app) lease: Reader<Option<Timestamp>>,
     /// How static pods stand with their mirrors.
@@ -79,14 +79,14 @@ impl ClusterView {
             },
         };
         match &*self.identity.get() {
-            IdentityStanding::Given => report,
-            IdentityStanding::Certificate { ends, problem } => ApiReport {
+            IdentityState::Given => report,
+            IdentityState::Certificate { ends, problem } => ApiReport {
                 certificate_ends: Some(*ends),
                 certificate_error: problem.clone(),
                 ..report
             },
             // That there is nobody to call it as says more than that it isn't called.
-            IdentityStanding::Needed { words, since } => ApiReport {
+            IdentityState::Needed { words, since } => ApiReport {
                 reachable: false,
                 error: Some(words.clone()),
                 unreachable_since: Some(*since),
@@ -105,13 +105,13 @@ impl ClusterView {
             ..NodeReport::default()
         };
         match &*self.standing.get() {
-            NodeStanding::Waiting => report,
-            NodeStanding::Registered { uid } => NodeReport {
+            NodeRegistration::Waiting => report,
+            NodeRegistration::Registered { uid } => NodeReport {
                 registered: true,
                 uid: Some(uid.clone()),
                 ..report
             },
-            NodeStanding::Refused { cause, since } => NodeReport {
+            NodeRegistration::Refused { cause, since } => NodeReport {
                 error: Some(cause.clone()),
                 refused_since: Some(*since),
                 ..report

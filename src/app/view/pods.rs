@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::View;
-use crate::observe::Reach;
 use crate::store::board::{Phase, PodView};
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::report::{
     ContainerReport, LastInstance, PodReport, PortReport, RESTARTING, STARTING, STOPPED, STOPPING,
     TERMINATING,
@@ -117,7 +117,7 @@ fn report(
     pod: &Pod,
     wanted: Option<&SourcePod>,
     view: Option<&PodView>,
-    reach: &Reach,
+    reach: &RuntimeReach,
 ) -> PodReport {
     let empty = core::PodStatus::default();
     let status = view
@@ -244,7 +244,7 @@ fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) ->
 fn waits_for(
     phase: Option<Phase>,
     view: Option<&PodView>,
-    reach: &Reach,
+    reach: &RuntimeReach,
     printed: String,
     message: String,
 ) -> (String, String) {
@@ -253,7 +253,7 @@ fn waits_for(
     } else {
         printed
     };
-    if let Reach::Down(cause) = reach {
+    if let RuntimeReach::Down(cause) = reach {
         return (printed, format!("waiting for the Docker Engine: {cause}"));
     }
     let error = view.map(|view| view.error.to_string()).unwrap_or_default();
@@ -368,8 +368,8 @@ mod tests {
         };
         let away = "waiting for the Docker Engine: refused";
         for (reach, message) in [
-            (Reach::Up, "no answer"),
-            (Reach::Down("refused".into()), away),
+            (RuntimeReach::Up, "no answer"),
+            (RuntimeReach::Down("refused".into()), away),
         ] {
             let report = report(&named(&view, "n"), None, Some(&view), &reach);
             assert_eq!((&*report.status, &*report.message), ("Unknown", message));
@@ -424,7 +424,7 @@ mod tests {
                 error: error.into(),
                 failed_probe: None,
             };
-            let report = report(&named(&view, "n"), None, Some(&view), &Reach::Up);
+            let report = report(&named(&view, "n"), None, Some(&view), &RuntimeReach::Up);
             assert_eq!(report.message, message, "{phase} {error}");
         }
     }

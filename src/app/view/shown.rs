@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::View;
-use crate::observe::Reach;
 use crate::rollout::Histories;
 use crate::server::view::{Shown, ShownPod};
 use crate::store::board::{Phase, PodView};
+use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
@@ -121,9 +121,9 @@ impl View {
             .engine_version
             .clone_from(&self.engine.borrow().version);
         let engine = match &*self.reach.borrow() {
-            Reach::Unknown => EngineSeen::Unknown,
-            Reach::Up => EngineSeen::Up,
-            Reach::Down(cause) => EngineSeen::Down(cause.clone()),
+            RuntimeReach::Unknown => EngineSeen::Unknown,
+            RuntimeReach::Up => EngineSeen::Up,
+            RuntimeReach::Down(cause) => EngineSeen::Down(cause.clone()),
         };
         let readings = Readings {
             engine,

@@ -21,7 +21,7 @@ use super::client::ClusterClient;
 use super::connection::{no_wire, wire};
 use super::credentials::{self, CredentialsTask};
 use super::error::chain;
-use super::identity::{self, ConnectError, Fingerprint, Identity, IdentityStanding, NodeIdentity};
+use super::identity::{self, ConnectError, Fingerprint, Identity, IdentityState, NodeIdentity};
 use super::requests::CertificateRequests;
 use crate::certificate::{Issued, Progress, Requested, renewal};
 use crate::config::ApiAccess;
@@ -47,14 +47,14 @@ impl ClusterClient {
     ) -> Result<(Self, CredentialsTask, ClientCertificateTask), ConnectError> {
         let access = ApiAccess::Kubeconfig(options.kubeconfig.clone());
         let metrics = telemetry.metrics.clone();
-        let (mut standing, reader) = cell(IdentityStanding::Given);
+        let (mut standing, reader) = cell(IdentityState::Given);
         let (client, mut credentials) = match (&options.bootstrap, options.verdict()) {
             (
                 bootstrap @ (ApiAccess::Kubeconfig(_) | ApiAccess::InCluster),
                 Verdict::Needed(words),
             ) => {
                 let since = Timestamp::now();
-                standing.publish(IdentityStanding::Needed { words, since });
+                standing.publish(IdentityState::Needed { words, since });
                 let (client, task) = Self::with(&access, no_wire(reader), None, metrics);
                 // One that can't be read is complained of when it is needed.
                 if let Ok(Some(identity)) = identity::read_bootstrap(bootstrap) {
@@ -99,7 +99,7 @@ enum Need {
 pub struct ClientCertificateTask {
     options: NodeIdentity,
     client: ClusterClient,
-    standing: Writer<IdentityStanding>,
+    standing: Writer<IdentityState>,
     telemetry: Telemetry,
     requested: Requested,
     bootstrap: Option<Bootstrap>,
@@ -117,7 +117,7 @@ impl ClientCertificateTask {
     pub(super) fn new(
         options: NodeIdentity,
         client: ClusterClient,
-        standing: Writer<IdentityStanding>,
+        standing: Writer<IdentityState>,
         telemetry: Telemetry,
     ) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl ClientCertificateTask {
     }
 
     /// How we stand.
-    pub fn standing(&self) -> Reader<IdentityStanding> {
+    pub fn standing(&self) -> Reader<IdentityState> {
         self.standing.reader()
     }
 
@@ -190,11 +190,11 @@ impl ClientCertificateTask {
         self.told = None;
         self.is_doubted = false;
         self.standing.publish(match held {
-            Held::Certificate { validity, .. } => IdentityStanding::Certificate {
+            Held::Certificate { validity, .. } => IdentityState::Certificate {
                 ends: validity.not_after,
                 problem: None,
             },
-            Held::Missing | Held::Unusable(_) | Held::Other => IdentityStanding::Given,
+            Held::Missing | Held::Unusable(_) | Held::Other => IdentityState::Given,
         });
     }
 
@@ -226,7 +226,7 @@ impl ClientCertificateTask {
         }
         // Files are replaced one after the other: what is in use is only given up when a second
         // look finds the same.
-        let was_needed = matches!(&*self.standing.get(), IdentityStanding::Needed { .. });
+        let was_needed = matches!(&*self.standing.get(), IdentityState::Needed { .. });
         let is_sure = was_needed || matches!(held, Held::Certificate { .. });
         if !is_sure && !std::mem::replace(&mut self.is_doubted, true) {
             return MENDED_PAUSE;
@@ -328,18 +328,16 @@ impl ClientCertificateTask {
     fn stands(&mut self, need: &Need, words: &str) {
         let words = words.to_owned();
         let standing = match need {
-            Need::Next(ends) => IdentityStanding::Certificate {
+            Need::Next(ends) => IdentityState::Certificate {
                 ends: *ends,
                 problem: Some(words),
             },
             Need::First(_) => {
                 let since = match &*self.standing.get() {
-                    IdentityStanding::Needed { since, .. } => *since,
-                    IdentityStanding::Given | IdentityStanding::Certificate { .. } => {
-                        Timestamp::now()
-                    }
+                    IdentityState::Needed { since, .. } => *since,
+                    IdentityState::Given | IdentityState::Certificate { .. } => Timestamp::now(),
                 };
-                IdentityStanding::Needed { words, since }
+                IdentityState::Needed { words, since }
             }
         };
         self.standing.publish(standing);
@@ -348,7 +346,7 @@ impl ClientCertificateTask {
     fn standing_good(&mut self, ends: Timestamp) {
         let problem = None;
         self.standing
-            .publish(IdentityStanding::Certificate { ends, problem });
+            .publish(IdentityState::Certificate { ends, problem });
     }
 
     /// Publishes a problem, and reports it if it is a different one.
@@ -375,7 +373,7 @@ impl ClientCertificateTask {
 
     fn tell(&mut self, words: String) {
         if self.told.as_ref() != Some(&words) {
-            let is_needed = matches!(&*self.standing.get(), IdentityStanding::Needed { .. });
+            let is_needed = matches!(&*self.standing.get(), IdentityState::Needed { .. });
             occurrences::client_certificate_unissued(&self.telemetry, &words, is_needed);
             self.told = Some(words);
         }

@@ -132,7 +132,7 @@ async fn an_expired_certificate_of_others_is_to_be_replaced() {
     let telemetry = Telemetry::new();
     let (_client, _credentials, mut task) = ClusterClient::open_node(options, &telemetry).unwrap();
     let standing = task.standing();
-    let certificate = |ends: &str, problem| IdentityStanding::Certificate {
+    let certificate = |ends: &str, problem| IdentityState::Certificate {
         ends: ends.parse().unwrap(),
         problem,
     };

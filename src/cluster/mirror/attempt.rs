@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::client::{CreateError, DeleteError, MirrorClient, Mirrored, mirror_uid};
 use crate::cluster::error::ApiError;
 use mirrorlet_core::api::{FullName, MirrorPodUid, Pod};
-use mirrorlet_core::mirror::{ProblemKind, Refusal, Verdict, Why, classify};
+use mirrorlet_core::mirror::{DeleteReason, ProblemKind, Refusal, Verdict, classify};
 
 /// The outcome of an attempt.
 pub(super) struct Attempt {
     /// The static pod whose mirror was to be made.
     pub pod: Option<Arc<Pod>>,
     /// Mirrors that were deleted, and why; those that were not there are without.
-    pub deleted: Vec<(MirrorPodUid, Option<Why>)>,
+    pub deleted: Vec<(MirrorPodUid, Option<DeleteReason>)>,
     pub outcome: Result<Option<Mirrored>, Failure>,
 }
 
@@ -46,7 +46,7 @@ async fn act(
     client: &MirrorClient,
     full_name: &FullName,
     verdict: Verdict,
-    deleted: &mut Vec<(MirrorPodUid, Option<Why>)>,
+    deleted: &mut Vec<(MirrorPodUid, Option<DeleteReason>)>,
 ) -> Result<Option<Mirrored>, Failure> {
     let pod = match verdict {
         Verdict::Synced { .. } | Verdict::Wait | Verdict::Blocked(_) => return Ok(None),
@@ -65,9 +65,9 @@ async fn act(
         // The watch hasn't delivered it yet.
         Err(CreateError::OtherVersion(there)) => {
             let why = if there.metadata.deletion_timestamp.is_some() {
-                Why::BeingDeleted
+                DeleteReason::BeingDeleted
             } else {
-                Why::OtherVersion
+                DeleteReason::OtherVersion
             };
             delete(client, full_name, mirror_uid(&there), why, deleted).await?;
             Ok(Some(client.create_mirror_pod(&pod).await?))
@@ -80,8 +80,8 @@ async fn delete(
     client: &MirrorClient,
     full_name: &FullName,
     uid: MirrorPodUid,
-    why: Why,
-    deleted: &mut Vec<(MirrorPodUid, Option<Why>)>,
+    why: DeleteReason,
+    deleted: &mut Vec<(MirrorPodUid, Option<DeleteReason>)>,
 ) -> Result<(), Failure> {
     let name = full_name.to_string();
     let by_us = client.delete_mirror_pod(&name, Some(&uid)).await?;

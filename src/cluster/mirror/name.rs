@@ -27,7 +27,7 @@ pub(super) struct Name {
     /// When an attempt may follow on a failed one.
     not_before: Option<Instant>,
     churn: Churn,
-    trouble: Option<Trouble>,
+    trouble: Option<ReportedProblem>,
 }
 
 /// A mirror that the watch has not reported yet.
@@ -48,7 +48,7 @@ struct Churn {
 }
 
 /// A problem, and since when.
-struct Trouble {
+struct ReportedProblem {
     problem: MirrorProblem,
     since: Instant,
     cause: Option<Cause>,
@@ -160,7 +160,7 @@ impl Name {
                 same.cause = None;
                 same
             }
-            None => Trouble {
+            None => ReportedProblem {
                 problem: MirrorProblem {
                     kind,
                     message,

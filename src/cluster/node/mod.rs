@@ -72,7 +72,7 @@ pub struct NodeInputs {
 
 /// How our Node stands with the API server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum NodeStanding {
+pub enum NodeRegistration {
     /// Not registered yet, or gone and not registered again; nothing is wrong so far.
     #[default]
     Waiting,
@@ -99,7 +99,7 @@ pub struct NodeTask {
     inputs: NodeInputs,
     telemetry: Telemetry,
     observed: Writer<Option<Arc<Node>>>,
-    standing: Writer<NodeStanding>,
+    standing: Writer<NodeRegistration>,
     /// The status that was computed last, written or not.
     told: NodeStatus,
     /// When a status was written last.
@@ -175,9 +175,9 @@ impl NodeTask {
         client: ClusterClient,
         inputs: NodeInputs,
         telemetry: Telemetry,
-    ) -> (Self, Reader<Option<Arc<Node>>>, Reader<NodeStanding>) {
+    ) -> (Self, Reader<Option<Arc<Node>>>, Reader<NodeRegistration>) {
         let (observed, observed_reader) = cell(None);
-        let (standing, standing_reader) = cell(NodeStanding::Waiting);
+        let (standing, standing_reader) = cell(NodeRegistration::Waiting);
         let task = Self {
             nodes: Api::all(client.client()),
             leases: Api::namespaced(client.client(), LEASE_NAMESPACE),
@@ -210,7 +210,7 @@ impl NodeTask {
                 Ended::Cancelled => return,
                 Ended::Gone => {
                     self.observed.publish(None);
-                    self.standing.publish(NodeStanding::Waiting);
+                    self.standing.publish(NodeRegistration::Waiting);
                     occurrences::node_gone(&self.name);
                 }
             }
@@ -301,7 +301,7 @@ impl NodeTask {
         let mut seen = node.clone();
         seen.metadata.managed_fields = None;
         self.observed.publish(Some(Arc::new(seen)));
-        self.standing.publish(NodeStanding::Registered {
+        self.standing.publish(NodeRegistration::Registered {
             uid: node.metadata.uid.clone().unwrap_or_default(),
         });
     }

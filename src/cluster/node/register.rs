@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams, PostParams};
 
-use super::{NODE_DEADLINE, NodeStanding, NodeTask};
+use super::{NODE_DEADLINE, NodeRegistration, NodeTask};
 use crate::cluster::error::ApiError;
 use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
@@ -46,13 +46,13 @@ impl NodeTask {
 
     fn refused(&mut self, cause: String) {
         let since = match &*self.standing.get() {
-            NodeStanding::Refused { cause: told, .. } if *told == cause => return,
-            NodeStanding::Refused { since, .. } => *since,
-            NodeStanding::Waiting | NodeStanding::Registered { .. } => Timestamp::now(),
+            NodeRegistration::Refused { cause: told, .. } if *told == cause => return,
+            NodeRegistration::Refused { since, .. } => *since,
+            NodeRegistration::Waiting | NodeRegistration::Registered { .. } => Timestamp::now(),
         };
         occurrences::node_refused(&self.name, &cause);
         self.standing
-            .publish(NodeStanding::Refused { cause, since });
+            .publish(NodeRegistration::Refused { cause, since });
     }
 
     async fn try_register(&mut self) -> Result<Node, Failed> {

@@ -14,7 +14,7 @@ pub(super) fn complete(object: &mut Value, kind: WorkloadKind, report: &Workload
         WorkloadKind::Deployment => deployment(object, report),
         WorkloadKind::StatefulSet => stateful_set(object, report),
         WorkloadKind::DaemonSet => daemon_set(object, report),
-        // Their counts are in their ledgers.
+        // Their counts are in their records.
         WorkloadKind::Job | WorkloadKind::CronJob => {}
     }
 }

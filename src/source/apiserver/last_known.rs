@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{LOCATION, marked};
-use crate::store::kept::{Claim, KeptDir, SUFFIX};
+use crate::store::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Watched, core, meta};
 use mirrorlet_core::manager::is_mirror_pod;
 
@@ -40,7 +40,7 @@ struct Stored {
 /// Its methods block.
 #[derive(Debug, Default)]
 pub struct LastKnown {
-    kept: KeptDir,
+    kept: StateDir,
     /// The pods on disk, or to be written to it.
     pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Pods whose file is not what `pods` says.
@@ -51,7 +51,7 @@ impl LastKnown {
     /// Nothing known yet, kept under `root`.
     pub fn new(root: &Path) -> Self {
         Self {
-            kept: KeptDir {
+            kept: StateDir {
                 dir: root.join(DIRECTORY),
                 what: "last known pod",
                 version: FORMAT_VERSION,

@@ -58,7 +58,7 @@ pub struct FileSource {
 
 /// Everything a look needs; on its own thread while one is under way.
 #[derive(Debug)]
-struct Eye {
+struct Scanner {
     watch: Watch,
     directory: Directory,
     /// Why changes don't wake us.
@@ -126,7 +126,7 @@ impl FileSource {
                 self.node_name.clone(),
             );
             let (changes, source) = (Arc::clone(&changes), self.source);
-            disk::blocking(move || Eye {
+            disk::blocking(move || Scanner {
                 watch: Watch::new(&path, source == PodSource::Embedded, changes),
                 directory: Directory::new(path, &root, node, source),
                 blind: None,
@@ -182,7 +182,7 @@ impl FileSource {
     }
 
     /// Looks and publishes. Returns when to look again.
-    async fn look(&self, mut eye: Eye, writer: &mut SourceWriter) -> (Eye, Instant) {
+    async fn look(&self, mut eye: Scanner, writer: &mut SourceWriter) -> (Scanner, Instant) {
         let mut confirmed = false;
         let seen = loop {
             let (seen_by, look) = disk::blocking(move || {
@@ -220,7 +220,7 @@ impl FileSource {
 }
 
 /// Stores the last good versions of what was looked at.
-async fn keep(mut eye: Eye, writer: &mut SourceWriter) -> Eye {
+async fn keep(mut eye: Scanner, writer: &mut SourceWriter) -> Scanner {
     let (eye, later) = disk::blocking(move || {
         let later = eye.flush();
         (eye, later)
@@ -232,7 +232,7 @@ async fn keep(mut eye: Eye, writer: &mut SourceWriter) -> Eye {
     eye
 }
 
-impl Eye {
+impl Scanner {
     fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
         self.blind = self.watch.ensure().err().map(|error| {
             let place = self.directory.path().display().to_string();

@@ -79,8 +79,8 @@ impl Changes {
 /// A watch on the manifest directory that follows it through removal and replacement.
 #[derive(Debug)]
 pub(super) struct Watch {
-    dir: Spot,
-    parent: Option<Spot>,
+    dir: WatchedPath,
+    parent: Option<WatchedPath>,
     /// Whether the directories below it are watched, too.
     recursive: bool,
     changes: Arc<Changes>,
@@ -89,7 +89,7 @@ pub(super) struct Watch {
 
 /// A path, and the directory that is watched under it.
 #[derive(Debug)]
-struct Spot {
+struct WatchedPath {
     path: PathBuf,
     /// Device and inode.
     watched: Option<(u64, u64)>,
@@ -98,7 +98,7 @@ struct Spot {
 impl Watch {
     /// A watch that will tell `changes`; [`ensure`](Self::ensure) starts it.
     pub(super) fn new(dir: &Path, recursive: bool, changes: Arc<Changes>) -> Self {
-        let spot = |path: &Path| Spot {
+        let spot = |path: &Path| WatchedPath {
             path: path.to_owned(),
             watched: None,
         };
@@ -143,7 +143,7 @@ impl Watch {
     }
 }
 
-impl Spot {
+impl WatchedPath {
     /// Moves the watch to the directory that is at the path now; to none if there is none.
     fn follow(
         &mut self,

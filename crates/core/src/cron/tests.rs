@@ -262,10 +262,10 @@ fn a_cron_job_is_checked_as_the_api_server_checks_it() {
     assert_eq!(problem.position.unwrap().line, 9);
 }
 
-/// A CronJob's life: a ledger that is always on disk, and Jobs that end when a test says so.
+/// A CronJob's life: a record that is always on disk, and Jobs that end when a test says so.
 struct Life {
     cron: CronJob,
-    ledger: Option<CronLedger>,
+    record: Option<CronJobRecord>,
     ended: BTreeMap<JobName, bool>,
     /// The note of the last decision, and the Jobs that it removed.
     note: Option<CronNote>,
@@ -276,7 +276,7 @@ impl Life {
     fn new(spec: &str) -> Self {
         Self {
             cron: cron(spec),
-            ledger: None,
+            record: None,
             ended: BTreeMap::new(),
             note: None,
             deleted: Vec::new(),
@@ -291,13 +291,13 @@ impl Life {
     fn step(&mut self, now: Timestamp, ordered: bool) -> Vec<String> {
         let decision = decide(&CronInput {
             cron: &self.cron,
-            ledger: self.ledger.as_ref(),
+            record: self.record.as_ref(),
             ended: &|job| self.ended.get(job).copied(),
             ordered,
             may_start: true,
             now,
         });
-        let runs = &decision.ledger.runs;
+        let runs = &decision.record.runs;
         let begun = decision.begun.iter().map(|name| {
             let run = runs.iter().find(|run| run.job.name == *name).unwrap();
             run.due.map_or_else(
@@ -307,17 +307,17 @@ impl Life {
         });
         let begun: Vec<String> = begun.collect();
         (self.note, self.deleted) = (decision.note, decision.deleted);
-        self.ledger = Some(decision.ledger);
+        self.record = Some(decision.record);
         begun
     }
 
     fn end(&mut self, complete: bool) {
-        let last = self.ledger.as_ref().unwrap().runs.last().unwrap();
+        let last = self.record.as_ref().unwrap().runs.last().unwrap();
         self.ended.insert(last.job.name.clone(), complete);
     }
 
     fn runs(&self) -> usize {
-        self.ledger.as_ref().unwrap().runs.len()
+        self.record.as_ref().unwrap().runs.len()
     }
 }
 
@@ -361,10 +361,10 @@ fn a_run_can_be_forgotten_and_is_not_due_again() {
     life.at("2026-01-01T00:30");
     assert_eq!(life.at("2026-01-01T01:00"), "01T01:00");
     assert_eq!(life.at("2026-01-01T02:00"), "", "the other one runs");
-    let job = life.ledger.as_ref().unwrap().runs[0].job.name.clone();
-    let ledger = life.ledger.as_mut().unwrap();
-    assert!(ledger.forget(&job));
-    assert!(!ledger.forget(&job));
+    let job = life.record.as_ref().unwrap().runs[0].job.name.clone();
+    let record = life.record.as_mut().unwrap();
+    assert!(record.forget(&job));
+    assert!(!record.forget(&job));
     // embedded 57
     assert_eq!(life.at("2026-01-01T02:01"), "01T02:00");
     assert_eq!(life.runs(), 1);
@@ -422,7 +422,7 @@ fn runs_that_are_over_stay_as_long_as_the_document_says() {
         life.end(hour != 2);
         life.at(&format!("2026-01-01T0{hour}:01"));
     }
-    let runs = &life.ledger.as_ref().unwrap().runs;
+    let runs = &life.record.as_ref().unwrap().runs;
     let names: Vec<&str> = runs.iter().map(|run| run.job.name.name.as_str()).collect();
     let minutes = |hour: &str| utc(hour).as_second() / 60;
     let expected =
@@ -439,7 +439,7 @@ fn a_run_that_is_ordered_counts_for_no_schedule() {
     assert_eq!(life.at("2026-01-01T01:00"), "");
     life.cron.suspend = false;
     assert_eq!(life.at("2026-01-01T01:10"), "01T01:00");
-    let run = &life.ledger.as_ref().unwrap().runs[0];
+    let run = &life.record.as_ref().unwrap().runs[0];
     let template = serde_json::json!(run.job.template);
     assert_eq!(template["metadata"]["name"], "backup-run-0-0-box");
     let annotations = &template["metadata"]["annotations"];
@@ -469,8 +469,8 @@ fn year(life: &mut Life, seed: &mut u64, from: i64, end: i64) -> (Vec<Part>, Vec
     let (mut parts, mut begun) = (Vec::new(), Vec::new());
     while now < end {
         life.step(Timestamp::from_second(now + wrong).unwrap(), false);
-        let ledger = life.ledger.as_ref().unwrap();
-        for run in &ledger.runs {
+        let record = life.record.as_ref().unwrap();
+        for run in &record.runs {
             if life.ended.insert(run.job.name.clone(), true).is_none() {
                 begun.push(run.due.unwrap().as_second());
             }

@@ -115,14 +115,14 @@ pub struct Evictable {
 
 /// The records of images from pass to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageLedger {
+pub struct ImageRecords {
     began: Timestamp,
     has_looked: bool,
     images: BTreeMap<String, Known>,
 }
 
-impl ImageLedger {
-    /// A ledger that begins now: nobody knows when images were used before.
+impl ImageRecords {
+    /// Records that begin now: nobody knows when images were used before.
     pub fn new(now: Timestamp) -> Self {
         Self {
             began: now,
@@ -178,7 +178,7 @@ impl ImageLedger {
         order
     }
 
-    /// Of these, what nobody has used for longer than is allowed. Nothing, before this ledger is
+    /// Of these, what nobody has used for longer than is allowed. Nothing, before these records are
     /// as old: what was used before it began is not known.
     ///
     /// Upstream: `freeOldImages`.

@@ -66,84 +66,84 @@ fn space_is_freed_from_the_high_threshold_down_to_the_low_one() {
 
 #[test]
 fn what_is_used_kept_or_unknown_stays() {
-    let mut ledger = ImageLedger::new(at(0));
+    let mut records = ImageRecords::new(at(0));
     let kept = SeenImage {
         is_kept: true,
         ..image("kept")
     };
     let seen = [image("free"), used("used"), kept];
-    ledger.detect(&seen, at(0));
+    records.detect(&seen, at(0));
     // docker 51
-    assert_eq!(ids(&ledger.eviction_order(&seen)), ["free"]);
+    assert_eq!(ids(&records.eviction_order(&seen)), ["free"]);
     // One that came between the two looks.
     let more = [image("free"), image("new")];
-    assert_eq!(ids(&ledger.eviction_order(&more)), ["free"]);
+    assert_eq!(ids(&records.eviction_order(&more)), ["free"]);
 }
 
 #[test]
 fn what_was_used_longest_ago_goes_first_then_what_was_there_first() {
-    let mut ledger = ImageLedger::new(at(0));
-    ledger.detect(&[used("late"), used("early"), image("never")], at(0));
-    ledger.detect(
+    let mut records = ImageRecords::new(at(0));
+    records.detect(&[used("late"), used("early"), image("never")], at(0));
+    records.detect(
         &[used("late"), image("early"), image("never"), image("new")],
         at(300),
     );
     let seen = [image("new"), image("late"), image("early"), image("never")];
-    ledger.detect(&seen, at(600));
-    let order = ledger.eviction_order(&seen);
+    records.detect(&seen, at(600));
+    let order = records.eviction_order(&seen);
     // docker 51
     assert_eq!(ids(&order), ["never", "new", "early", "late"]);
     // A removed image is forgotten: pulled again, it is new.
-    ledger.detect(&[image("new")], at(900));
-    ledger.detect(&[image("new"), image("never")], at(1200));
-    let order = ledger.eviction_order(&[image("new"), image("never")]);
+    records.detect(&[image("new")], at(900));
+    records.detect(&[image("new"), image("never")], at(1200));
+    let order = records.eviction_order(&[image("new"), image("never")]);
     assert_eq!(ids(&order), ["new", "never"]);
 }
 
 #[test]
 fn the_young_are_spared_and_those_of_the_first_look_are_not_young() {
     let policy = ImageGcPolicy::default();
-    let mut ledger = ImageLedger::new(at(0));
-    ledger.detect(&[image("a")], at(0));
+    let mut records = ImageRecords::new(at(0));
+    records.detect(&[image("a")], at(0));
     let seen = [image("a"), image("b")];
-    ledger.detect(&seen, at(300));
-    let order = ledger.eviction_order(&seen);
-    let enough = |now| ImageLedger::old_enough(&order, &policy, at(now));
+    records.detect(&seen, at(300));
+    let order = records.eviction_order(&seen);
+    let enough = |now| ImageRecords::old_enough(&order, &policy, at(now));
     assert_eq!(ids(&enough(300)), ["a"]);
     assert_eq!(ids(&enough(419)), ["a"]);
     // docker 51
     assert_eq!(ids(&enough(420)), ["a", "b"]);
     // Of one that came a moment ago, the first look knows.
-    let mut ledger = ImageLedger::new(at(0));
+    let mut records = ImageRecords::new(at(0));
     let fresh = SeenImage {
         since: Some(at(290)),
         ..image("fresh")
     };
-    ledger.detect(&[image("a"), fresh.clone()], at(300));
-    let order = ledger.eviction_order(&[image("a"), fresh]);
-    let enough = |now| ImageLedger::old_enough(&order, &policy, at(now));
+    records.detect(&[image("a"), fresh.clone()], at(300));
+    let order = records.eviction_order(&[image("a"), fresh]);
+    let enough = |now| ImageRecords::old_enough(&order, &policy, at(now));
     assert_eq!(ids(&enough(300)), ["a"]);
     assert_eq!(ids(&enough(410)), ["a", "fresh"]);
     // The first image of an Engine that had none is young too.
-    let mut ledger = ImageLedger::new(at(0));
-    ledger.detect(&[], at(0));
-    ledger.detect(&[image("a")], at(300));
-    let order = ledger.eviction_order(&[image("a")]);
-    assert!(ImageLedger::old_enough(&order, &policy, at(300)).is_empty());
+    let mut records = ImageRecords::new(at(0));
+    records.detect(&[], at(0));
+    records.detect(&[image("a")], at(300));
+    let order = records.eviction_order(&[image("a")]);
+    assert!(ImageRecords::old_enough(&order, &policy, at(300)).is_empty());
 }
 
 #[test]
-fn the_old_go_once_the_ledger_is_as_old() {
+fn the_old_go_once_the_records_is_as_old() {
     let mut policy = ImageGcPolicy::default();
-    let mut ledger = ImageLedger::new(at(0));
+    let mut records = ImageRecords::new(at(0));
     let seen = [image("never"), image("once")];
-    ledger.detect(&[image("never"), used("once")], at(0));
-    ledger.detect(&[image("never"), used("once")], at(300));
-    ledger.detect(&seen, at(600));
-    let order = ledger.eviction_order(&seen);
-    assert!(ledger.too_old(&order, &policy, at(1_000_000)).is_empty());
+    records.detect(&[image("never"), used("once")], at(0));
+    records.detect(&[image("never"), used("once")], at(300));
+    records.detect(&seen, at(600));
+    let order = records.eviction_order(&seen);
+    assert!(records.too_old(&order, &policy, at(1_000_000)).is_empty());
     policy.max_age = Some(Duration::from_secs(1000));
-    let old = |now| ledger.too_old(&order, &policy, at(now));
+    let old = |now| records.too_old(&order, &policy, at(now));
     assert!(old(1000).is_empty());
     assert_eq!(ids(&old(1001)), ["never"]);
     assert_eq!(ids(&old(1300)), ["never"]);
@@ -157,7 +157,7 @@ proptest! {
         max_age in prop::option::of(0_u64..2000),
     ) {
         let policy = ImageGcPolicy { max_age: max_age.map(Duration::from_secs), ..ImageGcPolicy::default() };
-        let mut ledger = ImageLedger::new(at(0));
+        let mut records = ImageRecords::new(at(0));
         let mut first_seen: BTreeMap<String, i64> = BTreeMap::new();
         for (look, images) in looks.iter().enumerate() {
             let now = i64::try_from(look).unwrap() * 100;
@@ -173,17 +173,17 @@ proptest! {
             for image in &seen {
                 first_seen.entry(image.id.clone()).or_insert(if was_empty { i64::MIN / 2 } else { now });
             }
-            ledger.detect(&seen, at(now));
-            let order = ledger.eviction_order(&seen);
+            records.detect(&seen, at(now));
+            let order = records.eviction_order(&seen);
             for image in &order {
                 let of = seen.iter().find(|seen| seen.id == image.id).unwrap();
                 prop_assert!(!of.is_in_use && !of.is_kept);
             }
-            for image in ImageLedger::old_enough(&order, &policy, at(now)) {
+            for image in ImageRecords::old_enough(&order, &policy, at(now)) {
                 // docker 51
                 prop_assert!(now - first_seen[&image.id] >= 120);
             }
-            for image in ledger.too_old(&order, &policy, at(now)) {
+            for image in records.too_old(&order, &policy, at(now)) {
                 prop_assert!(u64::try_from(now).unwrap() > max_age.unwrap(), "{}", image.id);
             }
         }

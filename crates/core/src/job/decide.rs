@@ -1,4 +1,4 @@
-//! The next ledger of a Job.
+//! The next record of a Job.
 //!
 //! Upstream: `syncJob`, `manageJob` and `getNextAttempt…` of `pkg/controller/job`.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::rules::{FailureAction, FailureRule, FailureWhen};
 use super::seen::Failure;
-use super::{End, Job, Ledger, Seen, Wait};
+use super::{End, Job, JobRecord, Seen, Wait};
 use crate::api::{PodUid, Timestamp};
 use crate::clock::elapsed;
 
@@ -21,8 +21,8 @@ const ALL: u32 = u32::MAX;
 pub struct Input<'a> {
     /// The Job, as its document describes it now.
     pub job: &'a Job,
-    /// Its ledger, as the disk has it; none of a Job that is new.
-    pub ledger: Option<&'a Ledger>,
+    /// Its record, as the disk has it; none of a Job that is new.
+    pub record: Option<&'a JobRecord>,
     /// The observed state of a pod.
     pub seen: &'a dyn Fn(&PodUid) -> Seen,
     /// Whether pods may be started: it is known what runs already.
@@ -34,8 +34,8 @@ pub struct Input<'a> {
 /// The decision about a Job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// Its ledger from now on.
-    pub ledger: Ledger,
+    /// Its record from now on.
+    pub record: JobRecord,
     /// The news, for people.
     pub notes: Vec<Note>,
     /// When to decide again though nothing happens.
@@ -45,7 +45,7 @@ pub struct Decision {
 impl Decision {
     /// Why pods of the Job are stopped that have not ended.
     pub fn stop_reason(&self) -> String {
-        if let Some(end) = &self.ledger.end {
+        if let Some(end) = &self.record.end {
             format!("{}: {}", end.reason, end.message)
         } else if self.notes.contains(&Note::Suspended) {
             "the Job is suspended".to_owned()
@@ -79,11 +79,14 @@ pub enum Note {
 /// Decides what becomes of a Job. Reads nothing but its argument.
 pub fn decide(input: &Input<'_>) -> Decision {
     let known = input
-        .ledger
-        .filter(|ledger| ledger.content == input.job.content);
+        .record
+        .filter(|record| record.content == input.job.content);
     let mut draft = Draft {
         input,
-        ledger: known.map_or_else(|| Ledger::new(&input.job.content, input.now), Clone::clone),
+        record: known.map_or_else(
+            || JobRecord::new(&input.job.content, input.now),
+            Clone::clone,
+        ),
         notes: if known.is_some() {
             Vec::new()
         } else {
@@ -93,7 +96,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
     };
     draft.decide();
     Decision {
-        ledger: draft.ledger,
+        record: draft.record,
         notes: draft.notes,
         look_again: draft.look_again,
     }
@@ -101,28 +104,28 @@ pub fn decide(input: &Input<'_>) -> Decision {
 
 struct Draft<'a> {
     input: &'a Input<'a>,
-    ledger: Ledger,
+    record: JobRecord,
     notes: Vec<Note>,
     look_again: Option<Duration>,
 }
 
 impl Draft<'_> {
     fn decide(&mut self) {
-        if self.ledger.end.is_none() {
+        if self.record.end.is_none() {
             self.mend_clock();
             let ended = self.take_in();
             if let Some((complete, reason, message)) = ended.or_else(|| self.verdict()) {
                 self.end(complete, reason, message);
             }
         }
-        if self.ledger.end.is_some() {
+        if self.record.end.is_some() {
             return self.expire();
         }
         if self.input.job.rules.suspend {
             return self.suspend();
         }
-        if self.ledger.started.is_none() {
-            self.ledger.started = Some(self.input.now);
+        if self.record.started.is_none() {
+            self.record.started = Some(self.input.now);
             if !self.notes.contains(&Note::Begun) {
                 self.notes.push(Note::Resumed);
             }
@@ -138,10 +141,10 @@ impl Draft<'_> {
     /// After the clock was set back, nothing waits until it has caught up.
     fn mend_clock(&mut self) {
         let now = self.input.now;
-        if let Some(started) = &mut self.ledger.started {
+        if let Some(started) = &mut self.record.started {
             *started = (*started).min(now);
         }
-        for wait in self.ledger.waits.values_mut() {
+        for wait in self.record.waits.values_mut() {
             wait.last = wait.last.min(now);
         }
     }
@@ -150,19 +153,19 @@ impl Draft<'_> {
     fn take_in(&mut self) -> Option<(bool, &'static str, String)> {
         let job = self.input.job;
         let mut ended = None;
-        let active: Vec<(u32, u32)> = self.ledger.active.clone().into_iter().collect();
+        let active: Vec<(u32, u32)> = self.record.active.clone().into_iter().collect();
         for (index, attempt) in active {
-            let uid = self.ledger.uid(&job.name, index, attempt);
+            let uid = self.record.uid(&job.name, index, attempt);
             match (self.input.seen)(&uid) {
                 Seen::Nothing | Seen::Runs { .. } => {}
                 Seen::Succeeded => {
-                    self.ledger.close(index, true);
-                    self.ledger.succeeded.insert(index);
-                    self.ledger.waits.remove(&self.wait_of(index));
+                    self.record.close(index, true);
+                    self.record.succeeded.insert(index);
+                    self.record.waits.remove(&self.wait_of(index));
                     self.notes.push(Note::Succeeded(index, attempt));
                 }
                 Seen::Failed(failure) => {
-                    self.ledger.close(index, false);
+                    self.record.close(index, false);
                     self.notes.push(Note::Failed(index, attempt));
                     let end = self.count(index, &failure);
                     ended = ended.or(end);
@@ -191,19 +194,19 @@ impl Draft<'_> {
                 ended = Some((false, "PodFailurePolicy", message));
             }
             Some((_, rule, _)) if rule.action == FailureAction::FailIndex => {
-                self.ledger.failed.insert(index);
+                self.record.failed.insert(index);
             }
             _ => {}
         }
-        self.ledger.failures = self.ledger.failures.saturating_add(1);
-        let of_index = self.ledger.index_failures.entry(index).or_default();
+        self.record.failures = self.record.failures.saturating_add(1);
+        let of_index = self.record.index_failures.entry(index).or_default();
         *of_index = of_index.saturating_add(1);
         let of_index = *of_index;
         if rules
             .backoff_limit_per_index
             .is_some_and(|limit| of_index > limit)
         {
-            self.ledger.failed.insert(index);
+            self.record.failed.insert(index);
         }
         ended
     }
@@ -213,7 +216,7 @@ impl Draft<'_> {
         let now = self.input.now;
         let at = failure.at.map_or(now, |at| at.min(now));
         let wait = self.wait_of(index);
-        let wait = self.ledger.waits.entry(wait).or_insert(Wait {
+        let wait = self.record.waits.entry(wait).or_insert(Wait {
             failures: 0,
             last: at,
         });
@@ -229,9 +232,9 @@ impl Draft<'_> {
 
     /// The end of the Job, if it has come to it.
     fn verdict(&mut self) -> Option<(bool, &'static str, String)> {
-        let (rules, ledger) = (&self.input.job.rules, &self.ledger);
+        let (rules, record) = (&self.input.job.rules, &self.record);
         let fail = |reason, words: &str| Some((false, reason, words.to_owned()));
-        if ledger.failures > rules.backoff_limit || self.restarted_too_often() {
+        if record.failures > rules.backoff_limit || self.restarted_too_often() {
             let words = "Job has reached the specified backoff limit";
             return fail("BackoffLimitExceeded", words);
         }
@@ -239,27 +242,27 @@ impl Draft<'_> {
             let words = "Job was active longer than specified deadline";
             return fail("DeadlineExceeded", words);
         }
-        let ledger = &self.ledger;
+        let record = &self.record;
         if rules
             .max_failed_indexes
-            .is_some_and(|most| ledger.failed.len() > most)
+            .is_some_and(|most| record.failed.len() > most)
         {
             let words = "Job has exceeded the specified maximal number of failed indexes";
             return fail("MaxFailedIndexesExceeded", words);
         }
         let mut success = rules.success_rules.iter();
-        if let Some(number) = success.position(|rule| rule.is_met(&ledger.succeeded)) {
+        if let Some(number) = success.position(|rule| rule.is_met(&record.succeeded)) {
             let message = format!("Matched rules at index {number}");
             return Some((true, "SuccessPolicy", message));
         }
         let done = match rules.completions {
-            Some(wanted) => ledger.succeeded.len() + ledger.failed.len() >= wanted,
-            None => !ledger.succeeded.is_empty() && ledger.active.is_empty(),
+            Some(wanted) => record.succeeded.len() + record.failed.len() >= wanted,
+            None => !record.succeeded.is_empty() && record.active.is_empty(),
         };
         if !done {
             return None;
         }
-        if !ledger.failed.is_empty() {
+        if !record.failed.is_empty() {
             return fail("FailedIndexes", "Job has failed indexes");
         }
         let message = "Reached expected number of succeeded pods".to_owned();
@@ -274,8 +277,8 @@ impl Draft<'_> {
         if !rules.restarts {
             return false;
         }
-        let restarts = self.ledger.active.iter().map(|(index, attempt)| {
-            let uid = self.ledger.uid(&self.input.job.name, *index, *attempt);
+        let restarts = self.record.active.iter().map(|(index, attempt)| {
+            let uid = self.record.uid(&self.input.job.name, *index, *attempt);
             match (self.input.seen)(&uid) {
                 Seen::Runs { restarts } => restarts,
                 Seen::Nothing | Seen::Succeeded | Seen::Failed(_) => 0,
@@ -288,7 +291,7 @@ impl Draft<'_> {
     /// Whether the Job took longer than it may. Otherwise it is looked at again when it would have.
     fn look_at_deadline(&mut self) -> bool {
         let deadline = self.input.job.rules.active_deadline;
-        let Some((started, seconds)) = self.ledger.started.zip(deadline) else {
+        let Some((started, seconds)) = self.record.started.zip(deadline) else {
             return false;
         };
         let left = Duration::from_secs(seconds).saturating_sub(elapsed(started, self.input.now));
@@ -300,12 +303,12 @@ impl Draft<'_> {
     }
 
     fn end(&mut self, complete: bool, reason: &str, message: String) {
-        let active: Vec<u32> = self.ledger.active.keys().copied().collect();
+        let active: Vec<u32> = self.record.active.keys().copied().collect();
         for index in active {
             if complete {
                 self.drop(index);
             } else {
-                self.ledger.stop(index);
+                self.record.stop(index);
             }
         }
         let end = End {
@@ -314,26 +317,26 @@ impl Draft<'_> {
             message,
             at: self.input.now,
         };
-        self.ledger.waits.clear();
+        self.record.waits.clear();
         self.notes.push(Note::Ended(end.clone()));
-        self.ledger.end = Some(end);
+        self.record.end = Some(end);
     }
 
     /// The remains of a Job that is over stay as long as its document says.
     fn expire(&mut self) {
-        let Some(end) = &mut self.ledger.end else {
+        let Some(end) = &mut self.record.end else {
             return;
         };
         let Some(seconds) = self.input.job.rules.ttl else {
             return;
         };
-        if self.ledger.over.is_empty() {
+        if self.record.over.is_empty() {
             return;
         }
         end.at = end.at.min(self.input.now);
         let left = Duration::from_secs(seconds).saturating_sub(elapsed(end.at, self.input.now));
         if left.is_zero() {
-            self.ledger.over.clear();
+            self.record.over.clear();
         } else {
             self.look_in(left);
         }
@@ -341,23 +344,23 @@ impl Draft<'_> {
 
     /// Stops all pods without counting them.
     fn suspend(&mut self) {
-        let active: Vec<u32> = self.ledger.active.keys().copied().collect();
+        let active: Vec<u32> = self.record.active.keys().copied().collect();
         for index in active {
             self.drop(index);
         }
-        if self.ledger.started.take().is_some() {
+        if self.record.started.take().is_some() {
             self.notes.push(Note::Suspended);
         }
         // Deadlines and pauses begin anew.
-        self.ledger.waits.clear();
+        self.record.waits.clear();
         self.look_again = None;
     }
 
     /// Stops pods that are more than may run at a time, the last ones first.
     fn shrink(&mut self) {
         let most = usize::try_from(self.input.job.rules.parallelism).unwrap_or(usize::MAX);
-        while self.ledger.active.len() > most {
-            let Some(index) = self.ledger.active.keys().next_back().copied() else {
+        while self.record.active.len() > most {
+            let Some(index) = self.record.active.keys().next_back().copied() else {
                 return;
             };
             self.drop(index);
@@ -366,10 +369,10 @@ impl Draft<'_> {
 
     /// Stops a pod without counting it.
     fn drop(&mut self, index: u32) {
-        if let Some(attempt) = self.ledger.active.get(&index) {
+        if let Some(attempt) = self.record.active.get(&index) {
             self.notes.push(Note::Stopped(index, *attempt));
         }
-        self.ledger.drop(index);
+        self.record.drop(index);
     }
 
     /// Starts as many pods as may run, those of the lowest indexes first.
@@ -377,17 +380,17 @@ impl Draft<'_> {
         let rules = &self.input.job.rules;
         let most = usize::try_from(rules.parallelism).unwrap_or(usize::MAX);
         // Of pods without a number, the first success says that there is nothing more to do.
-        if rules.completions.is_none() && !self.ledger.succeeded.is_empty() {
+        if rules.completions.is_none() && !self.record.succeeded.is_empty() {
             return;
         }
         let indexes = 0..rules.completions.unwrap_or(rules.parallelism);
         for index in indexes {
-            if self.ledger.active.len() >= most {
+            if self.record.active.len() >= most {
                 return;
             }
-            let ledger = &self.ledger;
-            let is_done = ledger.succeeded.contains(index) || ledger.failed.contains(index);
-            if is_done || ledger.active.contains_key(&index) {
+            let record = &self.record;
+            let is_done = record.succeeded.contains(index) || record.failed.contains(index);
+            if is_done || record.active.contains_key(&index) {
                 continue;
             }
             if let Some(left) = self.pause(index) {
@@ -397,15 +400,15 @@ impl Draft<'_> {
                 }
                 continue;
             }
-            let attempt = self.ledger.attempt(index);
-            self.ledger.active.insert(index, attempt);
+            let attempt = self.record.attempt(index);
+            self.record.active.insert(index, attempt);
             self.notes.push(Note::Started(index, attempt));
         }
     }
 
     /// The wait of an index after failures: 10 s, twice as long after each, at most 6 min.
     fn pause(&self, index: u32) -> Option<Duration> {
-        let wait = self.ledger.waits.get(&self.wait_of(index))?;
+        let wait = self.record.waits.get(&self.wait_of(index))?;
         let doubled = 2_u32.saturating_pow(wait.failures.saturating_sub(1));
         let pause = BACKOFF_FIRST.saturating_mul(doubled).min(BACKOFF_MAX);
         let left = pause.saturating_sub(elapsed(wait.last, self.input.now));

@@ -3,7 +3,7 @@
 use super::Job;
 use crate::api::report::RunAction;
 
-/// The newest run of a Job, as its ledger has it.
+/// The newest run of a Job, as its record has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     /// Its newest run.

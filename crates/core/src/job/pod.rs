@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Job, Ledger};
+use super::{Job, JobRecord};
 use crate::api::core::{Container, EnvVar, PodStatus};
 use crate::api::{FullName, Pod, keys};
 
@@ -37,29 +37,29 @@ pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
 /// The pods of a Job that are to exist: those that are to run, and those that are over and stay for
 /// their logs, which the worker never starts again since their status says so. The status of one that
 /// the end of the Job stops has the reason of that end.
-pub fn pods(job: &Job, ledger: &Ledger) -> Vec<Arc<Pod>> {
-    let active = ledger.active.iter();
-    let active = active.map(|(index, attempt)| pod(job, ledger, *index, *attempt, None));
-    let over = ledger.over.iter().map(|over| {
+pub fn pods(job: &Job, record: &JobRecord) -> Vec<Arc<Pod>> {
+    let active = record.active.iter();
+    let active = active.map(|(index, attempt)| pod(job, record, *index, *attempt, None));
+    let over = record.over.iter().map(|over| {
         let phase = if over.succeeded {
             "Succeeded"
         } else {
             "Failed"
         };
-        let end = ledger.end.as_ref().filter(|_| over.stopped);
+        let end = record.end.as_ref().filter(|_| over.stopped);
         let status = PodStatus {
             phase: Some(phase.to_owned()),
             reason: end.map(|end| end.reason.clone()),
             message: end.map(|end| end.message.clone()),
             ..PodStatus::default()
         };
-        pod(job, ledger, over.index, over.attempt, Some(status))
+        pod(job, record, over.index, over.attempt, Some(status))
     });
     active.chain(over).map(Arc::new).collect()
 }
 
-fn pod(job: &Job, ledger: &Ledger, index: u32, attempt: u32, status: Option<PodStatus>) -> Pod {
-    let uid = ledger.uid(&job.name, index, attempt);
+fn pod(job: &Job, record: &JobRecord, index: u32, attempt: u32, status: Option<PodStatus>) -> Pod {
+    let uid = record.uid(&job.name, index, attempt);
     let mut pod = Pod::clone(&job.template);
     pod.metadata.name = Some(full_name(job, index, attempt).name.to_string());
     pod.metadata.uid = Some(uid.to_string());

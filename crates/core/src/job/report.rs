@@ -1,10 +1,10 @@
 //! The state of a Job, for people.
 
-use super::{Job, Ledger};
+use super::{Job, JobRecord};
 use crate::api::report::{JobReport, NO_PARALLELISM};
 
 /// The state of a Job that a document at `source` describes.
-pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
+pub fn report(job: &Job, record: &JobRecord, source: &str) -> JobReport {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let of_indexes = |indexes: String| {
         if job.rules.indexed {
@@ -13,7 +13,7 @@ pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
             String::new()
         }
     };
-    let (condition, reason, message) = match &ledger.end {
+    let (condition, reason, message) = match &record.end {
         Some(end) => (end.condition(), end.reason.clone(), end.message.clone()),
         None if job.rules.suspend => (
             "Suspended",
@@ -33,16 +33,16 @@ pub fn report(job: &Job, ledger: &Ledger, source: &str) -> JobReport {
         source: source.to_owned(),
         cron_job: job.cron_job().map(str::to_owned),
         completions: job.rules.completions,
-        active: count(ledger.active.len()),
-        succeeded: ledger.succeeded.len(),
-        failed: ledger.failures,
-        completed_indexes: of_indexes(ledger.succeeded.to_string()),
-        failed_indexes: of_indexes(ledger.failed.to_string()),
+        active: count(record.active.len()),
+        succeeded: record.succeeded.len(),
+        failed: record.failures,
+        completed_indexes: of_indexes(record.succeeded.to_string()),
+        failed_indexes: of_indexes(record.failed.to_string()),
         condition: condition.to_owned(),
         reason,
         message,
-        created_at: Some(ledger.created),
-        started_at: ledger.started,
-        ended_at: ledger.end.as_ref().map(|end| end.at),
+        created_at: Some(record.created),
+        started_at: record.started,
+        ended_at: record.end.as_ref().map(|end| end.at),
     }
 }

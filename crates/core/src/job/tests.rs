@@ -42,10 +42,10 @@ fn read(document: &str) -> Job {
     job.clone()
 }
 
-/// A Job's life: a ledger that is always on disk, and pods that end as a test says.
+/// A Job's life: a record that is always on disk, and pods that end as a test says.
 struct Life {
     job: Job,
-    ledger: Option<Ledger>,
+    record: Option<JobRecord>,
     seen: BTreeMap<PodUid, Seen>,
     now: Timestamp,
     look_again: Option<u64>,
@@ -57,7 +57,7 @@ impl Life {
     fn new(spec: &str) -> Self {
         Self {
             job: job(spec),
-            ledger: None,
+            record: None,
             seen: BTreeMap::new(),
             now: at(0),
             look_again: None,
@@ -70,7 +70,7 @@ impl Life {
         loop {
             let decision = decide(&Input {
                 job: &self.job,
-                ledger: self.ledger.as_ref(),
+                record: self.record.as_ref(),
                 seen: &|uid| self.seen.get(uid).cloned().unwrap_or_default(),
                 may_start: true,
                 now: self.now,
@@ -82,23 +82,23 @@ impl Life {
                 .flat_map(|note| of_job(&self.job, note));
             let events = events.map(|event| format!("{}: {}", event.reason, event.message));
             self.events.extend(events);
-            if self.ledger.as_ref() == Some(&decision.ledger) {
+            if self.record.as_ref() == Some(&decision.record) {
                 break;
             }
-            self.ledger = Some(decision.ledger);
+            self.record = Some(decision.record);
         }
-        let active = self.ledger().active.iter();
+        let active = self.record().active.iter();
         let active = active.map(|(index, attempt)| format!("{index}.{attempt}"));
         active.collect::<Vec<_>>().join(" ")
     }
 
-    fn ledger(&self) -> &Ledger {
-        self.ledger.as_ref().unwrap()
+    fn record(&self) -> &JobRecord {
+        self.record.as_ref().unwrap()
     }
 
     fn see(&mut self, index: u32, seen: Seen) -> &mut Self {
-        let ledger = self.ledger();
-        let uid = ledger.uid(&self.job.name, index, ledger.active[&index]);
+        let record = self.record();
+        let uid = record.uid(&self.job.name, index, record.active[&index]);
         self.seen.insert(uid, seen);
         self
     }
@@ -121,14 +121,14 @@ impl Life {
     }
 
     fn end(&self) -> &str {
-        let end = self.ledger().end.as_ref();
+        let end = self.record().end.as_ref();
         end.map_or("", |end| end.reason.as_str())
     }
 }
 
 /// The statuses of the pods that stay: phase, reason and message.
 fn statuses(life: &Life) -> Vec<String> {
-    let pods = pods(&life.job, life.ledger());
+    let pods = pods(&life.job, life.record());
     let statuses = pods.iter().filter_map(|pod| pod.status.as_ref());
     statuses
         .map(|status| {
@@ -174,7 +174,7 @@ fn pods_that_a_job_stops_are_stopped_for_a_reason_that_is_told() {
     let reason = |life: &Life| {
         let decision = decide(&Input {
             job: &life.job,
-            ledger: life.ledger.as_ref(),
+            record: life.record.as_ref(),
             seen: &|uid| life.seen.get(uid).cloned().unwrap_or_default(),
             may_start: true,
             now: life.now,
@@ -209,7 +209,7 @@ fn a_job_that_may_run_no_pod_says_why_and_since_when_it_is_there() {
         let mut life = Life::new(spec);
         let active = life.step();
         assert_eq!(active.is_empty(), condition == "Suspended", "{spec}");
-        let report = report(&life.job, life.ledger(), "/m");
+        let report = report(&life.job, life.record(), "/m");
         let said = (report.condition.as_str(), report.reason.as_str());
         assert_eq!(said, (condition, reason), "{spec}");
         assert_eq!(report.created_at, Some(at(0)), "{spec}");
@@ -259,7 +259,7 @@ fn a_job_runs_until_as_many_pods_have_succeeded() {
     assert_eq!(life.end(), "CompletionsReached");
     // It stays so, and its pods stay.
     assert_eq!(life.after(1_000_000), "");
-    assert_eq!(pods(&life.job, life.ledger()).len(), 3);
+    assert_eq!(pods(&life.job, life.record()).len(), 3);
     // Without a number the first success is the last thing to start.
     let mut life = Life::new("parallelism: 2");
     assert_eq!(life.step(), "0.0 1.0");
@@ -303,7 +303,7 @@ fn each_index_may_have_a_limit_of_its_own() {
     assert_eq!(life.fails(1, 1), "0.0 2.0");
     assert_eq!(life.after(10), "0.0 1.1 2.0");
     assert_eq!(life.fails(1, 1), "0.0 2.0");
-    assert_eq!(life.ledger().failed.to_string(), "1");
+    assert_eq!(life.record().failed.to_string(), "1");
     assert_eq!(life.succeeds(0), "2.0");
     assert_eq!(life.succeeds(2), "");
     // workloads 9
@@ -339,11 +339,11 @@ fn a_policy_says_what_becomes_of_a_failed_pod() {
     };
     assert_eq!(life.see(0, Seen::Failed(failure)).step(), "");
     assert_eq!(life.after(10), "0.1");
-    assert_eq!(life.ledger().failures, 0);
+    assert_eq!(life.record().failures, 0);
     let mut life = Life::new(spec);
     life.step();
     life.fails(0, 9);
-    let end = life.ledger().end.clone().unwrap();
+    let end = life.record().end.clone().unwrap();
     assert_eq!(
         end.message,
         "Container c failed with exit code 9 matching FailJob rule at index 2"
@@ -365,7 +365,7 @@ fn failures_that_a_policy_ignores_are_waited_after_too() {
             let pause = i64::try_from(pause).unwrap();
             assert_eq!(life.after(pause), format!("0.{}", attempt + 1), "{spec}");
         }
-        assert_eq!((life.ledger().failures, life.end()), (0, ""));
+        assert_eq!((life.record().failures, life.end()), (0, ""));
     }
 }
 
@@ -379,10 +379,10 @@ fn a_deadline_ends_a_job_and_a_time_to_live_its_pods() {
     // workloads 9
     assert_eq!(life.end(), "DeadlineExceeded");
     // The pod that is stopped for it stays for its log, until its time is over.
-    assert_eq!(pods(&life.job, life.ledger()).len(), 1);
+    assert_eq!(pods(&life.job, life.record()).len(), 1);
     assert_eq!(life.look_again, Some(30));
     life.after(30);
-    assert!(pods(&life.job, life.ledger()).is_empty());
+    assert!(pods(&life.job, life.record()).is_empty());
     assert_eq!(life.after(1_000_000), "");
 }
 
@@ -410,7 +410,7 @@ fn fewer_pods_at_a_time_stop_the_last_ones() {
     assert_eq!(life.step(), "0.0");
     life.job.rules.parallelism = 2;
     assert_eq!(life.step(), "0.0 1.1");
-    assert_eq!(life.ledger().failures, 0);
+    assert_eq!(life.record().failures, 0);
 }
 
 #[test]
@@ -452,14 +452,14 @@ fn another_content_is_another_job_with_other_pods() {
     let mut life = Life::new("completions: 2");
     life.step();
     life.succeeds(0);
-    let before: Vec<PodUid> = pods(&life.job, life.ledger())
+    let before: Vec<PodUid> = pods(&life.job, life.record())
         .iter()
         .map(|pod| PodUid::of(pod))
         .collect();
     life.job = job("completions: 3");
     life.now = at(1);
     assert_eq!(life.step(), "0.0");
-    let after = pods(&life.job, life.ledger());
+    let after = pods(&life.job, life.record());
     assert!(after.iter().all(|pod| !before.contains(&PodUid::of(pod))));
 }
 
@@ -470,7 +470,7 @@ fn pods_are_named_and_marked_as_upstream_marks_them() {
     life.succeeds(0);
     life.fails(1, 1);
     life.after(10);
-    let pods = pods(&life.job, life.ledger());
+    let pods = pods(&life.job, life.record());
     let names: Vec<_> = pods
         .iter()
         .map(|pod| pod.metadata.name.as_deref())
@@ -665,13 +665,13 @@ fn a_plan_says_what_would_run_and_because_of_what() {
             Some(Known::Unreadable) => continue,
             None => true,
         };
-        let ledger = known.as_ref().and_then(|known| match known {
-            Known::Run { content, .. } => Some(Ledger::new(content, at(0))),
+        let record = known.as_ref().and_then(|known| match known {
+            Known::Run { content, .. } => Some(JobRecord::new(content, at(0))),
             Known::Unreadable => None,
         });
         let decision = decide(&Input {
             job: wanted,
-            ledger: ledger.as_ref(),
+            record: record.as_ref(),
             seen: &|_| Seen::default(),
             may_start: true,
             now: at(0),
@@ -684,16 +684,16 @@ fn a_plan_says_what_would_run_and_because_of_what() {
 fn a_pod_that_is_over_can_be_forgotten() {
     let mut life = Life::new("completions: 2\n  parallelism: 1");
     assert_eq!(life.step(), "0.0");
-    let uid = life.ledger().uid(&life.job.name, 0, 0);
-    let mut ledger = life.ledger().clone();
-    assert!(!ledger.forget(&life.job.name, &uid), "it runs");
+    let uid = life.record().uid(&life.job.name, 0, 0);
+    let mut record = life.record().clone();
+    assert!(!record.forget(&life.job.name, &uid), "it runs");
     life.seen.insert(uid.clone(), Seen::Succeeded);
     assert_eq!(life.step(), "1.0");
-    let mut ledger = life.ledger().clone();
-    let counted = ledger.succeeded.clone();
-    assert!(ledger.forget(&life.job.name, &uid));
+    let mut record = life.record().clone();
+    let counted = record.succeeded.clone();
+    assert!(record.forget(&life.job.name, &uid));
     // embedded 55
-    assert_eq!((ledger.over.len(), &ledger.succeeded), (0, &counted));
-    life.ledger = Some(ledger);
+    assert_eq!((record.over.len(), &record.succeeded), (0, &counted));
+    life.record = Some(record);
     assert_eq!(life.step(), "1.0", "what is done is not done again");
 }

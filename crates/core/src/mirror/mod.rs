@@ -48,7 +48,7 @@ pub struct MirrorInput<'a> {
 
 /// Why a mirror is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Why {
+pub enum DeleteReason {
     /// No static pod of its full name is wanted or still there.
     Orphaned,
     /// It is being deleted; that it ends is up to us.
@@ -59,7 +59,7 @@ pub enum Why {
     OtherNode,
 }
 
-impl Why {
+impl DeleteReason {
     /// The reason in a few words.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -105,7 +105,7 @@ pub enum Verdict {
         /// UID of the mirror to delete.
         uid: MirrorPodUid,
         /// Why.
-        why: Why,
+        why: DeleteReason,
         /// The static pod.
         pod: Arc<Pod>,
     },
@@ -114,7 +114,7 @@ pub enum Verdict {
         /// UID of the mirror to delete.
         uid: MirrorPodUid,
         /// Why.
-        why: Why,
+        why: DeleteReason,
     },
 }
 
@@ -172,21 +172,21 @@ fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
     let uid: MirrorPodUid = PodUid::of(&mirror).into();
     let Some(standing) = standing else {
         let why = if mirror.metadata.deletion_timestamp.is_some() {
-            Why::BeingDeleted
+            DeleteReason::BeingDeleted
         } else {
-            Why::Orphaned
+            DeleteReason::Orphaned
         };
         return input.orphans_may_go.then_some(Verdict::Delete { uid, why });
     };
     let why = if mirror.metadata.deletion_timestamp.is_some() {
-        Why::BeingDeleted
+        DeleteReason::BeingDeleted
     } else if pod.is_some() && !fits {
         if matches!(standing, Standing::Successor(_)) {
             return Some(Verdict::Wait);
         }
-        Why::OtherVersion
+        DeleteReason::OtherVersion
     } else if pod.is_some() && usable(input.node).is_some_and(|node| is_others(&mirror, node)) {
-        Why::OtherNode
+        DeleteReason::OtherNode
     } else if pod.is_some() {
         return Some(Verdict::Synced { uid });
     } else {
@@ -199,7 +199,7 @@ fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
             pod: Arc::clone(pod),
         },
         // Without a Node none can be made; one that is on its way out goes all the same.
-        (_, _) if why == Why::BeingDeleted => Verdict::Delete { uid, why },
+        (_, _) if why == DeleteReason::BeingDeleted => Verdict::Delete { uid, why },
         (_, _) => Verdict::Blocked(Obstacle::NodeMissing),
     })
 }

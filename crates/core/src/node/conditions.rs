@@ -13,7 +13,7 @@ const PROBLEMS_NAMED_MAX: usize = 5;
 /// Longest message of a condition, in bytes; the API server takes 32 KiB, nobody reads that.
 const MESSAGE_MAX: usize = 1024;
 
-struct Told {
+struct NewCondition {
     kind: &'static str,
     status: bool,
     reason: &'static str,
@@ -31,7 +31,7 @@ pub fn compute_conditions(
     let pressure = |of: Pressure, bad: (&'static str, &str), good: (&'static str, &str)| {
         let (kind, status) = (of.as_str(), readings.pressures.contains(&of));
         let (reason, message) = if status { bad } else { good };
-        Told {
+        NewCondition {
             kind,
             status,
             reason,
@@ -102,7 +102,7 @@ pub struct PodProblems {
     pub rollouts: Vec<String>,
 }
 
-fn mirrors(problems: &[String]) -> Told {
+fn mirrors(problems: &[String]) -> NewCondition {
     told(
         "MirrorPodsHealthy",
         ("MirrorPodsPosted", "every static pod has its mirror pod"),
@@ -111,7 +111,7 @@ fn mirrors(problems: &[String]) -> Told {
     )
 }
 
-fn rollouts(problems: &[String]) -> Told {
+fn rollouts(problems: &[String]) -> NewCondition {
     told(
         "RolloutsHealthy",
         (
@@ -129,10 +129,10 @@ fn told(
     good: (&'static str, &str),
     bad: &'static str,
     problems: &[String],
-) -> Told {
+) -> NewCondition {
     if problems.is_empty() {
         let (reason, message) = good;
-        return Told {
+        return NewCondition {
             kind,
             status: true,
             reason,
@@ -150,7 +150,7 @@ fn told(
         let more = problems.len() - named.len();
         message = format!("{message}; and {more} more");
     }
-    Told {
+    NewCondition {
         kind,
         status: false,
         reason: bad,
@@ -158,16 +158,16 @@ fn told(
     }
 }
 
-fn ready(engine: &EngineSeen) -> Told {
+fn ready(engine: &EngineSeen) -> NewCondition {
     let kind = "Ready";
     match engine {
-        EngineSeen::Up => Told {
+        EngineSeen::Up => NewCondition {
             kind,
             status: true,
             reason: "KubeletReady",
             message: "mirrorlet is posting ready status".to_owned(),
         },
-        EngineSeen::Unknown => Told {
+        EngineSeen::Unknown => NewCondition {
             kind,
             status: false,
             reason: "KubeletNotReady",
@@ -176,7 +176,7 @@ fn ready(engine: &EngineSeen) -> Told {
         EngineSeen::Down(cause) => {
             let mut message = format!("the Docker Engine is down: {cause}");
             truncate(&mut message);
-            Told {
+            NewCondition {
                 kind,
                 status: false,
                 reason: "KubeletNotReady",
@@ -197,7 +197,7 @@ fn truncate(message: &mut String) {
     }
 }
 
-fn condition(told: Told, before: &[NodeCondition], now: Timestamp) -> NodeCondition {
+fn condition(told: NewCondition, before: &[NodeCondition], now: Timestamp) -> NodeCondition {
     let status = if told.status { "True" } else { "False" };
     let since = before
         .iter()

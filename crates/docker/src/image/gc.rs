@@ -27,7 +27,7 @@ use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
 use mirrorlet_core::clock::elapsed;
-use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageLedger, SeenImage};
+use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageRecords, SeenImage};
 use mirrorlet_core::reference::Reference;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};
@@ -117,7 +117,7 @@ pub struct ImageGc {
     images: Arc<ImagePuller>,
     telemetry: Telemetry,
     options: ImageGcOptions,
-    ledger: ImageLedger,
+    records: ImageRecords,
     /// Where the Engine keeps images; none before it was asked.
     directory: Option<PathBuf>,
     /// Passes that failed one after the other.
@@ -162,7 +162,7 @@ impl ImageGc {
             images,
             telemetry,
             options,
-            ledger: ImageLedger::new(now),
+            records: ImageRecords::new(now),
             directory: None,
             failures: 0,
             report: watch::Sender::new(report),
@@ -240,9 +240,9 @@ impl ImageGc {
             return Ok(());
         }
         let look = self.look(now).await?;
-        self.ledger.detect(&look.seen, now);
-        let mut order = self.ledger.eviction_order(&look.seen);
-        let old = self.ledger.too_old(&order, &policy, now);
+        self.records.detect(&look.seen, now);
+        let mut order = self.records.eviction_order(&look.seen);
+        let old = self.records.too_old(&order, &policy, now);
         for image in &old {
             self.remove(&look, image, ImageGcCause::Age).await;
         }
@@ -255,7 +255,7 @@ impl ImageGc {
             .bytes_to_free(&policy)
             .map_err(|_| GcError::InvalidCapacity)?;
         let mut freed: u64 = 0;
-        for image in ImageLedger::old_enough(&order, &policy, now) {
+        for image in ImageRecords::old_enough(&order, &policy, now) {
             if !all && freed >= to_free {
                 break;
             }

@@ -639,7 +639,7 @@ enum News {
     OwnStart,
     OwnStop,
     OwnRemove,
-    Doubt,
+    LivenessCheck,
     /// A list asked for at one moment and answered later, with what was true in between.
     ListBegins,
     ListEnds(Truth),
@@ -662,7 +662,7 @@ fn news() -> impl Strategy<Value = News> {
         1 => Just(News::OwnStart),
         1 => Just(News::OwnStop),
         1 => Just(News::OwnRemove),
-        1 => Just(News::Doubt),
+        1 => Just(News::LivenessCheck),
         1 => Just(News::ListBegins),
         1 => truth.clone().prop_map(News::ListEnds),
         1 => Just(News::Asked),
@@ -684,7 +684,7 @@ fn tell(index: &Index, news: &News, began: &mut Option<ListBegan>, asked: &mut O
         News::OwnStart => index.started(ID, at(1)),
         News::OwnStop => index.died(ID, None, at(2)),
         News::OwnRemove => index.removed(ID),
-        News::Doubt => index.doubt(ID),
+        News::LivenessCheck => index.doubt(ID),
         News::ListBegins => *began = Some(index.begin_list()),
         News::ListEnds(truth) => {
             if let Some(began) = began.take() {

@@ -19,7 +19,7 @@ const DISK_MODE: u32 = 0o777;
 const MEMORY_MODE: u32 = 0o1777;
 
 /// The result of preparing a volume.
-pub(super) struct Made {
+pub(super) struct PreparedVolume {
     /// Its directory.
     pub(super) path: PathBuf,
     /// Why it still holds what it held before.
@@ -37,12 +37,12 @@ pub(super) fn ensure(
     payload: &Result<Payload, PayloadError>,
     paths: &PodPaths,
     limits: Limits,
-) -> Result<Made> {
+) -> Result<PreparedVolume> {
     let path = paths.volume(kind.plugin(), volume);
     let payload = match payload {
         Ok(payload) => payload,
         Err(error) if is_made(&path, kind)? => {
-            return Ok(Made {
+            return Ok(PreparedVolume {
                 path,
                 kept: Some(error.clone()),
                 changed: false,
@@ -67,7 +67,7 @@ pub(super) fn ensure(
     for inside in nested_mount_points(pod, volume) {
         make_mount_point(&path, &inside)?;
     }
-    Ok(Made {
+    Ok(PreparedVolume {
         path,
         kept: None,
         changed,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use super::{Credentials, Downloaded, Outcome, Shop};
+use super::{Credentials, Downloaded, Outcome, PullState};
 use crate::engine::EngineError;
 use crate::image::progress::BoardEntry;
 use mirrorlet_core::api::Timestamp;
@@ -41,7 +41,7 @@ const TROUBLE: [u16; 3] = [502, 503, 504];
 /// The code of the distribution protocol for credentials that are missing or wrong.
 const UNAUTHORIZED: &str = "unauthorized";
 
-impl Shop {
+impl PullState {
     /// Waits for a turn, pulls, and looks at what came.
     pub(super) async fn download(&self, image: &str, credentials: &Credentials) -> Outcome {
         let asked = Instant::now();

@@ -120,7 +120,7 @@ impl Default for PullerOptions {
 }
 
 /// State that pulls share.
-struct Shop {
+struct PullState {
     engine: SharedEngine,
     facts: FactsCache,
     progress: ProgressBoard,
@@ -133,7 +133,7 @@ struct Shop {
 
 /// Makes sure that images are there.
 pub struct ImagePuller {
-    shop: Arc<Shop>,
+    shop: Arc<PullState>,
     failures: Mutex<Failures>,
     /// Counts the times when images may have changed.
     changes: watch::Sender<u64>,
@@ -156,7 +156,7 @@ impl ImagePuller {
             options.access_record,
         );
         Self {
-            shop: Arc::new(Shop {
+            shop: Arc::new(PullState {
                 engine,
                 access,
                 facts: FactsCache::default(),
@@ -439,7 +439,7 @@ fn away(error: &EngineError) -> SyncError {
     SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
 }
 
-impl Shop {
+impl PullState {
     /// Returns the credentials to try for a pull of that image.
     async fn credentials(
         &self,

@@ -19,10 +19,10 @@ pub const KEPT_MAX: usize = 10;
 
 /// All that decides what becomes of a Job but its document: what was started, and how it ended.
 ///
-/// Nothing is started or removed before the disk has the ledger that says so.
+/// Nothing is started or removed before the disk has the record that says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ledger {
+pub struct JobRecord {
     /// The hash of the part of the document that makes it another Job.
     pub content: String,
     /// When this run of the Job was begun: it tells its pods from those of other runs.
@@ -106,7 +106,7 @@ impl End {
     }
 }
 
-impl Ledger {
+impl JobRecord {
     /// That of a Job that begins now.
     pub fn new(content: &str, now: Timestamp) -> Self {
         Self {
