@@ -424,8 +424,10 @@ async fn the_resources_of_a_pod_hold_for_its_containers_together() {
         codes.iter().any(|code| !code.is_empty()).then_some(codes)
     })
     .await;
+    // The kernel may have killed the other, too, before the memory of the first was free.
+    let were_killed = codes.iter().all(|code| code.is_empty() || code == "137");
     // docker 68
-    assert_eq!(codes.concat(), "137", "{codes:?}");
+    assert!(were_killed, "{codes:?}");
 
     bed.remove("whole.yaml");
     agent.until_gone("whole").await;
