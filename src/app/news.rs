@@ -53,7 +53,7 @@ pub(super) fn start_news(
                     if changed.is_err() { return }
                     let now = news.reach.borrow_and_update().clone();
                     let before = engine.borrow().clone();
-                    // An Engine that stops answering delays the end of the agent by nothing.
+                    // The agent ends at once though the Engine does not answer.
                     let report = tokio::select! {
                         () = cancel.cancelled() => return,
                         report = engine_report(&endpoint, &now, &*runtime, &before) => report,

@@ -130,7 +130,7 @@ impl Rollouts {
         (rollouts, handle)
     }
 
-    /// The same, which judge nothing while the runtime is away.
+    /// The same rollouts, which judge nothing while the runtime is away.
     #[must_use]
     pub fn following(self, reach: watch::Receiver<RuntimeReach>) -> Self {
         Self { reach, ..self }

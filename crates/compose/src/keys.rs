@@ -15,7 +15,7 @@ pub use table::KEYS;
 
 pub(crate) use shape::check;
 
-/// The support of a key.
+/// Whether a key is carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
     /// The manifests say the same.
@@ -45,7 +45,7 @@ impl Support {
 pub struct Key {
     /// Its path: names are `*`, items of lists `[]`.
     pub path: &'static str,
-    /// Its support.
+    /// Whether it is carried over.
     pub support: Support,
     /// The form of its value.
     pub shape: Shape,
