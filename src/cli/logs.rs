@@ -59,18 +59,18 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     }
 }
 
-/// What follows an instance of a container.
+/// The next step of a followed log, once an instance of its container has ended.
 #[derive(Debug, PartialEq, Eq)]
 enum After {
-    /// This instance.
+    /// Read the log of this instance.
     Instance(String),
-    /// Nothing yet.
+    /// Wait: no newer instance exists yet.
     Nothing,
-    /// Nothing any more: the pod is gone, over, being removed or stopped.
+    /// End: the pod is gone, over, being removed or stopped.
     End,
 }
 
-/// What follows an instance of a container of a pod, by a report.
+/// Decides by a report how a followed log goes on after the instance `last`.
 fn after(report: &StatusReport, uid: &PodUid, container: &str, last: &str) -> After {
     let Some(pod) = report.pods.iter().find(|pod| pod.uid == *uid) else {
         return After::End;

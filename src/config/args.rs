@@ -4,15 +4,9 @@
 //! flag. Values stay text here: [`super::resolve`] parses them together with those of the other
 //! rungs.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{
-    Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, ValueEnum,
-};
-
-use super::kinds::Arity;
-use super::table::{Key, ROWS, Setting, SettingRow};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod access;
 mod approve;
@@ -22,6 +16,7 @@ mod import;
 mod logs;
 mod orders;
 mod rollout;
+mod settings;
 mod status;
 mod usage;
 mod volumes;
@@ -35,6 +30,7 @@ pub use orders::{OrderArgs, RestartArgs, RunJobArgs, WaitArgs, WaitFor};
 pub use rollout::{
     DiffArgs, PlanArgs, RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
 };
+pub use settings::{AgentArgs, HiddenSettings, SettingArgs};
 pub use status::{ExplainArgs, StatusArgs, StatusOrder, StatusOutput};
 pub use usage::{ImagesArgs, TopArgs, TopOrder};
 pub use volumes::{ListArgs, RemoveArgs, VolumesArgs, VolumesCommand};
@@ -184,143 +180,9 @@ pub enum Cmd {
     },
 }
 
-/// The config file and the settings given as flags.
-#[derive(Debug, Clone, Default)]
-pub struct SettingArgs {
-    /// Config file, if one was given.
-    pub config: Option<PathBuf>,
-    /// Settings given as flags.
-    pub settings: BTreeMap<Key, Setting>,
-}
-
-fn config_arg() -> Arg {
-    Arg::new("config")
-        .long("config")
-        .value_name("FILE")
-        .value_parser(clap::value_parser!(PathBuf))
-        .value_hint(clap::ValueHint::FilePath)
-        .help(format!("Config file, YAML or JSON [env: {CONFIG_ENV}]"))
-}
-
-/// Help of a setting's flag: description, default and environment variable.
-fn help(row: &SettingRow) -> String {
-    let default = row.fallback.words();
-    let default = default.map_or_else(String::new, |words| format!(" [default: {words}]"));
-    format!("{}{default} [env: {}]", row.help, row.env)
-}
-
-fn setting_arg(key: Key) -> Arg {
-    let row = key.row();
-    let arg = Arg::new(row.name)
-        .long(row.flag)
-        .value_name(row.value)
-        .help(help(row));
-    let arg = match row.value {
-        "DIR" => arg.value_hint(clap::ValueHint::DirPath),
-        "FILE" => arg.value_hint(clap::ValueHint::FilePath),
-        _ => arg,
-    };
-    // Some numbers may be negative: `--maximum-dead-containers -1`.
-    let arg = arg.allow_negative_numbers(row.value == "N");
-    match row.arity {
-        Arity::One => arg.action(ArgAction::Set),
-        Arity::Many(_) => arg.action(ArgAction::Append),
-    }
-}
-
-fn settings_of(matches: &ArgMatches) -> SettingArgs {
-    let settings = ROWS
-        .iter()
-        .filter_map(|row| {
-            let values = matches.try_get_many::<String>(row.name).ok()??;
-            Some((row.key, Setting(values.cloned().collect())))
-        })
-        .collect();
-    SettingArgs {
-        config: matches.get_one::<PathBuf>("config").cloned(),
-        settings,
-    }
-}
-
-impl Args for SettingArgs {
-    fn augment_args(command: Command) -> Command {
-        command
-            .arg(config_arg())
-            .args(ROWS.iter().map(|row| setting_arg(row.key)))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for SettingArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(settings_of(matches))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = settings_of(matches);
-        Ok(())
-    }
-}
-
 /// The end of the help of a command with [`HiddenSettings`].
 fn with_settings(codes: &str) -> String {
     format!("Takes the other flags of mirrorlet run, too: see mirrorlet run --help.\n\n{codes}")
-}
-
-/// The flags of `run` for commands that go by the settings of an agent. Help shows those that locate
-/// the agent.
-#[derive(Debug, Clone, Default)]
-pub struct HiddenSettings(pub SettingArgs);
-
-impl Args for HiddenSettings {
-    fn augment_args(command: Command) -> Command {
-        let rows = ROWS.iter();
-        let args = rows.map(|row| setting_arg(row.key).hide(row.key != Key::Root));
-        command.arg(config_arg()).args(args)
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for HiddenSettings {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self(settings_of(matches)))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0 = settings_of(matches);
-        Ok(())
-    }
-}
-
-/// The flags that locate a running agent.
-#[derive(Debug, Clone, Default)]
-pub struct AgentArgs(pub SettingArgs);
-
-impl Args for AgentArgs {
-    fn augment_args(command: Command) -> Command {
-        command.arg(setting_arg(Key::Root)).arg(config_arg())
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for AgentArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self(settings_of(matches)))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0 = settings_of(matches);
-        Ok(())
-    }
 }
 
 /// Arguments of `validate`.
@@ -422,9 +284,12 @@ pub enum VersionOutput {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::collections::BTreeMap;
+
+    use clap::{Command, CommandFactory};
 
     use super::*;
+    use crate::config::table::{Key, ROWS, Setting};
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -49,7 +49,7 @@ pub(super) struct Shutdown;
 enum Life {
     /// Nothing is left of the pod, or a new worker starts it.
     Over,
-    /// What is left of the pod stays until the next order.
+    /// The pod is over, and its containers stay for their logs until the next order.
     Resting,
 }
 

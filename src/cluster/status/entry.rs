@@ -84,12 +84,12 @@ pub(super) struct Entry {
     answered: Option<String>,
     /// The digest of the last written patch, and its time.
     sent: Option<(Digest, Instant)>,
-    /// The last written patch, until the object is compared anew.
-    written: Option<Value>,
     /// How often that was written again, for nothing.
     repeats: u32,
-    /// When what is to be written may be written again: it was already, for nothing.
+    /// When the patch that is due may be written, if it repeats the last one.
     repeat_at: Option<Instant>,
+    /// The last written patch, until the object is compared anew.
+    written: Option<Value>,
     /// The problem reported last.
     told: Option<String>,
     /// Whether it was deleted by us: nothing more is to be done.

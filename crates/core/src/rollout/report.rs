@@ -131,8 +131,8 @@ impl Decision {
 }
 
 impl Decision {
-    /// What people know a revision by: the hash of its template, where a workload's pods are updated
-    /// together, since each of them counts its own revisions.
+    /// Returns the name of a revision in messages: its number, or the hash of its template if the
+    /// pod belongs to a workload, whose pods count their revisions each for itself.
     fn name_of(&self, number: u64) -> String {
         let mut revisions = self.history.revisions.iter();
         let revision = revisions.find(|revision| revision.number == number);

@@ -7,7 +7,7 @@ use crate::api::{Timestamp, core};
 
 use super::{is_ready, phase};
 
-/// What failed of a container.
+/// The part of a container that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failed {
     /// An attempt of a probe.
@@ -21,7 +21,7 @@ pub enum Failed {
 pub struct Trouble {
     /// The name of the container.
     pub container: Arc<str>,
-    /// What failed.
+    /// The part that failed.
     pub what: Failed,
     /// The time of the failure.
     pub at: Timestamp,

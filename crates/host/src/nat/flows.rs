@@ -22,9 +22,9 @@ const FLOWS_MAX: usize = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Flow {
     transport: Transport,
-    /// Where its packets are sent to.
+    /// The address that its packets are sent to.
     sent_to: SocketAddrV4,
-    /// Who answers them.
+    /// The address that the answers come from.
     answered_by: SocketAddrV4,
 }
 
