@@ -38,6 +38,11 @@ impl Path {
         Self(segments)
     }
 
+    /// This path followed by `other`.
+    pub(crate) fn join(&self, other: &Self) -> Self {
+        Self([&self.0[..], &other.0].concat())
+    }
+
     /// Whether `other` is the same place as this one, or in it.
     pub(crate) fn contains(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)

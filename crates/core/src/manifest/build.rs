@@ -16,7 +16,7 @@ use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
 use super::kind::{Kind, check_kind};
 use super::notes::{note_special, note_unknown};
-use super::problems::Problems;
+use super::problems::{At, Problems};
 use super::tree::Node;
 use super::workload::{build_workload, workload_key};
 use super::{
@@ -59,9 +59,9 @@ pub fn document_from_canonical(
     canonical: &Value,
     ctx: &ParseContext<'_>,
 ) -> Result<Accepted, Vec<Diagnostic>> {
-    let mut problems = Problems::new(ctx.location, None, Path::default());
-    if let Some(kind) = check_kind(canonical, false, &mut problems)
-        && let Some(accepted) = build(kind, canonical, ctx, &mut problems).accepted
+    let problems = Problems::new(ctx.location, None, Path::default());
+    if let Some(kind) = check_kind(canonical, false, &problems.root())
+        && let Some(accepted) = build(kind, canonical, ctx, &problems).accepted
     {
         return Ok(accepted);
     }
@@ -93,12 +93,12 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
         parsed.documents.push(document);
         return;
     }
-    let mut problems = Problems::new(ctx.location, Some(root), Path::default());
-    let at = Path::of("items");
+    let problems = Problems::new(ctx.location, Some(root), Path::default());
+    let at = problems.root().key("items");
     match root.get("items") {
         Some(items) if items.items().is_some() => {
             for (index, item) in items.items().unwrap_or_default().iter().enumerate() {
-                let prefix = at.index(index);
+                let prefix = at.index(index).path;
                 let document = read_one(
                     root,
                     item,
@@ -111,21 +111,21 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
             }
         }
         Some(items) if !items.is_null() => {
-            let message = "the items of a list must be a list".to_owned();
-            problems.add(Severity::Error, Code::InvalidType, &at, message);
+            let message = "the items of a list must be a list";
+            at.report(Severity::Error, Code::InvalidType, message);
         }
-        Some(_) | None => problems.required(&at, "a list needs items"),
+        Some(_) | None => at.required("a list needs items"),
     }
     parsed.problems.extend(problems.into_sorted());
 }
 
 /// A document that has `key` more than once: it is rejected, and nobody can say what it describes.
 fn joined(root: &Node, key: &str, ctx: &ParseContext<'_>, number: usize) -> Document {
-    let mut problems = Problems::new(ctx.location, Some(root), Path::default());
-    let message = "duplicate key at the top level of a document".to_owned();
-    let (severity, code) = (Severity::Error, Code::DuplicateName);
-    problems.add_at_key(severity, code, &Path::of(key), message);
-    problems.help("is a line --- missing between two documents?");
+    let problems = Problems::new(ctx.location, Some(root), Path::default());
+    let message = "duplicate key at the top level of a document";
+    let at = problems.root().key(key);
+    at.report_key(Severity::Error, Code::DuplicateName, message);
+    at.help("is a line --- missing between two documents?");
     Document {
         number: u32::try_from(number).unwrap_or(u32::MAX),
         position: root.position,
@@ -148,19 +148,20 @@ fn read_one(
     left: usize,
 ) -> Document {
     let is_item = !prefix.0.is_empty();
-    let mut problems = Problems::new(ctx.location, Some(root), prefix);
+    let problems = Problems::new(ctx.location, Some(root), prefix);
+    let at = problems.root();
     node.for_each_duplicate(&Path::default(), &mut |path, _| {
-        let message = "duplicate key; the last one is used".to_owned();
-        problems.add_at_key(Severity::Warning, Code::DuplicateName, &path, message);
+        let (at, message) = (at.join(&path), "duplicate key; the last one is used");
+        at.report_key(Severity::Warning, Code::DuplicateName, message);
     });
     let mut canonical = node.to_json();
-    let kind = check_kind(&canonical, is_item, &mut problems);
+    let kind = check_kind(&canonical, is_item, &at);
     let values = node.count();
     let too_large = kind.and_then(|kind| too_large(kind, values, &canonical, left));
     let is_too_large = too_large.is_some();
     if let Some(message) = too_large {
-        problems.add(Severity::Error, Code::TooLarge, &Path::default(), message);
-        problems.help("shorten its longest list, or run fewer pods");
+        at.report(Severity::Error, Code::TooLarge, message);
+        at.help("shorten its longest list, or run fewer pods");
     }
     let built = kind.map(|kind| {
         if is_too_large {
@@ -176,18 +177,20 @@ fn read_one(
             map.entry("apiVersion").or_insert_with(|| version.into());
             map.entry("kind").or_insert_with(|| "Pod".into());
         }
-        build(kind, &canonical, ctx, &mut problems)
+        build(kind, &canonical, ctx, &problems)
     });
     let built = built.unwrap_or_default();
     let places = match &built.accepted {
-        Some(Accepted::Object(Object::Service(service))) => {
-            located(&target_ports(service), &problems)
+        Some(Accepted::Object(Object::Service(service))) => located(&target_ports(service), &at),
+        Some(accepted) => {
+            let at = match kind {
+                // All its pods have the fields of its template.
+                Some(Kind::Workload(kind)) => at.dotted(kind.template_path()),
+                Some(Kind::Pod | Kind::Object(_) | Kind::Namespace) | None => at,
+            };
+            let pod = accepted.pods().first();
+            pod.map_or_else(Places::default, |pod| places(pod, &at))
         }
-        // All pods of a workload have the fields of its template.
-        Some(accepted) => accepted
-            .pods()
-            .first()
-            .map_or_else(Places::default, |pod| places(pod, &problems)),
         None => Places::default(),
     };
     let mut problems = problems.into_sorted();
@@ -255,18 +258,15 @@ fn pods_of(accepted: Option<&Accepted>) -> usize {
 }
 
 /// Where a pod names objects, and what else of it may fail, by field.
-fn places(pod: &Pod, problems: &Problems<'_>) -> Places {
+fn places(pod: &Pod, at: &At<'_>) -> Places {
     let (uses, fields) = (uses(pod), fields::all(pod));
-    located(
-        uses.iter().flat_map(ObjectUse::paths).chain(&fields),
-        problems,
-    )
+    located(uses.iter().flat_map(ObjectUse::paths).chain(&fields), at)
 }
 
 /// The places of fields, as far as they are written.
-fn located<'a>(paths: impl IntoIterator<Item = &'a Path>, problems: &Problems<'_>) -> Places {
+fn located<'a>(paths: impl IntoIterator<Item = &'a Path>, at: &At<'_>) -> Places {
     let paths = paths.into_iter();
-    let places = paths.filter_map(|path| Some((path.to_string(), problems.locate(path)?)));
+    let places = paths.filter_map(|path| Some((path.to_string(), at.join(path).locate()?)));
     Arc::new(places.collect())
 }
 
@@ -278,12 +278,7 @@ struct Built {
 }
 
 /// JSON of a document → its content; none, if any error was noted.
-fn build(
-    kind: Kind,
-    canonical: &Value,
-    ctx: &ParseContext<'_>,
-    problems: &mut Problems<'_>,
-) -> Built {
+fn build(kind: Kind, canonical: &Value, ctx: &ParseContext<'_>, problems: &Problems<'_>) -> Built {
     let accepted = match kind {
         Kind::Pod => build_pod(canonical, ctx, problems).map(|pod| {
             let canonical = canonical.clone();
@@ -307,24 +302,24 @@ fn build(
 /// JSON → typed object, with what is wrong noted, and the places of wrong values.
 pub(super) fn decode_noting<T: DeserializeOwned>(
     canonical: &Value,
-    problems: &mut Problems<'_>,
+    problems: &Problems<'_>,
 ) -> (Option<T>, Vec<Path>) {
     let decoded = decode::decode::<T>(canonical);
+    let root = problems.root();
     for unknown in &decoded.unknown {
-        note_unknown(unknown, problems);
+        note_unknown(unknown, &root);
     }
     for fault in &decoded.faults {
-        let code = Code::InvalidType;
+        let (at, code) = (root.join(&fault.path), Code::InvalidType);
         let is_data = matches!(&fault.path.0[..], [Segment::Key(list), Segment::Key(_)] if list == "data" || list == "binaryData");
         if is_data && fault.message == decode::UNFIT {
-            let message = "this is not base64".to_owned();
-            problems.add(Severity::Error, code, &fault.path, message);
-            problems.help("encode the value with: base64 -w0");
+            at.report(Severity::Error, code, "this is not base64");
+            at.help("encode the value with: base64 -w0");
             continue;
         }
-        problems.add(Severity::Error, code, &fault.path, fault.message.clone());
+        at.report(Severity::Error, code, fault.message.as_str());
         if let Some(help) = fault.help {
-            problems.help(help);
+            at.help(help);
         }
     }
     let causes = decoded.faults.into_iter().map(|fault| fault.path).collect();
@@ -332,11 +327,7 @@ pub(super) fn decode_noting<T: DeserializeOwned>(
 }
 
 /// JSON of an object that pods refer to → the object.
-fn build_object(
-    kind: ObjectKind,
-    canonical: &Value,
-    problems: &mut Problems<'_>,
-) -> Option<Object> {
+fn build_object(kind: ObjectKind, canonical: &Value, problems: &Problems<'_>) -> Option<Object> {
     let object = match kind {
         ObjectKind::ConfigMap => {
             let check = check::check_config_map;
@@ -368,14 +359,14 @@ fn build_object(
 fn decode_checked<T: DeserializeOwned>(
     canonical: &Value,
     default: impl FnOnce(&mut T),
-    check: impl FnOnce(&T, &mut Problems<'_>),
-    problems: &mut Problems<'_>,
+    check: impl FnOnce(&T, &At<'_>),
+    problems: &Problems<'_>,
 ) -> Option<T> {
     let (object, causes) = decode_noting::<T>(canonical, problems);
     let decoded = problems.len();
     let mut object = object?;
     default(&mut object);
-    check(&object, problems);
+    check(&object, &problems.root());
     problems.drop_consequences(decoded, &causes);
     Some(object)
 }
@@ -388,16 +379,16 @@ fn in_namespace<T: Metadata<Ty = ObjectMeta>>(object: &mut T) {
 fn build_pod(
     canonical: &Value,
     ctx: &ParseContext<'_>,
-    problems: &mut Problems<'_>,
+    problems: &Problems<'_>,
 ) -> Option<Arc<Pod>> {
     let (pod, causes) = decode_noting::<Pod>(canonical, problems);
     support::for_each_special(canonical, &mut |path, verdict| {
-        note_special(&path, verdict, problems);
+        note_special(verdict, &problems.root().join(&path));
     });
     let mut pod = pod?;
     defaults::apply_defaults(&mut pod);
     let before = problems.len();
-    check::check_pod(&pod, ctx, problems);
+    check::check_pod(&pod, ctx, &problems.root());
     problems.drop_consequences(before, &causes);
     if problems.has_error() {
         return None;

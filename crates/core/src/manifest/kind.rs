@@ -2,11 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::problems::Problems;
+use super::problems::At;
 use crate::api::{Code, Severity};
 use crate::decode;
 use crate::objects::ObjectKind;
-use crate::path::Path;
 use crate::workload::WorkloadKind;
 
 /// The kind of a document that is read.
@@ -45,31 +44,27 @@ const KINDS: [(&str, Kind); 12] = [
 ];
 
 /// The kind of a document; none, with what is wrong noted, if it is not read.
-pub(super) fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> Option<Kind> {
+pub(super) fn check_kind(json: &Value, is_item: bool, root: &At<'_>) -> Option<Kind> {
     let Some(map) = json.as_object() else {
         let message = "a manifest must be a mapping with apiVersion, kind, metadata and spec";
-        problems.add(
-            Severity::Error,
-            Code::WrongKind,
-            &Path::default(),
-            message.to_owned(),
-        );
+        root.report(Severity::Error, Code::WrongKind, message);
         return None;
     };
     if is_compose(map) {
         let message = "this is a Docker Compose file; mirrorlet runs Kubernetes manifests";
-        let at = Path::of("services");
-        problems.add_at_key(Severity::Error, Code::WrongKind, &at, message.to_owned());
-        problems.help(format!(
+        let at = root.key("services");
+        at.report_key(Severity::Error, Code::WrongKind, message);
+        at.help(format!(
             "mirrorlet import compose FILE makes manifests of it: {COMPOSE_PAGE}"
         ));
         return None;
     }
-    let mut wrong = |key: &str, message: String| {
+    let wrong = |key: &str, message: String| {
         let written = map.get("kind").filter(|_| key == "kind");
         let meant = written.and_then(Value::as_str).and_then(meant_kind);
-        problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
-        problems.help(meant.map_or_else(known_kinds, |kind| format!("did you mean {kind}?")));
+        let at = root.key(key);
+        at.report(Severity::Error, Code::WrongKind, message);
+        at.help(meant.map_or_else(known_kinds, |kind| format!("did you mean {kind}?")));
     };
     let kind = match map.get("kind") {
         None if is_item => Some(Kind::Pod),

@@ -1,35 +1,35 @@
 //! The words about fields that are unknown, or treated in a way of their own.
 
 use super::check;
-use super::problems::Problems;
+use super::problems::At;
 use super::support::Verdict;
 use crate::api::{Code, Severity};
 use crate::decode;
 use crate::path::{Path, Segment};
 
 /// Notes a field that is not known.
-pub(super) fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
-    let path = &unknown.path;
+pub(super) fn note_unknown(unknown: &decode::UnknownField, root: &At<'_>) {
+    let (path, at) = (&unknown.path, root.join(&unknown.path));
     // No other spec has a claimRef: this one is a PersistentVolume's.
     let of_volume = unknown.known.contains(&"claimRef");
     if let Some(kind) = check::unsupported_source(path).filter(|_| of_volume) {
         let message = format!("volumes of type {kind} are not supported");
-        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
-        problems.help("mirrorlet supports PersistentVolumes of type hostPath and local; for other storage, annotate a claim with mirrorlet.dev/volume-driver");
+        at.report_key(Severity::Error, Code::UnsupportedField, message);
+        at.help("mirrorlet supports PersistentVolumes of type hostPath and local; for other storage, annotate a claim with mirrorlet.dev/volume-driver");
         return;
     }
     if is_volume_source(path) {
         // Left out it would silently be an emptyDir.
-        let message = "unknown volume type".to_owned();
-        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
+        let message = "unknown volume type";
+        at.report_key(Severity::Error, Code::UnsupportedField, message);
     } else {
-        let message = "unknown field; it is ignored".to_owned();
-        problems.add_at_key(Severity::Warning, Code::UnknownField, path, message);
+        let message = "unknown field; it is ignored";
+        at.report_key(Severity::Warning, Code::UnknownField, message);
     }
     if let Some(Segment::Key(name)) = path.0.last()
         && let Some(known) = decode::closest(name, unknown.known)
     {
-        problems.help(format!("did you mean {known}?"));
+        at.help(format!("did you mean {known}?"));
     }
 }
 
@@ -40,7 +40,7 @@ fn is_volume_source(path: &Path) -> bool {
 }
 
 /// Notes a field that this program treats in a way of its own.
-pub(super) fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
+pub(super) fn note_special(verdict: Verdict, at: &At<'_>) {
     let (severity, code, message) = match verdict {
         Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
             (Severity::Error, Code::UnsupportedField, why.to_owned())
@@ -57,5 +57,5 @@ pub(super) fn note_special(path: &Path, verdict: Verdict, problems: &mut Problem
             format!("static pods may not reference {resource}"),
         ),
     };
-    problems.add_at_key(severity, code, path, message);
+    at.report_key(severity, code, message);
 }

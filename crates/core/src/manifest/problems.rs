@@ -1,5 +1,7 @@
 //! Gathers what is wrong with one document, and finds where it is written.
 
+use std::cell::RefCell;
+
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, Severity};
 
@@ -12,9 +14,7 @@ pub(super) struct Problems<'a> {
     location: &'a str,
     root: Option<&'a Node>,
     prefix: Path,
-    /// The way from the document's object to the part of it that is looked at.
-    base: Path,
-    found: Vec<(Path, Diagnostic)>,
+    found: RefCell<Vec<(Path, Diagnostic)>>,
 }
 
 impl<'a> Problems<'a> {
@@ -25,65 +25,23 @@ impl<'a> Problems<'a> {
             location,
             root,
             prefix,
-            base: Path::default(),
-            found: Vec::new(),
+            found: RefCell::default(),
         }
     }
 
-    /// Has the paths that come be those within the part of the object at `base`: a pod's template
-    /// is looked at as the pod is.
-    pub(super) fn within(&mut self, base: Path) {
-        self.base = base;
-    }
-
-    /// Something at the value of `path`.
-    pub(super) fn add(&mut self, severity: Severity, code: Code, path: &Path, message: String) {
-        self.push(severity, code, path, message, false);
-    }
-
-    /// Something about the field at `path` itself.
-    pub(super) fn add_at_key(
-        &mut self,
-        severity: Severity,
-        code: Code,
-        path: &Path,
-        message: String,
-    ) {
-        self.push(severity, code, path, message, true);
-    }
-
-    /// A value that isn't allowed.
-    pub(super) fn invalid(&mut self, path: &Path, message: impl Into<String>) {
-        self.add(Severity::Error, Code::InvalidValue, path, message.into());
-    }
-
-    /// A value that is allowed, and has not the effect that its author must expect.
-    pub(super) fn warn(&mut self, path: &Path, message: impl Into<String>) {
-        self.add(Severity::Warning, Code::InvalidValue, path, message.into());
-    }
-
-    /// A field without which the pod can't run.
-    pub(super) fn required(&mut self, path: &Path, message: impl Into<String>) {
-        self.add(Severity::Error, Code::Required, path, message.into());
-    }
-
-    /// The second of two things with one name.
-    pub(super) fn duplicate(&mut self, path: &Path, message: impl Into<String>) {
-        self.add(Severity::Error, Code::DuplicateName, path, message.into());
-    }
-
-    /// Advice on the last problem.
-    pub(super) fn help(&mut self, help: impl Into<String>) {
-        if let Some((_, last)) = self.found.last_mut() {
-            last.help = Some(help.into());
+    /// The place of the document itself.
+    pub(super) fn root(&self) -> At<'_> {
+        At {
+            path: Path::default(),
+            problems: self,
         }
     }
 
     /// Forgets problems found since there were `from`, if they are a consequence of one at any of
     /// `causes`.
-    pub(super) fn drop_consequences(&mut self, from: usize, causes: &[Path]) {
+    pub(super) fn drop_consequences(&self, from: usize, causes: &[Path]) {
         let mut index = 0;
-        self.found.retain(|(path, _)| {
+        self.found.borrow_mut().retain(|(path, _)| {
             index += 1;
             let related = |cause: &Path| cause.contains(path) || path.contains(cause);
             index <= from || !causes.iter().any(related)
@@ -91,9 +49,9 @@ impl<'a> Problems<'a> {
     }
 
     /// Forgets problems found since there were `from`, at or below any of `places`.
-    pub(super) fn drop_below(&mut self, from: usize, places: &[Path]) {
+    pub(super) fn drop_below(&self, from: usize, places: &[Path]) {
         let mut index = 0;
-        self.found.retain(|(path, _)| {
+        self.found.borrow_mut().retain(|(path, _)| {
             index += 1;
             index <= from || !places.iter().any(|place| place.contains(path))
         });
@@ -101,52 +59,125 @@ impl<'a> Problems<'a> {
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.found.len()
+        self.found.borrow().len()
     }
 
     /// Whether one of them makes the document unusable.
     pub(super) fn has_error(&self) -> bool {
-        self.found
-            .iter()
-            .any(|(_, diagnostic)| diagnostic.is_error())
+        let found = self.found.borrow();
+        found.iter().any(|(_, diagnostic)| diagnostic.is_error())
     }
 
     /// All of them, in the order of the text.
     pub(super) fn into_sorted(self) -> Vec<Diagnostic> {
-        let mut all: Vec<Diagnostic> = self.found.into_iter().map(|(_, d)| d).collect();
+        let mut all: Vec<Diagnostic> = self
+            .found
+            .into_inner()
+            .into_iter()
+            .map(|(_, d)| d)
+            .collect();
         all.small_sort_by_key(|diagnostic| diagnostic.position.map(|place| place.offset));
         all
     }
+}
 
-    /// Where the value at `path` is written.
-    pub(super) fn locate(&self, path: &Path) -> Option<Position> {
-        self.root?.locate(&self.full(path))
+/// A place in a document, with the problems that its checks report to.
+pub(super) struct At<'a> {
+    pub(super) path: Path,
+    pub(super) problems: &'a Problems<'a>,
+}
+
+impl At<'_> {
+    /// The place of `key` of the value here.
+    pub(super) fn key(&self, key: &str) -> Self {
+        self.to(self.path.key(key))
     }
 
-    fn full(&self, path: &Path) -> Path {
-        let mut full = self.prefix.clone();
-        full.0.extend(self.base.0.iter().chain(&path.0).cloned());
-        full
+    /// The place of item `index` of the value here.
+    pub(super) fn index(&self, index: usize) -> Self {
+        self.to(self.path.index(index))
     }
 
-    fn push(&mut self, severity: Severity, code: Code, path: &Path, message: String, at_key: bool) {
-        let full = self.full(path);
-        let mut diagnostic = Diagnostic::new(severity, code, self.location, message);
-        let position = self.root.and_then(|root| {
-            if at_key {
-                root.locate_key(&full)
-            } else {
-                root.locate(&full)
-            }
-        });
+    /// The place that the keys in `dotted` lead to from here.
+    pub(super) fn dotted(&self, dotted: &str) -> Self {
+        self.to(self.path.dotted(dotted))
+    }
+
+    /// The place that `path` leads to from here.
+    pub(super) fn join(&self, path: &Path) -> Self {
+        self.to(self.path.join(path))
+    }
+
+    fn to(&self, path: Path) -> Self {
+        Self {
+            path,
+            problems: self.problems,
+        }
+    }
+
+    /// Reports something about the value here.
+    pub(super) fn report(&self, severity: Severity, code: Code, message: impl Into<String>) {
+        let position = self.locate();
+        self.push(severity, code, message.into(), position);
+    }
+
+    /// Reports something about the field here itself.
+    pub(super) fn report_key(&self, severity: Severity, code: Code, message: impl Into<String>) {
+        let root = self.problems.root;
+        let position = root.and_then(|root| root.locate_key(&self.full()));
+        self.push(severity, code, message.into(), position);
+    }
+
+    /// Reports a value that isn't allowed.
+    pub(super) fn invalid(&self, message: impl Into<String>) {
+        self.report(Severity::Error, Code::InvalidValue, message);
+    }
+
+    /// Reports a value that is allowed, and has not the effect that its author must expect.
+    pub(super) fn warn(&self, message: impl Into<String>) {
+        self.report(Severity::Warning, Code::InvalidValue, message);
+    }
+
+    /// Reports a field that is missing, without which the pod can't run.
+    pub(super) fn required(&self, message: impl Into<String>) {
+        self.report(Severity::Error, Code::Required, message);
+    }
+
+    /// Reports the second of two things with one name.
+    pub(super) fn duplicate(&self, message: impl Into<String>) {
+        self.report(Severity::Error, Code::DuplicateName, message);
+    }
+
+    /// Reports a value that Kubernetes allows and mirrorlet does not support.
+    pub(super) fn unsupported(&self, message: impl Into<String>) {
+        self.report(Severity::Error, Code::UnsupportedField, message);
+    }
+
+    /// Adds advice to the last problem, wherever that is.
+    pub(super) fn help(&self, help: impl Into<String>) {
+        if let Some((_, last)) = self.problems.found.borrow_mut().last_mut() {
+            last.help = Some(help.into());
+        }
+    }
+
+    /// Where the value is written.
+    pub(super) fn locate(&self) -> Option<Position> {
+        self.problems.root?.locate(&self.full())
+    }
+
+    fn full(&self) -> Path {
+        self.problems.prefix.join(&self.path)
+    }
+
+    fn push(&self, severity: Severity, code: Code, message: String, position: Option<Position>) {
+        let mut diagnostic = Diagnostic::new(severity, code, self.problems.location, message);
         if let Some(position) = position {
             diagnostic = diagnostic.at(position);
         }
-        let mut field = self.base.clone();
-        field.0.extend(path.0.iter().cloned());
-        if !field.0.is_empty() {
-            diagnostic = diagnostic.field(field.to_string());
+        if !self.path.0.is_empty() {
+            diagnostic = diagnostic.field(self.path.to_string());
         }
-        self.found.push((field, diagnostic));
+        let mut found = self.problems.found.borrow_mut();
+        found.push((self.path.clone(), diagnostic));
     }
 }

@@ -22,7 +22,7 @@ use crate::workload::{
 
 use super::build::{decode_noting, names};
 use super::notes::note_special;
-use super::problems::Problems;
+use super::problems::{At, Problems};
 use super::{AcceptedWorkload, ParseContext, check, defaults, support, uid};
 
 /// First line of the hashed bytes that say whether a document is another Job.
@@ -51,30 +51,26 @@ pub(super) fn workload_key(json: &Value, kind: WorkloadKind) -> Option<WorkloadK
     })
 }
 
-/// JSON of a workload → its pods; none, if any error was noted. Leaves `problems` within the
-/// template.
+/// JSON of a workload → its pods; none, if any error was noted.
 pub(super) fn build_workload(
     kind: WorkloadKind,
     canonical: &Value,
     ctx: &ParseContext<'_>,
-    problems: &mut Problems<'_>,
+    problems: &Problems<'_>,
 ) -> Option<AcceptedWorkload> {
     let (metadata, workload, causes) = decode(kind, canonical, problems);
     let none = Value::Null;
     let written = template(kind, canonical).unwrap_or(&none);
-    let at = Path::default().dotted(kind.template_path());
-    problems.within(at.clone());
+    let at = problems.root().dotted(kind.template_path());
     support::for_each_special(written, &mut |path, verdict| {
-        note_special(&path, verdict, problems);
+        note_special(verdict, &at.join(&path));
     });
-    problems.within(Path::default());
     let (metadata, workload) = metadata.zip(workload)?;
     let pod = template_pod(&metadata, &workload);
     let before = problems.len();
-    check::check_workload(&metadata, &workload, &pod, canonical, ctx, problems);
-    problems.within(at.clone());
+    check::check_workload(&metadata, &workload, &pod, canonical, ctx, &problems.root());
     if !written.is_null() {
-        check_template(&workload, &pod, &at, problems);
+        check_template(&workload, &pod, &at);
     }
     problems.drop_consequences(before, &causes);
     if problems.has_error() {
@@ -128,12 +124,12 @@ pub(super) fn build_workload(
 
 /// Checks the template of a workload, which is at `at`, with defaults. What a pod of a
 /// `StatefulSet` has of its set is checked where the document has it.
-fn check_template(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
-    let before = problems.len();
-    check::check_template(pod, problems);
+fn check_template(workload: &Workload, pod: &Pod, at: &At<'_>) {
+    let before = at.problems.len();
+    check::check_template(pod, at);
     if let Workload::StatefulSet(spec) = workload {
-        let given: Vec<Path> = given(spec, pod, at).collect();
-        problems.drop_below(before, &given);
+        let given: Vec<Path> = given(spec, pod, &at.path).collect();
+        at.problems.drop_below(before, &given);
     }
 }
 
@@ -141,7 +137,7 @@ fn check_template(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Prob
 fn decode(
     kind: WorkloadKind,
     canonical: &Value,
-    problems: &mut Problems<'_>,
+    problems: &Problems<'_>,
 ) -> (Option<ObjectMeta>, Option<Workload>, Vec<Path>) {
     let (decoded, causes) = match kind {
         WorkloadKind::Deployment => {

@@ -3,16 +3,13 @@
 use std::collections::HashSet;
 
 use crate::api::core::{Container, PodSpec};
-use crate::manifest::problems::Problems;
+use crate::manifest::problems::At;
 use crate::observed::Role;
-use crate::path::Path;
 use crate::reference::Reference;
 use crate::restart;
 use crate::spec::init_role;
 
-use super::{
-    check_label_name, env, handlers, names, network, one_of, resources, security, unique, volumes,
-};
+use super::{check_label_name, env, handlers, names, network, resources, security, volumes};
 
 /// Largest port number.
 pub(super) const PORT_MAX: i32 = 65535;
@@ -23,14 +20,10 @@ const EXIT_CODES_MAX: usize = 255;
 const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
 /// Checks all containers. `volumes` are the names of the pod's volumes.
-pub(super) fn check_containers(
-    spec: &PodSpec,
-    volumes: &HashSet<&str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_containers(spec: &PodSpec, volumes: &HashSet<&str>, at: &At<'_>) {
     if spec.containers.is_empty() {
-        problems.required(&at.key("containers"), "a pod needs at least one container");
+        at.key("containers")
+            .required("a pod needs at least one container");
     }
     let init = spec.init_containers.as_deref().unwrap_or_default();
     let all: HashSet<&str> = init
@@ -56,18 +49,18 @@ pub(super) fn check_containers(
         for (index, container) in list.iter().enumerate() {
             let path = at.key(key).index(index);
             let name = &container.name;
-            check_label_name(name, "a container", &path.key("name"), problems);
-            unique(name, "a container", &mut seen, &path.key("name"), problems);
-            check_container(container, &pod, &path, problems);
-            check_restart(container, &path, problems);
+            check_label_name(name, "a container", &path.key("name"));
+            path.key("name").unique(name, "a container", &mut seen);
+            check_container(container, &pod, &path);
+            check_restart(container, &path);
             let ends = key == "initContainers" && init_role(container) == Role::Init;
-            check_stop_signal(container, spec, ends, &path, problems);
-            handlers::check_handlers(container, spec, ends, &path, problems);
+            check_stop_signal(container, spec, ends, &path);
+            handlers::check_handlers(container, spec, ends, &path);
             // Init containers that end free their ports for the others.
             let holds = key == "containers" || init_role(container) == Role::Sidecar;
-            check_ports(container, pod.host_network, &path, problems);
+            check_ports(container, pod.host_network, &path);
             if holds {
-                check_host_ports(container, &path, &mut host_ports, problems);
+                check_host_ports(container, &path, &mut host_ports);
             }
         }
     }
@@ -84,80 +77,50 @@ struct PodNames<'a> {
 /// The words of `imagePullPolicy`.
 pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
-fn check_container(
-    container: &Container,
-    pod: &PodNames<'_>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_container(container: &Container, pod: &PodNames<'_>, at: &At<'_>) {
     let image = container.image.as_deref();
-    check_image(
-        image,
-        "a container needs an image",
-        &at.key("image"),
-        problems,
-    );
-    one_of(
-        container.image_pull_policy.as_deref(),
-        &PULL_POLICIES,
-        &at.key("imagePullPolicy"),
-        problems,
-    );
-    one_of(
+    check_image(image, "a container needs an image", &at.key("image"));
+    at.key("imagePullPolicy")
+        .one_of(container.image_pull_policy.as_deref(), &PULL_POLICIES);
+    at.key("terminationMessagePolicy").one_of(
         container.termination_message_policy.as_deref(),
         &["File", "FallbackToLogsOnError"],
-        &at.key("terminationMessagePolicy"),
-        problems,
     );
     for (index, resize) in container.resize_policy.iter().flatten().enumerate() {
         let path = at.key("resizePolicy").index(index);
         let (name, policy) = (&resize.resource_name, &resize.restart_policy);
-        one_of(
-            Some(name),
-            &["cpu", "memory"],
-            &path.key("resourceName"),
-            problems,
-        );
-        one_of(
-            Some(policy),
-            &["NotRequired", "RestartContainer"],
-            &path.key("restartPolicy"),
-            problems,
-        );
+        path.key("resourceName")
+            .one_of(Some(name), &["cpu", "memory"]);
+        path.key("restartPolicy")
+            .one_of(Some(policy), &["NotRequired", "RestartContainer"]);
     }
-    env::check_env(container, pod.containers, pod.empty_dirs, at, problems);
-    volumes::check_mounts(container, pod.volumes, at, problems);
+    env::check_env(container, pod.containers, pod.empty_dirs, at);
+    volumes::check_mounts(container, pod.volumes, at);
     if let Some(resources) = &container.resources {
-        resources::check_resources(resources, &at.key("resources"), problems);
+        resources::check_resources(resources, &at.key("resources"));
     }
     if let Some(context) = &container.security_context {
-        security::check_container_security(context, &at.key("securityContext"), problems);
+        security::check_container_security(context, &at.key("securityContext"));
     }
 }
 
 /// Checks the name of an image; `required` is the error of one that is missing.
-pub(super) fn check_image(
-    name: Option<&str>,
-    required: &str,
-    path: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_image(name: Option<&str>, required: &str, at: &At<'_>) {
     let text = name.unwrap_or_default();
     if text.is_empty() {
-        problems.required(path, required);
+        at.required(required);
     } else if text.trim() != text {
-        problems.invalid(path, "must not begin or end with white space");
+        at.invalid("must not begin or end with white space");
     } else if let Err(error) = Reference::parse(text) {
-        problems.invalid(path, error.to_string());
-        problems
-            .help("an image is [registry[:port]/]name[:tag][@digest], with the name in lower case");
+        at.invalid(error.to_string());
+        at.help("an image is [registry[:port]/]name[:tag][@digest], with the name in lower case");
     }
 }
 
 /// Checks a container's own restart policy, and the rules that come before it.
 ///
 /// Upstream: `pkg/apis/core/validation/validation.go` (`validateContainerRestartPolicy`).
-fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) {
+fn check_restart(container: &Container, at: &At<'_>) {
     let path = at.key("restartPolicy");
     let rules = container
         .restart_policy_rules
@@ -165,27 +128,27 @@ fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) 
         .unwrap_or_default();
     match container.restart_policy.as_deref() {
         Some("Always" | "OnFailure" | "Never") => {}
-        Some(_) => problems.invalid(&path, "must be Always, OnFailure or Never"),
+        Some(_) => path.invalid("must be Always, OnFailure or Never"),
         None if rules.is_empty() => {}
-        None => problems.required(&path, "is required together with restartPolicyRules"),
+        None => path.required("is required together with restartPolicyRules"),
     }
     let at = at.key("restartPolicyRules");
     if rules.len() > RESTART_RULES_MAX {
-        problems.invalid(&at, format!("must have {RESTART_RULES_MAX} rules at most"));
+        at.invalid(format!("must have {RESTART_RULES_MAX} rules at most"));
     }
     for (index, rule) in rules.iter().enumerate() {
         let at = at.index(index);
         // Every other value is refused by name.
         if rule.action != restart::ACTION_RESTART && rule.action != RESTART_ALL_CONTAINERS {
-            problems.invalid(&at.key("action"), "must be Restart");
+            at.key("action").invalid("must be Restart");
         }
         let at = at.key("exitCodes");
         let Some(codes) = &rule.exit_codes else {
-            problems.required(&at, "names the exit codes that the rule applies to");
+            at.required("names the exit codes that the rule applies to");
             continue;
         };
         if ![restart::IN, restart::NOT_IN].contains(&codes.operator.as_str()) {
-            problems.invalid(&at.key("operator"), "must be In or NotIn");
+            at.key("operator").invalid("must be In or NotIn");
         }
         if codes
             .values
@@ -193,28 +156,19 @@ fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) 
             .is_some_and(|v| v.len() > EXIT_CODES_MAX)
         {
             let text = format!("must have {EXIT_CODES_MAX} codes at most");
-            problems.invalid(&at.key("values"), text);
+            at.key("values").invalid(text);
         }
     }
 }
 
 /// Checks `lifecycle.stopSignal`; the hooks beside it are checked elsewhere.
-fn check_stop_signal(
-    container: &Container,
-    spec: &PodSpec,
-    ends: bool,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_stop_signal(container: &Container, spec: &PodSpec, ends: bool, at: &At<'_>) {
     let Some(lifecycle) = &container.lifecycle else {
         return;
     };
     let at = at.key("lifecycle");
     if ends {
-        problems.invalid(
-            &at,
-            "is not allowed for init containers that run to completion",
-        );
+        at.invalid("is not allowed for init containers that run to completion");
     }
     let Some(signal) = lifecycle.stop_signal.as_deref() else {
         return;
@@ -222,64 +176,50 @@ fn check_stop_signal(
     let path = at.key("stopSignal");
     let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "+-".contains(c);
     if !signal.starts_with("SIG") || !signal.chars().all(of_name) {
-        problems.invalid(&path, "must be the name of a signal, for example SIGTERM");
+        path.invalid("must be the name of a signal, for example SIGTERM");
     }
     if spec.os.is_none() {
-        problems.invalid(&path, "requires spec.os.name");
-        problems.help("set spec.os.name to linux");
+        path.invalid("requires spec.os.name");
+        path.help("set spec.os.name to linux");
     }
 }
 
-fn check_ports(container: &Container, host_network: bool, at: &Path, problems: &mut Problems<'_>) {
+fn check_ports(container: &Container, host_network: bool, at: &At<'_>) {
     let mut seen = HashSet::new();
     for (index, port) in container.ports.iter().flatten().enumerate() {
         let path = at.key("ports").index(index);
         if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
             if !names::is_port_name(name) {
-                problems.invalid(
-                    &path.key("name"),
-                    "a port's name has at most 15 lower-case letters, digits and `-`, and at least one letter",
-                );
+                path.key("name").invalid("a port's name has at most 15 lower-case letters, digits and `-`, and at least one letter");
             }
-            unique(name, "a port", &mut seen, &path.key("name"), problems);
+            path.key("name").unique(name, "a port", &mut seen);
         }
-        one_of(
-            port.protocol.as_deref(),
-            &["TCP", "UDP", "SCTP"],
-            &path.key("protocol"),
-            problems,
-        );
+        path.key("protocol")
+            .one_of(port.protocol.as_deref(), &["TCP", "UDP", "SCTP"]);
         if port.container_port == 0 {
-            problems.required(&path.key("containerPort"), "a port needs a number");
+            path.key("containerPort").required("a port needs a number");
         } else if !(1..=PORT_MAX).contains(&port.container_port) {
-            problems.invalid(
-                &path.key("containerPort"),
-                format!("must be between 1 and {PORT_MAX}"),
-            );
+            path.key("containerPort")
+                .invalid(format!("must be between 1 and {PORT_MAX}"));
         }
         let host_port = port.host_port.unwrap_or(0);
         if !(0..=PORT_MAX).contains(&host_port) && host_port != port.container_port {
-            problems.invalid(
-                &path.key("hostPort"),
-                format!("must be between 1 and {PORT_MAX}"),
-            );
+            path.key("hostPort")
+                .invalid(format!("must be between 1 and {PORT_MAX}"));
         } else if host_network && host_port != port.container_port {
-            problems.invalid(
-                &path.key("hostPort"),
-                "must be equal to containerPort in a pod with hostNetwork",
-            );
+            path.key("hostPort")
+                .invalid("must be equal to containerPort in a pod with hostNetwork");
         }
         if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
-            network::check_ip(ip, &path.key("hostIP"), problems);
+            network::check_ip(ip, &path.key("hostIP"));
         }
     }
 }
 
 fn check_host_ports<'a>(
     container: &'a Container,
-    at: &Path,
+    at: &At<'_>,
     seen: &mut HashSet<(&'a str, &'a str, i32)>,
-    problems: &mut Problems<'_>,
 ) {
     for (index, port) in container.ports.iter().flatten().enumerate() {
         let number = port.host_port.unwrap_or(0);
@@ -287,7 +227,7 @@ fn check_host_ports<'a>(
         let protocol = port.protocol.as_deref().unwrap_or_default();
         if number != 0 && !seen.insert((address, protocol, number)) {
             let path = at.key("ports").index(index).key("hostPort");
-            problems.duplicate(&path, "another port of this pod already has this host port");
+            path.duplicate("another port of this pod already has this host port");
         }
     }
 }

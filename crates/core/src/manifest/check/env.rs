@@ -6,8 +6,7 @@ use crate::api::core::{
     Container, EnvVar, FileKeySelector, ObjectFieldSelector, ResourceFieldSelector,
 };
 use crate::api::quantity::Quantity;
-use crate::manifest::problems::Problems;
-use crate::path::Path;
+use crate::manifest::problems::At;
 
 use super::{names, objects, values};
 
@@ -39,79 +38,59 @@ pub(super) fn check_env(
     container: &Container,
     containers: &HashSet<&str>,
     empty_dirs: &HashSet<&str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
+    at: &At<'_>,
 ) {
     for (index, variable) in container.env.iter().flatten().enumerate() {
         let path = at.key("env").index(index);
         if variable.name.is_empty() {
-            problems.required(&path.key("name"), "a variable needs a name");
+            path.key("name").required("a variable needs a name");
         } else if !names::is_env_name(&variable.name) {
-            problems.invalid(
-                &path.key("name"),
-                "a variable's name must be printable ASCII without `=`",
-            );
+            path.key("name")
+                .invalid("a variable's name must be printable ASCII without `=`");
         }
-        check_source(variable, containers, &path, problems);
+        check_source(variable, containers, &path);
         let from = variable.value_from.as_ref();
         if let Some(file) = from.and_then(|from| from.file_key_ref.as_ref()) {
-            check_file(
-                file,
-                empty_dirs,
-                &path.dotted("valueFrom.fileKeyRef"),
-                problems,
-            );
+            check_file(file, empty_dirs, &path.dotted("valueFrom.fileKeyRef"));
         }
     }
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         if source.config_map_ref.is_none() && source.secret_ref.is_none() {
             let path = at.key("envFrom").index(index);
-            problems.invalid(&path, "must name a source of variables");
+            path.invalid("must name a source of variables");
         }
         let at = at.key("envFrom").index(index);
         if let Some(from) = &source.config_map_ref {
-            objects::check_reference(Some(&from.name), &at.dotted("configMapRef.name"), problems);
+            objects::check_reference(Some(&from.name), &at.dotted("configMapRef.name"));
         }
         if let Some(from) = &source.secret_ref {
-            objects::check_reference(Some(&from.name), &at.dotted("secretRef.name"), problems);
+            objects::check_reference(Some(&from.name), &at.dotted("secretRef.name"));
         }
     }
 }
 
-fn check_file(
-    file: &FileKeySelector,
-    empty_dirs: &HashSet<&str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_file(file: &FileKeySelector, empty_dirs: &HashSet<&str>, at: &At<'_>) {
     if file.key.is_empty() {
-        problems.required(
-            &at.key("key"),
-            "the name of a variable in the file is needed",
-        );
+        at.key("key")
+            .required("the name of a variable in the file is needed");
     } else if !names::is_env_name(&file.key) {
         let rule = "a variable's name must be printable ASCII without `=`";
-        problems.invalid(&at.key("key"), rule);
+        at.key("key").invalid(rule);
     }
     if !empty_dirs.contains(file.volume_name.as_str()) {
         let rule = "must be the name of an emptyDir volume of the pod";
-        problems.invalid(&at.key("volumeName"), rule);
+        at.key("volumeName").invalid(rule);
     }
-    values::check_path(&file.path, &mut HashSet::new(), at, problems);
+    values::check_path(&file.path, &mut HashSet::new(), at);
 }
 
-fn check_source(
-    variable: &EnvVar,
-    containers: &HashSet<&str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_source(variable: &EnvVar, containers: &HashSet<&str>, at: &At<'_>) {
     let Some(from) = &variable.value_from else {
         return;
     };
     let path = at.key("valueFrom");
     if variable.value.as_deref().is_some_and(|v| !v.is_empty()) {
-        problems.invalid(&path, "a variable can't have both value and valueFrom");
+        path.invalid("a variable can't have both value and valueFrom");
     }
     let sources = usize::from(from.field_ref.is_some())
         + usize::from(from.resource_field_ref.is_some())
@@ -119,41 +98,31 @@ fn check_source(
         + usize::from(from.secret_key_ref.is_some())
         + usize::from(from.file_key_ref.is_some());
     if sources != 1 {
-        problems.invalid(&path, "must name exactly one source");
+        path.invalid("must name exactly one source");
     }
     if let Some(field) = &from.field_ref {
-        check_field(field, &FIELDS, &path.key("fieldRef"), problems);
+        check_field(field, &FIELDS, &path.key("fieldRef"));
     }
     if let Some(wanted) = &from.config_map_key_ref {
         let path = path.key("configMapKeyRef");
-        objects::check_reference(Some(&wanted.name), &path.key("name"), problems);
-        objects::check_key(&wanted.key, &path.key("key"), problems);
+        objects::check_reference(Some(&wanted.name), &path.key("name"));
+        objects::check_key(&wanted.key, &path.key("key"));
     }
     if let Some(wanted) = &from.secret_key_ref {
         let path = path.key("secretKeyRef");
-        objects::check_reference(Some(&wanted.name), &path.key("name"), problems);
-        objects::check_key(&wanted.key, &path.key("key"), problems);
+        objects::check_reference(Some(&wanted.name), &path.key("name"));
+        objects::check_key(&wanted.key, &path.key("key"));
     }
     if let Some(resource) = &from.resource_field_ref {
-        check_resource(
-            resource,
-            containers,
-            &path.key("resourceFieldRef"),
-            problems,
-        );
+        check_resource(resource, containers, &path.key("resourceFieldRef"));
     }
 }
 
 /// Checks a field's selector. `fields` are the paths that may be taken, beside single labels and
 /// annotations.
-pub(super) fn check_field(
-    field: &ObjectFieldSelector,
-    fields: &[&str],
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_field(field: &ObjectFieldSelector, fields: &[&str], at: &At<'_>) {
     if field.api_version.as_deref() != Some("v1") {
-        problems.invalid(&at.key("apiVersion"), "must be v1");
+        at.key("apiVersion").invalid("must be v1");
     }
     let path = at.key("fieldPath");
     let subscript = ["metadata.labels['", "metadata.annotations['"]
@@ -161,14 +130,14 @@ pub(super) fn check_field(
         .find_map(|start| field.field_path.strip_prefix(start))
         .and_then(|rest| rest.strip_suffix("']"));
     if field.field_path.is_empty() {
-        problems.required(&path, "the path of a field is needed");
+        path.required("the path of a field is needed");
     } else if let Some(key) = subscript {
         if !names::is_qualified(key) {
-            problems.invalid(&path, "this is not the key of a label or annotation");
+            path.invalid("this is not the key of a label or annotation");
         }
     } else if !fields.contains(&field.field_path.as_str()) {
-        problems.invalid(&path, "this field is not available");
-        problems.help(format!(
+        path.invalid("this field is not available");
+        path.help(format!(
             "use one of {}, metadata.labels['<key>'], metadata.annotations['<key>']",
             fields.join(", ")
         ));
@@ -179,23 +148,21 @@ pub(super) fn check_field(
 pub(super) fn check_resource(
     resource: &ResourceFieldSelector,
     containers: &HashSet<&str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
+    at: &At<'_>,
 ) {
     if !RESOURCES.contains(&resource.resource.as_str()) {
-        problems.invalid(
-            &at.key("resource"),
-            format!("must be one of: {}", RESOURCES.join(", ")),
-        );
+        at.key("resource")
+            .invalid(format!("must be one of: {}", RESOURCES.join(", ")));
     }
     let name = resource.container_name.as_deref().unwrap_or_default();
     if !name.is_empty() && !containers.contains(name) {
-        problems.invalid(&at.key("containerName"), "no container has this name");
+        at.key("containerName")
+            .invalid("no container has this name");
     }
     if let Some(divisor) = resource.divisor.as_ref().filter(|d| !d.0.is_empty()) {
         let fine = Quantity::try_from(divisor).is_ok_and(|d| !d.is_negative());
         if !fine {
-            problems.invalid(&at.key("divisor"), "this is not a positive quantity");
+            at.key("divisor").invalid("this is not a positive quantity");
         }
     }
 }

@@ -8,13 +8,12 @@ use k8s_openapi::api::batch::v1::{CronJobSpec, JobSpec, PodFailurePolicyRule, Su
 use crate::api::{Code, Pod, Severity};
 use crate::cron::{Concurrency, Schedule, time_zone};
 use crate::job::{FailureAction, INDEXED, IndexSet, NON_INDEXED};
-use crate::manifest::problems::Problems;
-use crate::path::Path;
+use crate::manifest::problems::At;
 use crate::spec;
 use crate::workload::{REPLICAS_MAX, WorkloadKind};
 
+use super::names;
 use super::workloads::{check_host_ports, not_negative};
-use super::{names, one_of};
 
 /// Most completions of an indexed Job, as upstream: also most of its indexes that may fail.
 const COMPLETIONS_MAX: i32 = 100_000;
@@ -33,44 +32,33 @@ const CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// Checks what a Job has beside its template. `pod` is the template with defaults, `at` the way to
 /// the spec.
-pub(super) fn check_job(
-    spec: &JobSpec,
-    name: &str,
-    pod: &Pod,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
-    check_numbers(spec, at, problems);
-    check_completions(spec, name, at, problems);
-    check_limits_per_index(spec, at, problems);
-    check_restart_policy(spec, pod, at, problems);
+pub(super) fn check_job(spec: &JobSpec, name: &str, pod: &Pod, at: &At<'_>) {
+    check_numbers(spec, at);
+    check_completions(spec, name, at);
+    check_limits_per_index(spec, at);
+    check_restart_policy(spec, pod, at);
     if let Some(policy) = &spec.pod_failure_policy {
         let path = at.dotted("podFailurePolicy.rules");
-        check_count(policy.rules.len(), RULES_MAX, &path, problems);
+        check_count(policy.rules.len(), RULES_MAX, &path);
         for (index, rule) in policy.rules.iter().enumerate() {
-            check_failure_rule(rule, spec, pod, &path.index(index), problems);
+            check_failure_rule(rule, spec, pod, &path.index(index));
         }
     }
     if let Some(policy) = &spec.success_policy {
-        check_success_rules(&policy.rules, spec, at, problems);
+        check_success_rules(&policy.rules, spec, at);
     }
-    check_unsupported(spec, at, problems);
+    check_unsupported(spec, at);
     let at_once = spec.parallelism.unwrap_or(1);
     if at_once.min(spec.completions.unwrap_or(at_once)) > 1 {
-        check_host_ports(WorkloadKind::Job, pod, at, problems);
+        check_host_ports(WorkloadKind::Job, pod, at);
     }
 }
 
 /// Checks what a CronJob has beside its Job.
-pub(super) fn check_cron_job(
-    spec: &CronJobSpec,
-    name: &str,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_cron_job(spec: &CronJobSpec, name: &str, at: &At<'_>) {
     if name.len() > CRON_NAME_MAX {
         let message = format!("must not be longer than {CRON_NAME_MAX} characters");
-        problems.invalid(&Path::of("metadata").key("name"), message);
+        at.problems.root().dotted("metadata.name").invalid(message);
     }
     let zone = match spec.time_zone.as_deref() {
         None => Some(TimeZone::UTC),
@@ -78,25 +66,26 @@ pub(super) fn check_cron_job(
             let zone = time_zone(name);
             if zone.is_none() {
                 let path = at.key("timeZone");
-                problems.invalid(&path, "no time zone is known by this name");
-                problems.help("use a name of the IANA database, like Europe/Berlin");
+                path.invalid("no time zone is known by this name");
+                path.help("use a name of the IANA database, like Europe/Berlin");
             }
             zone
         }
     };
     let path = at.key("schedule");
     if spec.schedule.is_empty() {
-        problems.required(&path, "a CronJob needs a schedule");
+        path.required("a CronJob needs a schedule");
     } else if let Err(why) = Schedule::parse(&spec.schedule, zone.unwrap_or(TimeZone::UTC)) {
-        problems.invalid(&path, why.to_string());
-        problems.help("for example \"30 2 * * 1-5\": at half past two on Monday to Friday");
+        path.invalid(why.to_string());
+        path.help("for example \"30 2 * * 1-5\": at half past two on Monday to Friday");
     }
     let policies = Concurrency::ALL.map(|(name, _)| name);
     let policy = spec.concurrency_policy.as_deref();
-    one_of(policy, &policies, &at.key("concurrencyPolicy"), problems);
+    at.key("concurrencyPolicy").one_of(policy, &policies);
     let deadline = spec.starting_deadline_seconds;
     if deadline.is_some_and(|seconds| seconds < 0) {
-        problems.invalid(&at.key("startingDeadlineSeconds"), "must not be negative");
+        at.key("startingDeadlineSeconds")
+            .invalid("must not be negative");
     }
     for (field, value) in [
         (
@@ -105,11 +94,11 @@ pub(super) fn check_cron_job(
         ),
         ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
     ] {
-        not_negative(value, &at.key(field), problems);
+        not_negative(value, &at.key(field));
     }
 }
 
-fn check_numbers(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
+fn check_numbers(spec: &JobSpec, at: &At<'_>) {
     for (field, value) in [
         ("completions", spec.completions),
         ("parallelism", spec.parallelism),
@@ -118,71 +107,71 @@ fn check_numbers(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
         ("maxFailedIndexes", spec.max_failed_indexes),
         ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished),
     ] {
-        not_negative(value, &at.key(field), problems);
+        not_negative(value, &at.key(field));
     }
     let deadline = spec.active_deadline_seconds;
     if deadline.is_some_and(|seconds| seconds < 0) {
         let path = at.key("activeDeadlineSeconds");
-        problems.invalid(&path, "must not be negative");
+        path.invalid("must not be negative");
     }
     if spec.parallelism.is_some_and(|pods| pods > REPLICAS_MAX) {
         let message = format!("one node runs at most {REPLICAS_MAX} pods of a Job at a time");
-        problems.invalid(&at.key("parallelism"), message);
+        at.key("parallelism").invalid(message);
     }
 }
 
-fn check_completions(spec: &JobSpec, name: &str, at: &Path, problems: &mut Problems<'_>) {
+fn check_completions(spec: &JobSpec, name: &str, at: &At<'_>) {
     let mode = spec.completion_mode.as_deref();
     let path = at.key("completionMode");
-    one_of(mode, &[INDEXED, NON_INDEXED], &path, problems);
+    path.one_of(mode, &[INDEXED, NON_INDEXED]);
     if spec.completions.is_some_and(|n| n > COMPLETIONS_MAX) {
         let message = format!("must not be greater than {COMPLETIONS_MAX}");
-        problems.invalid(&at.key("completions"), message);
+        at.key("completions").invalid(message);
     }
     if mode != Some(INDEXED) {
         return;
     }
     let Some(completions) = spec.completions else {
         let message = "a Job with completionMode Indexed needs the number of its completions";
-        problems.required(&at.key("completions"), message);
+        at.key("completions").required(message);
         return;
     };
     let host = format!("{name}-{}", completions.max(1) - 1);
     if host.len() > HOSTNAME_MAX || !names::is_label(&host) {
-        let path = Path::of("metadata").key("name");
+        let path = at.problems.root().dotted("metadata.name");
         let message = "pods of a Job with completionMode Indexed have its name and their index as host name, and this can't be one";
-        problems.invalid(&path, message);
-        problems.help("use at most 63 lower-case letters, digits and -, the index included");
+        path.invalid(message);
+        path.help("use at most 63 lower-case letters, digits and -, the index included");
     }
 }
 
-fn check_limits_per_index(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
+fn check_limits_per_index(spec: &JobSpec, at: &At<'_>) {
     let is_indexed = spec.completion_mode.as_deref() == Some(INDEXED);
     if spec.backoff_limit_per_index.is_some() && !is_indexed {
         let path = at.key("backoffLimitPerIndex");
-        problems.invalid(&path, "needs completionMode Indexed");
+        path.invalid("needs completionMode Indexed");
     }
     let Some(most) = spec.max_failed_indexes else {
         return;
     };
     let path = at.key("maxFailedIndexes");
     if spec.backoff_limit_per_index.is_none() {
-        problems.invalid(&path, "needs backoffLimitPerIndex");
+        path.invalid("needs backoffLimitPerIndex");
     }
     if spec
         .completions
         .is_some_and(|completions| most > completions)
     {
-        problems.invalid(&path, "must not be greater than completions");
+        path.invalid("must not be greater than completions");
     }
 }
 
-fn check_restart_policy(spec: &JobSpec, pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
+fn check_restart_policy(spec: &JobSpec, pod: &Pod, at: &At<'_>) {
     let Some(pod_spec) = &pod.spec else { return };
     let path = at.dotted("template.spec.restartPolicy");
     let policy = pod_spec.restart_policy.as_deref();
     if !matches!(policy, Some("Never" | "OnFailure")) {
-        problems.required(&path, "must be Never or OnFailure in a Job");
+        path.required("must be Never or OnFailure in a Job");
         return;
     }
     for (field, is_set) in [
@@ -193,111 +182,97 @@ fn check_restart_policy(spec: &JobSpec, pod: &Pod, at: &Path, problems: &mut Pro
         ),
     ] {
         if is_set && policy != Some("Never") {
-            problems.invalid(&path, format!("must be Never with {field}"));
+            path.invalid(format!("must be Never with {field}"));
         }
     }
 }
 
-fn check_count(count: usize, most: usize, at: &Path, problems: &mut Problems<'_>) {
+fn check_count(count: usize, most: usize, at: &At<'_>) {
     if count == 0 {
-        problems.required(at, "must not be empty");
+        at.required("must not be empty");
     } else if count > most {
-        problems.invalid(at, format!("must not have more than {most} items"));
+        at.invalid(format!("must not have more than {most} items"));
     }
 }
 
-fn check_failure_rule(
-    rule: &PodFailurePolicyRule,
-    spec: &JobSpec,
-    pod: &Pod,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_failure_rule(rule: &PodFailurePolicyRule, spec: &JobSpec, pod: &Pod, at: &At<'_>) {
     let actions = FailureAction::ALL.map(|(name, _)| name);
     let path = at.key("action");
-    one_of(Some(&rule.action), &actions, &path, problems);
+    path.one_of(Some(&rule.action), &actions);
     if rule.action == "FailIndex" && spec.backoff_limit_per_index.is_none() {
-        problems.invalid(&path, "needs backoffLimitPerIndex");
+        path.invalid("needs backoffLimitPerIndex");
     }
     let conditions = rule.on_pod_conditions.as_deref().unwrap_or_default();
     match &rule.on_exit_codes {
         None if conditions.is_empty() => {
-            problems.required(at, "a rule needs onExitCodes or onPodConditions");
+            at.required("a rule needs onExitCodes or onPodConditions");
         }
         Some(_) if !conditions.is_empty() => {
-            problems.invalid(at, "must not have both onExitCodes and onPodConditions");
+            at.invalid("must not have both onExitCodes and onPodConditions");
         }
         Some(codes) => {
             let at = at.key("onExitCodes");
-            one_of(
-                Some(&codes.operator),
-                &["In", "NotIn"],
-                &at.key("operator"),
-                problems,
-            );
-            check_values(&codes.values, &codes.operator, &at.key("values"), problems);
+            at.key("operator")
+                .one_of(Some(&codes.operator), &["In", "NotIn"]);
+            check_values(&codes.values, &codes.operator, &at.key("values"));
             let mut containers = spec::containers(pod);
             if let Some(name) = &codes.container_name
                 && !containers.any(|(_, container)| container.name == *name)
             {
                 let path = at.key("containerName");
-                problems.invalid(&path, "the template has no container of this name");
+                path.invalid("the template has no container of this name");
             }
         }
         None => {
             let at = at.key("onPodConditions");
-            check_count(conditions.len(), PATTERNS_MAX, &at, problems);
+            check_count(conditions.len(), PATTERNS_MAX, &at);
             for (index, condition) in conditions.iter().enumerate() {
                 let at = at.index(index);
                 if !names::is_qualified(&condition.type_) {
-                    problems.invalid(&at.key("type"), "this is not the type of a condition");
+                    at.key("type")
+                        .invalid("this is not the type of a condition");
                 }
                 let status = condition.status.as_deref().or(Some("True"));
                 let statuses = ["True", "False", "Unknown"];
-                one_of(status, &statuses, &at.key("status"), problems);
+                at.key("status").one_of(status, &statuses);
             }
         }
     }
 }
 
-fn check_values(values: &[i32], operator: &str, at: &Path, problems: &mut Problems<'_>) {
-    check_count(values.len(), VALUES_MAX, at, problems);
+fn check_values(values: &[i32], operator: &str, at: &At<'_>) {
+    check_count(values.len(), VALUES_MAX, at);
     if operator == "In" && values.contains(&0) {
-        problems.invalid(at, "must not have 0 with the operator In: 0 is no failure");
+        at.invalid("must not have 0 with the operator In: 0 is no failure");
     }
     if values.windows(2).any(|pair| pair[0] >= pair[1]) {
-        problems.invalid(at, "must be in ascending order, each once");
+        at.invalid("must be in ascending order, each once");
     }
 }
 
-fn check_success_rules(
-    rules: &[SuccessPolicyRule],
-    spec: &JobSpec,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_success_rules(rules: &[SuccessPolicyRule], spec: &JobSpec, at: &At<'_>) {
     let path = at.key("successPolicy");
     if spec.completion_mode.as_deref() != Some(INDEXED) {
-        problems.invalid(&path, "needs completionMode Indexed");
+        path.invalid("needs completionMode Indexed");
     }
     let path = path.key("rules");
-    check_count(rules.len(), RULES_MAX, &path, problems);
+    check_count(rules.len(), RULES_MAX, &path);
     let completions = spec.completions.unwrap_or(0).unsigned_abs();
     for (number, rule) in rules.iter().enumerate() {
         let at = path.index(number);
         if rule.succeeded_count.is_none() && rule.succeeded_indexes.is_none() {
-            problems.required(&at, "a rule needs succeededCount or succeededIndexes");
+            at.required("a rule needs succeededCount or succeededIndexes");
         }
         let mut most = completions;
         if let Some(text) = &rule.succeeded_indexes {
             let path = at.key("succeededIndexes");
             match text.parse::<IndexSet>() {
                 Ok(indexes) if indexes.greatest().is_some_and(|index| index >= completions) => {
-                    problems.invalid(&path, "must have indexes less than completions only");
+                    path.invalid("must have indexes less than completions only");
                 }
                 Ok(indexes) => most = indexes.len(),
                 Err(_) => {
-                    problems.invalid(&path, "must be indexes in ascending order, like 0,2-4");
+                    path.invalid("must be indexes in ascending order, like 0,2-4");
                 }
             }
         }
@@ -305,16 +280,16 @@ fn check_success_rules(
             && (count < 1 || count.unsigned_abs() > most)
         {
             let message = format!("must be between 1 and {most}");
-            problems.invalid(&at.key("succeededCount"), message);
+            at.key("succeededCount").invalid(message);
         }
     }
 }
 
 /// Refuses what can't be honoured, and names what has no effect.
-fn check_unsupported(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
-    let mut refuse = |field: &str, message: &str| {
+fn check_unsupported(spec: &JobSpec, at: &At<'_>) {
+    let refuse = |field: &str, message: &str| {
         let code = Code::UnsupportedField;
-        problems.add_at_key(Severity::Error, code, &at.key(field), message.to_owned());
+        at.key(field).report_key(Severity::Error, code, message);
     };
     if spec
         .managed_by
@@ -329,14 +304,14 @@ fn check_unsupported(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
     let replacement = spec.pod_replacement_policy.as_deref();
     let path = at.key("podReplacementPolicy");
     let policies = ["TerminatingOrFailed", "Failed"];
-    one_of(replacement, &policies, &path, problems);
+    path.one_of(replacement, &policies);
     if replacement == Some("TerminatingOrFailed") {
         let message = if spec.pod_failure_policy.is_some() {
-            return problems.invalid(&path, "must be Failed with podFailurePolicy");
+            return path.invalid("must be Failed with podFailurePolicy");
         } else {
             "has no effect: a pod is always replaced after all its containers have stopped"
         };
-        problems.warn(&path, message);
+        path.warn(message);
     }
     if spec.selector.is_some() || spec.manual_selector == Some(true) {
         let message = "has no effect: a Job selects exactly the pods that it creates";
@@ -345,6 +320,6 @@ fn check_unsupported(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
         } else {
             "manualSelector"
         };
-        problems.warn(&at.key(field), message);
+        at.key(field).warn(message);
     }
 }

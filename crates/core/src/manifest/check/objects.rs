@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use crate::api::ByteString;
 use crate::api::core::{ConfigMap, Namespace, Secret};
-use crate::manifest::problems::Problems;
-use crate::path::Path;
+use crate::manifest::problems::At;
 
 use super::{meta, names};
 
@@ -27,52 +26,50 @@ const NEEDED: [(&str, &[&[&str]]); 5] = [
 ];
 
 /// Checks a `ConfigMap`.
-pub(in crate::manifest) fn check_config_map(object: &ConfigMap, problems: &mut Problems<'_>) {
-    meta::check_object_metadata(&object.metadata, problems);
+pub(in crate::manifest) fn check_config_map(object: &ConfigMap, root: &At<'_>) {
+    meta::check_object_metadata(&object.metadata, root);
     let texts = object.data.iter().flatten();
     let binaries = object.binary_data.iter().flatten();
     let mut bytes = 0;
     for (key, text) in texts {
-        check_data_key(key, &Path::of("data"), problems);
+        check_data_key(key, &root.key("data"));
         bytes += text.len();
     }
     for (key, data) in binaries {
-        let at = Path::of("binaryData");
-        check_data_key(key, &at, problems);
+        let at = root.key("binaryData");
+        check_data_key(key, &at);
         if object
             .data
             .as_ref()
             .is_some_and(|data| data.contains_key(key))
         {
-            problems.duplicate(&at.key(key), "data has this key, too");
+            at.key(key).duplicate("data has this key, too");
         }
         bytes += data.0.len();
     }
-    check_size(bytes, "data", problems);
+    check_size(bytes, &root.key("data"));
 }
 
 /// Checks a `Secret`, its `stringData` not merged yet.
-pub(in crate::manifest) fn check_secret(object: &Secret, problems: &mut Problems<'_>) {
-    meta::check_object_metadata(&object.metadata, problems);
+pub(in crate::manifest) fn check_secret(object: &Secret, root: &At<'_>) {
+    meta::check_object_metadata(&object.metadata, root);
     let mut values: BTreeMap<&str, &[u8]> = BTreeMap::new();
     for (key, ByteString(data)) in object.data.iter().flatten() {
-        check_data_key(key, &Path::of("data"), problems);
+        check_data_key(key, &root.key("data"));
         values.insert(key, data);
     }
     for (key, text) in object.string_data.iter().flatten() {
-        check_data_key(key, &Path::of("stringData"), problems);
+        check_data_key(key, &root.key("stringData"));
         values.insert(key, text.as_bytes());
     }
-    check_size(values.values().map(|v| v.len()).sum(), "data", problems);
+    check_size(values.values().map(|v| v.len()).sum(), &root.key("data"));
     let kind = object.type_.as_deref().unwrap_or_default();
     let needed = NEEDED.iter().find(|(name, _)| *name == kind);
     for keys in needed.map_or(&[][..], |(_, keys)| keys) {
         if !keys.iter().any(|key| values.contains_key(key)) {
             let keys = keys.join(" or ");
-            problems.required(
-                &Path::of("data"),
-                format!("a Secret of type {kind} needs the key {keys}"),
-            );
+            root.key("data")
+                .required(format!("a Secret of type {kind} needs the key {keys}"));
         }
     }
     for key in [".dockerconfigjson", ".dockercfg"] {
@@ -84,20 +81,20 @@ pub(in crate::manifest) fn check_secret(object: &Secret, problems: &mut Problems
             } else {
                 "data"
             };
-            problems.invalid(&Path::of(list).key(key), "this is not JSON");
+            root.key(list).key(key).invalid("this is not JSON");
         }
     }
 }
 
 /// Checks a `Namespace`.
-pub(in crate::manifest) fn check_namespace(object: &Namespace, problems: &mut Problems<'_>) {
-    meta::check_object_metadata(&object.metadata, problems);
+pub(in crate::manifest) fn check_namespace(object: &Namespace, root: &At<'_>) {
+    meta::check_object_metadata(&object.metadata, root);
 }
 
-fn check_data_key(key: &str, at: &Path, problems: &mut Problems<'_>) {
+fn check_data_key(key: &str, at: &At<'_>) {
     if !names::is_data_key(key) {
-        problems.invalid(&at.key(key), "this is not a valid key");
-        problems.help(KEY_RULE);
+        at.key(key).invalid("this is not a valid key");
+        at.help(KEY_RULE);
     }
 }
 
@@ -105,32 +102,31 @@ fn check_data_key(key: &str, at: &Path, problems: &mut Problems<'_>) {
 const KEY_RULE: &str =
     "use at most 253 letters, digits, `-`, `_` and `.`, without `..` at the beginning";
 
-fn check_size(bytes: usize, at: &str, problems: &mut Problems<'_>) {
+fn check_size(bytes: usize, at: &At<'_>) {
     if bytes > DATA_BYTES_MAX {
-        problems.invalid(
-            &Path::of(at),
-            format!("the values of an object may have at most {DATA_BYTES_MAX} bytes in total"),
-        );
+        at.invalid(format!(
+            "the values of an object may have at most {DATA_BYTES_MAX} bytes in total"
+        ));
     }
 }
 
 /// Checks the name of an object that a pod refers to.
-pub(super) fn check_reference(name: Option<&str>, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn check_reference(name: Option<&str>, at: &At<'_>) {
     let name = name.unwrap_or_default();
     if name.is_empty() {
-        problems.required(at, "the name of an object is needed");
+        at.required("the name of an object is needed");
     } else if !names::is_subdomain(name) {
-        problems.invalid(at, "must be a DNS-1123 subdomain");
-        problems.help(names::SUBDOMAIN_RULE);
+        at.invalid("must be a DNS-1123 subdomain");
+        at.help(names::SUBDOMAIN_RULE);
     }
 }
 
 /// Checks a key of an object that a pod refers to.
-pub(super) fn check_key(key: &str, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn check_key(key: &str, at: &At<'_>) {
     if key.is_empty() {
-        problems.required(at, "a key is needed");
+        at.required("a key is needed");
     } else if !names::is_data_key(key) {
-        problems.invalid(at, "this is not a valid key");
-        problems.help(KEY_RULE);
+        at.invalid("this is not a valid key");
+        at.help(KEY_RULE);
     }
 }

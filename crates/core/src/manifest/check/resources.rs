@@ -7,8 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use crate::api::core::{PodSpec, ResourceRequirements};
 use crate::api::quantity::Quantity;
 use crate::api::{Code, Pod, Severity};
-use crate::manifest::problems::Problems;
-use crate::path::Path;
+use crate::manifest::problems::At;
 use crate::resources::{CPU, MEMORY, container_requests, limit, limit_in, request_in};
 
 /// A kind of object that requests resources, and the names of those that it may request.
@@ -20,34 +19,25 @@ const HUGE_PAGES: &str = "hugepages-";
 /// Least memory limit the Docker Engine accepts, in bytes.
 const ENGINE_MEMORY_MIN: i64 = 6 * 1024 * 1024;
 
-pub(super) fn check_resources(
-    resources: &ResourceRequirements,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
-    check_asked(resources, CONTAINER, at, problems);
+pub(super) fn check_resources(resources: &ResourceRequirements, at: &At<'_>) {
+    check_asked(resources, CONTAINER, at);
 }
 
 /// Checks the resources of the pod as a whole, by themselves and beside its containers'.
 ///
 /// Upstream: `validatePodResources` of `pkg/apis/core/validation/validation.go`.
-pub(super) fn check_pod_resources(
-    pod: &Pod,
-    spec: &PodSpec,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_pod_resources(pod: &Pod, spec: &PodSpec, at: &At<'_>) {
     let Some(own) = &spec.resources else {
         return;
     };
     let at_own = at.key("resources");
-    check_asked(own, POD, &at_own, problems);
+    check_asked(own, POD, &at_own);
     for name in [CPU, MEMORY] {
         if request_in(own, name).is_some_and(|own| own < container_requests(pod, name)) {
-            problems.invalid(
-                &at_own.key("requests").key(name),
-                format!("the containers request more {name} than the pod"),
-            );
+            at_own
+                .key("requests")
+                .key(name)
+                .invalid(format!("the containers request more {name} than the pod"));
         }
     }
     let init = spec.init_containers.as_deref().unwrap_or_default();
@@ -58,46 +48,37 @@ pub(super) fn check_pod_resources(
                 let limits = limit(container, name).zip(limit_in(own, name));
                 if limits.is_some_and(|(of_container, of_pod)| of_container > of_pod) {
                     let at = at.key(key).index(index).dotted("resources.limits");
-                    problems.invalid(
-                        &at.key(name),
-                        format!("the limit is larger than the pod's limit of {name}"),
-                    );
+                    at.key(name).invalid(format!(
+                        "the limit is larger than the pod's limit of {name}"
+                    ));
                 }
             }
         }
     }
 }
 
-fn check_asked(
-    resources: &ResourceRequirements,
-    asker: Asker,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_asked(resources: &ResourceRequirements, asker: Asker, at: &At<'_>) {
     let limits = resources.limits.as_ref();
-    let limits = check_list(limits, None, asker, &at.key("limits"), problems);
+    let limits = check_list(limits, None, asker, &at.key("limits"));
     let requests = check_list(
         resources.requests.as_ref(),
         resources.limits.as_ref(),
         asker,
         &at.key("requests"),
-        problems,
     );
     for (name, request) in &requests {
         if limits.get(name).is_some_and(|limit| request > limit) {
-            problems.invalid(
-                &at.key("requests").key(name),
-                format!("the request is larger than the limit of {name}"),
-            );
+            at.key("requests")
+                .key(name)
+                .invalid(format!("the request is larger than the limit of {name}"));
         }
     }
     if let Some(memory) = limits.get(MEMORY)
         && (1..ENGINE_MEMORY_MIN).contains(&memory.ceil())
     {
-        problems.invalid(
-            &at.key("limits").key(MEMORY),
-            "the Docker Engine needs a memory limit of at least 6Mi",
-        );
+        at.key("limits")
+            .key(MEMORY)
+            .invalid("the Docker Engine needs a memory limit of at least 6Mi");
     }
 }
 
@@ -106,8 +87,7 @@ fn check_list<'a>(
     list: Option<&'a BTreeMap<String, ApiQuantity>>,
     checked: Option<&BTreeMap<String, ApiQuantity>>,
     asker: Asker,
-    at: &Path,
-    problems: &mut Problems<'_>,
+    at: &At<'_>,
 ) -> BTreeMap<&'a str, Quantity> {
     let mut good = BTreeMap::new();
     for (name, quantity) in list.into_iter().flatten() {
@@ -115,41 +95,31 @@ fn check_list<'a>(
             continue;
         }
         let path = at.key(name);
-        check_resource_name(name, asker, &path, problems);
+        check_resource_name(name, asker, &path);
         match Quantity::try_from(quantity) {
-            Ok(value) if value.is_negative() => problems.invalid(&path, "must not be negative"),
+            Ok(value) if value.is_negative() => path.invalid("must not be negative"),
             Ok(value) => {
                 good.insert(name.as_str(), value);
             }
             Err(error) => {
-                problems.invalid(&path, "this is not a quantity");
-                problems.help(error.to_string());
+                path.invalid("this is not a quantity");
+                path.help(error.to_string());
             }
         }
     }
     good
 }
 
-fn check_resource_name(
-    name: &str,
-    (asker, resources): Asker,
-    path: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_resource_name(name: &str, (asker, resources): Asker, at: &At<'_>) {
     if resources.contains(&name) || name.starts_with(HUGE_PAGES) {
         return;
     }
     if name.contains('/') {
         let message = "extended resources are not supported, because there are no device plugins";
-        problems.add_at_key(
-            Severity::Error,
-            Code::UnsupportedField,
-            path,
-            message.to_owned(),
-        );
+        at.report_key(Severity::Error, Code::UnsupportedField, message.to_owned());
     } else {
-        problems.invalid(path, "unknown resource");
-        problems.help(format!(
+        at.invalid("unknown resource");
+        at.help(format!(
             "the resources of {asker} are {}",
             resources.join(", ")
         ));

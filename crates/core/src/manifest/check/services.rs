@@ -7,12 +7,10 @@ use std::collections::{BTreeMap, HashSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::core::{Service, ServicePort, ServiceSpec};
-use crate::api::{Code, Severity};
-use crate::manifest::problems::Problems;
-use crate::path::Path;
+use crate::manifest::problems::At;
 
 use super::handlers::check_number;
-use super::{meta, names, one_of};
+use super::{meta, names};
 
 /// Help for a field that asks for an address of the Service's own.
 const NO_ADDRESS: &str =
@@ -27,31 +25,31 @@ const NO_AFFINITY: &str = "remove the field: each client chooses one of the pods
 const NOT_HERE: &str = "a Service of a manifest can't have this field";
 
 /// Checks a `Service`.
-pub(in crate::manifest) fn check_service(object: &Service, problems: &mut Problems<'_>) {
-    meta::check_object_metadata(&object.metadata, problems);
+pub(in crate::manifest) fn check_service(object: &Service, root: &At<'_>) {
+    meta::check_object_metadata(&object.metadata, root);
     let name = object.metadata.name.as_deref().unwrap_or_default();
     if names::is_subdomain(name) && !names::is_service_name(name) {
-        let at = Path::of("metadata").key("name");
-        problems.invalid(&at, "must be a DNS-1035 label");
-        problems.help(names::SERVICE_RULE);
+        let at = root.dotted("metadata.name");
+        at.invalid("must be a DNS-1035 label");
+        at.help(names::SERVICE_RULE);
     }
-    let at = Path::of("spec");
+    let at = root.key("spec");
     let Some(spec) = &object.spec else {
-        problems.required(&at, "a Service needs a spec");
+        at.required("a Service needs a spec");
         return;
     };
-    check_type(spec, &at, problems);
-    check_fields(spec, &at, problems);
+    check_type(spec, &at);
+    check_fields(spec, &at);
     let selector = at.key("selector");
     if spec.selector.as_ref().is_none_or(BTreeMap::is_empty) && spec.external_name.is_none() {
-        problems.required(&selector, "a Service needs the labels of its pods");
-        problems.help("mirrorlet reads no Endpoints: a Service leads to the pods that it selects");
+        selector.required("a Service needs the labels of its pods");
+        selector.help("mirrorlet reads no Endpoints: a Service leads to the pods that it selects");
     }
-    meta::check_label_map(spec.selector.as_ref(), &selector, problems);
-    check_ports(spec, &at.key("ports"), problems);
+    meta::check_label_map(spec.selector.as_ref(), &selector);
+    check_ports(spec, &at.key("ports"));
 }
 
-fn check_type(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
+fn check_type(spec: &ServiceSpec, at: &At<'_>) {
     let path = at.key("type");
     let (what, help) = match spec.type_.as_deref() {
         None | Some("" | "ClusterIP") => return,
@@ -59,17 +57,17 @@ fn check_type(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
         Some("LoadBalancer") => ("LoadBalancer", HOST_PORT),
         Some("ExternalName") => ("ExternalName", OTHER_NAME),
         Some(_) => {
-            problems.invalid(&path, "this is not a type of services");
-            problems.help("remove it, or use ClusterIP");
+            path.invalid("this is not a type of services");
+            path.help("remove it, or use ClusterIP");
             return;
         }
     };
     let message = format!("Services of type {what} are not supported");
-    unsupported(&path, message, help, problems);
+    unsupported(&path, message, help);
 }
 
 /// Refuses what a name can't do.
-fn check_fields(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
+fn check_fields(spec: &ServiceSpec, at: &At<'_>) {
     let is_own = |address: &String| !address.is_empty() && address != "None";
     let is_external = spec.external_name.as_ref().is_some_and(|n| !n.is_empty())
         && spec.type_.as_deref() != Some("ExternalName");
@@ -114,57 +112,47 @@ fn check_fields(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
         ),
     ] {
         if is_set {
-            unsupported(&at.key(field), NOT_HERE.to_owned(), help, problems);
+            unsupported(&at.key(field), NOT_HERE, help);
         }
     }
 }
 
-fn check_ports(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
+fn check_ports(spec: &ServiceSpec, at: &At<'_>) {
     let ports = spec.ports.as_deref().unwrap_or_default();
     let mut seen = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = at.index(index);
-        check_port(port, &path, problems);
+        check_port(port, &path);
         let name = port.name.as_deref().unwrap_or_default();
         if name.is_empty() && ports.len() > 1 {
             let message = "each of several ports needs a name";
-            problems.required(&path.key("name"), message);
+            path.key("name").required(message);
         } else if !name.is_empty() && !names::is_label(name) {
-            problems.invalid(&path.key("name"), "must be a DNS-1123 label");
-            problems.help(names::LABEL_RULE);
+            path.key("name").invalid("must be a DNS-1123 label");
+            path.help(names::LABEL_RULE);
         } else if !name.is_empty() && !seen.insert(name) {
-            problems.duplicate(&path.key("name"), "another port has this name");
+            path.key("name").duplicate("another port has this name");
         }
     }
 }
 
-fn check_port(port: &ServicePort, at: &Path, problems: &mut Problems<'_>) {
-    check_number(port.port, &at.key("port"), problems);
-    one_of(
-        port.protocol.as_deref(),
-        &["TCP", "UDP", "SCTP"],
-        &at.key("protocol"),
-        problems,
-    );
+fn check_port(port: &ServicePort, at: &At<'_>) {
+    check_number(port.port, &at.key("port"));
+    at.key("protocol")
+        .one_of(port.protocol.as_deref(), &["TCP", "UDP", "SCTP"]);
     if port.node_port.is_some_and(|port| port != 0) {
-        unsupported(
-            &at.key("nodePort"),
-            NOT_HERE.to_owned(),
-            HOST_PORT,
-            problems,
-        );
+        unsupported(&at.key("nodePort"), NOT_HERE, HOST_PORT);
     }
     if matches!(port.target_port, Some(IntOrString::Int(target)) if target != port.port) {
         unsupported(
             &at.key("targetPort"),
-            "differs from port: a name leads to pods, and no port is translated".to_owned(),
+            "differs from port: a name leads to pods, and no port is translated",
             "set port to the port that the container listens on",
-            problems,
         );
     }
 }
 
-fn unsupported(path: &Path, message: String, help: &str, problems: &mut Problems<'_>) {
-    problems.add(Severity::Error, Code::UnsupportedField, path, message);
-    problems.help(help);
+fn unsupported(at: &At<'_>, message: impl Into<String>, help: &str) {
+    at.unsupported(message);
+    at.help(help);
 }

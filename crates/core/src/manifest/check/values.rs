@@ -9,8 +9,7 @@ use std::collections::HashSet;
 use crate::api::core::{
     DownwardAPIVolumeFile, KeyToPath, PodSpec, ProjectedVolumeSource, VolumeProjection,
 };
-use crate::manifest::problems::Problems;
-use crate::path::Path;
+use crate::manifest::problems::At;
 use crate::spec::all_containers;
 
 use super::env::{check_field, check_resource};
@@ -28,32 +27,27 @@ const FIELDS: [&str; 5] = [
 const MODE_MAX: i32 = 0o777;
 
 /// Checks a `projected` volume.
-pub(super) fn check_projected(
-    projected: &ProjectedVolumeSource,
-    spec: &PodSpec,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
-    check_mode(projected.default_mode, &at.key("defaultMode"), problems);
+pub(super) fn check_projected(projected: &ProjectedVolumeSource, spec: &PodSpec, at: &At<'_>) {
+    check_mode(projected.default_mode, &at.key("defaultMode"));
     let mut paths = HashSet::new();
     for (index, source) in projected.sources.iter().flatten().enumerate() {
         let at = at.key("sources").index(index);
         if kinds(source) != 1 {
-            problems.invalid(&at, "must name exactly one source");
+            at.invalid("must name exactly one source");
         }
         if let Some(downward) = &source.downward_api {
             let items = downward.items.as_deref().unwrap_or_default();
-            check_items(items, spec, &mut paths, &at.key("downwardAPI"), problems);
+            check_items(items, spec, &mut paths, &at.key("downwardAPI"));
         }
         if let Some(source) = &source.config_map {
             let at = at.key("configMap");
-            objects::check_reference(Some(&source.name), &at.key("name"), problems);
-            check_keys(source.items.as_deref(), &mut paths, &at, problems);
+            objects::check_reference(Some(&source.name), &at.key("name"));
+            check_keys(source.items.as_deref(), &mut paths, &at);
         }
         if let Some(source) = &source.secret {
             let at = at.key("secret");
-            objects::check_reference(Some(&source.name), &at.key("name"), problems);
-            check_keys(source.items.as_deref(), &mut paths, &at, problems);
+            objects::check_reference(Some(&source.name), &at.key("name"));
+            check_keys(source.items.as_deref(), &mut paths, &at);
         }
     }
 }
@@ -72,17 +66,16 @@ pub(super) fn check_items<'a>(
     items: &'a [DownwardAPIVolumeFile],
     spec: &PodSpec,
     paths: &mut HashSet<&'a str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
+    at: &At<'_>,
 ) {
     let containers: HashSet<&str> = all_containers(spec).map(|c| c.name.as_str()).collect();
     for (index, item) in items.iter().enumerate() {
         let at = at.key("items").index(index);
-        check_path(&item.path, paths, &at, problems);
-        check_mode(item.mode, &at.key("mode"), problems);
+        check_path(&item.path, paths, &at);
+        check_mode(item.mode, &at.key("mode"));
         match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), None) => {
-                check_field(field, &FIELDS, &at.key("fieldRef"), problems);
+                check_field(field, &FIELDS, &at.key("fieldRef"));
             }
             (None, Some(resource)) => {
                 let at = at.key("resourceFieldRef");
@@ -92,15 +85,13 @@ pub(super) fn check_items<'a>(
                     .unwrap_or_default()
                     .is_empty()
                 {
-                    problems.required(
-                        &at.key("containerName"),
-                        "the name of a container is needed",
-                    );
+                    at.key("containerName")
+                        .required("the name of a container is needed");
                 }
-                check_resource(resource, &containers, &at, problems);
+                check_resource(resource, &containers, &at);
             }
             (Some(_), Some(_)) | (None, None) => {
-                problems.invalid(&at, "must have either fieldRef or resourceFieldRef");
+                at.invalid("must have either fieldRef or resourceFieldRef");
             }
         }
     }
@@ -110,40 +101,34 @@ pub(super) fn check_items<'a>(
 pub(super) fn check_keys<'a>(
     items: Option<&'a [KeyToPath]>,
     paths: &mut HashSet<&'a str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
+    at: &At<'_>,
 ) {
     for (index, item) in items.unwrap_or_default().iter().enumerate() {
         let at = at.key("items").index(index);
-        objects::check_key(&item.key, &at.key("key"), problems);
-        check_path(&item.path, paths, &at, problems);
-        check_mode(item.mode, &at.key("mode"), problems);
+        objects::check_key(&item.key, &at.key("key"));
+        check_path(&item.path, paths, &at);
+        check_mode(item.mode, &at.key("mode"));
     }
 }
 
-pub(super) fn check_path<'a>(
-    text: &'a str,
-    paths: &mut HashSet<&'a str>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_path<'a>(text: &'a str, paths: &mut HashSet<&'a str>, at: &At<'_>) {
     let path = at.key("path");
     if text.is_empty() {
-        problems.required(&path, "a file needs a path");
+        path.required("a file needs a path");
     } else if text.starts_with('/') {
-        problems.invalid(&path, "must be a relative path");
+        path.invalid("must be a relative path");
     } else if text.split('/').any(|part| part == "..") {
-        problems.invalid(&path, "must not contain `..`");
+        path.invalid("must not contain `..`");
     } else if text.starts_with("..") {
-        problems.invalid(&path, "must not start with `..`");
+        path.invalid("must not start with `..`");
     } else if !paths.insert(text) {
-        problems.duplicate(&path, "duplicate path: another file has it");
+        path.duplicate("duplicate path: another file has it");
     }
 }
 
 /// Checks the mode of a file.
-pub(super) fn check_mode(mode: Option<i32>, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn check_mode(mode: Option<i32>, at: &At<'_>) {
     if mode.is_some_and(|mode| !(0..=MODE_MAX).contains(&mode)) {
-        problems.invalid(at, "must be a mode between 0 and 0777 (octal)");
+        at.invalid("must be a mode between 0 and 0777 (octal)");
     }
 }

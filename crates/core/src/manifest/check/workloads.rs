@@ -8,20 +8,19 @@ use k8s_openapi::api::apps::v1::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
+use crate::api::Pod;
 use crate::api::meta::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
 use crate::api::requirement::{DOES_NOT_EXIST, EXISTS, IN, NOT_IN, meets};
-use crate::api::{Code, Pod, Severity};
 use crate::manifest::defaults::static_name;
-use crate::manifest::problems::Problems;
+use crate::manifest::problems::At;
 use crate::manifest::{MANIFEST_BYTES_MAX, ParseContext};
-use crate::path::Path;
 use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy};
 use crate::workload::{
     RECREATE, REPLICAS_MAX, ROLLING_UPDATE, Workload, WorkloadKind, progress_deadline_seconds,
     scaled,
 };
 
-use super::{meta, names, one_of};
+use super::{meta, names};
 
 /// Most bytes of all pods of a workload together, as their author would have to write them.
 const EXPANDED_BYTES_MAX: usize = 4 * MANIFEST_BYTES_MAX;
@@ -41,46 +40,46 @@ pub(in crate::manifest) fn check_workload(
     pod: &Pod,
     written: &Value,
     ctx: &ParseContext<'_>,
-    problems: &mut Problems<'_>,
+    root: &At<'_>,
 ) {
     let kind = workload.kind();
-    let at = Path::of("spec");
-    check_metadata(metadata, workload, ctx, problems);
+    let at = root.key("spec");
+    check_metadata(metadata, workload, ctx, root);
     if written.get("spec").is_none() {
-        problems.required(&at, format!("a {kind} needs a spec"));
+        at.required(format!("a {kind} needs a spec"));
         return;
     }
-    let template = Path::default().dotted(kind.template_path());
+    let template = root.dotted(kind.template_path());
     let written_template = written_at(written, kind.template_path());
     let has_template = written_template.is_some();
     if let Some(selector) = workload.selector() {
-        check_selector(selector, kind, pod, has_template.then_some(&at), problems);
+        check_selector(selector, kind, pod, has_template, &at);
     }
     if !has_template {
         let message = format!("a {kind} needs the template of its pods");
-        problems.required(&template, message);
+        template.required(message);
         return;
     }
-    check_template_fields(workload, pod, written_template, &template, problems);
+    check_template_fields(workload, pod, written_template, &template);
     match workload {
-        Workload::Deployment(spec) => check_deployment(spec, pod, written, &at, problems),
+        Workload::Deployment(spec) => check_deployment(spec, pod, written, &at),
         Workload::StatefulSet(spec) => {
             let name = metadata.name.as_deref().unwrap_or_default();
-            super::stateful::check_stateful_set(spec, name, pod, written, problems);
+            super::stateful::check_stateful_set(spec, name, pod, written, &at);
         }
-        Workload::DaemonSet(spec) => check_daemon_set(spec, &at, problems),
+        Workload::DaemonSet(spec) => check_daemon_set(spec, &at),
         Workload::Job(spec) => {
             let name = metadata.name.as_deref().unwrap_or_default();
-            super::jobs::check_job(spec, name, pod, &at, problems);
+            super::jobs::check_job(spec, name, pod, &at);
         }
         Workload::CronJob(specs) => {
             let name = metadata.name.as_deref().unwrap_or_default();
-            super::jobs::check_cron_job(&specs.0, name, &at, problems);
+            super::jobs::check_cron_job(&specs.0, name, &at);
             let (name, at) = (format!("{name}-00000000"), at.dotted("jobTemplate.spec"));
-            super::jobs::check_job(&specs.1, &name, pod, &at, problems);
+            super::jobs::check_job(&specs.1, &name, pod, &at);
         }
     }
-    check_order(workload, pod, &at, problems);
+    check_order(workload, pod, &at);
 }
 
 /// The value at a path of a document.
@@ -93,18 +92,18 @@ fn check_metadata(
     metadata: &ObjectMeta,
     workload: &Workload,
     ctx: &ParseContext<'_>,
-    problems: &mut Problems<'_>,
+    root: &At<'_>,
 ) {
-    meta::check_object_metadata(metadata, problems);
-    let at = Path::of("metadata");
+    meta::check_object_metadata(metadata, root);
+    let at = root.key("metadata");
     let name = metadata.name.as_deref().unwrap_or_default();
     if names::is_subdomain(name) {
         let last = workload.pod_name(name, workload.replicas().max(1) - 1);
         let full = static_name(&last, ctx.node_name, ctx.source);
         if !names::is_subdomain(&full) {
             let message = "pods of this name can't run on this node: the node's name is appended";
-            problems.invalid(&at.key("name"), message);
-            problems.help(format!(
+            at.key("name").invalid(message);
+            at.help(format!(
                 "with the node's name a pod's name has {} characters; {}",
                 full.len(),
                 names::SUBDOMAIN_RULE
@@ -114,57 +113,46 @@ fn check_metadata(
     for key in metadata.annotations.iter().flat_map(|all| all.keys()) {
         if key.starts_with(ANNOTATION_PREFIX) {
             let message = format!("has no effect on a {}", workload.kind());
-            problems.warn(&at.key("annotations").key(key), message);
-            problems.help("write it in spec.template.metadata.annotations");
+            at.key("annotations").key(key).warn(message);
+            at.help("write it in spec.template.metadata.annotations");
         }
     }
 }
 
-/// `template` is where the template is in, if there is one.
 fn check_selector(
     selector: &LabelSelector,
     kind: WorkloadKind,
     pod: &Pod,
-    template: Option<&Path>,
-    problems: &mut Problems<'_>,
+    has_template: bool,
+    at: &At<'_>,
 ) {
-    let path = Path::of("spec").key("selector");
+    let path = at.key("selector");
     let labels = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.as_deref().unwrap_or_default();
     if labels.clone().next().is_none() && expressions.is_empty() {
-        problems.required(&path, format!("a {kind} needs a selector of its pods"));
-        problems.help("write the labels of spec.template.metadata in spec.selector.matchLabels");
+        path.required(format!("a {kind} needs a selector of its pods"));
+        path.help("write the labels of spec.template.metadata in spec.selector.matchLabels");
         return;
     }
-    let before = problems.len();
-    meta::check_label_map(
-        selector.match_labels.as_ref(),
-        &path.key("matchLabels"),
-        problems,
-    );
+    let before = at.problems.len();
+    meta::check_label_map(selector.match_labels.as_ref(), &path.key("matchLabels"));
     for (index, requirement) in expressions.iter().enumerate() {
         let path = path.key("matchExpressions").index(index);
-        check_requirement(requirement, &path, problems);
+        check_requirement(requirement, &path);
     }
-    if let Some(at) = template.filter(|_| problems.len() == before)
-        && !selects(selector, pod)
-    {
+    if has_template && at.problems.len() == before && !selects(selector, pod) {
         let path = at.dotted("template.metadata.labels");
-        problems.invalid(&path, "spec.selector does not match these labels");
-        problems.help("give the template the labels that the selector wants");
+        path.invalid("spec.selector does not match these labels");
+        path.help("give the template the labels that the selector wants");
     }
 }
 
-fn check_requirement(
-    requirement: &LabelSelectorRequirement,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_requirement(requirement: &LabelSelectorRequirement, at: &At<'_>) {
     let operators = [IN, NOT_IN, EXISTS, DOES_NOT_EXIST];
     let operator = requirement.operator.as_str();
-    one_of(Some(operator), &operators, &at.key("operator"), problems);
+    at.key("operator").one_of(Some(operator), &operators);
     if !names::is_qualified(&requirement.key) {
-        problems.invalid(&at.key("key"), "this is not a label's key");
+        at.key("key").invalid("this is not a label's key");
     }
     let has_values = requirement.values.as_ref().is_some_and(|v| !v.is_empty());
     let wants_values = [IN, NOT_IN].contains(&operator);
@@ -175,7 +163,7 @@ fn check_requirement(
             "must not have"
         };
         let message = format!("the operator {operator} {words} values");
-        problems.invalid(&at.key("values"), message);
+        at.key("values").invalid(message);
     }
 }
 
@@ -192,19 +180,13 @@ fn selects(selector: &LabelSelector, pod: &Pod) -> bool {
 }
 
 /// The fields of the template that a pod may have, and a workload's pods may not.
-fn check_template_fields(
-    workload: &Workload,
-    pod: &Pod,
-    written: Option<&Value>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_template_fields(workload: &Workload, pod: &Pod, written: Option<&Value>, at: &At<'_>) {
     let kind = workload.kind();
     let metadata = written.and_then(|template| template.get("metadata"));
     for key in NAMES {
         if metadata.and_then(|metadata| metadata.get(key)).is_some() {
             let message = format!("has no effect: the pods are named after the {kind}");
-            problems.warn(&at.key("metadata").key(key), message);
+            at.key("metadata").key(key).warn(message);
         }
     }
     let Some(spec) = &pod.spec else { return };
@@ -214,41 +196,24 @@ fn check_template_fields(
     let at = at.key("spec");
     if spec.restart_policy.as_deref() != Some("Always") {
         let message = format!("must be Always in a {kind}");
-        problems.invalid(&at.key("restartPolicy"), message);
-        problems.help("remove it; for containers that run to completion, use a Job or a Pod");
+        at.key("restartPolicy").invalid(message);
+        at.help("remove it; for containers that run to completion, use a Job or a Pod");
     }
     if spec.active_deadline_seconds.is_some() {
         let message = format!("a {kind} can't have this field");
-        problems.invalid(&at.key("activeDeadlineSeconds"), message);
+        at.key("activeDeadlineSeconds").invalid(message);
     }
 }
 
-fn check_deployment(
-    spec: &DeploymentSpec,
-    pod: &Pod,
-    written: &Value,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
-    check_replicas(
-        WorkloadKind::Deployment,
-        spec.replicas,
-        pod,
-        written,
-        problems,
-    );
-    check_strategy(spec.strategy.as_ref(), &at.key("strategy"), problems);
-    check_seconds(
-        spec.min_ready_seconds,
-        spec.revision_history_limit,
-        at,
-        problems,
-    );
+fn check_deployment(spec: &DeploymentSpec, pod: &Pod, written: &Value, at: &At<'_>) {
+    check_replicas(WorkloadKind::Deployment, spec.replicas, pod, written, at);
+    check_strategy(spec.strategy.as_ref(), &at.key("strategy"));
+    check_seconds(spec.min_ready_seconds, spec.revision_history_limit, at);
     let deadline = at.key("progressDeadlineSeconds");
     let seconds = progress_deadline_seconds(spec);
-    not_negative(Some(seconds), &deadline, problems);
+    not_negative(Some(seconds), &deadline);
     if seconds >= 0 && seconds <= spec.min_ready_seconds.unwrap_or(0) {
-        problems.invalid(&deadline, "must be greater than minReadySeconds");
+        deadline.invalid("must be greater than minReadySeconds");
     }
 }
 
@@ -258,11 +223,10 @@ pub(super) fn check_replicas(
     replicas: Option<i32>,
     pod: &Pod,
     written: &Value,
-    problems: &mut Problems<'_>,
+    at: &At<'_>,
 ) {
-    let at = Path::of("spec");
     let replicas = replicas.unwrap_or(1);
-    not_negative(Some(replicas), &at.key("replicas"), problems);
+    not_negative(Some(replicas), &at.key("replicas"));
     let template = written.pointer("/spec/template").map(Value::to_string);
     let bytes = template.map_or(0, |template| template.len());
     let expanded = usize::try_from(replicas)
@@ -270,23 +234,18 @@ pub(super) fn check_replicas(
         .saturating_mul(bytes);
     if replicas > REPLICAS_MAX {
         let message = format!("one node runs at most {REPLICAS_MAX} pods of a {kind}");
-        problems.invalid(&at.key("replicas"), message);
+        at.key("replicas").invalid(message);
     } else if expanded > EXPANDED_BYTES_MAX {
         let message = "too many pods for a template of this size";
-        problems.invalid(&at.key("replicas"), message);
+        at.key("replicas").invalid(message);
     }
     if replicas > 1 {
-        check_host_ports(kind, pod, &at, problems);
+        check_host_ports(kind, pod, at);
     }
 }
 
 /// No two pods can have the same host port.
-pub(super) fn check_host_ports(
-    kind: WorkloadKind,
-    pod: &Pod,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+pub(super) fn check_host_ports(kind: WorkloadKind, pod: &Pod, at: &At<'_>) {
     let field = match kind {
         WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
             "replicas"
@@ -313,135 +272,116 @@ pub(super) fn check_host_ports(
                 } else {
                     format!("only one of the {kind}'s pods could have this port of the host")
                 };
-                problems.invalid(&path.key("hostPort"), message);
-                problems.help(help.as_str());
+                path.key("hostPort").invalid(message);
+                path.help(help.as_str());
             }
         }
     }
 }
 
-fn check_strategy(strategy: Option<&DeploymentStrategy>, at: &Path, problems: &mut Problems<'_>) {
+fn check_strategy(strategy: Option<&DeploymentStrategy>, at: &At<'_>) {
     let Some(strategy) = strategy else { return };
     let kind = strategy.type_.as_deref();
     let kinds = ["", RECREATE, ROLLING_UPDATE];
-    one_of(kind, &kinds, &at.key("type"), problems);
+    at.key("type").one_of(kind, &kinds);
     let Some(update) = &strategy.rolling_update else {
         return;
     };
     let path = at.key("rollingUpdate");
     if kind == Some(RECREATE) {
-        problems.invalid(&path, "must not be set when the type is Recreate");
+        path.invalid("must not be set when the type is Recreate");
         return;
     }
     let (surge, unavailable) = (&update.max_surge, &update.max_unavailable);
     let surge_path = path.key("maxSurge");
     let unavailable_path = path.key("maxUnavailable");
-    check_scaled(surge.as_ref(), &surge_path, problems);
-    check_scaled(unavailable.as_ref(), &unavailable_path, problems);
+    check_scaled(surge.as_ref(), &surge_path);
+    check_scaled(unavailable.as_ref(), &unavailable_path);
     if unavailable.as_ref().and_then(|value| scaled(value, 100)) > Some(100)
         && matches!(unavailable, Some(IntOrString::String(_)))
     {
-        problems.invalid(&unavailable_path, "must not be greater than 100%");
+        unavailable_path.invalid("must not be greater than 100%");
     }
     let is_zero = |value: &Option<IntOrString>| {
         let value = value.as_ref().and_then(|value| scaled(value, 100));
         value == Some(0)
     };
     if is_zero(surge) && is_zero(unavailable) {
-        problems.invalid(&unavailable_path, "must not be 0 when maxSurge is 0");
+        unavailable_path.invalid("must not be 0 when maxSurge is 0");
     }
 }
 
-fn check_daemon_set(spec: &DaemonSetSpec, at: &Path, problems: &mut Problems<'_>) {
-    check_seconds(
-        spec.min_ready_seconds,
-        spec.revision_history_limit,
-        at,
-        problems,
-    );
+fn check_daemon_set(spec: &DaemonSetSpec, at: &At<'_>) {
+    check_seconds(spec.min_ready_seconds, spec.revision_history_limit, at);
     if let Some(strategy) = &spec.update_strategy {
-        check_update_strategy(strategy, &at.key("updateStrategy"), problems);
+        check_update_strategy(strategy, &at.key("updateStrategy"));
     }
 }
 
-fn check_update_strategy(
-    strategy: &DaemonSetUpdateStrategy,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
+fn check_update_strategy(strategy: &DaemonSetUpdateStrategy, at: &At<'_>) {
     let path = at.key("type");
     if strategy.type_.as_deref() == Some("OnDelete") {
         let message = "an edit always replaces the pod: OnDelete is not supported";
-        let code = Code::UnsupportedField;
-        problems.add(Severity::Error, code, &path, message.to_owned());
-        problems.help("use RollingUpdate; mirrorlet rollout pause POD holds edits back");
+        path.unsupported(message);
+        path.help("use RollingUpdate; mirrorlet rollout pause POD holds edits back");
         return;
     }
     let kinds = ["", ROLLING_UPDATE];
-    one_of(strategy.type_.as_deref(), &kinds, &path, problems);
+    path.one_of(strategy.type_.as_deref(), &kinds);
     let Some(update) = &strategy.rolling_update else {
         return;
     };
     let (surge, unavailable) = (&update.max_surge, &update.max_unavailable);
     let path = at.key("rollingUpdate");
-    check_scaled(surge.as_ref(), &path.key("maxSurge"), problems);
+    check_scaled(surge.as_ref(), &path.key("maxSurge"));
     let unavailable_path = path.key("maxUnavailable");
-    check_scaled(unavailable.as_ref(), &unavailable_path, problems);
+    check_scaled(unavailable.as_ref(), &unavailable_path);
     let of = |value: &Option<IntOrString>, default| {
         let value = value.as_ref();
         value.map_or(Some(default), |value| scaled(value, 100))
     };
     match (of(surge, 0), of(unavailable, 1)) {
         (Some(0), Some(0)) => {
-            problems.invalid(&unavailable_path, "must not be 0 when maxSurge is 0");
+            unavailable_path.invalid("must not be 0 when maxSurge is 0");
         }
         (Some(1..), Some(1..)) => {
             let message = "must be 0 unless maxUnavailable is 0";
-            problems.invalid(&path.key("maxSurge"), message);
-            problems
-                .help("set maxUnavailable: 0 to start the new pod before the old one is stopped");
+            path.key("maxSurge").invalid(message);
+            path.help("set maxUnavailable: 0 to start the new pod before the old one is stopped");
         }
         _ => {}
     }
 }
 
 /// Checks fields that Deployments, `StatefulSet`s and `DaemonSet`s have.
-pub(super) fn check_seconds(
-    min_ready: Option<i32>,
-    history: Option<i32>,
-    at: &Path,
-    problems: &mut Problems<'_>,
-) {
-    not_negative(min_ready, &at.key("minReadySeconds"), problems);
+pub(super) fn check_seconds(min_ready: Option<i32>, history: Option<i32>, at: &At<'_>) {
+    not_negative(min_ready, &at.key("minReadySeconds"));
     let path = at.key("revisionHistoryLimit");
-    not_negative(history, &path, problems);
+    not_negative(history, &path);
     if history.is_some_and(|limit| limit >= 0 && limit != HISTORY_DEFAULT) {
-        problems.warn(
-            &path,
-            "has no effect: the last 10 revisions of each pod are kept",
-        );
+        path.warn("has no effect: the last 10 revisions of each pod are kept");
     }
 }
 
-pub(super) fn not_negative(value: Option<i32>, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn not_negative(value: Option<i32>, at: &At<'_>) {
     if value.is_some_and(|value| value < 0) {
-        problems.invalid(at, "must not be negative");
+        at.invalid("must not be negative");
     }
 }
 
 /// Checks a number of pods, or a percentage of them.
-pub(super) fn check_scaled(value: Option<&IntOrString>, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn check_scaled(value: Option<&IntOrString>, at: &At<'_>) {
     match value {
-        Some(IntOrString::Int(number)) => not_negative(Some(*number), at, problems),
+        Some(IntOrString::Int(number)) => not_negative(Some(*number), at),
         Some(value @ IntOrString::String(_)) if scaled(value, 100).is_none() => {
-            problems.invalid(at, "must be a number of pods, or a percentage like \"25%\"");
+            at.invalid("must be a number of pods, or a percentage like \"25%\"");
         }
         Some(IntOrString::String(_)) | None => {}
     }
 }
 
 /// Warns where the pods can't be replaced as the document says.
-fn check_order(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
+fn check_order(workload: &Workload, pod: &Pod, at: &At<'_>) {
     // The pod's own annotation wins, and is checked as a pod's.
     let annotations = pod.metadata.annotations.as_ref();
     if annotations.is_some_and(|annotations| annotations.contains_key(ROLLOUT)) {
@@ -459,8 +399,8 @@ fn check_order(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problem
         RolloutStrategy::StartFirst => "edits will be held",
         RolloutStrategy::Recreate => "each pod is stopped before its new version starts",
     };
-    problems.warn(&path, format!("{consequence}: {}", cause.message));
-    problems.help(format!(
+    path.warn(format!("{consequence}: {}", cause.message));
+    path.help(format!(
         "write {stop_first}, or remove what two versions of a pod can't share"
     ));
 }
