@@ -30,26 +30,19 @@ const FRESH_MAX: usize = 100;
 /// have it, too.
 const FRESH_BYTES_MAX: usize = 16 << 20;
 
-/// The kind of a change, as a watch names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// It came.
-    Added,
-    /// It changed.
-    Modified,
-    /// It went.
-    Deleted,
-}
-
-impl ChangeKind {
-    /// The type of the event.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "ADDED",
-            Self::Modified => "MODIFIED",
-            Self::Deleted => "DELETED",
-        }
+mirrorlet_core::words! {
+    /// The kind of a change, as a watch names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ChangeKind {
+        /// It came.
+        Added = "ADDED",
+        /// It changed.
+        Modified = "MODIFIED",
+        /// It went.
+        Deleted = "DELETED",
     }
+    /// The type of the event.
+    pub fn as_str;
 }
 
 /// An object as it is held.

@@ -17,15 +17,19 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object whose dependents lose their reference to it before it goes.
 const ORPHAN: &str = "orphan";
 
-/// The effect of a deletion on the dependents of its object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Propagation {
-    /// They are deleted after it.
-    Background,
-    /// They are deleted first.
-    Foreground,
-    /// They stay.
-    Orphan,
+mirrorlet_core::words! {
+    /// The effect of a deletion on the dependents of its object.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Propagation {
+        /// They are deleted after it.
+        Background = "Background",
+        /// They are deleted first.
+        Foreground = "Foreground",
+        /// They stay.
+        Orphan = "Orphan",
+    }
+    /// Its name in the options of a deletion.
+    pub fn as_str;
 }
 
 impl Propagation {
@@ -66,15 +70,6 @@ impl Propagation {
                 let message = format!("Unsupported value: {policy:?}: {known}");
                 refused("FieldValueNotSupported", message)
             }
-        }
-    }
-
-    /// Its name in the options of a deletion.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Background => "Background",
-            Self::Foreground => "Foreground",
-            Self::Orphan => "Orphan",
         }
     }
 

@@ -15,29 +15,21 @@ pub use table::KEYS;
 
 pub(crate) use shape::check;
 
-/// Whether a key is carried over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Support {
-    /// The manifests say the same.
-    Carried,
-    /// Most values are carried over. Every other value is reported.
-    Partly,
-    /// It is reported wherever it stands.
-    Lost,
-    /// It has no effect on what runs, in compose neither.
-    NoEffect,
-}
-
-impl Support {
-    /// Its word in the documentation.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Carried => "carried over",
-            Self::Partly => "in part",
-            Self::Lost => "not carried over",
-            Self::NoEffect => "no effect",
-        }
+mirrorlet_core::words! {
+    /// Whether a key is carried over.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Support {
+        /// The manifests say the same.
+        Carried = "carried over",
+        /// Most values are carried over. Every other value is reported.
+        Partly = "in part",
+        /// It is reported wherever it stands.
+        Lost = "not carried over",
+        /// It has no effect on what runs, in compose neither.
+        NoEffect = "no effect",
     }
+    /// Its word in the documentation.
+    pub fn as_str;
 }
 
 /// A key of the compose specification.

@@ -1,7 +1,6 @@
 //! The desired pods, as their sources deliver them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,29 +13,23 @@ use crate::cron::Runs;
 use crate::objects::{Config, Object};
 use crate::stateful::StatefulSet;
 
-/// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PodSource {
-    /// A file in the manifest directory.
-    File,
-    /// A URL.
-    Http,
-    /// A file that the embedded API stores.
-    Embedded,
-    /// The API server.
-    Api,
-}
-
-impl fmt::Display for PodSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::File => "file",
-            Self::Http => "http",
-            Self::Embedded => "embedded",
-            Self::Api => "api",
-        })
+crate::words! {
+    /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum PodSource {
+        /// A file in the manifest directory.
+        File = "file",
+        /// A URL.
+        Http = "http",
+        /// A file that the embedded API stores.
+        Embedded = "embedded",
+        /// The API server.
+        Api = "api",
     }
+    /// The value of `kubernetes.io/config.source`.
+    pub fn as_str;
+    impl Display;
 }
 
 /// The exact origin of a pod.

@@ -64,23 +64,17 @@ impl Purpose {
     }
 }
 
-/// How to speak to an HTTP server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
-    /// In plain text.
-    Http,
-    /// Over TLS; nobody's certificate is verified.
-    Https,
-}
-
-impl Scheme {
-    /// As URLs spell it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
+crate::words! {
+    /// How to speak to an HTTP server.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Scheme {
+        /// In plain text.
+        Http = "http",
+        /// Over TLS; nobody's certificate is verified.
+        Https = "https",
     }
+    /// As URLs spell it.
+    pub fn as_str;
 }
 
 /// A GET request.

@@ -6,49 +6,27 @@
 
 use std::path::Path;
 
-/// One thing that the agent needs of its host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Need {
-    /// The Engine's socket.
-    Socket,
-    /// The root directory, at the same path for the agent and for the Engine.
-    Root,
-    /// The network in which the Engine's pods have their addresses.
-    Network,
-    /// The kernel's rules for host ports.
-    PortRules,
-    /// Mounts that the agent makes below its root are seen by the Engine.
-    Propagation,
-    /// The Engine's process ids.
-    Processes,
-    /// The host's file system, to look at.
-    HostRoot,
-}
-
-impl Need {
-    /// Every need, in the order they are told.
-    pub const ALL: [Self; 7] = [
-        Self::Socket,
-        Self::Root,
-        Self::Network,
-        Self::PortRules,
-        Self::Propagation,
-        Self::Processes,
-        Self::HostRoot,
-    ];
-
-    /// The name in reports and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Socket => "Socket",
-            Self::Root => "Root",
-            Self::Network => "Network",
-            Self::PortRules => "PortRules",
-            Self::Propagation => "Propagation",
-            Self::Processes => "Processes",
-            Self::HostRoot => "HostRoot",
-        }
+crate::words! {
+    /// One thing that the agent needs of its host.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Need {
+        /// The Engine's socket.
+        Socket = "Socket",
+        /// The root directory, at the same path for the agent and for the Engine.
+        Root = "Root",
+        /// The network in which the Engine's pods have their addresses.
+        Network = "Network",
+        /// The kernel's rules for host ports.
+        PortRules = "PortRules",
+        /// Mounts that the agent makes below its root are seen by the Engine.
+        Propagation = "Propagation",
+        /// The Engine's process ids.
+        Processes = "Processes",
+        /// The host's file system, to look at.
+        HostRoot = "HostRoot",
     }
+    /// The name in reports and logs.
+    pub fn as_str;
 }
 
 /// Whether something is there; `Unknown` where nothing could tell.

@@ -31,7 +31,7 @@ pub fn is_static_pod(pod: &Pod) -> bool {
     !is_mirror_pod(pod)
         && [PodSource::File, PodSource::Http, PodSource::Embedded]
             .iter()
-            .any(|source| annotation(pod, keys::CONFIG_SOURCE) == Some(source_text(*source)))
+            .any(|source| annotation(pod, keys::CONFIG_SOURCE) == Some(source.as_str()))
 }
 
 /// Whether `mirror` is the mirror of `pod` as it is now: same name and namespace, and its mirror
@@ -47,15 +47,6 @@ pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(key).map(String::as_str)
-}
-
-fn source_text(source: PodSource) -> &'static str {
-    match source {
-        PodSource::File => "file",
-        PodSource::Http => "http",
-        PodSource::Embedded => "embedded",
-        PodSource::Api => "api",
-    }
 }
 
 /// Wanted pods and mirrors, indexed by UID and by full name, with translations between them.

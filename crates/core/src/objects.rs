@@ -21,19 +21,23 @@ const TOKEN_AGE_MAX: Duration = Duration::from_hours(24);
 /// Share of its lifetime, in percent, after which a token is asked for anew.
 const TOKEN_USE_PERCENT: i64 = 80;
 
-/// Kind of an object that pods refer to by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ObjectKind {
-    /// A `ConfigMap`.
-    ConfigMap,
-    /// A `Secret`.
-    Secret,
-    /// A `Service`. No pod refers to one; its name leads to the pods that it selects.
-    Service,
-    /// A `PersistentVolumeClaim`.
-    Claim,
-    /// A `PersistentVolume`. It has no namespace.
-    Volume,
+crate::words! {
+    /// Kind of an object that pods refer to by name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum ObjectKind {
+        /// A `ConfigMap`.
+        ConfigMap = "ConfigMap",
+        /// A `Secret`.
+        Secret = "Secret",
+        /// A `Service`. No pod refers to one; its name leads to the pods that it selects.
+        Service = "Service",
+        /// A `PersistentVolumeClaim`.
+        Claim = "PersistentVolumeClaim",
+        /// A `PersistentVolume`. It has no namespace.
+        Volume = "PersistentVolume",
+    }
+    /// The kind as manifests write it.
+    pub fn as_str;
 }
 
 impl ObjectKind {
@@ -45,17 +49,6 @@ impl ObjectKind {
             Self::Service => "service",
             Self::Claim => "persistentvolumeclaim",
             Self::Volume => "persistentvolume",
-        }
-    }
-
-    /// The kind as manifests write it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-            Self::Service => "Service",
-            Self::Claim => "PersistentVolumeClaim",
-            Self::Volume => "PersistentVolume",
         }
     }
 }

@@ -13,65 +13,47 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ContainerId, FullName, PodUid, Timestamp};
 use crate::clock::since;
 
-/// The state of a container. A container of ours only moves down this list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ContainerState {
-    /// Created, not started yet.
-    Created,
-    /// Its process runs (a paused one counts).
-    Running,
-    /// Its process ended, or could not be started.
-    Exited,
-    /// The runtime doesn't know, for example in the middle of a removal.
-    Unknown,
-}
-
-impl fmt::Display for ContainerState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Exited => "exited",
-            Self::Unknown => "unknown",
-        })
+crate::words! {
+    /// The state of a container. A container of ours only moves down this list.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ContainerState {
+        /// Created, not started yet.
+        Created = "created",
+        /// Its process runs (a paused one counts).
+        Running = "running",
+        /// Its process ended, or could not be started.
+        Exited = "exited",
+        /// The runtime doesn't know, for example in the middle of a removal.
+        Unknown = "unknown",
     }
+    /// The state as messages write it.
+    pub fn as_str;
+    impl Display;
 }
 
-/// A container's part in its pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// A regular init container: runs to its end before the next starts.
-    Init,
-    /// An init container with `restartPolicy: Always`.
-    Sidecar,
-    /// A regular container.
-    App,
-    /// A container that was added to a running pod to look into it; never started twice.
-    Ephemeral,
+crate::words! {
+    /// A container's part in its pod.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Role {
+        /// A regular init container: runs to its end before the next starts.
+        Init = "init",
+        /// An init container with `restartPolicy: Always`.
+        Sidecar = "sidecar",
+        /// A regular container.
+        App = "app",
+        /// A container that was added to a running pod to look into it; never started twice.
+        Ephemeral = "ephemeral",
+    }
+    /// The role as written in labels.
+    pub fn as_str;
 }
 
 impl Role {
-    /// The role as written in labels.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Init => "init",
-            Self::Sidecar => "sidecar",
-            Self::App => "app",
-            Self::Ephemeral => "ephemeral",
-        }
-    }
-
     /// The role of that label value.
     pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "init" => Some(Self::Init),
-            "sidecar" => Some(Self::Sidecar),
-            "app" => Some(Self::App),
-            "ephemeral" => Some(Self::Ephemeral),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 }
 

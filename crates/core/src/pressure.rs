@@ -5,26 +5,19 @@ use std::collections::BTreeSet;
 /// Reason of an evicted pod, and of one that is not admitted under pressure.
 pub const EVICTED: &str = "Evicted";
 
-/// A shortage of the node, as a condition of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Pressure {
-    /// Memory.
-    Memory,
-    /// Space or inodes.
-    Disk,
-    /// Process numbers.
-    Pid,
-}
-
-impl Pressure {
-    /// The type of the node's condition.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Memory => "MemoryPressure",
-            Self::Disk => "DiskPressure",
-            Self::Pid => "PIDPressure",
-        }
+crate::words! {
+    /// A shortage of the node, as a condition of it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Pressure {
+        /// Memory.
+        Memory = "MemoryPressure",
+        /// Space or inodes.
+        Disk = "DiskPressure",
+        /// Process numbers.
+        Pid = "PIDPressure",
     }
+    /// The type of the node's condition.
+    pub fn as_str;
 }
 
 /// The pressures that a node is under.

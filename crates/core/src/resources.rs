@@ -34,31 +34,19 @@ pub struct CgroupLimits {
     pub memory: Option<i64>,
 }
 
-/// A pod's class of service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum QosClass {
-    /// Every container has CPU and memory limits, and requests equal to them.
-    Guaranteed,
-    /// Something is requested or limited.
-    Burstable,
-    /// Nothing is.
-    BestEffort,
-}
-
-impl QosClass {
-    /// The class as the API writes it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        }
+crate::words! {
+    /// A pod's class of service.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum QosClass {
+        /// Every container has CPU and memory limits, and requests equal to them.
+        Guaranteed = "Guaranteed",
+        /// Something is requested or limited.
+        Burstable = "Burstable",
+        /// Nothing is.
+        BestEffort = "BestEffort",
     }
-}
-
-impl QosClass {
-    /// All classes.
-    pub const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
+    /// The class as the API writes it.
+    pub fn as_str;
 }
 
 /// Path of a pod's cgroup, component by component; none when `root` names no cgroup.

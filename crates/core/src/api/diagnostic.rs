@@ -14,105 +14,69 @@ pub enum Severity {
     Error,
 }
 
-/// The kind of a [`Diagnostic`], stable across releases: people grep and alert on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Code {
-    /// The file can't be read (permissions, I/O error).
-    Unreadable,
-    /// The directory can't be read, or is gone.
-    SourceUnavailable,
-    /// The URL can't be fetched, or answers an error.
-    FetchFailed,
-    /// The file has no content.
-    Empty,
-    /// The file is larger than the 10 MiB that upstream allows.
-    TooLarge,
-    /// The bytes are not UTF-8.
-    NotUtf8,
-    /// The text contains NUL bytes.
-    NulByte,
-    /// The text is not YAML (nor JSON).
-    Syntax,
-    /// Aliases expand beyond the budget.
-    AliasBomb,
-    /// The document has no `apiVersion` or `kind`, or they aren't of a kind that is read.
-    WrongKind,
-    /// A value has the wrong type.
-    InvalidType,
-    /// A value is not allowed.
-    InvalidValue,
-    /// A required field is missing.
-    Required,
-    /// A field is not known to Kubernetes.
-    UnknownField,
-    /// A field is known, and can't be honoured here.
-    UnsupportedField,
-    /// A static pod may not reference this API object.
-    ForbiddenReference,
-    /// Two manifests describe the same pod.
-    DuplicatePod,
-    /// Two documents describe the same object.
-    DuplicateObject,
-    /// No manifest defines an object that a pod refers to, or it lacks a key.
-    MissingObject,
-    /// An edit of an immutable object is ignored.
-    Immutable,
-    /// Other users can read a file that defines a Secret.
-    SecretOpenToOthers,
-    /// Two things in one pod have the same name.
-    DuplicateName,
-    /// The file looks half-written.
-    HalfWritten,
-    /// The newest version of a pod can't be started, or failed; the one before runs.
-    RolloutFailed,
-    /// An older version of a pod runs than its manifest says, since an undo asked for it.
-    RolloutUndone,
-    /// The newest version of a pod waits for the end of a pause.
-    RolloutPaused,
-    /// The file is ignored by rule.
-    Ignored,
-}
-
-impl Code {
+crate::words! {
+    /// The kind of a [`Diagnostic`], stable across releases: people grep and alert on it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Code {
+        /// The file can't be read (permissions, I/O error).
+        Unreadable = "unreadable",
+        /// The directory can't be read, or is gone.
+        SourceUnavailable = "source-unavailable",
+        /// The URL can't be fetched, or answers an error.
+        FetchFailed = "fetch-failed",
+        /// The file has no content.
+        Empty = "empty",
+        /// The file is larger than the 10 MiB that upstream allows.
+        TooLarge = "too-large",
+        /// The bytes are not UTF-8.
+        NotUtf8 = "not-utf8",
+        /// The text contains NUL bytes.
+        NulByte = "nul-byte",
+        /// The text is not YAML (nor JSON).
+        Syntax = "syntax",
+        /// Aliases expand beyond the budget.
+        AliasBomb = "alias-bomb",
+        /// The document has no `apiVersion` or `kind`, or they aren't of a kind that is read.
+        WrongKind = "wrong-kind",
+        /// A value has the wrong type.
+        InvalidType = "invalid-type",
+        /// A value is not allowed.
+        InvalidValue = "invalid-value",
+        /// A required field is missing.
+        Required = "required",
+        /// A field is not known to Kubernetes.
+        UnknownField = "unknown-field",
+        /// A field is known, and can't be honoured here.
+        UnsupportedField = "unsupported-field",
+        /// A static pod may not reference this API object.
+        ForbiddenReference = "forbidden-reference",
+        /// Two manifests describe the same pod.
+        DuplicatePod = "duplicate-pod",
+        /// Two documents describe the same object.
+        DuplicateObject = "duplicate-object",
+        /// No manifest defines an object that a pod refers to, or it lacks a key.
+        MissingObject = "missing-object",
+        /// An edit of an immutable object is ignored.
+        Immutable = "immutable",
+        /// Other users can read a file that defines a Secret.
+        SecretOpenToOthers = "secret-open-to-others",
+        /// Two things in one pod have the same name.
+        DuplicateName = "duplicate-name",
+        /// The file looks half-written.
+        HalfWritten = "half-written",
+        /// The newest version of a pod can't be started, or failed; the one before runs.
+        RolloutFailed = "rollout-failed",
+        /// An older version of a pod runs than its manifest says, since an undo asked for it.
+        RolloutUndone = "rollout-undone",
+        /// The newest version of a pod waits for the end of a pause.
+        RolloutPaused = "rollout-paused",
+        /// The file is ignored by rule.
+        Ignored = "ignored",
+    }
     /// The code as printed, for example `unknown-field`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::SourceUnavailable => "source-unavailable",
-            Self::FetchFailed => "fetch-failed",
-            Self::Empty => "empty",
-            Self::TooLarge => "too-large",
-            Self::NotUtf8 => "not-utf8",
-            Self::NulByte => "nul-byte",
-            Self::Syntax => "syntax",
-            Self::AliasBomb => "alias-bomb",
-            Self::WrongKind => "wrong-kind",
-            Self::InvalidType => "invalid-type",
-            Self::InvalidValue => "invalid-value",
-            Self::Required => "required",
-            Self::UnknownField => "unknown-field",
-            Self::UnsupportedField => "unsupported-field",
-            Self::ForbiddenReference => "forbidden-reference",
-            Self::DuplicatePod => "duplicate-pod",
-            Self::DuplicateObject => "duplicate-object",
-            Self::MissingObject => "missing-object",
-            Self::Immutable => "immutable",
-            Self::SecretOpenToOthers => "secret-open-to-others",
-            Self::DuplicateName => "duplicate-name",
-            Self::HalfWritten => "half-written",
-            Self::RolloutFailed => "rollout-failed",
-            Self::RolloutUndone => "rollout-undone",
-            Self::RolloutPaused => "rollout-paused",
-            Self::Ignored => "ignored",
-        }
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
+    pub fn as_str;
+    impl Display;
 }
 
 /// Place of a [`Diagnostic`] in a text.

@@ -11,6 +11,7 @@ pub mod quantity;
 pub mod report;
 pub mod requirement;
 mod watched;
+mod words;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;

@@ -34,23 +34,17 @@ const MESSAGE_MAX: usize = 1024;
 /// Longest name of an object.
 const NAME_MAX: usize = 253;
 
-/// Type of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EventType {
-    /// Something happened as it should.
-    Normal,
-    /// Something is wrong.
-    Warning,
-}
-
-impl EventType {
-    /// As the API spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
+crate::words! {
+    /// Type of an event.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum EventType {
+        /// Something happened as it should.
+        Normal = "Normal",
+        /// Something is wrong.
+        Warning = "Warning",
     }
+    /// As the API spells it.
+    pub fn as_str;
 }
 
 /// Something to report about an object.

@@ -12,29 +12,19 @@ use crate::stats::PodReading;
 /// The resource that limits are of.
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-/// The limit that a pod is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LocalLimit {
-    /// `sizeLimit` of an emptyDir.
-    EmptyDir,
-    /// The sum of its containers' limits.
-    Pod,
-    /// The limit of one container.
-    Container,
-}
-
-impl LocalLimit {
-    /// All limits.
-    pub const ALL: [Self; 3] = [Self::EmptyDir, Self::Pod, Self::Container];
-
-    /// The name in metrics: upstream's.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::EmptyDir => "emptydirfs.limit",
-            Self::Pod => "ephemeralpodfs.limit",
-            Self::Container => "ephemeralcontainerfs.limit",
-        }
+crate::words! {
+    /// The limit that a pod is over.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum LocalLimit {
+        /// `sizeLimit` of an emptyDir.
+        EmptyDir = "emptydirfs.limit",
+        /// The sum of its containers' limits.
+        Pod = "ephemeralpodfs.limit",
+        /// The limit of one container.
+        Container = "ephemeralcontainerfs.limit",
     }
+    /// The name in metrics: upstream's.
+    pub fn as_str;
 }
 
 /// A pod over a limit of its own.

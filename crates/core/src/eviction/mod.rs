@@ -39,46 +39,28 @@ const NEAR_PERIOD: Duration = Duration::from_secs(1);
 /// The whole, in the units of [`Amount::Share`].
 const WHOLE: u64 = 100_000;
 
-/// Something that can run short, as settings name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Signal {
-    /// Memory of the machine without its working set.
-    MemoryAvailable,
-    /// Space on the file system of the agent's root directory.
-    NodeFsAvailable,
-    /// Inodes there.
-    NodeFsInodesFree,
-    /// Space on the file system of the Engine's root directory.
-    ImageFsAvailable,
-    /// Inodes there.
-    ImageFsInodesFree,
-    /// Process numbers.
-    PidAvailable,
+crate::words! {
+    /// Something that can run short, as settings name it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Signal {
+        /// Memory of the machine without its working set.
+        MemoryAvailable = "memory.available",
+        /// Space on the file system of the agent's root directory.
+        NodeFsAvailable = "nodefs.available",
+        /// Inodes there.
+        NodeFsInodesFree = "nodefs.inodesFree",
+        /// Space on the file system of the Engine's root directory.
+        ImageFsAvailable = "imagefs.available",
+        /// Inodes there.
+        ImageFsInodesFree = "imagefs.inodesFree",
+        /// Process numbers.
+        PidAvailable = "pid.available",
+    }
+    /// The name in settings and metrics.
+    pub fn as_str;
 }
 
 impl Signal {
-    /// All signals.
-    pub const ALL: [Self; 6] = [
-        Self::MemoryAvailable,
-        Self::NodeFsAvailable,
-        Self::NodeFsInodesFree,
-        Self::ImageFsAvailable,
-        Self::ImageFsInodesFree,
-        Self::PidAvailable,
-    ];
-
-    /// The name in settings and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::MemoryAvailable => "memory.available",
-            Self::NodeFsAvailable => "nodefs.available",
-            Self::NodeFsInodesFree => "nodefs.inodesFree",
-            Self::ImageFsAvailable => "imagefs.available",
-            Self::ImageFsInodesFree => "imagefs.inodesFree",
-            Self::PidAvailable => "pid.available",
-        }
-    }
-
     /// The signal of that name.
     ///
     /// # Errors

@@ -91,32 +91,23 @@ pub struct GcInput<'a> {
     pub now: Timestamp,
 }
 
-/// Why something goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cause {
-    /// Nobody knows its pod.
-    PodGone,
-    /// Its pod is over, and the space is needed.
-    PodOver,
-    /// Its container has more dead instances than are kept of each.
-    PerContainer,
-    /// The node has more dead instances than it keeps.
-    Total,
-    /// The pod has a newer sandbox.
-    Replaced,
-}
-
-impl Cause {
-    /// The cause as a label of a series.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PodGone => "pod_gone",
-            Self::PodOver => "pod_over",
-            Self::PerContainer => "per_container",
-            Self::Total => "total",
-            Self::Replaced => "replaced",
-        }
+crate::words! {
+    /// Why something goes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Cause {
+        /// Nobody knows its pod.
+        PodGone = "pod_gone",
+        /// Its pod is over, and the space is needed.
+        PodOver = "pod_over",
+        /// Its container has more dead instances than are kept of each.
+        PerContainer = "per_container",
+        /// The node has more dead instances than it keeps.
+        Total = "total",
+        /// The pod has a newer sandbox.
+        Replaced = "replaced",
     }
+    /// The cause as a label of a series.
+    pub fn as_str;
 }
 
 impl fmt::Display for Cause {

@@ -46,29 +46,21 @@ pub struct MirrorInput<'a> {
     pub orphans_may_go: bool,
 }
 
-/// Why a mirror is deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DeleteReason {
-    /// No static pod of its full name is wanted or still there.
-    Orphaned,
-    /// It is being deleted; that it ends is up to us.
-    BeingDeleted,
-    /// It is the mirror of another version of the pod.
-    OtherVersion,
-    /// It belongs to a Node of our name that is no more.
-    OtherNode,
-}
-
-impl DeleteReason {
-    /// The reason in a few words.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Orphaned => "its static pod no longer exists",
-            Self::BeingDeleted => "it is being deleted",
-            Self::OtherVersion => "it shows another version of the pod",
-            Self::OtherNode => "it belongs to a deleted Node",
-        }
+crate::words! {
+    /// Why a mirror is deleted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum DeleteReason {
+        /// No static pod of its full name is wanted or still there.
+        Orphaned = "its static pod no longer exists",
+        /// It is being deleted; that it ends is up to us.
+        BeingDeleted = "it is being deleted",
+        /// It is the mirror of another version of the pod.
+        OtherVersion = "it shows another version of the pod",
+        /// It belongs to a Node of our name that is no more.
+        OtherNode = "it belongs to a deleted Node",
     }
+    /// The reason in a few words.
+    pub fn as_str;
 }
 
 /// The reason why a mirror that should exist has to wait.

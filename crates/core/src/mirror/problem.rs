@@ -1,7 +1,6 @@
 //! Why a mirror can't be made, by what would mend it, and when to try again.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -17,70 +16,41 @@ const PAUSE_EAGER: Duration = Duration::from_secs(2);
 /// How long that is assumed.
 const EAGER: Duration = Duration::from_mins(1);
 
-/// The kind of problem that prevents a mirror pod, by the remedy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ProblemKind {
-    /// The namespace doesn't exist, or is being deleted. Create it.
-    NamespaceMissing,
-    /// RBAC doesn't allow it, or our credentials aren't accepted. Grant the permission.
-    Forbidden,
-    /// `NodeRestriction` doesn't allow it to a node identity. The words say which rule.
-    NodeRestriction,
-    /// The namespace's `PodSecurity` level forbids it. Relax the level, or the pod.
-    PodSecurity,
-    /// A `ResourceQuota` is used up, or demands requests and limits.
-    Quota,
-    /// A `LimitRange` forbids the pod's requests or limits.
-    LimitRange,
-    /// A webhook or an admission policy denied it, or the webhook doesn't answer.
-    Webhook,
-    /// Another pod has the name. Delete it, or rename the static pod.
-    NameTaken,
-    /// The API server doesn't answer, or asks to slow down.
-    ApiAway,
-    /// Our Node isn't registered, or is being deleted.
-    NodeMissing,
-    /// The API server doesn't find the pod valid.
-    Invalid,
-    /// Something else; the message says what.
-    Other,
+crate::words! {
+    /// The kind of problem that prevents a mirror pod, by the remedy.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum ProblemKind {
+        /// The namespace doesn't exist, or is being deleted. Create it.
+        NamespaceMissing = "NamespaceMissing",
+        /// RBAC doesn't allow it, or our credentials aren't accepted. Grant the permission.
+        Forbidden = "Forbidden",
+        /// `NodeRestriction` doesn't allow it to a node identity. The words say which rule.
+        NodeRestriction = "NodeRestriction",
+        /// The namespace's `PodSecurity` level forbids it. Relax the level, or the pod.
+        PodSecurity = "PodSecurity",
+        /// A `ResourceQuota` is used up, or demands requests and limits.
+        Quota = "Quota",
+        /// A `LimitRange` forbids the pod's requests or limits.
+        LimitRange = "LimitRange",
+        /// A webhook or an admission policy denied it, or the webhook doesn't answer.
+        Webhook = "Webhook",
+        /// Another pod has the name. Delete it, or rename the static pod.
+        NameTaken = "NameTaken",
+        /// The API server doesn't answer, or asks to slow down.
+        ApiAway = "ApiAway",
+        /// Our Node isn't registered, or is being deleted.
+        NodeMissing = "NodeMissing",
+        /// The API server doesn't find the pod valid.
+        Invalid = "Invalid",
+        /// Something else; the message says what.
+        Other = "Other",
+    }
+    /// The kind as a reason word and label value.
+    pub fn as_str;
+    impl Display;
 }
 
 impl ProblemKind {
-    /// All kinds.
-    pub const ALL: [Self; 12] = [
-        Self::NamespaceMissing,
-        Self::Forbidden,
-        Self::NodeRestriction,
-        Self::PodSecurity,
-        Self::Quota,
-        Self::LimitRange,
-        Self::Webhook,
-        Self::NameTaken,
-        Self::ApiAway,
-        Self::NodeMissing,
-        Self::Invalid,
-        Self::Other,
-    ];
-
-    /// The kind as a reason word and label value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NamespaceMissing => "NamespaceMissing",
-            Self::Forbidden => "Forbidden",
-            Self::NodeRestriction => "NodeRestriction",
-            Self::PodSecurity => "PodSecurity",
-            Self::Quota => "Quota",
-            Self::LimitRange => "LimitRange",
-            Self::Webhook => "Webhook",
-            Self::NameTaken => "NameTaken",
-            Self::ApiAway => "ApiAway",
-            Self::NodeMissing => "NodeMissing",
-            Self::Invalid => "Invalid",
-            Self::Other => "Other",
-        }
-    }
-
     /// Whether it is about this mirror, and not about the whole connection: what somebody has to
     /// mend, and what the Node's status says.
     pub fn is_refusal(self) -> bool {
@@ -90,12 +60,6 @@ impl ProblemKind {
     /// Whether somebody who sees the pod missing mends it within seconds, without notice.
     fn is_soon_mended(self) -> bool {
         matches!(self, Self::NamespaceMissing | Self::NameTaken)
-    }
-}
-
-impl fmt::Display for ProblemKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -34,17 +34,21 @@ pub enum Medium {
     Memory,
 }
 
-/// The kind of a volume that is written from values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Of a `ConfigMap`.
-    ConfigMap,
-    /// Of a `Secret`.
-    Secret,
-    /// Of the pod's own fields.
-    DownwardApi,
-    /// Of several of these.
-    Projected,
+crate::words! {
+    /// The kind of a volume that is written from values.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Kind {
+        /// Of a `ConfigMap`.
+        ConfigMap = "kubernetes.io~configmap",
+        /// Of a `Secret`.
+        Secret = "kubernetes.io~secret",
+        /// Of the pod's own fields.
+        DownwardApi = "kubernetes.io~downward-api",
+        /// Of several of these.
+        Projected = "kubernetes.io~projected",
+    }
+    /// Directory name of its plugin in the kubelet's layout.
+    pub fn plugin;
 }
 
 impl Kind {
@@ -69,16 +73,6 @@ impl Kind {
         match self {
             Self::ConfigMap => Medium::Disk,
             Self::Secret | Self::DownwardApi | Self::Projected => Medium::Memory,
-        }
-    }
-
-    /// Directory name of its plugin in the kubelet's layout.
-    pub fn plugin(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "kubernetes.io~configmap",
-            Self::Secret => "kubernetes.io~secret",
-            Self::DownwardApi => "kubernetes.io~downward-api",
-            Self::Projected => "kubernetes.io~projected",
         }
     }
 }

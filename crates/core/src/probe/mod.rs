@@ -14,7 +14,6 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -30,31 +29,24 @@ pub use worker::{Action, Decision, Observation, ProbeState, conclude, decide, fi
 /// Upstream: `maxProbeRetries` of `pkg/kubelet/prober/prober.go`.
 pub const ATTEMPTS_MAX: u32 = 3;
 
-/// The kind of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ProbeKind {
-    /// Whether the container has to be restarted.
-    Liveness,
-    /// Whether it takes requests.
-    Readiness,
-    /// Whether it has started: until then the other two wait.
-    Startup,
+crate::words! {
+    /// The kind of a probe.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ProbeKind {
+        /// Whether the container has to be restarted.
+        Liveness = "Liveness",
+        /// Whether it takes requests.
+        Readiness = "Readiness",
+        /// Whether it has started: until then the other two wait.
+        Startup = "Startup",
+    }
+    /// The kind as events and metrics spell it.
+    pub fn as_str;
+    impl Display;
 }
 
 impl ProbeKind {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Liveness, Self::Readiness, Self::Startup];
-
-    /// The kind as events and metrics spell it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Liveness => "Liveness",
-            Self::Readiness => "Readiness",
-            Self::Startup => "Startup",
-        }
-    }
-
     /// The probe of that kind, if the container has one.
     #[must_use]
     pub fn of(self, container: &Container) -> Option<&Probe> {
@@ -74,12 +66,6 @@ impl ProbeKind {
             Self::Readiness => ProbeResult::Failure,
             Self::Startup => ProbeResult::Unknown,
         }
-    }
-}
-
-impl fmt::Display for ProbeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -21,41 +21,23 @@ pub enum Version {
     V2,
 }
 
-/// A cgroup controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Controller {
-    /// Shares and quotas of processor time.
-    Cpu,
-    /// Used processor time.
-    Cpuacct,
-    /// Memory.
-    Memory,
-    /// Processes.
-    Pids,
-    /// Disk traffic.
-    Blkio,
-}
-
-impl Controller {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Cpu,
-        Self::Cpuacct,
-        Self::Memory,
-        Self::Pids,
-        Self::Blkio,
-    ];
-
-    /// Directory of its hierarchy in version 1.
-    pub fn directory(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Cpuacct => "cpuacct",
-            Self::Memory => "memory",
-            Self::Pids => "pids",
-            Self::Blkio => "blkio",
-        }
+crate::words! {
+    /// A cgroup controller.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Controller {
+        /// Shares and quotas of processor time.
+        Cpu = "cpu",
+        /// Used processor time.
+        Cpuacct = "cpuacct",
+        /// Memory.
+        Memory = "memory",
+        /// Processes.
+        Pids = "pids",
+        /// Disk traffic.
+        Blkio = "blkio",
     }
+    /// Directory of its hierarchy in version 1.
+    pub fn directory;
 }
 
 /// The files of one cgroup.

@@ -5,42 +5,27 @@ use std::fmt;
 use crate::api::{Pod, keys};
 use crate::stateful::StatefulSet;
 
-/// Kind of a workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WorkloadKind {
-    /// A number of equal pods.
-    Deployment,
-    /// Pods that each have a name, a place in a row, and storage of their own.
-    StatefulSet,
-    /// One pod on each node.
-    DaemonSet,
-    /// Pods that end.
-    Job,
-    /// A Job again and again, by a schedule.
-    CronJob,
+crate::words! {
+    /// Kind of a workload.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum WorkloadKind {
+        /// A number of equal pods.
+        Deployment = "Deployment",
+        /// Pods that each have a name, a place in a row, and storage of their own.
+        StatefulSet = "StatefulSet",
+        /// One pod on each node.
+        DaemonSet = "DaemonSet",
+        /// Pods that end.
+        Job = "Job",
+        /// A Job again and again, by a schedule.
+        CronJob = "CronJob",
+    }
+    /// Its name in a document.
+    pub fn as_str;
+    impl Display;
 }
 
 impl WorkloadKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [
-        Self::Deployment,
-        Self::StatefulSet,
-        Self::DaemonSet,
-        Self::Job,
-        Self::CronJob,
-    ];
-
-    /// Its name in a document.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Deployment => "Deployment",
-            Self::StatefulSet => "StatefulSet",
-            Self::DaemonSet => "DaemonSet",
-            Self::Job => "Job",
-            Self::CronJob => "CronJob",
-        }
-    }
-
     /// The API version of its documents.
     pub fn api_version(self) -> &'static str {
         match self {
@@ -93,12 +78,6 @@ impl WorkloadKind {
             None => (None, rest),
         };
         Some((namespace, format!("{kind}/{name}")))
-    }
-}
-
-impl fmt::Display for WorkloadKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -1,0 +1,39 @@
+//! A macro for enums whose variants each have a word.
+
+/// Defines an enum whose variants each have a word, with the function that returns the word and
+/// the constant `ALL`. The line `impl Display;` makes it display as its word.
+#[macro_export]
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident {
+            $($(#[$variant_meta:meta])* $variant:ident = $word:expr,)*
+        }
+        $(#[$method_meta:meta])*
+        $method_vis:vis fn $method:ident;
+        $(impl $display:ident;)?
+    ) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $($(#[$variant_meta])* $variant,)*
+        }
+
+        impl $name {
+            /// Every variant, in order of definition.
+            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$variant),*];
+
+            $(#[$method_meta])*
+            $method_vis const fn $method(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        $(impl ::std::fmt::$display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(self.$method())
+            }
+        })?
+    };
+}
