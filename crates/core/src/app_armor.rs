@@ -35,9 +35,8 @@ pub fn profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<Cow<'a, App
     if let Some(own) = own.and_then(|s| s.app_armor_profile.as_ref()) {
         return Some(Cow::Borrowed(own));
     }
-    let annotations = pod.metadata.annotations.as_ref();
     let key = format!("{ANNOTATION_PREFIX}{}", container.name);
-    if let Some(noted) = annotations.and_then(|all| of_annotation(all.get(&key)?)) {
+    if let Some(noted) = spec::annotation(&pod.metadata, &key).and_then(of_annotation) {
         return Some(Cow::Owned(noted));
     }
     let of_pod = spec::spec(pod).security_context.as_ref();

@@ -13,7 +13,7 @@ use crate::api::core::{
 };
 use crate::api::{Pod, is_too_large, keys, meta};
 use crate::manager::is_mirror_pod;
-use crate::spec;
+use crate::spec::{self, annotation};
 
 /// Least grace of a pod that is being stopped.
 const GRACE_MIN: Duration = Duration::from_secs(1);
@@ -22,12 +22,7 @@ const EXIT_UNKNOWN: i32 = 137;
 
 /// Whether a pod comes from the API server and is no mirror.
 pub fn is_api_pod(pod: &Pod) -> bool {
-    let source = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(keys::CONFIG_SOURCE));
-    source.is_some_and(|source| source == "api") && !is_mirror_pod(pod)
+    annotation(&pod.metadata, keys::CONFIG_SOURCE) == Some("api") && !is_mirror_pod(pod)
 }
 
 /// Why a pod that is still wanted is to be stopped.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{Pod, keys};
+use crate::spec::annotation;
 
 pub use decide::{Decision, Input, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
@@ -69,8 +70,7 @@ pub struct Job {
 impl Job {
     /// The CronJob that it is a run of, if it is one.
     pub fn cron_job(&self) -> Option<&str> {
-        let annotations = self.template.metadata.annotations.as_ref()?;
-        annotations.get(keys::CRON_JOB).map(String::as_str)
+        annotation(&self.template.metadata, keys::CRON_JOB)
     }
 }
 

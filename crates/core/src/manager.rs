@@ -13,12 +13,13 @@ use std::sync::Arc;
 use crate::api::{FullName, MirrorPodUid, Pod, PodUid, ResolvedPodUid, keys};
 use crate::desired::PodSource;
 use crate::small::SmallCollect;
+use crate::spec::annotation;
 
 /// Whether a pod is a mirror pod: it carries the mirror annotation, whatever its value.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsMirrorPod`).
 pub fn is_mirror_pod(pod: &Pod) -> bool {
-    annotation(pod, keys::CONFIG_MIRROR).is_some()
+    annotation(&pod.metadata, keys::CONFIG_MIRROR).is_some()
 }
 
 /// Whether a pod is a static pod: it comes from a file or URL, and is not a mirror.
@@ -31,7 +32,7 @@ pub fn is_static_pod(pod: &Pod) -> bool {
     !is_mirror_pod(pod)
         && [PodSource::File, PodSource::Http, PodSource::Embedded]
             .iter()
-            .any(|source| annotation(pod, keys::CONFIG_SOURCE) == Some(source.as_str()))
+            .any(|source| annotation(&pod.metadata, keys::CONFIG_SOURCE) == Some(source.as_str()))
 }
 
 /// Whether `mirror` is the mirror of `pod` as it is now: same name and namespace, and its mirror
@@ -40,13 +41,8 @@ pub fn is_static_pod(pod: &Pod) -> bool {
 /// Upstream: `pkg/kubelet/pod/mirror_client.go` (`IsMirrorPodOf`).
 pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
     FullName::of(mirror) == FullName::of(pod)
-        && annotation(mirror, keys::CONFIG_MIRROR)
-            .is_some_and(|hash| annotation(pod, keys::CONFIG_HASH) == Some(hash))
-}
-
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    let annotations = pod.metadata.annotations.as_ref()?;
-    annotations.get(key).map(String::as_str)
+        && annotation(&mirror.metadata, keys::CONFIG_MIRROR)
+            .is_some_and(|hash| annotation(&pod.metadata, keys::CONFIG_HASH) == Some(hash))
 }
 
 /// Wanted pods and mirrors, indexed by UID and by full name, with translations between them.

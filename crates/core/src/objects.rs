@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::api::core::{ConfigMap, Secret, Service};
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
 use crate::objects::claims::Storage;
-use crate::spec;
+use crate::spec::{self, annotation};
 
 /// Longest that a token is used, whatever its lifetime.
 ///
@@ -364,10 +364,7 @@ fn missing(kind: ObjectKind, name: &str) -> ObjectError {
 ///
 /// Upstream: `IsStaticPod` of `pkg/kubelet/types/pod_update.go`.
 pub fn is_static(pod: &Pod) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations
-        .and_then(|all| all.get(keys::CONFIG_SOURCE))
-        .is_some_and(|source| source != "api")
+    annotation(&pod.metadata, keys::CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
 
 /// Returns the objects that a pod refers to. A static pod has no tokens and is told of no services:

@@ -6,7 +6,7 @@ use crate::api::report::{PodReport, StatusReport};
 use crate::api::{FullName, Pod};
 use crate::decode::distance;
 use crate::small::SmallSort;
-use crate::spec::all_container_names;
+use crate::spec::{all_container_names, annotation};
 use crate::workload::WorkloadKind;
 
 /// Shortest beginning of a UID that is taken for one; shorter ones collide, or are names.
@@ -320,13 +320,7 @@ pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, Contai
     let full_name = FullName::of(pod);
     let shown = || format!("{}/{}", full_name.namespace, full_name.name);
     let has = |name: &str| all_container_names(pod).any(|known| known == name);
-    let annotated = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(DEFAULT_CONTAINER))
-        .map(String::as_str)
-        .filter(|name| has(name));
+    let annotated = annotation(&pod.metadata, DEFAULT_CONTAINER).filter(|name| has(name));
     match (asked.or(annotated), app) {
         (Some(name), _) if has(name) => Ok(name.to_owned()),
         (Some(name), _) => Err(ContainerNotFound::Unknown {

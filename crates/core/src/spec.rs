@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::api::core::{Container, EphemeralContainer, ImageVolumeSource, PodSpec, Volume};
+use crate::api::meta::ObjectMeta;
 use crate::api::{ContainerId, Pod, Timestamp, keys};
 use crate::observed::{ContainerHash, Role};
 
@@ -125,27 +126,28 @@ pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Contain
 
 /// Whether a person stopped the pod with `mirrorlet stop`.
 pub fn is_stopped(pod: &Pod) -> bool {
-    order(pod, keys::STOPPED).is_some()
+    annotation(&pod.metadata, keys::STOPPED).is_some()
 }
 
 /// Whether the pod waits until its Node is uncordoned.
 pub fn is_cordoned(pod: &Pod) -> bool {
-    order(pod, keys::STOPPED) == Some(keys::CORDONED)
+    annotation(&pod.metadata, keys::STOPPED) == Some(keys::CORDONED)
 }
 
 /// Whether a person wants that instance replaced, with `mirrorlet restart` or `start`.
 pub fn to_restart(pod: &Pod, instance: &ContainerId) -> bool {
-    order(pod, keys::RESTART).is_some_and(|ids| ids.split(',').any(|id| id == instance.to_string()))
+    annotation(&pod.metadata, keys::RESTART)
+        .is_some_and(|ids| ids.split(',').any(|id| id == instance.to_string()))
 }
 
 /// The orders of a person that come with a pod.
 pub fn orders(pod: &Pod) -> [Option<&str>; 2] {
-    [keys::STOPPED, keys::RESTART].map(|key| order(pod, key))
+    [keys::STOPPED, keys::RESTART].map(|key| annotation(&pod.metadata, key))
 }
 
-fn order<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    let annotations = pod.metadata.annotations.as_ref()?;
-    annotations.get(key).map(String::as_str)
+/// The value of an annotation.
+pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The name of the claim that a volume of the pod is for; none of any other volume. The claim of an

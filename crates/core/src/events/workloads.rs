@@ -11,6 +11,7 @@ use super::EventType;
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
 use crate::cron::CronNote;
 use crate::job::{End, Job, JobName, Note, full_name};
+use crate::spec::annotation;
 use crate::workload::standing::revision_name;
 use crate::workload::{WorkloadKey, WorkloadKind};
 
@@ -54,9 +55,7 @@ fn rows<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<WorkloadKey, Ro
             continue;
         };
         let row = rows.entry(key).or_default();
-        let annotations = pod.metadata.annotations.as_ref();
-        let hash = annotations.and_then(|all| all.get(keys::TEMPLATE));
-        let version = hash.map(String::as_str).unwrap_or_default();
+        let version = annotation(&pod.metadata, keys::TEMPLATE).unwrap_or_default();
         *row.versions.entry(version).or_default() += 1;
         row.pods.insert((FullName::of(pod), PodUid::of(pod)));
     }
@@ -183,10 +182,9 @@ fn ended(key: &WorkloadKey, end: &End) -> WorkloadEvent {
 
 /// The event of the `CronJob` that a Job is a run of.
 fn seen_by_cron_job(job: &Job, end: &End) -> Option<WorkloadEvent> {
-    let annotations = job.template.metadata.annotations.as_ref()?;
     let cron = JobName {
         namespace: job.name.namespace.clone(),
-        name: annotations.get(keys::CRON_JOB)?.clone(),
+        name: job.cron_job()?.to_owned(),
     };
     let key = key_of(WorkloadKind::CronJob, &cron);
     let (name, condition) = (&job.name.name, end.condition());

@@ -26,7 +26,7 @@ pub use standing::{AtWork, Standing, standings};
 use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core, keys, meta};
 use crate::manager::{PodTable, is_mirror_pod, is_mirror_pod_of};
 use crate::small::SmallCollect;
-use crate::spec;
+use crate::spec::{self, annotation};
 
 /// The inputs of the decision about mirrors.
 #[derive(Debug, Clone, Copy)]
@@ -225,7 +225,6 @@ fn is_others(mirror: &Pod, node: &core::Node) -> bool {
 
 /// Hash of the static pod whose mirror this is, or of a static pod: what distinguishes versions.
 pub fn hash(pod: &Pod) -> Option<&str> {
-    let annotations = pod.metadata.annotations.as_ref()?;
-    let of = |key: &str| annotations.get(key).map(String::as_str);
+    let of = |key| annotation(&pod.metadata, key);
     of(keys::CONFIG_MIRROR).or_else(|| of(keys::CONFIG_HASH))
 }

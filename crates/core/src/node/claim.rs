@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{NodeFacts, VERSION_MARK};
 use crate::api::core::Node;
 use crate::api::{Timestamp, keys};
+use crate::spec::annotation;
 
 /// The relevant fields of a Node's Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +51,7 @@ pub fn claim(
             "the Node {name} belongs to a kubelet ({version}); choose another name with --node-name, or delete that Node if its kubelet was removed"
         ));
     }
-    let owner = metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(keys::OWNER));
-    if owner == Some(&facts.owner) {
+    if annotation(metadata, keys::OWNER) == Some(facts.owner.as_str()) {
         return Claim::Ours;
     }
     let is_alive = lease.is_some_and(|lease| {

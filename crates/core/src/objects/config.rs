@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, uses};
 use crate::api::core::{ConfigMap, Secret};
 use crate::api::{Pod, PodUid, keys};
+use crate::spec::annotation;
 
 /// Value of [`keys::RESTART_ON`].
 const CONFIG: &str = "config";
@@ -39,10 +40,7 @@ impl fmt::Debug for Config {
 
 /// Whether an edit of an object that the pod refers to is an edit of the pod.
 pub fn restarts_on_config(pod: &Pod) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations
-        .and_then(|all| all.get(keys::RESTART_ON))
-        .is_some_and(|value| value == CONFIG)
+    annotation(&pod.metadata, keys::RESTART_ON) == Some(CONFIG)
 }
 
 /// Checks a value of [`keys::RESTART_ON`].

@@ -11,6 +11,7 @@ use crate::api::core::{ConfigMap, PersistentVolumeClaim, Secret, Service};
 use crate::api::keys;
 use crate::api::meta::ObjectMeta;
 use crate::objects::claims::{Bindings, ClaimName, Claims, PersistentVolume, Storage};
+use crate::spec::annotation;
 
 /// Why a field of an immutable object stays.
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
@@ -180,13 +181,9 @@ fn changed_wishes(
     };
     let is_changed = spec(old) != spec(new);
     let spec = is_changed.then(|| ("spec".to_owned(), CLAIM_SPEC_STAYS));
-    let annotation = |claim: &PersistentVolumeClaim, key: &str| {
-        let annotations = claim.metadata.annotations.as_ref();
-        annotations.and_then(|all| all.get(key)).cloned()
-    };
     let annotations = keys::VOLUME_SETTINGS
         .into_iter()
-        .filter(|key| annotation(old, key) != annotation(new, key))
+        .filter(|key| annotation(&old.metadata, key) != annotation(&new.metadata, key))
         .map(|key| (format!("metadata.annotations[{key}]"), ANNOTATION_STAYS));
     spec.into_iter().chain(annotations).collect()
 }

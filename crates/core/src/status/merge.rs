@@ -22,7 +22,7 @@ use crate::api::core::{self, ContainerState, ContainerStatus, PodCondition, PodS
 use crate::api::{Pod, Timestamp, keys, meta};
 use crate::manager::is_mirror_pod;
 use crate::restart::should_restart;
-use crate::spec;
+use crate::spec::{self, annotation};
 
 /// Bytes that all termination messages of a pod may have together
 /// (upstream `MaxPodTerminationMessageLogLength`).
@@ -179,14 +179,10 @@ fn held_annotations(api: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
     if !is_mirror_pod(api) {
         return serde_json::Map::new();
     }
-    let of = |pod: &Pod, key: &str| {
-        let annotations = pod.metadata.annotations.as_ref()?;
-        annotations.get(key).cloned()
-    };
-    let differs = |key: &&str| of(api, key) != of(pod, key);
+    let differs = |key: &&str| annotation(&api.metadata, key) != annotation(&pod.metadata, key);
     let changed = keys::HELD.into_iter().filter(differs);
     changed
-        .map(|key| (key.to_owned(), json!(of(pod, key))))
+        .map(|key| (key.to_owned(), json!(annotation(&pod.metadata, key))))
         .collect()
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::api::{Pod, keys};
+use crate::spec::annotation;
 use crate::stateful::StatefulSet;
 
 crate::words! {
@@ -96,7 +97,7 @@ impl WorkloadKey {
     /// Returns the workload that a pod of a manifest belongs to; none of a pod with a document of
     /// its own.
     pub fn of(pod: &Pod) -> Option<Self> {
-        let owner = pod.metadata.annotations.as_ref()?.get(keys::WORKLOAD)?;
+        let owner = annotation(&pod.metadata, keys::WORKLOAD)?;
         let namespace = pod.metadata.namespace.as_deref();
         Self::of_owner(namespace.unwrap_or(keys::DEFAULT_NAMESPACE), owner)
     }

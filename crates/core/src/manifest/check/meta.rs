@@ -13,6 +13,8 @@ use crate::manifest::problems::At;
 use crate::objects::check_restart_on;
 use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT_ANNOTATIONS, Settings};
 
+use crate::spec::annotation;
+
 use super::names;
 
 /// Most bytes of all annotations together.
@@ -48,11 +50,7 @@ pub(super) fn check_shown(meta: &ObjectMeta, root: &At<'_>) {
             at.key("annotations").key(key).invalid(rule);
         }
     }
-    let restart_on = meta
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(keys::RESTART_ON));
-    if let Some(value) = restart_on {
+    if let Some(value) = annotation(meta, keys::RESTART_ON) {
         let at = at.key("annotations").key(keys::RESTART_ON);
         if let Err(rule) = check_restart_on(value) {
             at.invalid(rule);

@@ -15,6 +15,7 @@ use crate::manifest::defaults::static_name;
 use crate::manifest::problems::At;
 use crate::manifest::{MANIFEST_BYTES_MAX, ParseContext};
 use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy};
+use crate::spec::annotation;
 use crate::workload::{
     RECREATE, REPLICAS_MAX, ROLLING_UPDATE, Workload, WorkloadKind, progress_deadline_seconds,
     scaled,
@@ -383,8 +384,7 @@ pub(super) fn check_scaled(value: Option<&IntOrString>, at: &At<'_>) {
 /// Warns where the pods can't be replaced as the document says.
 fn check_order(workload: &Workload, pod: &Pod, at: &At<'_>) {
     // The pod's own annotation wins, and is checked as a pod's.
-    let annotations = pod.metadata.annotations.as_ref();
-    if annotations.is_some_and(|annotations| annotations.contains_key(ROLLOUT)) {
+    if annotation(&pod.metadata, ROLLOUT).is_some() {
         return;
     }
     let order = workload.order(pod);
