@@ -309,20 +309,14 @@ impl fmt::Debug for ObjectSet {
 impl ObjectSet {
     /// The config map of that name; one that was not asked for is missing.
     pub fn config_map(&self, name: &str) -> Result<&ConfigMap, ObjectError> {
-        match self.config_maps.get(name) {
-            Some(Ok(found)) => Ok(found),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(missing(ObjectKind::ConfigMap, name)),
-        }
+        let none = || missing(ObjectKind::ConfigMap, name);
+        got(self.config_maps.get(name), none).map(Arc::as_ref)
     }
 
     /// The secret of that name; one that was not asked for is missing.
     pub fn secret(&self, name: &str) -> Result<&Secret, ObjectError> {
-        match self.secrets.get(name) {
-            Some(Ok(found)) => Ok(found),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(missing(ObjectKind::Secret, name)),
-        }
+        let none = || missing(ObjectKind::Secret, name);
+        got(self.secrets.get(name), none).map(Arc::as_ref)
     }
 
     /// The storage of the claim of that name; one that was not asked for is missing.
@@ -333,14 +327,10 @@ impl ObjectSet {
 
     /// The token of that key; one that was not asked for is missing.
     pub fn token(&self, key: &TokenKey) -> Result<&Token, ObjectError> {
-        match self.tokens.get(key) {
-            Some(Ok(token)) => Ok(token),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(ObjectError::NotFound {
-                resource: "serviceaccount",
-                name: key.service_account.clone(),
-            }),
-        }
+        got(self.tokens.get(key), || ObjectError::NotFound {
+            resource: "serviceaccount",
+            name: key.service_account.clone(),
+        })
     }
 
     /// When the first of the tokens is to be renewed.
@@ -351,6 +341,13 @@ impl ObjectSet {
             .map(|token| token.refresh_at)
             .min()
     }
+}
+
+fn got<T>(
+    found: Option<&Result<T, ObjectError>>,
+    none: impl FnOnce() -> ObjectError,
+) -> Result<&T, ObjectError> {
+    found.map_or_else(|| Err(none()), |found| found.as_ref().map_err(Clone::clone))
 }
 
 fn missing(kind: ObjectKind, name: &str) -> ObjectError {

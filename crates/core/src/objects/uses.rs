@@ -222,24 +222,12 @@ impl Uses {
         for (index, from) in container.env_from.iter().flatten().enumerate() {
             let at = at.key("envFrom").index(index);
             if let Some(source) = &from.config_map_ref {
-                let path = at.dotted("configMapRef.name");
-                self.add(
-                    ObjectKind::ConfigMap,
-                    &source.name,
-                    source.optional,
-                    Vec::new(),
-                    path,
-                );
+                let (kind, path) = (ObjectKind::ConfigMap, at.dotted("configMapRef.name"));
+                self.add(kind, &source.name, source.optional, Vec::new(), path);
             }
             if let Some(source) = &from.secret_ref {
-                let path = at.dotted("secretRef.name");
-                self.add(
-                    ObjectKind::Secret,
-                    &source.name,
-                    source.optional,
-                    Vec::new(),
-                    path,
-                );
+                let (kind, path) = (ObjectKind::Secret, at.dotted("secretRef.name"));
+                self.add(kind, &source.name, source.optional, Vec::new(), path);
             }
         }
         for (index, variable) in container.env.iter().flatten().enumerate() {
@@ -248,24 +236,14 @@ impl Uses {
             if let Some(source) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
                 let at = at.key("configMapKeyRef");
                 let entries = vec![(source.key.clone(), at.key("key"))];
-                self.add(
-                    ObjectKind::ConfigMap,
-                    &source.name,
-                    source.optional,
-                    entries,
-                    at.key("name"),
-                );
+                let (kind, name) = (ObjectKind::ConfigMap, &source.name);
+                self.add(kind, name, source.optional, entries, at.key("name"));
             }
             if let Some(source) = from.and_then(|from| from.secret_key_ref.as_ref()) {
                 let at = at.key("secretKeyRef");
                 let entries = vec![(source.key.clone(), at.key("key"))];
-                self.add(
-                    ObjectKind::Secret,
-                    &source.name,
-                    source.optional,
-                    entries,
-                    at.key("name"),
-                );
+                let (kind, name) = (ObjectKind::Secret, &source.name);
+                self.add(kind, name, source.optional, entries, at.key("name"));
             }
         }
     }
