@@ -13,6 +13,7 @@ use serde::de::{
     SeqAccess, Unexpected, Visitor,
 };
 use serde_json::Value;
+use strsim::osa_distance;
 
 use crate::path::{Path, Segment};
 
@@ -439,32 +440,10 @@ pub(crate) fn closest(unknown: &str, known: &[&'static str]) -> Option<&'static 
     let lower = unknown.to_lowercase();
     known
         .iter()
-        .map(|field| (distance(&lower, &field.to_lowercase()), *field))
+        .map(|field| (osa_distance(&lower, &field.to_lowercase()), *field))
         .filter(|(distance, field)| *distance <= field.len().max(unknown.len()) / 3)
         .min()
         .map(|(_, field)| field)
-}
-
-/// Edits that turn `a` into `b`: a character inserted, removed or replaced, or two neighbours
-/// swapped.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before = Vec::new();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.iter().enumerate() {
-        let mut next = vec![i + 1];
-        for (j, to) in b.iter().enumerate() {
-            let replaced = row[j] + usize::from(from != to);
-            let mut least = replaced.min(row[j + 1] + 1).min(next[j] + 1);
-            let swapped = i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to;
-            if swapped {
-                least = least.min(before[j - 1] + 1);
-            }
-            next.push(least);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use strsim::osa_distance;
+
 use crate::api::report::{PodReport, StatusReport};
 use crate::api::{FullName, Pod};
-use crate::decode::distance;
 use crate::small::SmallSort;
 use crate::spec::{all_container_names, annotation};
 use crate::workload::WorkloadKind;
@@ -276,7 +277,7 @@ fn near_names(pods: &[PodReport], text: &str) -> Vec<String> {
     let mut near: Vec<(usize, String)> = pods
         .iter()
         .filter_map(|pod| {
-            let far = distance(&pod.manifest_name, text).min(distance(&pod.name, text));
+            let far = osa_distance(&pod.manifest_name, text).min(osa_distance(&pod.name, text));
             let contained = !text.is_empty() && pod.name.contains(text);
             (contained || far <= allowed).then(|| (far, shown(pod)))
         })
