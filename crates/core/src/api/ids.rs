@@ -8,6 +8,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Pod;
 
+/// `Debug` and serde of a type as the text that `Display` writes and `FromStr` reads.
+macro_rules! as_text {
+    ($name:ident) => {
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "\"{self}\"")
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
 macro_rules! string_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -146,12 +170,6 @@ impl fmt::Display for FullName {
     }
 }
 
-impl fmt::Debug for FullName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
 /// A text that is not `<name>_<namespace>` with exactly two non-empty parts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("failed to parse the pod full name {0:?}: expected <name>_<namespace>")]
@@ -171,19 +189,7 @@ impl FromStr for FullName {
     }
 }
 
-impl Serialize for FullName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for FullName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
+as_text!(FullName);
 
 /// A container's identity: `<runtime type>://<id>`, for example `docker://4f1c…`.
 ///
@@ -232,12 +238,6 @@ impl fmt::Display for ContainerId {
     }
 }
 
-impl fmt::Debug for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
 impl FromStr for ContainerId {
     type Err = InvalidContainerId;
 
@@ -250,19 +250,7 @@ impl FromStr for ContainerId {
     }
 }
 
-impl Serialize for ContainerId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ContainerId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
+as_text!(ContainerId);
 
 #[cfg(test)]
 mod tests {
