@@ -61,7 +61,7 @@ fn listed(merged: &Merged) -> Pods {
     let pods = merged.pods.values().map(|pod| RunningPod {
         uid: pod.uid(),
         full_name: pod.full_name(),
-        ..RunningPod::empty()
+        ..RunningPod::default()
     });
     Pods(pods.collect())
 }

@@ -225,7 +225,7 @@ impl SandboxStatus {
 }
 
 /// Everything the runtime knows of one pod. Newest instances come first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodStatus {
     /// UID of the pod.
     pub uid: PodUid,
@@ -244,10 +244,7 @@ impl PodStatus {
     pub fn empty(uid: PodUid) -> Self {
         Self {
             uid,
-            full_name: FullName::new("", ""),
-            ips: Vec::new(),
-            containers: Vec::new(),
-            sandboxes: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -360,7 +357,7 @@ impl From<&ContainerStatus> for Container {
 
 /// A pod as a list of the runtime shows it (the seeds' `Pod`; renamed, because [`crate::api::Pod`]
 /// is the API object).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningPod {
     /// UID of the pod.
     pub uid: PodUid,
@@ -375,20 +372,9 @@ pub struct RunningPod {
 }
 
 impl RunningPod {
-    /// A pod with nothing in it: what look-ups return for "not found".
-    pub fn empty() -> Self {
-        Self {
-            uid: PodUid::default(),
-            full_name: FullName::new("", ""),
-            created_at: None,
-            containers: Vec::new(),
-            sandboxes: Vec::new(),
-        }
-    }
-
-    /// Whether this is the empty pod.
+    /// Whether it has nothing in it: look-ups return such a pod for "not found".
     pub fn is_empty(&self) -> bool {
-        *self == Self::empty()
+        *self == Self::default()
     }
 }
 
@@ -403,7 +389,7 @@ impl Pods {
             .iter()
             .find(|p| p.uid == *uid)
             .cloned()
-            .unwrap_or_else(RunningPod::empty)
+            .unwrap_or_default()
     }
 
     /// Whether there is a pod of that UID.
@@ -420,7 +406,7 @@ mod tests {
         RunningPod {
             uid: uid.into(),
             full_name: FullName::new(name, "ns"),
-            ..RunningPod::empty()
+            ..RunningPod::default()
         }
     }
 

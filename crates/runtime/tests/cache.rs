@@ -14,7 +14,7 @@ fn pods(uid: &str) -> Pods {
     Pods(vec![RunningPod {
         uid: uid.into(),
         full_name: FullName::new("p", "ns"),
-        ..RunningPod::empty()
+        ..RunningPod::default()
     }])
 }
 

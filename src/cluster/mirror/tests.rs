@@ -479,7 +479,7 @@ async fn orphans_wait_until_everything_is_known() {
     let running = mirrorlet_core::observed::RunningPod {
         uid: "v1".into(),
         full_name: FullName::new("web", "ns"),
-        ..mirrorlet_core::observed::RunningPod::empty()
+        ..mirrorlet_core::observed::RunningPod::default()
     };
     bed.listed.send_replace(Some(Arc::new(Pods(vec![running]))));
     bed.settle().await;

@@ -138,7 +138,7 @@ impl PodUid {
 /// A pod's *full name*: `<name>_<namespace>`. Neither part can contain `_`.
 ///
 /// Upstream: `pkg/kubelet/container/runtime.go` (`BuildPodFullName`, `ParsePodFullName`).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct FullName {
     /// `metadata.name`.
     pub name: Arc<str>,
