@@ -4,123 +4,73 @@ use super::Label;
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_runtime::SyncErrorReason;
 
-/// Why an image was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImageGcCause {
-    /// Nobody has used it for too long.
-    Age,
-    /// The disk filled up.
-    Space,
-}
-
-impl ImageGcCause {
+mirrorlet_core::words! {
+    /// Why an image was removed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ImageGcCause {
+        /// Nobody has used it for too long.
+        Age = "age",
+        /// The disk filled up.
+        Space = "space",
+    }
     /// As a label value, and as upstream's.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Age => "age",
-            Self::Space => "space",
-        }
+    pub fn as_str;
+}
+
+mirrorlet_core::words! {
+    /// The decision on a certificate signing request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum CertificateDecision {
+        /// It was approved.
+        Approved = "approved",
+        /// It was denied.
+        Denied = "denied",
+        /// It was left to others.
+        Ignored = "ignored",
     }
-}
-
-/// The decision on a certificate signing request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CertificateDecision {
-    /// It was approved.
-    Approved,
-    /// It was denied.
-    Denied,
-    /// It was left to others.
-    Ignored,
-}
-
-impl CertificateDecision {
-    /// All decisions.
-    pub const ALL: [Self; 3] = [Self::Approved, Self::Denied, Self::Ignored];
-
     /// As a label value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approved => "approved",
-            Self::Denied => "denied",
-            Self::Ignored => "ignored",
-        }
+    pub fn as_str;
+}
+
+mirrorlet_core::words! {
+    /// Outcome of the rollout of a new version of a static pod.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RolloutOutcome {
+        /// It is being prepared.
+        Started = "started",
+        /// It can't be started; the one before runs on.
+        Held = "held",
+        /// It failed and runs on.
+        Failed = "failed",
+        /// It failed; the last healthy one runs again.
+        Restored = "restored",
+        /// It is healthy.
+        Succeeded = "succeeded",
     }
-}
-
-/// Outcome of the rollout of a new version of a static pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RolloutOutcome {
-    /// It is being prepared.
-    Started,
-    /// It can't be started; the one before runs on.
-    Held,
-    /// It failed and runs on.
-    Failed,
-    /// It failed; the last healthy one runs again.
-    Restored,
-    /// It is healthy.
-    Succeeded,
-}
-
-impl RolloutOutcome {
-    /// All outcomes.
-    pub const ALL: [Self; 5] = [
-        Self::Started,
-        Self::Held,
-        Self::Failed,
-        Self::Restored,
-        Self::Succeeded,
-    ];
-
     /// As a label value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Started => "started",
-            Self::Held => "held",
-            Self::Failed => "failed",
-            Self::Restored => "restored",
-            Self::Succeeded => "succeeded",
-        }
-    }
+    pub fn as_str;
 }
 
-/// State of a pod, for counting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PodState {
-    /// Not all of its containers have started yet.
-    Pending,
-    /// It runs.
-    Running,
-    /// All its containers ended well, for good.
-    Succeeded,
-    /// All its containers ended, one badly, for good.
-    Failed,
-    /// It is being stopped.
-    Terminating,
+mirrorlet_core::words! {
+    /// State of a pod, for counting.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum PodState {
+        /// Not all of its containers have started yet.
+        Pending = "pending",
+        /// It runs.
+        Running = "running",
+        /// All its containers ended well, for good.
+        Succeeded = "succeeded",
+        /// All its containers ended, one badly, for good.
+        Failed = "failed",
+        /// It is being stopped.
+        Terminating = "terminating",
+    }
+    /// The state as a label value.
+    pub fn as_str;
 }
 
 impl PodState {
-    /// All states.
-    pub const ALL: [Self; 5] = [
-        Self::Pending,
-        Self::Running,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Terminating,
-    ];
-
-    /// The state as a label value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Terminating => "terminating",
-        }
-    }
-
     /// The state of a pod with that phase; an unknown phase counts as pending.
     pub fn of_phase(phase: &str) -> Self {
         match phase {
@@ -132,34 +82,20 @@ impl PodState {
     }
 }
 
-/// The outcome of an image pull.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullOutcome {
-    /// The image is there.
-    Pulled,
-    /// It isn't.
-    Failed,
-}
-
-impl PullOutcome {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Pulled => "pulled",
-            Self::Failed => "failed",
-        }
+mirrorlet_core::words! {
+    /// The outcome of an image pull.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PullOutcome {
+        /// The image is there.
+        Pulled = "pulled",
+        /// It isn't.
+        Failed = "failed",
     }
+    pub(super) fn as_str;
 }
 
 pub(super) fn source_label(source: PodSource) -> Label {
-    [(
-        "source",
-        match source {
-            PodSource::File => "file",
-            PodSource::Http => "http",
-            PodSource::Embedded => "embedded",
-            PodSource::Api => "api",
-        },
-    )]
+    [("source", source.as_str())]
 }
 
 pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
@@ -184,61 +120,42 @@ pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
     }
 }
 
-/// The outcome of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventOutcome {
-    /// It was created.
-    Created,
-    /// It was counted up.
-    Updated,
-    /// It was held back: its object has too many.
-    HeldBack,
-    /// The API server refused it.
-    Dropped,
-    /// Too many waited for the API server.
-    Lost,
-}
-
-impl EventOutcome {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Updated => "updated",
-            Self::HeldBack => "held_back",
-            Self::Dropped => "dropped",
-            Self::Lost => "lost",
-        }
+mirrorlet_core::words! {
+    /// The outcome of an event.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum EventOutcome {
+        /// It was created.
+        Created = "created",
+        /// It was counted up.
+        Updated = "updated",
+        /// It was held back: its object has too many.
+        HeldBack = "held_back",
+        /// The API server refused it.
+        Dropped = "dropped",
+        /// Too many waited for the API server.
+        Lost = "lost",
     }
+    pub(super) fn as_str;
 }
 
-/// Why the node API closed a connection or refused a request before asking what it is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeApiRefusal {
-    /// There was no room for another connection.
-    Connections,
-    /// An unproven connection made room for a newer one.
-    Displaced,
-    /// A client did not finish the TLS handshake.
-    Handshake,
-    /// An unproven connection was idle.
-    Idle,
-    /// Too many tokens waited for a review.
-    TokenReviews,
-    /// Too many requests waited for a review of their access.
-    AccessReviews,
-}
-
-impl NodeApiRefusal {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::Displaced => "displaced",
-            Self::Handshake => "handshake",
-            Self::Idle => "idle",
-            Self::TokenReviews => "token_reviews",
-            Self::AccessReviews => "access_reviews",
-        }
+mirrorlet_core::words! {
+    /// Why the node API closed a connection or refused a request before asking what it is about.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum NodeApiRefusal {
+        /// There was no room for another connection.
+        Connections = "connections",
+        /// An unproven connection made room for a newer one.
+        Displaced = "displaced",
+        /// A client did not finish the TLS handshake.
+        Handshake = "handshake",
+        /// An unproven connection was idle.
+        Idle = "idle",
+        /// Too many tokens waited for a review.
+        TokenReviews = "token_reviews",
+        /// Too many requests waited for a review of their access.
+        AccessReviews = "access_reviews",
     }
+    pub(super) fn as_str;
 }
 
 #[cfg(test)]
