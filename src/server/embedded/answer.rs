@@ -19,6 +19,7 @@ use mirrorlet_apimachinery::table::{Include, definitions, row, table};
 use mirrorlet_core::api::Timestamp;
 use serde_json::{Value, json};
 
+use super::header_text;
 use super::texts::{self, TextForm, Texts};
 
 /// Bytes of a list that are encoded before they are handed out.
@@ -40,10 +41,7 @@ pub(super) enum Form {
 /// # Errors
 /// It accepts none.
 pub(super) fn form(headers: &HeaderMap, include: Include) -> Result<Form, Status> {
-    let accept = headers.get(header::ACCEPT);
-    let accept = accept
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let accept = header_text(headers, header::ACCEPT);
     if accept.trim().is_empty() {
         return Ok(Form::Whole);
     }
@@ -77,10 +75,7 @@ pub(super) fn json(code: u16, value: &Value, headers: &HeaderMap) -> Response {
 
 /// Whether a person reads the answer, rather than a program.
 fn is_person(headers: &HeaderMap) -> bool {
-    let agent = headers.get(header::USER_AGENT);
-    let agent = agent
-        .and_then(|agent| agent.to_str().ok())
-        .unwrap_or_default();
+    let agent = header_text(headers, header::USER_AGENT);
     ["curl", "Wget", "Mozilla"]
         .iter()
         .any(|a| agent.starts_with(a))

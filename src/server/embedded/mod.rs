@@ -45,7 +45,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use mirrorlet_apimachinery::apply::APPLY;
@@ -386,13 +386,16 @@ impl Api {
     }
 }
 
+/// The value of a header; empty if it is missing or not a string.
+fn header_text(headers: &HeaderMap, name: HeaderName) -> &str {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default()
+}
+
 /// The documents that say what there is.
 fn document(path: &str, asked: &Asked) -> Option<Response> {
     let json = |value: &Value| answer::json(200, value, &asked.headers);
-    let accept = asked.headers.get(header::ACCEPT);
-    let accept = accept
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let accept = header_text(&asked.headers, header::ACCEPT);
     let aggregated = |core: bool| {
         let mut answer = json(&discovery::aggregated(core));
         let kind = header::HeaderValue::from_static(discovery::AGGREGATED);

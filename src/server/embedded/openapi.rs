@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use mirrorlet_apimachinery::openapi;
 use mirrorlet_apimachinery::status::Status;
 
-use super::Asked;
+use super::{Asked, header_text};
 
 /// A document never changes under its hash; upstream has a year.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -77,9 +77,8 @@ fn whole(text: String, hash: &str, asked: &Asked) -> Response {
         return super::answer::refused(&Status::not_acceptable());
     }
     let tag = format!("\"{hash}\"");
-    let known = asked.headers.get(header::IF_NONE_MATCH);
-    let known = known.and_then(|value| value.to_str().ok());
-    let has_it = known.is_some_and(|all| all.split(',').any(|one| one.trim() == tag));
+    let mut known = header_text(&asked.headers, header::IF_NONE_MATCH).split(',');
+    let has_it = known.any(|one| one.trim() == tag);
     let headers: [(HeaderName, &str); 3] = [
         (header::CONTENT_TYPE, "application/json"),
         (header::ETAG, &tag),
@@ -100,9 +99,7 @@ fn takes_json(headers: &HeaderMap) -> bool {
 
 /// Whether a client takes one of these types.
 fn takes(headers: &HeaderMap, types: &[&str]) -> bool {
-    let accept = headers.get(header::ACCEPT);
-    let accept = accept.and_then(|value| value.to_str().ok());
-    let accept = accept.unwrap_or_default().split(',');
+    let accept = header_text(headers, header::ACCEPT).split(',');
     let mut kinds = accept.filter_map(|one| one.split(';').next());
     kinds.any(|kind| types.contains(&kind.trim()))
 }

@@ -1,5 +1,6 @@
 //! `create`, `update`, `patch` and server-side apply.
 
+use axum::http::header;
 use axum::response::Response;
 use mirrorlet_apimachinery::bounds::check_lists;
 use mirrorlet_apimachinery::cache::Key;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::prepare::{Before, Prepared, prepare};
 use super::project::{BUILT_IN, seconds};
-use super::{Api, Asked, answer, body, debug, files, leases, templates};
+use super::{Api, Asked, answer, body, debug, files, header_text, leases, templates};
 use crate::server::view::ViewError;
 
 /// The parameters of a write, except the object itself.
@@ -376,9 +377,8 @@ fn manager(options: &WriteOptions, asked: &Asked) -> String {
     if !options.field_manager.is_empty() {
         return options.field_manager.clone();
     }
-    let agent = asked.headers.get(axum::http::header::USER_AGENT);
-    let agent = agent.and_then(|agent| agent.to_str().ok());
-    let program = agent.and_then(|agent| agent.split('/').next());
+    let agent = header_text(&asked.headers, header::USER_AGENT);
+    let program = agent.split('/').next();
     program.unwrap_or_default().to_owned()
 }
 
