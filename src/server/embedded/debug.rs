@@ -7,9 +7,7 @@
 //! `pkg/apis/core/validation/validation.go` (`validateEphemeralContainers`).
 
 use axum::response::Response;
-use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
-use mirrorlet_apimachinery::resources::Target;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{meta, patch};
@@ -18,7 +16,7 @@ use mirrorlet_core::rollout::Command;
 use serde_json::Value;
 
 use super::writes::of_view;
-use super::{Api, Asked, answer, body};
+use super::{Api, Call, answer, body};
 
 /// The fields that an added container can't have.
 ///
@@ -36,28 +34,22 @@ const FORBIDDEN: [&str; 8] = [
 
 impl Api {
     /// Answers `update` and `patch` of a pod's `ephemeralcontainers`.
-    pub(super) async fn debug(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let options = WriteOptions::parse(&asked.query)?;
-        let form = answer::form(&asked.headers, Include::Metadata)?;
-        let key = Key::new(target.resource, target.namespace.as_str(), name);
+    pub(super) async fn debug(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&call.query)?;
+        let form = answer::form(&call.headers, Include::Metadata)?;
+        let key = call.key();
         let _writing = self.writing.lock().await;
         let before = self.find(&key)?;
-        let mut object = if asked.method == "PATCH" {
-            patch::apply(&before, body::content_type(&asked.headers), bytes)?
+        let mut object = if call.method == "PATCH" {
+            patch::apply(&before, body::content_type(&call.headers), bytes)?
         } else {
-            body::object(&asked.headers, bytes)?
+            body::object(&call.headers, bytes)?
         };
-        meta::place(&mut object, target.resource, &target.namespace)?;
-        meta::succeed(&mut object, &before, target.resource)?;
+        meta::place(&mut object, key.resource, &key.namespace)?;
+        meta::succeed(&mut object, &before, key.resource)?;
         let added = added(&before, &object)?;
         if !added.is_empty() && !options.dry_run {
-            let pod = format!("{}/{name}", target.namespace);
+            let pod = format!("{}/{}", key.namespace, key.name);
             for container in added {
                 let command = Command::Debug(Box::new(container));
                 let obeyed = self.store.view().command_rollout(&pod, command).await;
@@ -66,8 +58,8 @@ impl Api {
             self.taken_in().await;
             object = self.find(&key)?;
         }
-        let value = answer::one(target.resource, &object.into(), form);
-        Ok(answer::json(200, &value, &asked.headers))
+        let value = answer::one(key.resource, &object.into(), form);
+        Ok(answer::json(200, &value, &call.headers))
     }
 }
 

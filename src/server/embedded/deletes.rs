@@ -10,9 +10,7 @@ use mirrorlet_apimachinery::garbage::{self, Propagation};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
 use mirrorlet_apimachinery::paging::Page;
-use mirrorlet_apimachinery::resources::{
-    CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS, SERVICES, Target,
-};
+use mirrorlet_apimachinery::resources::{CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS, SERVICES};
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -27,7 +25,7 @@ use super::project::{Deletion, seconds};
 use super::store::Changes;
 use super::stored::{text_of, unstored};
 use super::writes::of_view;
-use super::{Api, Asked, answer, body, files};
+use super::{Api, Call, answer, body, files};
 use crate::server::view::{Order, Verb};
 
 /// The time beyond its grace that an evicted pod may take to stop, in the answer to its eviction.
@@ -66,54 +64,41 @@ pub(super) fn deletion(object: &Value, options: &Value) -> Deletion {
 
 impl Api {
     /// Answers `delete`.
-    pub(super) async fn delete(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let options = body::options(&asked.headers, bytes)?;
-        let key = Key::new(target.resource, target.namespace.as_str(), name);
-        let value = self.asked_to_remove(&key, &options, asked).await?;
+    pub(super) async fn delete(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let options = body::options(&call.headers, bytes)?;
+        let key = call.key();
+        let value = self.asked_to_remove(&key, &options, call).await?;
         // kubectl drains by deletions, too.
         self.stopped(&key).await;
-        Ok(answer::json(200, &value, &asked.headers))
+        Ok(answer::json(200, &value, &call.headers))
     }
 
     /// Answers an eviction: a deletion that a budget could refuse, of which there are none. On a
     /// cordoned Node a workload's pod stays away, and the answer comes once it has stopped: whoever
     /// drains the Node waits for that.
-    pub(super) async fn evict(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let eviction = body::small(&asked.headers, bytes)?;
-        let key = Key::new(target.resource, target.namespace.as_str(), name);
+    pub(super) async fn evict(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let eviction = body::small(&call.headers, bytes)?;
+        let key = call.key();
         let options = &eviction["deleteOptions"];
-        self.asked_to_remove(&key, options, asked).await?;
+        self.asked_to_remove(&key, options, call).await?;
         self.stopped(&key).await;
         let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-        Ok(answer::json(201, &done, &asked.headers))
+        Ok(answer::json(201, &done, &call.headers))
     }
 
     /// Answers `deletecollection`: each object by itself. Those that the API doesn't store stay, and
     /// are not in the answer.
     pub(super) async fn delete_collection(
         &self,
-        target: &Target,
-        asked: &Asked,
+        call: &Call,
         bytes: &[u8],
     ) -> Result<Response, Status> {
-        let options = body::options(&asked.headers, bytes)?;
-        let list = ListOptions::parse(&asked.query)?;
-        let resource = target.resource;
+        let options = body::options(&call.headers, bytes)?;
+        let list = ListOptions::parse(&call.query)?;
+        let resource = call.target.resource;
         let selector = Selector::parse(&list.label_selector, &list.field_selector, resource)?;
         let (revision, objects) = self.store.read(|cache| {
-            let objects = cache.list(resource, &target.namespace, &selector);
+            let objects = cache.list(resource, &call.target.namespace, &selector);
             (cache.revision(), objects)
         });
         let mut deleted = Vec::new();
@@ -122,7 +107,7 @@ impl Api {
             if !self.may_remove(&key, &object) {
                 continue;
             }
-            match self.asked_to_remove(&key, &options, asked).await {
+            match self.asked_to_remove(&key, &options, call).await {
                 // It went meanwhile.
                 Err(status) if status.code == 404 => {}
                 other => drop(other?),
@@ -139,7 +124,7 @@ impl Api {
             resource,
             page,
             answer::Form::Whole,
-            &asked.headers,
+            &call.headers,
             &self.watches.lines.texts,
         ))
     }
@@ -157,9 +142,9 @@ impl Api {
         &self,
         key: &Key,
         options: &Value,
-        asked: &Asked,
+        call: &Call,
     ) -> Result<Value, Status> {
-        let dry_run = WriteOptions::parse(&asked.query)?.dry_run || options["dryRun"][0] == "All";
+        let dry_run = WriteOptions::parse(&call.query)?.dry_run || options["dryRun"][0] == "All";
         let _writing = self.writing.lock().await;
         if dry_run {
             let object = self.find(key)?;

@@ -45,12 +45,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use mirrorlet_apimachinery::apply::APPLY;
+use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::discovery;
-use mirrorlet_apimachinery::options::check_timeout;
+use mirrorlet_apimachinery::options::{Query, check_timeout};
 use mirrorlet_apimachinery::resources::{NODES, PODS, Target, target};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::access::User;
@@ -134,12 +135,29 @@ struct Api {
     streams: Shared,
 }
 
-/// A request, but for its body.
-struct Asked {
+/// A request for objects, without its body.
+struct Call {
+    target: Target,
     method: String,
     query: Vec<(String, String)>,
     headers: HeaderMap,
     user: User,
+}
+
+impl Call {
+    /// The name in the path; empty if there is none.
+    fn name(&self) -> &str {
+        self.target.name.as_deref().unwrap_or_default()
+    }
+
+    /// The key of the object that the path names.
+    fn key(&self) -> Key {
+        Key::new(
+            self.target.resource,
+            self.target.namespace.as_str(),
+            self.name(),
+        )
+    }
 }
 
 /// Whoever has a certificate of the authority may do everything; there are no tokens.
@@ -230,30 +248,28 @@ impl Api {
     async fn answer(&self, request: Request) -> Result<Response, Status> {
         let path = request.uri().path().to_owned();
         let query = request.uri().query().unwrap_or_default();
-        let asked = Asked {
-            method: request.method().as_str().to_owned(),
-            query: form_urlencoded::parse(query.as_bytes())
-                .into_owned()
-                .collect(),
-            headers: request.headers().clone(),
-            user: request
-                .extensions()
-                .get::<User>()
-                .cloned()
-                .unwrap_or_default(),
-        };
-        check_timeout(&asked.query)?;
+        let query = form_urlencoded::parse(query.as_bytes());
+        let query: Vec<_> = query.into_owned().collect();
+        check_timeout(&query)?;
         if path == "/readyz" {
             self.check_known().await?;
         }
-        if asked.method == "GET"
-            && let Some(answer) = document(&path, &asked)
+        if request.method() == Method::GET
+            && let Some(answer) = document(&path, &query, request.headers())
         {
             return Ok(answer);
         }
         let target = target(&path)?;
         self.check_known().await?;
-        self.of_target(&target, &asked, request).await
+        let user = request.extensions().get::<User>();
+        let call = Call {
+            target,
+            method: request.method().as_str().to_owned(),
+            query,
+            headers: request.headers().clone(),
+            user: user.cloned().unwrap_or_default(),
+        };
+        self.of_target(&call, request).await
     }
 
     /// Waits until the agent has read the manifest directory and what is stored: a client that
@@ -269,13 +285,9 @@ impl Api {
         Ok(())
     }
 
-    async fn of_target(
-        &self,
-        target: &Target,
-        asked: &Asked,
-        request: Request,
-    ) -> Result<Response, Status> {
-        let (resource, name) = (target.resource, target.name.as_deref());
+    async fn of_target(&self, call: &Call, request: Request) -> Result<Response, Status> {
+        let (target, resource) = (&call.target, call.target.resource);
+        let name = target.name.as_deref();
         let may = |verb: &str| {
             if resource.verbs.contains(&verb) {
                 Ok(())
@@ -283,50 +295,43 @@ impl Api {
                 Err(Status::not_allowed(verb, resource))
             }
         };
-        if let (Some(name), Some(subresource)) = (name, target.subresource.as_deref()) {
-            return self
-                .of_subresource(target, name, subresource, asked, request)
-                .await;
+        if let (Some(_), Some(subresource)) = (name, target.subresource.as_deref()) {
+            return self.of_subresource(subresource, call, request).await;
         }
         if !resource.is_stored() {
-            return match asked.method.as_str() {
-                "GET" if may("list").is_ok() => self.metrics(target, asked).await,
+            return match call.method.as_str() {
+                "GET" if may("list").is_ok() => self.metrics(call).await,
                 "POST" if name.is_none() => {
                     may("create")?;
                     let bytes = self.bodies.read(request.into_body()).await?;
-                    reviews::review(target, asked, &bytes)
+                    reviews::review(call, &bytes)
                 }
-                _ => Err(Status::not_allowed(&asked.method.to_lowercase(), resource)),
+                _ => Err(Status::not_allowed(&call.method.to_lowercase(), resource)),
             };
         }
-        match (asked.method.as_str(), name) {
-            ("GET", None) => reads::list(&self.store, target, asked, &self.watches),
-            ("GET", Some(name)) => {
-                let watches = asked
+        match (call.method.as_str(), name) {
+            ("GET", None) => reads::list(&self.store, call, &self.watches),
+            ("GET", Some(_)) => {
+                let watches = call
                     .query
                     .iter()
                     .any(|(key, value)| key == "watch" && !matches!(value.as_str(), "false" | "0"));
                 if watches {
-                    return reads::list(&self.store, target, asked, &self.watches);
+                    return reads::list(&self.store, call, &self.watches);
                 }
-                reads::get(&self.store, target, name, asked)
+                reads::get(&self.store, call)
             }
             _ => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.write(target, asked, &bytes).await
+                self.write(call, &bytes).await
             }
         }
     }
 
     /// Answers a request that changes an object, or a collection of them.
-    async fn write(
-        &self,
-        target: &Target,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let (resource, method) = (target.resource, asked.method.as_str());
-        let verb = match (method, &target.name) {
+    async fn write(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let (resource, method) = (call.target.resource, call.method.as_str());
+        let verb = match (method, &call.target.name) {
             ("POST", None) => "create",
             ("PUT", Some(_)) => "update",
             ("PATCH", Some(_)) => "patch",
@@ -337,51 +342,47 @@ impl Api {
         if !resource.verbs.contains(&verb) {
             return Err(Status::not_allowed(verb, resource));
         }
-        let name = target.name.as_deref().unwrap_or_default();
-        let applies = body::content_type(&asked.headers) == APPLY;
+        let applies = body::content_type(&call.headers) == APPLY;
         match verb {
-            "create" => self.create(target, asked, bytes).await,
-            "delete" => self.delete(target, name, asked, bytes).await,
-            "deletecollection" => self.delete_collection(target, asked, bytes).await,
-            "patch" if applies => self.apply(target, name, asked, bytes).await,
-            _ if resource == &NODES => self.change_node(target, name, asked, bytes).await,
-            _ => self.change(target, name, asked, bytes).await,
+            "create" => self.create(call, bytes).await,
+            "delete" => self.delete(call, bytes).await,
+            "deletecollection" => self.delete_collection(call, bytes).await,
+            "patch" if applies => self.apply(call, bytes).await,
+            _ if resource == &NODES => self.change_node(call, bytes).await,
+            _ => self.change(call, bytes).await,
         }
     }
 
     async fn of_subresource(
         &self,
-        target: &Target,
-        name: &str,
         subresource: &str,
-        asked: &Asked,
+        call: &Call,
         request: Request,
     ) -> Result<Response, Status> {
-        match (asked.method.as_str(), subresource) {
-            ("GET", "status" | "ephemeralcontainers") => {
-                reads::get(&self.store, target, name, asked)
-            }
-            ("GET", "scale") => self.get_scale(target, name, asked),
+        let resource = call.target.resource;
+        match (call.method.as_str(), subresource) {
+            ("GET", "status" | "ephemeralcontainers") => reads::get(&self.store, call),
+            ("GET", "scale") => self.get_scale(call),
             ("PUT" | "PATCH", "scale") => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.change(target, name, asked, &bytes).await
+                self.change(call, &bytes).await
             }
             ("PUT" | "PATCH", "ephemeralcontainers") => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.debug(target, name, asked, &bytes).await
+                self.debug(call, &bytes).await
             }
             ("POST", "eviction") => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.evict(target, name, asked, &bytes).await
+                self.evict(call, &bytes).await
             }
             ("GET", "log") | ("GET" | "POST", "exec" | "attach" | "portforward")
-                if target.resource == &PODS =>
+                if resource == &PODS =>
             {
-                self.stream(target, name, asked, request).await
+                self.stream(call, request).await
             }
-            ("PUT", "status") => Err(Status::status_is_read_only("update", target.resource)),
-            ("PATCH", "status") => Err(Status::status_is_read_only("patch", target.resource)),
-            (method, _) => Err(Status::not_allowed(&method.to_lowercase(), target.resource)),
+            ("PUT", "status") => Err(Status::status_is_read_only("update", resource)),
+            ("PATCH", "status") => Err(Status::status_is_read_only("patch", resource)),
+            (method, _) => Err(Status::not_allowed(&method.to_lowercase(), resource)),
         }
     }
 }
@@ -393,9 +394,9 @@ fn header_text(headers: &HeaderMap, name: HeaderName) -> &str {
 }
 
 /// The documents that say what there is.
-fn document(path: &str, asked: &Asked) -> Option<Response> {
-    let json = |value: &Value| answer::json(200, value, &asked.headers);
-    let accept = header_text(&asked.headers, header::ACCEPT);
+fn document(path: &str, query: &Query, headers: &HeaderMap) -> Option<Response> {
+    let json = |value: &Value| answer::json(200, value, headers);
+    let accept = header_text(headers, header::ACCEPT);
     let aggregated = |core: bool| {
         let mut answer = json(&discovery::aggregated(core));
         let kind = header::HeaderValue::from_static(discovery::AGGREGATED);
@@ -414,7 +415,7 @@ fn document(path: &str, asked: &Asked) -> Option<Response> {
         ["api", version] => json(&discovery::resource_list("", version)?),
         ["apis", group] => json(&discovery::group(group)?),
         ["apis", group, version] => json(&discovery::resource_list(group, version)?),
-        ["openapi", ..] => openapi::answer(&parts, asked)?,
+        ["openapi", ..] => openapi::answer(&parts, query, headers)?,
         ["version"] => json(&version()),
         ["healthz" | "livez" | "readyz"] => (StatusCode::OK, "ok").into_response(),
         _ => return None,

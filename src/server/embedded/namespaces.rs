@@ -12,7 +12,6 @@ use mirrorlet_apimachinery::garbage::{self, Propagation};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{
     CLAIMS, CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, PODS, RESOURCES, Resource, SECRETS, SERVICES,
-    Target,
 };
 use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::Status;
@@ -33,11 +32,11 @@ fn is_used(key: &Key) -> bool {
 
 impl Api {
     /// Checks that the namespace of a new object exists and stays.
-    pub(super) fn check_namespace(&self, target: &Target, name: &str) -> Result<(), Status> {
-        if !target.resource.namespaced {
+    pub(super) fn check_namespace(&self, key: &Key) -> Result<(), Status> {
+        if !key.resource.namespaced {
             return Ok(());
         }
-        let namespace = target.namespace.as_str();
+        let namespace = key.namespace.as_str();
         let found = self.find(&Key::new(&NAMESPACES, "", namespace))?;
         if !garbage::is_deleted(&found) {
             return Ok(());
@@ -46,7 +45,7 @@ impl Api {
         let why = format!(
             "unable to create new content in namespace {namespace} because it is being terminated"
         );
-        Err(Status::forbidden(target.resource, name, &why))
+        Err(Status::forbidden(key.resource, &key.name, &why))
     }
 
     /// Removes a namespace and all that the API stores in it. The caller holds the lock of writes.

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::response::Response;
-use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
-use mirrorlet_apimachinery::resources::Target;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{meta, patch};
@@ -14,29 +12,23 @@ use mirrorlet_host::disk;
 use serde_json::Value;
 
 use super::stored::unstored;
-use super::{Api, Asked, answer, body};
+use super::{Api, Call, answer, body};
 
 impl Api {
     /// Answers `update` and `patch` of the Node.
-    pub(super) async fn change_node(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let options = WriteOptions::parse(&asked.query)?;
-        let form = answer::form(&asked.headers, Include::Metadata)?;
-        let key = Key::new(target.resource, "", name);
+    pub(super) async fn change_node(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&call.query)?;
+        let form = answer::form(&call.headers, Include::Metadata)?;
+        let key = call.key();
         let _writing = self.writing.lock().await;
         let before = self.find(&key)?;
-        let mut object = if asked.method == "PATCH" {
-            patch::apply(&before, body::content_type(&asked.headers), bytes)?
+        let mut object = if call.method == "PATCH" {
+            patch::apply(&before, body::content_type(&call.headers), bytes)?
         } else {
-            body::object(&asked.headers, bytes)?
+            body::object(&call.headers, bytes)?
         };
-        meta::place(&mut object, target.resource, "")?;
-        meta::succeed(&mut object, &before, target.resource)?;
+        meta::place(&mut object, key.resource, &key.namespace)?;
+        meta::succeed(&mut object, &before, key.resource)?;
         let known = self.store.view().node_edits();
         let edits = edits(&before, &object, &known)?;
         if edits != *known && !options.dry_run {
@@ -46,8 +38,8 @@ impl Api {
             self.taken_in().await;
             object = self.find(&key)?;
         }
-        let value = answer::one(target.resource, &object.into(), form);
-        Ok(answer::json(200, &value, &asked.headers))
+        let value = answer::one(key.resource, &object.into(), form);
+        Ok(answer::json(200, &value, &call.headers))
     }
 }
 

@@ -5,9 +5,10 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mirrorlet_apimachinery::openapi;
+use mirrorlet_apimachinery::options::Query;
 use mirrorlet_apimachinery::status::Status;
 
-use super::{Asked, header_text};
+use super::header_text;
 
 /// A document never changes under its hash; upstream has a year.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -26,31 +27,30 @@ const PROTOBUF_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+p
 const EMPTY: &[u8] = b"\x0a\x032.0\x12\x10\x0a\x0aKubernetes\x12\x02v1\x42\x00";
 
 /// Answers a request for a document; none for a path that has none.
-pub(super) fn answer(parts: &[&str], asked: &Asked) -> Option<Response> {
+pub(super) fn answer(parts: &[&str], query: &Query, headers: &HeaderMap) -> Option<Response> {
     let answer = match parts {
         ["openapi", "v3"] => {
             let text = openapi::root().to_string();
             let hash = openapi::hash(&text);
-            whole(text, &hash, asked)
+            whole(text, &hash, headers)
         }
         ["openapi", "v3", place @ ..] => {
             let place = place.join("/");
             let (text, hash) = openapi::document(&place)?;
-            let mut query = asked.query.iter();
-            match query.find(|(key, _)| key == "hash") {
+            match query.iter().find(|(key, _)| key == "hash") {
                 Some((_, wanted)) if wanted != hash && !wanted.is_empty() => {
                     moved(&openapi::url(&place, hash))
                 }
                 Some(_) => {
-                    let mut answer = whole(text, hash, asked);
+                    let mut answer = whole(text, hash, headers);
                     let value = HeaderValue::from_static(IMMUTABLE);
                     answer.headers_mut().insert(header::CACHE_CONTROL, value);
                     answer
                 }
-                None => whole(text, hash, asked),
+                None => whole(text, hash, headers),
             }
         }
-        ["openapi", "v2"] if !takes_json(&asked.headers) && takes(&asked.headers, &[PROTOBUF]) => {
+        ["openapi", "v2"] if !takes_json(headers) && takes(headers, &[PROTOBUF]) => {
             let headers = [
                 (header::CONTENT_TYPE, PROTOBUF_TYPE),
                 (header::VARY, "Accept"),
@@ -60,7 +60,7 @@ pub(super) fn answer(parts: &[&str], asked: &Asked) -> Option<Response> {
         ["openapi", "v2"] => {
             let text = openapi::version_2();
             let hash = openapi::hash(&text);
-            whole(text, &hash, asked)
+            whole(text, &hash, headers)
         }
         _ => return None,
     };
@@ -72,12 +72,12 @@ fn moved(url: &str) -> Response {
 }
 
 /// A document, unless the client has it.
-fn whole(text: String, hash: &str, asked: &Asked) -> Response {
-    if !takes_json(&asked.headers) {
+fn whole(text: String, hash: &str, headers: &HeaderMap) -> Response {
+    if !takes_json(headers) {
         return super::answer::refused(&Status::not_acceptable());
     }
     let tag = format!("\"{hash}\"");
-    let mut known = header_text(&asked.headers, header::IF_NONE_MATCH).split(',');
+    let mut known = header_text(headers, header::IF_NONE_MATCH).split(',');
     let has_it = known.any(|one| one.trim() == tag);
     let headers: [(HeaderName, &str); 3] = [
         (header::CONTENT_TYPE, "application/json"),
@@ -107,7 +107,6 @@ fn takes(headers: &HeaderMap, types: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
-    use mirrorlet_core::access::User;
 
     use super::*;
 
@@ -117,14 +116,9 @@ mod tests {
         for (name, value) in headers {
             map.insert(name, value.parse().unwrap());
         }
-        let asked = Asked {
-            method: "GET".to_owned(),
-            query: query.into_iter().collect(),
-            headers: map,
-            user: User::default(),
-        };
+        let query: Vec<_> = query.into_iter().collect();
         let parts: Vec<_> = path.split('/').collect();
-        answer(&parts, &asked)
+        answer(&parts, &query, &map)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use mirrorlet_apimachinery::cache::{Change, ChangeKind, Key, Version};
+use mirrorlet_apimachinery::cache::{Change, ChangeKind, Version};
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::ListOptions;
 use mirrorlet_apimachinery::paging;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::answer::{self, Form};
 use super::events::{self, Lines, Place, Watches};
 use super::store::{Changes, Store};
-use super::{Asked, leases, texts};
+use super::{Call, leases, texts};
 
 /// The length of a watch that asks for none.
 ///
@@ -41,24 +41,19 @@ const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 const AHEAD_BYTES: usize = 64 << 10;
 
 /// Answers `get`.
-pub(super) fn get(
-    store: &Store,
-    target: &Target,
-    name: &str,
-    asked: &Asked,
-) -> Result<Response, Status> {
-    let form = answer::form(&asked.headers, include(asked))?;
-    let key = Key::new(target.resource, target.namespace.as_str(), name);
+pub(super) fn get(store: &Store, call: &Call) -> Result<Response, Status> {
+    let form = answer::form(&call.headers, include(call))?;
+    let key = call.key();
     let found = store.read(|cache| cache.get(&key));
-    let object = found.ok_or_else(|| Status::not_found(target.resource, name))?;
+    let object = found.ok_or_else(|| Status::not_found(key.resource, &key.name))?;
     let object = leases::renewed(object, &key, store.node());
-    let value = answer::one(target.resource, &object, form);
-    Ok(answer::json(200, &value, &asked.headers))
+    let value = answer::one(key.resource, &object, form);
+    Ok(answer::json(200, &value, &call.headers))
 }
 
 /// Which part of objects a table's rows hold.
-fn include(asked: &Asked) -> Include {
-    let mut query = asked.query.iter();
+fn include(call: &Call) -> Include {
+    let mut query = call.query.iter();
     match query.find(|(key, _)| key == "includeObject") {
         Some((_, value)) if value == "Object" => Include::Object,
         Some((_, value)) if value == "None" => Include::None,
@@ -67,15 +62,10 @@ fn include(asked: &Asked) -> Include {
 }
 
 /// Answers `list` and `watch`.
-pub(super) fn list(
-    store: &Arc<Store>,
-    target: &Target,
-    asked: &Asked,
-    watches: &Watches,
-) -> Result<Response, Status> {
-    let form = answer::form(&asked.headers, include(asked))?;
-    let options = ListOptions::parse(&asked.query)?;
-    let resource = target.resource;
+pub(super) fn list(store: &Arc<Store>, call: &Call, watches: &Watches) -> Result<Response, Status> {
+    let form = answer::form(&call.headers, include(call))?;
+    let options = ListOptions::parse(&call.query)?;
+    let (target, resource) = (&call.target, call.target.resource);
     let mut fields = options.field_selector.clone();
     // A watch of one object is one of the collection with its name.
     if let Some(name) = &target.name {
@@ -88,7 +78,7 @@ pub(super) fn list(
     let namespace = target.namespace.as_str();
     let page = store.read(|cache| paging::page(cache, resource, namespace, &selector, &options))?;
     let texts = &watches.lines.texts;
-    Ok(answer::list(resource, page, form, &asked.headers, texts))
+    Ok(answer::list(resource, page, form, &call.headers, texts))
 }
 
 /// An initial event of a watch.

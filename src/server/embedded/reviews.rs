@@ -16,22 +16,23 @@ use serde_json::{Value, json};
 use super::answer::Form;
 use super::project::seconds;
 use super::writes::of_view;
-use super::{Api, Asked, answer, body};
+use super::{Api, Call, answer, body};
 
 /// The seconds over which processors are measured.
 const WINDOW: &str = "1s";
 
 /// Answers a review: whoever has a certificate of ours may do everything that there is.
-pub(super) fn review(target: &Target, asked: &Asked, bytes: &[u8]) -> Result<Response, Status> {
+pub(super) fn review(call: &Call, bytes: &[u8]) -> Result<Response, Status> {
     // A review is neither a row of a table nor has it metadata.
-    if answer::form(&asked.headers, Include::Metadata)? != Form::Whole {
+    if answer::form(&call.headers, Include::Metadata)? != Form::Whole {
         return Err(Status::not_acceptable());
     }
-    let mut object = body::object(&asked.headers, bytes)?;
-    meta::place(&mut object, target.resource, "")?;
-    object["status"] = if target.resource == &ACCESS_REVIEWS {
+    let mut object = body::object(&call.headers, bytes)?;
+    let resource = call.target.resource;
+    meta::place(&mut object, resource, "")?;
+    object["status"] = if resource == &ACCESS_REVIEWS {
         json!({"allowed": true, "reason": "certificates of this API may do everything"})
-    } else if target.resource == &RULES_REVIEWS {
+    } else if resource == &RULES_REVIEWS {
         // As upstream answers it: without what was asked.
         object["spec"] = json!({});
         let all = ["*"];
@@ -41,16 +42,17 @@ pub(super) fn review(target: &Target, asked: &Asked, bytes: &[u8]) -> Result<Res
             "incomplete": false,
         })
     } else {
-        let User { name, groups, .. } = &asked.user;
+        let User { name, groups, .. } = &call.user;
         json!({"userInfo": {"username": name, "groups": groups}})
     };
-    Ok(answer::json(201, &object, &asked.headers))
+    Ok(answer::json(201, &object, &call.headers))
 }
 
 impl Api {
     /// Answers what pods or the node use.
-    pub(super) async fn metrics(&self, target: &Target, asked: &Asked) -> Result<Response, Status> {
-        let options = ListOptions::parse(&asked.query)?;
+    pub(super) async fn metrics(&self, call: &Call) -> Result<Response, Status> {
+        let target = &call.target;
+        let options = ListOptions::parse(&call.query)?;
         let fields = options.field_selector.as_str();
         let selector = Selector::parse(&options.label_selector, fields, target.resource)?;
         let reading = self.store.view().top().next().await;
@@ -66,7 +68,7 @@ impl Api {
                 .into_iter()
                 .find(|object| meta::name(object) == name);
             let object = found.ok_or_else(|| Status::not_found(target.resource, name))?;
-            return Ok(answer::json(200, &object, &asked.headers));
+            return Ok(answer::json(200, &object, &call.headers));
         }
         let items: Vec<_> = objects
             .into_iter()
@@ -78,7 +80,7 @@ impl Api {
             "metadata": {},
             "items": items,
         });
-        Ok(answer::json(200, &list, &asked.headers))
+        Ok(answer::json(200, &list, &call.headers))
     }
 
     fn pod_metrics(&self, reading: &TopReport, target: &Target) -> Vec<Value> {

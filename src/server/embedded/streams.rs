@@ -7,37 +7,26 @@ use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::http::Uri;
 use axum::response::Response;
-use mirrorlet_apimachinery::resources::Target;
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::select::choose_container;
 use mirrorlet_core::spec;
 use mirrorlet_streaming::Kind;
 
-use super::{Api, Asked};
+use super::{Api, Call};
 use crate::server::node::{logs, streams};
 use mirrorlet_core::api::Pod;
-use std::sync::Arc;
 
 /// Longest error of the node API that is passed on, in bytes.
 const WORDS_MAX: usize = 4096;
 
 impl Api {
-    fn pod_of(&self, target: &Target, name: &str) -> Result<Arc<Pod>, Status> {
-        let pod = self.store.view().pod_by_name(&target.namespace, name);
-        pod.ok_or_else(|| Status::not_found(target.resource, name))
-    }
-
     /// Answers a subresource that is a stream.
-    pub(super) async fn stream(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        request: Request,
-    ) -> Result<Response, Status> {
-        let pod = self.pod_of(target, name)?;
+    pub(super) async fn stream(&self, call: &Call, request: Request) -> Result<Response, Status> {
+        let (target, name) = (&call.target, call.name());
+        let pod = self.store.view().pod_by_name(&target.namespace, name);
+        let pod = pod.ok_or_else(|| Status::not_found(target.resource, name))?;
         let said = |wanted: &str| {
-            let mut query = asked.query.iter();
+            let mut query = call.query.iter();
             query
                 .find(|(key, _)| key == wanted)
                 .map(|(_, value)| value.as_str())
@@ -50,7 +39,7 @@ impl Api {
             Some("log") => {
                 let container = container()?;
                 let uri = request.uri().clone();
-                let user = asked.user.name.as_str();
+                let user = call.user.name.as_str();
                 logs::log_of(&self.streams, &pod, &container, user, &uri).await
             }
             Some("portforward") => streams::forward_to(&self.streams, &pod, request),

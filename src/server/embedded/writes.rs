@@ -6,7 +6,7 @@ use mirrorlet_apimachinery::bounds::check_lists;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::resources::{
-    DEPLOYMENTS, LEASES, NAMESPACES, PODS, Resource, SCALES, SERVICES, STATEFUL_SETS, Target,
+    DEPLOYMENTS, LEASES, NAMESPACES, PODS, Resource, SCALES, SERVICES, STATEFUL_SETS,
 };
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::prepare::{Before, Prepared, prepare};
 use super::project::{BUILT_IN, seconds};
-use super::{Api, Asked, answer, body, debug, files, header_text, leases, templates};
+use super::{Api, Call, answer, body, debug, files, header_text, leases, templates};
 use crate::server::view::ViewError;
 
 /// The parameters of a write, except the object itself.
@@ -136,25 +136,24 @@ impl Api {
     }
 
     /// Answers `create`.
-    pub(super) async fn create(
-        &self,
-        target: &Target,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let options = WriteOptions::parse(&asked.query)?;
-        let form = answer::form(&asked.headers, Include::Metadata)?;
-        let resource = target.resource;
+    pub(super) async fn create(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&call.query)?;
+        let form = answer::form(&call.headers, Include::Metadata)?;
+        let resource = call.target.resource;
         // Decoded bodies are much larger than bytes: only one request has one.
         let _writing = self.writing.lock().await;
-        let mut object = body::object(&asked.headers, bytes)?;
+        let mut object = body::object(&call.headers, bytes)?;
         check_lists(&object)?;
-        meta::place(&mut object, resource, &target.namespace)?;
+        meta::place(&mut object, resource, &call.target.namespace)?;
         let random = random::number().to_ne_bytes();
         let [first @ .., _, _, _] = random;
         meta::generate_name(&mut object, resource, first)?;
-        let key = Key::new(resource, target.namespace.as_str(), meta::name(&object));
-        self.check_namespace(target, &key.name)?;
+        let key = Key::new(
+            resource,
+            call.target.namespace.as_str(),
+            meta::name(&object),
+        );
+        self.check_namespace(&key)?;
         if let Ok(known) = self.find(&key) {
             return Err(if garbage::is_deleted(&known) {
                 Status::being_deleted(resource, &key.name)
@@ -165,7 +164,7 @@ impl Api {
         let mut dropped = drop_own_annotations(&mut object, resource);
         let now = seconds(Timestamp::now());
         meta::begin(&mut object, resource, &new_uid(), &now);
-        apply::note_update(&mut object, None, &manager(&options, asked), &now);
+        apply::note_update(&mut object, None, &manager(&options, call), &now);
         let next = Next {
             key: &key,
             before: None,
@@ -175,24 +174,18 @@ impl Api {
         let (created, warnings) = self.succeed(object, &next).await?;
         dropped.extend(warnings);
         let value = answer::one(resource, &created.into(), form);
-        let answer = answer::json(201, &value, &asked.headers);
+        let answer = answer::json(201, &value, &call.headers);
         Ok(answer::with_warnings(answer, &dropped))
     }
 
     /// Answers `update` and `patch`, of the object itself or of its scale.
-    pub(super) async fn change(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let options = WriteOptions::parse(&asked.query)?;
-        let form = answer::form(&asked.headers, Include::Metadata)?;
-        let resource = target.resource;
-        let key = Key::new(resource, target.namespace.as_str(), name);
-        let is_patch = asked.method == "PATCH";
-        let scales = target.subresource.as_deref() == Some("scale");
+    pub(super) async fn change(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&call.query)?;
+        let form = answer::form(&call.headers, Include::Metadata)?;
+        let resource = call.target.resource;
+        let key = call.key();
+        let is_patch = call.method == "PATCH";
+        let scales = call.target.subresource.as_deref() == Some("scale");
         let _writing = self.writing.lock().await;
         let before = self.find(&key)?;
         let shown = if scales {
@@ -201,10 +194,10 @@ impl Api {
             before.clone()
         };
         let (mut object, raw) = if is_patch {
-            let kind = body::content_type(&asked.headers);
+            let kind = body::content_type(&call.headers);
             (patch::apply(&shown, kind, bytes)?, None)
         } else {
-            let object = body::object(&asked.headers, bytes)?;
+            let object = body::object(&call.headers, bytes)?;
             (
                 object,
                 (!bytes.starts_with(b"k8s\0") && !scales).then_some(bytes),
@@ -216,7 +209,7 @@ impl Api {
             object = before.clone();
             object["spec"]["replicas"] = replicas;
         }
-        meta::place(&mut object, resource, &target.namespace)?;
+        meta::place(&mut object, resource, &key.namespace)?;
         meta::succeed(&mut object, &before, resource)?;
         let managed = before["metadata"].get("managedFields").cloned();
         // kubectl hands fields over from its older form of `apply` by a patch of their managers.
@@ -229,12 +222,12 @@ impl Api {
         if object == before {
             let shown = if scales { scale(&before) } else { before };
             let value = answer::one(shown_as, &shown.into(), form);
-            return Ok(answer::json(200, &value, &asked.headers));
+            return Ok(answer::json(200, &value, &call.headers));
         }
         self.check_stored(&key, &before)?;
         let now = seconds(Timestamp::now());
         if !hands_over {
-            apply::note_update(&mut object, Some(&before), &manager(&options, asked), &now);
+            apply::note_update(&mut object, Some(&before), &manager(&options, call), &now);
         }
         let next = Next {
             key: &key,
@@ -245,7 +238,7 @@ impl Api {
         let (changed, warnings) = self.succeed(object, &next).await?;
         let shown = if scales { scale(&changed) } else { changed };
         let value = answer::one(shown_as, &shown.into(), form);
-        let answer = answer::json(200, &value, &asked.headers);
+        let answer = answer::json(200, &value, &call.headers);
         Ok(answer::with_warnings(answer, &warnings))
     }
 
@@ -302,29 +295,23 @@ impl Api {
     }
 
     /// Answers a server-side apply, which creates what isn't there.
-    pub(super) async fn apply(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-        bytes: &[u8],
-    ) -> Result<Response, Status> {
-        let options = WriteOptions::parse(&asked.query)?;
-        let form = answer::form(&asked.headers, Include::Metadata)?;
-        let resource = target.resource;
-        let key = Key::new(resource, target.namespace.as_str(), name);
+    pub(super) async fn apply(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&call.query)?;
+        let form = answer::form(&call.headers, Include::Metadata)?;
+        let resource = call.target.resource;
+        let key = call.key();
         let _writing = self.writing.lock().await;
         let mut applied = body::yaml(bytes)?;
         check_lists(&applied)?;
-        meta::place(&mut applied, resource, &target.namespace)?;
-        if meta::name(&applied) != name {
+        meta::place(&mut applied, resource, &key.namespace)?;
+        if meta::name(&applied) != key.name {
             return Err(Status::bad_request(
                 "the name of the object does not match the name on the URL",
             ));
         }
         let before = self.find(&key).ok();
         if before.is_none() {
-            self.check_namespace(target, name)?;
+            self.check_namespace(&key)?;
         }
         let now = seconds(Timestamp::now());
         let (by, force) = (options.field_manager.as_str(), options.force);
@@ -338,7 +325,7 @@ impl Api {
         if let Some(before) = &before {
             if without_times(&object) == without_times(before) {
                 let value = answer::one(resource, &before.clone().into(), form);
-                return Ok(answer::json(200, &value, &asked.headers));
+                return Ok(answer::json(200, &value, &call.headers));
             }
             self.check_stored(&key, before)?;
         }
@@ -351,33 +338,27 @@ impl Api {
         let (stored, warnings) = self.succeed(object, &next).await?;
         let code = if before.is_some() { 200 } else { 201 };
         let value = answer::one(resource, &stored.into(), form);
-        let answer = answer::json(code, &value, &asked.headers);
+        let answer = answer::json(code, &value, &call.headers);
         Ok(answer::with_warnings(answer, &warnings))
     }
 
     /// Answers `get` of a scale.
-    pub(super) fn get_scale(
-        &self,
-        target: &Target,
-        name: &str,
-        asked: &Asked,
-    ) -> Result<Response, Status> {
-        let form = answer::form(&asked.headers, Include::Metadata)?;
-        let key = Key::new(target.resource, target.namespace.as_str(), name);
-        let scale = scale(&self.find(&key)?);
+    pub(super) fn get_scale(&self, call: &Call) -> Result<Response, Status> {
+        let form = answer::form(&call.headers, Include::Metadata)?;
+        let scale = scale(&self.find(&call.key())?);
         let value = answer::one(&SCALES, &scale.into(), form);
-        Ok(answer::json(200, &value, &asked.headers))
+        Ok(answer::json(200, &value, &call.headers))
     }
 }
 
 /// Who writes: who the request says, or the program that sends it.
 ///
 /// Upstream: `managerOrUserAgent` of `apiserver/pkg/endpoints/handlers/create.go`.
-fn manager(options: &WriteOptions, asked: &Asked) -> String {
+fn manager(options: &WriteOptions, call: &Call) -> String {
     if !options.field_manager.is_empty() {
         return options.field_manager.clone();
     }
-    let agent = header_text(&asked.headers, header::USER_AGENT);
+    let agent = header_text(&call.headers, header::USER_AGENT);
     let program = agent.split('/').next();
     program.unwrap_or_default().to_owned()
 }
