@@ -242,15 +242,14 @@ pub(super) fn one(resource: &Resource, object: &Arc<Value>, form: Form) -> Value
         Form::Whole => (**object).clone(),
         Form::Partial => meta::partial(object),
         Form::Table(include) => {
-            let revision = meta::revision(object);
-            let objects = [Arc::clone(object)];
+            let (revision, now) = (meta::revision(object), Timestamp::now());
             table(
                 resource,
-                &objects,
+                &[Arc::clone(object)],
                 revision,
                 include,
                 true,
-                Timestamp::now(),
+                now,
             )
         }
     }

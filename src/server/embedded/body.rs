@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use mirrorlet_apimachinery::bounds::{VALUES_MAX, check_json, too_many_values};
+use mirrorlet_apimachinery::patch;
 use mirrorlet_apimachinery::protobuf::{self, PROTOBUF};
 use mirrorlet_apimachinery::status::Status;
 use serde_json::Value;
@@ -16,6 +17,8 @@ use serde_saphyr::Error as YamlError;
 use serde_saphyr::budget::BudgetBreach;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+
+use super::Call;
 
 /// Largest body, in bytes.
 ///
@@ -114,6 +117,15 @@ pub(super) fn object(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status> 
             protobuf::ProtobufError::Kind(_) => Status::unsupported_media_type(ACCEPTED),
         }),
         _ => Err(Status::unsupported_media_type(ACCEPTED)),
+    }
+}
+
+/// The object as a write changes it: what a patch makes of it, or the body itself.
+pub(super) fn changed(call: &Call, before: &Value, body: &[u8]) -> Result<Value, Status> {
+    if call.method == "PATCH" {
+        patch::apply(before, content_type(&call.headers), body)
+    } else {
+        object(&call.headers, body)
     }
 }
 

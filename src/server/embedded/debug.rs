@@ -7,10 +7,10 @@
 //! `pkg/apis/core/validation/validation.go` (`validateEphemeralContainers`).
 
 use axum::response::Response;
+use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
-use mirrorlet_apimachinery::{meta, patch};
 use mirrorlet_core::api::{self, core::EphemeralContainer};
 use mirrorlet_core::rollout::Command;
 use serde_json::Value;
@@ -40,11 +40,7 @@ impl Api {
         let key = call.key();
         let _writing = self.writing.lock().await;
         let before = self.find(&key)?;
-        let mut object = if call.method == "PATCH" {
-            patch::apply(&before, body::content_type(&call.headers), bytes)?
-        } else {
-            body::object(&call.headers, bytes)?
-        };
+        let mut object = body::changed(call, &before, bytes)?;
         meta::place(&mut object, key.resource, &key.namespace)?;
         meta::succeed(&mut object, &before, key.resource)?;
         let added = added(&before, &object)?;
@@ -58,8 +54,7 @@ impl Api {
             self.taken_in().await;
             object = self.find(&key)?;
         }
-        let value = answer::one(key.resource, &object.into(), form);
-        Ok(answer::json(200, &value, &call.headers))
+        Ok(call.object(200, key.resource, object, form))
     }
 }
 

@@ -52,7 +52,7 @@ use mirrorlet_apimachinery::apply::APPLY;
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::discovery;
 use mirrorlet_apimachinery::options::{Query, check_timeout};
-use mirrorlet_apimachinery::resources::{NODES, PODS, Target, target};
+use mirrorlet_apimachinery::resources::{NODES, PODS, Resource, Target, target};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::NodeName;
@@ -64,6 +64,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
+use self::answer::Form;
 use self::body::Bodies;
 use self::checks::{check_host, check_impersonation};
 use self::events::Watches;
@@ -152,11 +153,20 @@ impl Call {
 
     /// The key of the object that the path names.
     fn key(&self) -> Key {
-        Key::new(
-            self.target.resource,
-            self.target.namespace.as_str(),
-            self.name(),
-        )
+        let target = &self.target;
+        Key::new(target.resource, target.namespace.as_str(), self.name())
+    }
+
+    /// An object as the answer, in that form.
+    fn object(
+        &self,
+        code: u16,
+        resource: &Resource,
+        object: impl Into<Arc<Value>>,
+        form: Form,
+    ) -> Response {
+        let value = answer::one(resource, &object.into(), form);
+        answer::json(code, &value, &self.headers)
     }
 }
 

@@ -47,8 +47,7 @@ pub(super) fn get(store: &Store, call: &Call) -> Result<Response, Status> {
     let found = store.read(|cache| cache.get(&key));
     let object = found.ok_or_else(|| Status::not_found(key.resource, &key.name))?;
     let object = leases::renewed(object, &key, store.node());
-    let value = answer::one(key.resource, &object, form);
-    Ok(answer::json(200, &value, &call.headers))
+    Ok(call.object(200, key.resource, object, form))
 }
 
 /// Which part of objects a table's rows hold.

@@ -10,7 +10,7 @@ use mirrorlet_apimachinery::resources::{
 };
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::Include;
-use mirrorlet_apimachinery::{apply, garbage, meta, patch};
+use mirrorlet_apimachinery::{apply, garbage, meta};
 use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::desired::{Origin, PodSource};
@@ -173,8 +173,7 @@ impl Api {
         };
         let (created, warnings) = self.succeed(object, &next).await?;
         dropped.extend(warnings);
-        let value = answer::one(resource, &created.into(), form);
-        let answer = answer::json(201, &value, &call.headers);
+        let answer = call.object(201, resource, created, form);
         Ok(answer::with_warnings(answer, &dropped))
     }
 
@@ -193,16 +192,8 @@ impl Api {
         } else {
             before.clone()
         };
-        let (mut object, raw) = if is_patch {
-            let kind = body::content_type(&call.headers);
-            (patch::apply(&shown, kind, bytes)?, None)
-        } else {
-            let object = body::object(&call.headers, bytes)?;
-            (
-                object,
-                (!bytes.starts_with(b"k8s\0") && !scales).then_some(bytes),
-            )
-        };
+        let mut object = body::changed(call, &shown, bytes)?;
+        let is_whole_text = !is_patch && !scales && !bytes.starts_with(b"k8s\0");
         check_lists(&object)?;
         if scales {
             let replicas = object["spec"]["replicas"].clone();
@@ -221,8 +212,7 @@ impl Api {
         let shown_as = if scales { &SCALES } else { resource };
         if object == before {
             let shown = if scales { scale(&before) } else { before };
-            let value = answer::one(shown_as, &shown.into(), form);
-            return Ok(answer::json(200, &value, &call.headers));
+            return Ok(call.object(200, shown_as, shown, form));
         }
         self.check_stored(&key, &before)?;
         let now = seconds(Timestamp::now());
@@ -232,13 +222,12 @@ impl Api {
         let next = Next {
             key: &key,
             before: Some(&before),
-            raw,
+            raw: is_whole_text.then_some(bytes),
             options: &options,
         };
         let (changed, warnings) = self.succeed(object, &next).await?;
         let shown = if scales { scale(&changed) } else { changed };
-        let value = answer::one(shown_as, &shown.into(), form);
-        let answer = answer::json(200, &value, &call.headers);
+        let answer = call.object(200, shown_as, shown, form);
         Ok(answer::with_warnings(answer, &warnings))
     }
 
@@ -324,8 +313,7 @@ impl Api {
         set_managed(&mut object, managed);
         if let Some(before) = &before {
             if without_times(&object) == without_times(before) {
-                let value = answer::one(resource, &before.clone().into(), form);
-                return Ok(answer::json(200, &value, &call.headers));
+                return Ok(call.object(200, resource, before.clone(), form));
             }
             self.check_stored(&key, before)?;
         }
@@ -337,8 +325,7 @@ impl Api {
         };
         let (stored, warnings) = self.succeed(object, &next).await?;
         let code = if before.is_some() { 200 } else { 201 };
-        let value = answer::one(resource, &stored.into(), form);
-        let answer = answer::json(code, &value, &call.headers);
+        let answer = call.object(code, resource, stored, form);
         Ok(answer::with_warnings(answer, &warnings))
     }
 
@@ -346,8 +333,7 @@ impl Api {
     pub(super) fn get_scale(&self, call: &Call) -> Result<Response, Status> {
         let form = answer::form(&call.headers, Include::Metadata)?;
         let scale = scale(&self.find(&call.key())?);
-        let value = answer::one(&SCALES, &scale.into(), form);
-        Ok(answer::json(200, &value, &call.headers))
+        Ok(call.object(200, &SCALES, scale, form))
     }
 }
 
