@@ -47,12 +47,7 @@ impl Propagation {
                 message,
                 field,
             };
-            Err(Status::invalid(
-                "DeleteOptions",
-                "meta.k8s.io",
-                "",
-                &[cause],
-            ))
+            Err(Status::invalid_options("DeleteOptions", cause))
         };
         match (policy, orphans) {
             (Some(policy), Some(_)) => {
@@ -156,20 +151,12 @@ pub fn check_finalizers(object: &Value, before: &Value, resource: &Resource) -> 
         return Ok(());
     }
     let new: Vec<_> = new.iter().map(|one| format!("{one:?}")).collect();
-    let cause = Cause {
-        reason: "FieldValueForbidden",
-        message: format!(
-            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-            new.join(", ")
-        ),
-        field: "metadata.finalizers".to_owned(),
-    };
-    Err(Status::invalid(
-        resource.kind,
-        resource.group,
-        meta::name(before),
-        &[cause],
-    ))
+    let why = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        new.join(", ")
+    );
+    let cause = Cause::forbidden("metadata.finalizers", why);
+    Err(Status::invalid(resource, meta::name(before), &[cause]))
 }
 
 /// An object among all others.

@@ -118,7 +118,7 @@ pub fn generate_name(
             message: "Required value: name or generateName is required".to_owned(),
             field: "metadata.name".to_owned(),
         };
-        return Err(Status::invalid(resource.kind, resource.group, "", &[cause]));
+        return Err(Status::invalid(resource, "", &[cause]));
     }
     let base: String = base.chars().take(GENERATED_BASE_MAX).collect();
     let letters = random.map(|byte| {

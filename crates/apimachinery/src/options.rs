@@ -284,7 +284,7 @@ impl WriteOptions {
                     message: format!("Unsupported value: {other:?}: supported values: \"All\""),
                     field: "dryRun".to_owned(),
                 };
-                return Err(Status::invalid("WriteOptions", "meta.k8s.io", "", &[cause]));
+                return Err(Status::invalid_options("WriteOptions", cause));
             }
         };
         let validation = match value(query, "fieldValidation") {

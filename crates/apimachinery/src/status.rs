@@ -2,6 +2,8 @@
 //!
 //! Upstream: `apimachinery/pkg/api/errors/errors.go`, with its words.
 
+use std::fmt::Display;
+
 use serde_json::{Value, json};
 
 use crate::resources::Resource;
@@ -31,6 +33,26 @@ pub struct Cause {
     pub message: String,
     /// Its path.
     pub field: String,
+}
+
+impl Cause {
+    /// A value that isn't valid, and why.
+    pub fn invalid(field: impl Into<String>, why: impl Display) -> Self {
+        Self {
+            reason: "FieldValueInvalid",
+            message: format!("Invalid value: {why}"),
+            field: field.into(),
+        }
+    }
+
+    /// A value or a change that is forbidden, and why.
+    pub fn forbidden(field: impl Into<String>, why: impl Display) -> Self {
+        Self {
+            reason: "FieldValueForbidden",
+            message: format!("Forbidden: {why}"),
+            field: field.into(),
+        }
+    }
 }
 
 impl Status {
@@ -197,7 +219,16 @@ impl Status {
     }
 
     /// Fields of the object are wrong.
-    pub fn invalid(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
+    pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_kind(resource.kind, resource.group, name, causes)
+    }
+
+    /// Options of a request are wrong.
+    pub(crate) fn invalid_options(kind: &str, cause: Cause) -> Self {
+        Self::invalid_kind(kind, "meta.k8s.io", "", &[cause])
+    }
+
+    fn invalid_kind(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
         let each: Vec<_> = causes
             .iter()
             .map(|cause| format!("{}: {}", cause.field, cause.message))
@@ -228,7 +259,7 @@ impl Status {
             message: message.to_owned(),
             field: field.to_owned(),
         };
-        Self::invalid("ListOptions", "meta.k8s.io", "", &[cause])
+        Self::invalid_options("ListOptions", cause)
     }
 
     /// A revision that isn't reached yet.
@@ -355,7 +386,7 @@ mod tests {
             message: "Required value".to_owned(),
             field: "spec.containers[0].image".to_owned(),
         };
-        let invalid = Status::invalid("Pod", "", "x", &[required]);
+        let invalid = Status::invalid(&PODS, "x", &[required]);
         assert_eq!(
             invalid.to_string(),
             r#"Pod "x" is invalid: spec.containers[0].image: Required value"#

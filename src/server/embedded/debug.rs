@@ -9,6 +9,7 @@
 use axum::response::Response;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::WriteOptions;
+use mirrorlet_apimachinery::resources::PODS;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_core::api::{self, core::EphemeralContainer};
@@ -69,26 +70,17 @@ fn added(before: &Value, after: &Value) -> Result<Vec<EphemeralContainer>, Statu
     };
     let (known, wanted) = (of(before), of(after));
     let mut causes = Vec::new();
-    let mut cause = |reason: &'static str, field: String, message: String| {
-        causes.push(Cause {
-            reason,
-            message,
-            field,
-        });
-    };
     let place = |index: usize| format!("spec.ephemeralContainers[{index}]");
     for (index, container) in known.iter().enumerate() {
         let same = wanted
             .iter()
             .find(|other| other["name"] == container["name"]);
         let why = match same {
-            None => "Forbidden: existing ephemeral containers may not be removed",
-            Some(same) if same != container => {
-                "Forbidden: existing ephemeral containers may not be changed"
-            }
+            None => "existing ephemeral containers may not be removed",
+            Some(same) if same != container => "existing ephemeral containers may not be changed",
             Some(_) => continue,
         };
-        cause("FieldValueForbidden", place(index), why.to_owned());
+        causes.push(Cause::forbidden(place(index), why));
     }
     let mut added = Vec::new();
     for (index, container) in wanted.iter().enumerate() {
@@ -96,27 +88,30 @@ fn added(before: &Value, after: &Value) -> Result<Vec<EphemeralContainer>, Statu
             continue;
         }
         let place = place(index);
-        check(container, before, &mut |reason, field, message| {
-            cause(reason, format!("{place}.{field}"), message);
-        });
+        causes.extend(check(container, before, &place));
         match api::read(&with_defaults(container.clone())) {
             Ok(container) => added.push(container),
-            Err(error) => cause(
-                "FieldValueInvalid",
-                place,
-                format!("Invalid value: {error}"),
-            ),
+            Err(error) => causes.push(Cause::invalid(place, error)),
         }
     }
     if causes.is_empty() {
         Ok(added)
     } else {
-        Err(Status::invalid("Pod", "", meta::name(before), &causes))
+        Err(Status::invalid(&PODS, meta::name(before), &causes))
     }
 }
 
-/// Checks a new container of a pod.
-fn check(container: &Value, pod: &Value, cause: &mut dyn FnMut(&'static str, &str, String)) {
+/// The mistakes in a new container of a pod, at that place.
+fn check(container: &Value, pod: &Value, place: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut cause = |reason: &'static str, field: &str, message: String| {
+        let field = format!("{place}.{field}");
+        causes.push(Cause {
+            reason,
+            message,
+            field,
+        });
+    };
     let names = |list: &str| {
         let all = pod["spec"][list].as_array().into_iter().flatten();
         all.map(|container| container["name"].clone())
@@ -148,6 +143,7 @@ fn check(container: &Value, pod: &Value, cause: &mut dyn FnMut(&'static str, &st
         let message = format!("Not found: {target}");
         cause("FieldValueNotFound", "targetContainerName", message);
     }
+    causes
 }
 
 /// Takes the containers that were added for debugging out of a pod that is to be stored.
@@ -164,12 +160,9 @@ pub(super) fn take_out(object: &mut Value, before: Option<&Value>) -> Result<(),
     if taken.is_none() || taken == known {
         return Ok(());
     }
-    let cause = Cause {
-        reason: "FieldValueForbidden",
-        message: "Forbidden: containers are added with kubectl debug".to_owned(),
-        field: format!("spec.{LIST}"),
-    };
-    Err(Status::invalid("Pod", "", meta::name(object), &[cause]))
+    let why = "containers are added with kubectl debug";
+    let cause = Cause::forbidden(format!("spec.{LIST}"), why);
+    Err(Status::invalid(&PODS, meta::name(object), &[cause]))
 }
 
 /// Whether a field says nothing.

@@ -43,13 +43,7 @@ pub(super) fn check_name(key: &Key) -> Result<(), Status> {
         message: format!("Too long: may not be more than {NAME_BYTES_MAX} bytes"),
         field: "metadata.name".to_owned(),
     };
-    let resource = key.resource;
-    Err(Status::invalid(
-        resource.kind,
-        resource.group,
-        &key.name,
-        &[cause],
-    ))
+    Err(Status::invalid(key.resource, &key.name, &[cause]))
 }
 
 /// The file of an object.

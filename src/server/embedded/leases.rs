@@ -66,27 +66,14 @@ pub(super) fn check(object: &Value) -> Result<(), Status> {
         Value::Null => Ok(LeaseSpec::default()),
         spec => api::read(spec),
     };
-    let invalid = |field: &str, message: String| {
-        let cause = Cause {
-            reason: "FieldValueInvalid",
-            message: format!("Invalid value: {message}"),
-            field: field.to_owned(),
-        };
-        Err(Status::invalid(
-            LEASES.kind,
-            LEASES.group,
-            meta::name(object),
-            &[cause],
-        ))
-    };
-    match spec {
-        Err(error) => invalid("spec", error),
+    let cause = match spec {
+        Err(error) => Cause::invalid("spec", error),
         Ok(spec) if spec.lease_duration_seconds.is_some_and(|s| s <= 0) => {
-            let message = "must be greater than 0".to_owned();
-            invalid("spec.leaseDurationSeconds", message)
+            Cause::invalid("spec.leaseDurationSeconds", "must be greater than 0")
         }
-        Ok(_) => Ok(()),
-    }
+        Ok(_) => return Ok(()),
+    };
+    Err(Status::invalid(&LEASES, meta::name(object), &[cause]))
 }
 
 /// The lease of the Node, as of the agent's start: a renewal would be news to every watch.

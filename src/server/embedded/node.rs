@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::response::Response;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::options::WriteOptions;
+use mirrorlet_apimachinery::resources::NODES;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_core::node::NodeEdits;
@@ -45,11 +46,7 @@ impl Api {
 fn edits(before: &Value, after: &Value, known: &NodeEdits) -> Result<NodeEdits, Status> {
     let mut causes = Vec::new();
     let mut forbidden = |field: String, why: &str| {
-        causes.push(Cause {
-            reason: "FieldValueForbidden",
-            message: format!("Forbidden: {why}"),
-            field,
-        });
+        causes.push(Cause::forbidden(field, why));
     };
     let mut added = |map: &str, known: &BTreeMap<String, String>| {
         let texts = |object: &Value| -> BTreeMap<String, String> {
@@ -94,7 +91,7 @@ fn edits(before: &Value, after: &Value, known: &NodeEdits) -> Result<NodeEdits, 
     if causes.is_empty() {
         Ok(edits)
     } else {
-        Err(Status::invalid("Node", "", meta::name(before), &causes))
+        Err(Status::invalid(&NODES, meta::name(before), &causes))
     }
 }
 

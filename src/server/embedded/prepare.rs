@@ -102,13 +102,7 @@ pub(super) fn prepare(
     let new = accepted.first().and_then(Option::as_ref);
     let errors: Vec<Cause> = errors.chain(forbidden_changes(before, new)).collect();
     if !errors.is_empty() {
-        let resource = key.resource;
-        return Err(Status::invalid(
-            resource.kind,
-            resource.group,
-            &key.name,
-            &errors,
-        ));
+        return Err(Status::invalid(key.resource, &key.name, &errors));
     }
     let warnings = validated(&problems, validation).map_err(|status| undecoded(status, key))?;
     if let Some(Some(Accepted::Pod(pod))) = accepted.first() {
@@ -175,12 +169,9 @@ fn forbidden_changes(before: Option<&Before<'_>>, new: Option<&Accepted>) -> Vec
         return Vec::new();
     };
     let fields = before.document.forbidden_fields(new).into_iter();
-    let causes = fields.map(|(field, why)| Cause {
-        reason: "FieldValueForbidden",
-        message: format!("Forbidden: {why}"),
-        field,
-    });
-    causes.collect()
+    fields
+        .map(|(field, why)| Cause::forbidden(field, why))
+        .collect()
 }
 
 /// The mistakes in finalizers and references to owners.
@@ -190,11 +181,8 @@ fn forbidden_changes(before: Option<&Before<'_>>, new: Option<&Accepted>) -> Vec
 fn mistaken_references(object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut add = |field: String, value: &Value, why: &str| {
-        causes.push(Cause {
-            reason: "FieldValueInvalid",
-            message: format!("Invalid value: {value}: {why}"),
-            field: format!("metadata.{field}"),
-        });
+        let (field, why) = (format!("metadata.{field}"), format!("{value}: {why}"));
+        causes.push(Cause::invalid(field, why));
     };
     let list = |key: &str| object["metadata"][key].as_array().into_iter().flatten();
     for (at, finalizer) in list("finalizers").enumerate() {
@@ -257,12 +245,9 @@ fn unbind(object: &mut Value, key: &Key, node: &NodeName) -> Result<(), Status> 
             Ok(())
         }
         Some(name) => {
-            let cause = Cause {
-                reason: "FieldValueInvalid",
-                message: format!("Invalid value: {name:?}: the only node here is {node}"),
-                field: "spec.nodeName".to_owned(),
-            };
-            Err(Status::invalid("Pod", "", &key.name, &[cause]))
+            let why = format!("{name:?}: the only node here is {node}");
+            let cause = Cause::invalid("spec.nodeName", why);
+            Err(Status::invalid(key.resource, &key.name, &[cause]))
         }
     }
 }
