@@ -55,7 +55,6 @@ pub(super) fn start(
         root: config.root.clone(),
         node: config.node_name.clone(),
         view: Arc::clone(&served.view),
-        stats: Arc::clone(&served.stats),
         metrics: served.metrics.clone(),
         life: SIGNED_FOR,
     };
@@ -68,7 +67,6 @@ struct Wiring {
     root: PathBuf,
     node: mirrorlet_core::api::NodeName,
     view: Arc<dyn crate::server::AgentView>,
-    stats: Arc<dyn crate::server::NodeStats>,
     metrics: mirrorlet_host::telemetry::Metrics,
     /// The validity of certificates.
     life: Duration,
@@ -152,7 +150,6 @@ impl Wiring {
         let authority = self.authority(now)?;
         Ok(EmbeddedParts {
             view: Arc::clone(&self.view),
-            stats: Arc::clone(&self.stats),
             metrics: self.metrics.clone(),
             node: self.node.clone(),
             directory: embedded_directory(&self.root),
@@ -221,7 +218,7 @@ mod tests {
     use mirrorlet_host::telemetry::Metrics;
 
     use super::*;
-    use crate::server::fake::{FakeStats, FakeView};
+    use crate::server::fake::FakeView;
 
     /// Whether the API takes a client with that kubeconfig.
     async fn is_taken(kubeconfig: &str) -> bool {
@@ -242,7 +239,6 @@ mod tests {
             root: root.path().to_owned(),
             node: "box".into(),
             view: Arc::new(FakeView::new()),
-            stats: Arc::new(FakeStats),
             metrics: Metrics::default(),
             life: Duration::from_secs(2),
         };

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -92,27 +92,8 @@ pub fn router(served: Served) -> Router {
         .route("/metrics", get(scrape))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route("/stats/summary", get(summary))
-        .route("/metrics/resource", get(resource))
-        .route("/metrics/cadvisor", get(cadvisor))
-        .route("/metrics/probes", get(probes))
+        .merge(stats::routes(Arc::clone(&served.stats)))
         .with_state(served)
-}
-
-async fn summary(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
-    stats::summary(&*served.stats, query.as_deref()).await
-}
-
-async fn resource(State(served): State<Served>) -> Response {
-    stats::resource(&*served.stats).await
-}
-
-async fn cadvisor(State(served): State<Served>) -> Response {
-    stats::cadvisor(&*served.stats).await
-}
-
-async fn probes(State(served): State<Served>) -> Response {
-    stats::probes(&*served.stats)
 }
 
 async fn scrape(State(shared): State<Served>) -> Response {

@@ -1,11 +1,17 @@
 //! Resource usage of pods and the machine in the kubelet's forms. `app` passes the provider.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
+use axum::Router;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 
-/// Content type of Prometheus' text format.
-const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Content type of metrics in Prometheus' older text form, which every scraper and Kubernetes' own
+/// parsers read.
+pub(super) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Tells what pods and the machine use.
 #[async_trait]
@@ -26,11 +32,23 @@ pub trait NodeStats: Send + Sync + 'static {
     fn probe_metrics(&self) -> String;
 }
 
-/// Answers `/stats/summary` with that query.
-///
+/// The routes of `/stats/summary`, and of the metrics of containers, resources and probes, for
+/// `metrics-server` and Prometheus.
+pub(super) fn routes<S: Clone + Send + Sync + 'static>(stats: Arc<dyn NodeStats>) -> Router<S> {
+    Router::new()
+        .route("/stats/summary", get(summary))
+        .route("/metrics/cadvisor", get(cadvisor))
+        .route("/metrics/resource", get(resource))
+        .route("/metrics/probes", get(probes))
+        .with_state(stats)
+}
+
+/// The provider, as the handlers take it.
+type Provider = State<Arc<dyn NodeStats>>;
+
 /// Upstream: `pkg/kubelet/server/stats/handler.go` (`handleSummary`).
-pub async fn summary(stats: &dyn NodeStats, query: Option<&str>) -> Response {
-    match stats.summary(only_cpu_and_memory(query)).await {
+async fn summary(State(stats): Provider, RawQuery(query): RawQuery) -> Response {
+    match stats.summary(only_cpu_and_memory(query.as_deref())).await {
         Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -40,18 +58,15 @@ pub async fn summary(stats: &dyn NodeStats, query: Option<&str>) -> Response {
     }
 }
 
-/// Answers `/metrics/resource`.
-pub async fn resource(stats: &dyn NodeStats) -> Response {
+async fn resource(State(stats): Provider) -> Response {
     page(stats.resource_metrics().await)
 }
 
-/// Answers `/metrics/cadvisor`.
-pub async fn cadvisor(stats: &dyn NodeStats) -> Response {
+async fn cadvisor(State(stats): Provider) -> Response {
     page(stats.cadvisor_metrics().await)
 }
 
-/// Answers `/metrics/probes`.
-pub fn probes(stats: &dyn NodeStats) -> Response {
+async fn probes(State(stats): Provider) -> Response {
     page(stats.probe_metrics())
 }
 

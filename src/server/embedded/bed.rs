@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::server::fake::{FakeStats, FakeView};
+use crate::server::fake::FakeView;
 
 pub(super) struct Bed {
     pub(super) view: Arc<FakeView>,
@@ -36,7 +36,7 @@ impl Bed {
             writing: Arc::default(),
             bodies: Bodies::default(),
             watches: Watches::new(cancel.clone()),
-            streams: Shared::new(shown, Arc::new(FakeStats), Metrics::default(), cancel),
+            streams: Shared::new(shown, Metrics::default(), cancel),
         };
         Self { view, api, root }
     }

@@ -71,15 +71,12 @@ use self::events::Watches;
 use self::store::Store;
 use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
 use super::node::{Shared, listen, tls};
-use super::stats::NodeStats;
 use super::view::AgentView;
 
 /// The parts of the embedded API.
 pub struct EmbeddedParts {
     /// The agent.
     pub view: Arc<dyn AgentView>,
-    /// Resource usage.
-    pub stats: Arc<dyn NodeStats>,
     /// Metrics.
     pub metrics: Metrics,
     /// Name of the Node.
@@ -213,7 +210,7 @@ impl EmbeddedApi {
                 writing: Arc::default(),
                 bodies: Bodies::default(),
                 watches: Watches::new(cancel.clone()),
-                streams: Shared::new(parts.view, parts.stats, parts.metrics, cancel.clone()),
+                streams: Shared::new(parts.view, parts.metrics, cancel.clone()),
             },
         })
     }

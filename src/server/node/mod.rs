@@ -12,7 +12,6 @@ mod connections;
 pub(super) mod listen;
 pub(super) mod logs;
 mod readers;
-mod stats;
 pub(super) mod streams;
 #[cfg(test)]
 mod tests;
@@ -37,7 +36,7 @@ use tokio_util::task::TaskTracker;
 use self::auth::{ClientAuthorities, Gate, Reviewer};
 use self::certificate::{CertificateTask, Names, Origin};
 use self::readers::Readers;
-use super::stats::NodeStats;
+use super::stats::{self, NodeStats};
 use super::view::AgentView;
 use crate::certificate::CertificateError;
 use mirrorlet_host::telemetry::Metrics;
@@ -125,29 +124,22 @@ impl NodeApi {
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
         let metrics = self.metrics.clone();
         let shared = Shared {
-            view: self.view,
-            stats: self.stats,
-            metrics: self.metrics,
             configz: self.configz,
-            readers: Readers::default(),
-            sessions: TaskTracker::new(),
-            cancel: cancel.clone(),
+            ..Shared::new(self.view, self.metrics, cancel.clone())
         };
-        let sessions = shared.sessions.clone();
+        let streams = shared.clone();
         tokio::join!(
             listen::serve(
                 listener,
                 self.tls,
-                router(shared, Arc::clone(&self.gate)),
+                router(shared, self.stats, Arc::clone(&self.gate)),
                 self.gate,
                 metrics,
                 cancel.clone()
             ),
             self.certificates.run(cancel),
         );
-        // They end by the same token, and hold nothing that takes long to let go.
-        sessions.close();
-        sessions.wait().await;
+        streams.ended().await;
     }
 }
 
@@ -155,7 +147,6 @@ impl NodeApi {
 #[derive(Clone)]
 pub(super) struct Shared {
     view: Arc<dyn AgentView>,
-    stats: Arc<dyn NodeStats>,
     metrics: Metrics,
     configz: Arc<serde_json::Value>,
     readers: Readers,
@@ -168,13 +159,11 @@ impl Shared {
     /// One for the streams alone.
     pub(super) fn new(
         view: Arc<dyn AgentView>,
-        stats: Arc<dyn NodeStats>,
         metrics: Metrics,
         cancel: CancellationToken,
     ) -> Self {
         Self {
             view,
-            stats,
             metrics,
             configz: Arc::default(),
             readers: Readers::default(),
@@ -183,7 +172,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the sessions have ended, which they do by the token.
+    /// Waits until the sessions have ended, which they do by the token; they hold nothing that takes
+    /// long to release.
     pub(super) async fn ended(&self) {
         self.sessions.close();
         self.sessions.wait().await;
@@ -193,7 +183,7 @@ impl Shared {
 /// The routes behind their gate; can be called without a socket.
 ///
 /// Only `/healthz` itself lies outside, as a kubelet's does on its own port for health.
-fn router(shared: Shared, gate: Arc<Gate>) -> Router {
+fn router(shared: Shared, stats: Arc<dyn NodeStats>, gate: Arc<Gate>) -> Router {
     let metrics = shared.metrics.clone();
     let guarded = Router::new()
         .route(
@@ -202,7 +192,7 @@ fn router(shared: Shared, gate: Arc<Gate>) -> Router {
         )
         .merge(told::routes())
         .merge(streams::routes())
-        .merge(stats::routes())
+        .merge(stats::routes(stats))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .with_state(shared)
         // Wraps what stands above it, the fallback included.

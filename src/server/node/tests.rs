@@ -76,19 +76,16 @@ impl Bed {
     }
 
     fn shared(&self) -> Shared {
+        let view = Arc::clone(&self.view) as Arc<dyn AgentView>;
         Shared {
-            view: Arc::clone(&self.view) as Arc<dyn AgentView>,
-            stats: Arc::new(crate::server::fake::FakeStats),
-            metrics: Metrics::new(),
             configz: Arc::new(serde_json::json!({"maxPods": 7})),
-            readers: Readers::default(),
-            sessions: TaskTracker::new(),
-            cancel: self.cancel.clone(),
+            ..Shared::new(view, Metrics::new(), self.cancel.clone())
         }
     }
 
     fn router(&self) -> Router {
-        router(self.shared(), Arc::clone(&self.gate))
+        let stats = Arc::new(crate::server::fake::FakeStats);
+        router(self.shared(), stats, Arc::clone(&self.gate))
     }
 
     /// Asks without a socket, as whoever shows that certificate and token.

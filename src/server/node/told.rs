@@ -10,12 +10,9 @@ use axum::routing::{any, get};
 use serde_json::json;
 
 use super::Shared;
+use crate::server::stats::PROMETHEUS_TEXT;
 use mirrorlet_core::api::Pod;
 use mirrorlet_host::telemetry::prometheus_text;
-
-/// Content type of metrics in Prometheus' older text form, which every scraper and Kubernetes'
-/// own parsers read.
-pub(super) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The routes. Endpoints that a kubelet can disable are disabled here.
 pub(super) fn routes() -> Router<Shared> {
