@@ -260,11 +260,7 @@ struct StatusQuery {
 }
 
 async fn status(asked: Asked<StatusQuery>) -> Result<Response, ApiError> {
-    let Asked {
-        shared,
-        query,
-        permit,
-    } = asked;
+    let (shared, query, permit) = asked.into_parts();
     if query.fresh {
         shared.view.refresh().await;
     }
@@ -386,11 +382,7 @@ async fn logs(
     uid: String,
     container: Option<String>,
 ) -> Result<Response, ApiError> {
-    let Asked {
-        shared,
-        query,
-        permit,
-    } = asked;
+    let (shared, query, permit) = asked.into_parts();
     let options = LogOptions {
         follow: query.follow,
         tail: query.tail,

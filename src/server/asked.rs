@@ -12,7 +12,14 @@ use super::admin::{ApiError, Shared};
 pub(super) struct Asked<Q> {
     pub(super) shared: Shared,
     pub(super) query: Q,
-    pub(super) permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+}
+
+impl<Q> Asked<Q> {
+    /// The state, the query, and the permit, which the handler keeps until the answer has ended.
+    pub(super) fn into_parts(self) -> (Shared, Q, OwnedSemaphorePermit) {
+        (self.shared, self.query, self.permit)
+    }
 }
 
 impl<Q: DeserializeOwned> FromRequestParts<Shared> for Asked<Q> {

@@ -35,11 +35,7 @@ pub(super) async fn download(
     Path(uid): Path<String>,
     asked: Asked<FileQuery>,
 ) -> Result<Response, ApiError> {
-    let Asked {
-        shared,
-        query,
-        permit,
-    } = asked;
+    let (shared, query, permit) = asked.into_parts();
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
     let tar = shared.view.copy_from(&uid, container, &query.path).await?;
     // Stopping must not look like an end.

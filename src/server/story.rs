@@ -29,11 +29,7 @@ pub(super) struct EventsQuery {
 
 /// The entries of the journal, one a line.
 pub(super) async fn events(asked: Asked<EventsQuery>) -> Response {
-    let Asked {
-        shared,
-        query,
-        permit,
-    } = asked;
+    let (shared, query, permit) = asked.into_parts();
     let mut from = query.from;
     let mut next = move |view: &dyn AgentView| lines(view, &mut from);
     let lines = if query.watch {

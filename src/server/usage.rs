@@ -21,11 +21,7 @@ pub(super) struct TopQuery {
 }
 
 pub(super) async fn top(asked: Asked<TopQuery>) -> Result<Response, ApiError> {
-    let Asked {
-        shared,
-        query,
-        permit,
-    } = asked;
+    let (shared, query, permit) = asked.into_parts();
     let mut samples = shared.view.top();
     if !query.watch {
         let first = samples.next().await.transpose()?;
