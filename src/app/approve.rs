@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{drain, spawn, until_told};
+use super::{drain, serve, spawn, until_told};
 use crate::cluster::{ApproverTask, ClusterClient, Election};
 use crate::config::ApiAccess;
 use crate::server::health;
@@ -42,7 +42,7 @@ pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
     let mut parts = JoinSet::new();
     spawn(&mut parts, "credentials", credentials.run(cancel.clone()));
     if let Some(address) = options.metrics_address {
-        let listener = health::bind(address).await?;
+        let listener = serve::bind_metrics(address).await?;
         let serving = health::serve_metrics(listener, metrics.clone(), cancel.clone());
         spawn(&mut parts, "metrics", async move {
             if let Err(error) = serving.await {

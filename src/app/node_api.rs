@@ -20,7 +20,7 @@ use crate::config::{ApiAccess, Config, Key};
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
 use crate::server::node::certificate::{Names, Origin};
-use crate::server::node::{NodeApi, NodeApiParts, bind};
+use crate::server::node::{NodeApi, NodeApiParts};
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::access::User;
 use mirrorlet_core::node::NodeFacts;
@@ -80,7 +80,11 @@ pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<Listening>>
     let Some(address) = config.node_api() else {
         return Ok(None);
     };
-    let listener = bind(address).await?;
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "failed to serve the node API on {address}; choose another port with --node-api-port, or 0 for none"
+        )
+    })?;
     Ok(Some(Listening {
         address: listener.local_addr()?,
         listener,

@@ -1,7 +1,9 @@
 //! The agent's own servers: its socket, and the port of metrics, health and statistics.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -20,12 +22,21 @@ pub(super) struct Listeners {
 /// Binds them: before anything is started, so that an address in use keeps the agent from starting.
 pub(super) async fn bind(config: &Config) -> anyhow::Result<Listeners> {
     let metrics = match config.metrics_address {
-        Some(address) => Some(health::bind(address).await?),
+        Some(address) => Some(bind_metrics(address).await?),
         None => None,
     };
     Ok(Listeners {
         socket: admin::bind(&config.socket())?,
         metrics,
+    })
+}
+
+/// Binds the port of metrics and health.
+pub(super) async fn bind_metrics(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "failed to serve metrics and health on {address}; choose another with --metrics-address IP:PORT, or none"
+        )
     })
 }
 

@@ -6,7 +6,6 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -24,28 +23,6 @@ use mirrorlet_host::telemetry::Metrics;
 
 /// Content type of the metrics: `OpenMetrics` text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Why the port can't be served.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "failed to serve metrics and health on {address}; choose another with --metrics-address IP:PORT, or none"
-)]
-pub struct BindError {
-    /// The address.
-    pub address: SocketAddr,
-    /// The system's words.
-    pub source: io::Error,
-}
-
-/// Binds the address.
-///
-/// # Errors
-/// The address is in use, or not one of this machine.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| BindError { address, source })
-}
 
 /// Serves until `cancel`.
 ///

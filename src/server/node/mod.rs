@@ -18,8 +18,6 @@ mod tests;
 pub(super) mod tls;
 mod told;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -43,28 +41,6 @@ use mirrorlet_host::telemetry::Metrics;
 
 /// Longest body that a request may announce, in bytes.
 const BODY_BYTES_MAX: u64 = 1 << 20;
-
-/// Why the node API can't be served.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "failed to serve the node API on {address}; choose another port with --node-api-port, or 0 for none"
-)]
-pub struct BindError {
-    /// The address.
-    pub address: SocketAddr,
-    /// The system's words.
-    pub source: io::Error,
-}
-
-/// Binds the address.
-///
-/// # Errors
-/// The address is in use, or not one of this machine.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| BindError { address, source })
-}
 
 /// The parts of the node API.
 pub struct NodeApiParts {

@@ -130,7 +130,7 @@ impl Bed {
             metrics: self.metrics.clone(),
             configz: Arc::default(),
         };
-        let listener = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut serving = JoinSet::new();
         serving.spawn(api.serve(listener, self.cancel.clone()));
