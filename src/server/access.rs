@@ -8,10 +8,9 @@
 //! Unlike the node API, an attach sends the exit code, idle connections are not closed, and the pod's
 //! end of a forwarded connection closes its channel.
 
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use mirrorlet_streaming::{
@@ -187,27 +186,9 @@ impl Entry {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Self {
-            shared,
-            permit,
-            negotiated,
-            upgrade,
-        } = self;
-        let cancel = shared.cancel.clone();
-        shared.sessions.spawn(async move {
-            let _held = permit;
-            let carried = async {
-                // A client that went away before its answer.
-                let Ok(upgraded) = upgrade.await else { return };
-                work(TokioIo::new(upgraded)).await;
-            };
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = carried => {}
-            }
-        });
-        let headers = negotiated.headers;
-        (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
+        let (shared, headers) = (self.shared, self.negotiated.headers);
+        let (sessions, cancel) = (&shared.sessions, shared.cancel);
+        remote::carry(sessions, cancel, self.upgrade, self.permit, headers, work)
     }
 }
 

@@ -2,9 +2,16 @@
 
 use std::sync::LazyLock;
 
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
 use mirrorlet_streaming as streaming;
 use streaming::{Chunk, Process};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use mirrorlet_runtime::{
     LogChunk, LogStream, Result, RuntimeError, Session, SessionControl, StreamOptions, TerminalSize,
@@ -55,6 +62,31 @@ pub(super) fn chunks(log: LogStream) -> impl Stream<Item = Result<Chunk>> + Send
             LogChunk::Stderr(bytes) => Chunk::Stderr(bytes),
         })
     })
+}
+
+/// Answers 101 with these headers, and lets `work` have the connection, in a task of `sessions`. The
+/// connection is dropped on `cancel`; `held` is kept until then, or until the work has ended.
+pub(super) fn carry<F>(
+    sessions: &TaskTracker,
+    cancel: CancellationToken,
+    upgrade: OnUpgrade,
+    held: impl Send + 'static,
+    headers: HeaderMap,
+    work: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
+) -> Response
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    sessions.spawn(async move {
+        let _held = held;
+        let carried = async {
+            // A client that went away before its answer.
+            let Ok(upgraded) = upgrade.await else { return };
+            work(TokioIo::new(upgraded)).await;
+        };
+        cancel.run_until_cancelled(carried).await;
+    });
+    (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
 }
 
 /// The process of a session.

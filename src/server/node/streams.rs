@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -216,24 +215,7 @@ impl Entry {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Self {
-            shared,
-            claim,
-            upgrade,
-        } = self;
-        let cancel = shared.cancel.clone();
-        shared.sessions.spawn(async move {
-            let _held = claim;
-            let carried = async {
-                // A client that went away before its answer.
-                let Ok(upgraded) = upgrade.await else { return };
-                work(TokioIo::new(upgraded)).await;
-            };
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = carried => {}
-            }
-        });
-        (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
+        let (sessions, cancel) = (&self.shared.sessions, self.shared.cancel);
+        remote::carry(sessions, cancel, self.upgrade, self.claim, headers, work)
     }
 }
