@@ -26,28 +26,15 @@ use mirrorlet_runtime::ExecOptions;
 
 /// The routes: `GET` is what WebSockets come with, `POST` SPDY.
 pub(super) fn routes() -> Router<Shared> {
+    let (exec, attach) = (get(exec).post(exec), get(attach).post(attach));
+    let forward = get(port_forward).post(port_forward);
     Router::new()
-        .route("/exec/{namespace}/{pod}/{container}", get(exec).post(exec))
-        .route(
-            "/exec/{namespace}/{pod}/{uid}/{container}",
-            get(exec).post(exec),
-        )
-        .route(
-            "/attach/{namespace}/{pod}/{container}",
-            get(attach).post(attach),
-        )
-        .route(
-            "/attach/{namespace}/{pod}/{uid}/{container}",
-            get(attach).post(attach),
-        )
-        .route(
-            "/portForward/{namespace}/{pod}",
-            get(port_forward).post(port_forward),
-        )
-        .route(
-            "/portForward/{namespace}/{pod}/{uid}",
-            get(port_forward).post(port_forward),
-        )
+        .route("/exec/{namespace}/{pod}/{container}", exec.clone())
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", exec)
+        .route("/attach/{namespace}/{pod}/{container}", attach.clone())
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", attach)
+        .route("/portForward/{namespace}/{pod}", forward.clone())
+        .route("/portForward/{namespace}/{pod}/{uid}", forward)
 }
 
 /// The parameters of a path: `namespace`, `pod`, and optionally `uid` and `container`.
