@@ -186,20 +186,22 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
 
 /// A UID made of a text: the same text has the same one.
 pub(super) fn uid_of(text: &str) -> String {
-    let mut digest: [u8; 32] = Sha256::digest(text).into();
-    // RFC 9562: version 8, for values of one's own making.
-    digest[6] = (digest[6] & 0x0f) | 0x80;
-    digest[8] = (digest[8] & 0x3f) | 0x80;
-    let text = hex(&digest[..16]);
-    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
-    [
-        part(0, 8),
-        part(8, 12),
-        part(12, 16),
-        part(16, 20),
-        part(20, 32),
-    ]
-    .join("-")
+    let digest: [u8; 32] = Sha256::digest(text).into();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    // Version 8 is for values of one's own making.
+    uuid(bytes, 8)
+}
+
+/// A UUID (RFC 9562) of that version, made of these bytes.
+pub(super) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
+    bytes[6] = (bytes[6] & 0x0f) | (version << 4);
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let text = hex(&bytes);
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32];
+    parts
+        .map(|part| text.get(part).unwrap_or_default())
+        .join("-")
 }
 
 /// A moment as objects have it: to the second.

@@ -19,7 +19,7 @@ use mirrorlet_host::random;
 use serde_json::{Value, json};
 
 use super::prepare::{Before, Prepared, prepare};
-use super::project::{BUILT_IN, seconds};
+use super::project::{BUILT_IN, seconds, uuid};
 use super::{Api, Call, answer, body, debug, files, header_text, leases, templates};
 use crate::server::view::ViewError;
 
@@ -33,21 +33,10 @@ struct Next<'a> {
     options: &'a WriteOptions,
 }
 
-/// A random UID, version 4 of RFC 9562.
+/// A random UID.
 fn new_uid() -> String {
-    let (high, low) = (random::number(), random::number());
-    let high = (high & !0xf000) | 0x4000;
-    let low = (low & !(0b11 << 62)) | (0b10 << 62);
-    let text = format!("{high:016x}{low:016x}");
-    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
-    format!(
-        "{}-{}-{}-{}-{}",
-        part(0, 8),
-        part(8, 12),
-        part(12, 16),
-        part(16, 20),
-        part(20, 32)
-    )
+    let [high, low] = [random::number(), random::number()].map(u128::from);
+    uuid(((high << 64) | low).to_be_bytes(), 4)
 }
 
 /// An error of the agent, as a client reads it.
