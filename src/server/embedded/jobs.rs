@@ -9,12 +9,11 @@ use mirrorlet_core::api::{Timestamp, keys};
 use serde_json::{Value, json};
 
 use super::project::seconds;
-use super::workloads::{default, generation};
+use super::workloads::{default, observe, set_counts};
 
 /// Fills in the defaults and the status of a Job.
 pub(super) fn job(object: &mut Value, report: Option<&JobReport>) {
-    let generation = generation(object);
-    object["metadata"]["generation"] = generation;
+    observe(object);
     let name = object["metadata"]["name"].clone();
     let spec = &mut object["spec"];
     default(spec, "parallelism", 1.into());
@@ -45,16 +44,12 @@ pub(super) fn take_selector(object: &mut Value, key: &Key) {
 
 fn job_status(report: &JobReport) -> Value {
     let mut status = json!({"uncountedTerminatedPods": {}});
-    for (key, number) in [
+    let counts = [
         ("active", report.active),
         ("succeeded", report.succeeded),
         ("failed", report.failed),
-    ] {
-        // As upstream, a count of 0 is left out.
-        if number > 0 {
-            status[key] = number.into();
-        }
-    }
+    ];
+    set_counts(&mut status, &counts);
     for (key, indexes) in [
         ("completedIndexes", &report.completed_indexes),
         ("failedIndexes", &report.failed_indexes),
@@ -90,8 +85,7 @@ fn job_status(report: &JobReport) -> Value {
 
 /// Fills in the defaults and the status of a CronJob. `runs` are its Jobs that run.
 pub(super) fn cron_job(object: &mut Value, report: Option<&CronJobReport>, runs: &[&JobReport]) {
-    let generation = generation(object);
-    object["metadata"]["generation"] = generation;
+    observe(object);
     let spec = &mut object["spec"];
     default(spec, "concurrencyPolicy", "Allow".into());
     default(spec, "suspend", false.into());

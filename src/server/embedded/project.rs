@@ -397,11 +397,7 @@ fn workload_object(known: &Known<'_>, shown: &Shown, context: &Context<'_>) -> V
 
 fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) -> Value {
     let mut object = serde_json::to_value(node).unwrap_or_default();
-    let metadata = meta::metadata(&mut object);
-    metadata.insert("uid".to_owned(), node_uid(context.node).into());
-    metadata
-        .entry("creationTimestamp")
-        .or_insert_with(|| seconds(context.first_started_at).into());
+    meta::metadata(&mut object).insert("uid".to_owned(), node_uid(context.node).into());
     complete(&mut object, "Node", context.first_started_at);
     object
 }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::project::{seconds, uid_of};
 use super::templates;
+use super::workloads::set_counts;
 
 /// The number of a version, on its `ReplicaSet` and on a Deployment of that version.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -120,15 +121,12 @@ fn replica_set(
     templates::show_template(&mut template);
     template["metadata"]["labels"][HASH_LABEL] = hash.into();
     let mut status = json!({"replicas": revision.pods, "observedGeneration": 1});
-    for (key, count) in [
+    let counts = [
         ("fullyLabeledReplicas", revision.pods),
         ("readyReplicas", revision.ready),
         ("availableReplicas", revision.available),
-    ] {
-        if count > 0 {
-            status[key] = count.into();
-        }
-    }
+    ];
+    set_counts(&mut status, &counts);
     let mut spec = json!({"replicas": replicas, "selector": selector, "template": template});
     if let Some(least) = deployment["spec"].get("minReadySeconds") {
         spec["minReadySeconds"] = least.clone();

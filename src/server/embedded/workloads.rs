@@ -25,22 +25,14 @@ pub(super) fn default(value: &mut Value, key: &str, default: Value) {
     }
 }
 
-pub(super) fn generation(object: &Value) -> Value {
-    match &object["metadata"]["generation"] {
-        Value::Null => 1.into(),
-        known => known.clone(),
-    }
-}
-
 /// The generation of the document, which is that of the status: both are made of one look.
-fn observe(object: &mut Value) -> Value {
-    let generation = generation(object);
-    object["metadata"]["generation"] = generation.clone();
-    generation
+pub(super) fn observe(object: &mut Value) -> Value {
+    default(&mut object["metadata"], "generation", 1.into());
+    object["metadata"]["generation"].clone()
 }
 
 /// Sets counts; as upstream, one of 0 is left out.
-fn set_counts(status: &mut Value, counts: &[(&str, u32)]) {
+pub(super) fn set_counts(status: &mut Value, counts: &[(&str, u32)]) {
     for (key, number) in counts.iter().filter(|(_, number)| *number > 0) {
         status[*key] = (*number).into();
     }
