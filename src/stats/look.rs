@@ -195,7 +195,7 @@ impl UsageReader {
         let Self {
             cgroups, buffer, ..
         } = self;
-        self.usages.read(cgroups, buffer, path, asked)
+        self.usages.read(cgroups, buffer, path, asked, false)
     }
 
     fn pod(&mut self, view: &PodView, asked: &Asked<'_>) -> Option<PodReading> {
@@ -220,7 +220,7 @@ impl UsageReader {
         let sandbox_usage = match &sandbox {
             Some((_, path)) if with_sandbox || own.is_none() => {
                 let (cgroups, buffer) = (&mut self.cgroups, &mut self.buffer);
-                self.usages.read_sandbox(cgroups, buffer, path, asked)
+                self.usages.read(cgroups, buffer, path, asked, true)
             }
             _ => None,
         };

@@ -172,23 +172,19 @@ impl StatsProvider {
 
     /// Returns the answer of `/metrics/resource`. It reports a machine that can't be read.
     pub async fn resource_metrics(&self) -> String {
-        let made = self.look(&self.looker, Scope::CpuAndMemory, |reading| {
-            resource::render(Some(reading))
-        });
-        made.await.unwrap_or_else(|error| {
-            occurrences::stats_failed(&error.to_string());
-            resource::render(None)
-        })
+        self.page(Scope::CpuAndMemory, resource::render).await
     }
 
     /// Returns the answer of `/metrics/cadvisor`. It reports a machine that can't be read.
     pub async fn cadvisor_metrics(&self) -> String {
-        let made = self.look(&self.looker, Scope::Detailed, |reading| {
-            cadvisor::render(Some(reading))
-        });
+        self.page(Scope::Detailed, cadvisor::render).await
+    }
+
+    async fn page(&self, scope: Scope, render: fn(Option<&Reading>) -> String) -> String {
+        let made = self.look(&self.looker, scope, move |reading| render(Some(reading)));
         made.await.unwrap_or_else(|error| {
             occurrences::stats_failed(&error.to_string());
-            cadvisor::render(None)
+            render(None)
         })
     }
 

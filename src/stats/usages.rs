@@ -53,43 +53,25 @@ impl Usages {
         self.kept.retain(|_, kept| kept.look == self.look);
     }
 
-    /// The usage of a cgroup, read now or cached; `None` if it is gone.
+    /// The usage of a cgroup, read now or cached; `None` if it is gone. A sandbox is read seldom once
+    /// it has a rate, without which its pod has none.
     pub(super) fn read(
         &mut self,
         cgroups: &mut Cgroups,
         buffer: &mut Buffer,
         path: &Arc<str>,
         asked: &Asked<'_>,
+        is_sandbox: bool,
     ) -> Option<Usage> {
-        self.read_within(self.fresh, cgroups, buffer, path, asked)
-    }
-
-    /// The same of a sandbox: seldom, once it has a rate, without which its pod has none.
-    pub(super) fn read_sandbox(
-        &mut self,
-        cgroups: &mut Cgroups,
-        buffer: &mut Buffer,
-        path: &Arc<str>,
-        asked: &Asked<'_>,
-    ) -> Option<Usage> {
-        let kept = self.kept.get(path);
-        let is_rated = kept.is_some_and(|kept| kept.usage.nano_cores.is_some());
-        let fresh = if is_rated { SANDBOX_FRESH } else { self.fresh };
-        self.read_within(fresh, cgroups, buffer, path, asked)
-    }
-
-    fn read_within(
-        &mut self,
-        fresh: Duration,
-        cgroups: &mut Cgroups,
-        buffer: &mut Buffer,
-        path: &Arc<str>,
-        asked: &Asked<'_>,
-    ) -> Option<Usage> {
+        let usual = self.fresh;
+        let fresh = |kept: &Kept| match kept.usage.nano_cores {
+            Some(_) if is_sandbox => SANDBOX_FRESH,
+            Some(_) | None => usual,
+        };
         if let Some(kept) = self.kept.get_mut(path)
             && kept.scope >= asked.scope
             && kept.usage.time <= asked.now
-            && elapsed(kept.usage.time, asked.now) < fresh
+            && elapsed(kept.usage.time, asked.now) < fresh(kept)
         {
             kept.look = self.look;
             return Some(kept.usage.clone());
