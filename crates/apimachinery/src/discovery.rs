@@ -106,18 +106,23 @@ fn aggregated_resource(resource: &Resource) -> Value {
         "singularResource": resource.singular,
         "verbs": resource.verbs,
     });
+    set_names(&mut value, resource);
+    if !subresources.is_empty() {
+        value["subresources"] = json!(subresources);
+    }
+    value
+}
+
+/// Sets the other names of a resource, where it has some.
+fn set_names(entry: &mut Value, resource: &Resource) {
     for (key, names) in [
         ("shortNames", resource.short_names),
         ("categories", resource.categories),
     ] {
         if !names.is_empty() {
-            value[key] = json!(names);
+            entry[key] = json!(names);
         }
     }
-    if !subresources.is_empty() {
-        value["subresources"] = json!(subresources);
-    }
-    value
 }
 
 fn group_version<'a>(resource: &Resource, sub: &'a Subresource) -> (&'a str, &'a str) {
@@ -173,14 +178,7 @@ pub fn resource_list(group: &str, version: &str) -> Option<Value> {
             "kind": resource.kind,
             "verbs": resource.verbs,
         });
-        for (key, names) in [
-            ("shortNames", resource.short_names),
-            ("categories", resource.categories),
-        ] {
-            if !names.is_empty() {
-                entry[key] = json!(names);
-            }
-        }
+        set_names(&mut entry, resource);
         entries.push(entry);
         for sub in resource.subresources {
             let mut entry = json!({
@@ -197,14 +195,7 @@ pub fn resource_list(group: &str, version: &str) -> Option<Value> {
             entries.push(entry);
         }
     }
-    if entries.is_empty() {
-        return None;
-    }
-    let group_version = if group.is_empty() {
-        version.to_owned()
-    } else {
-        format!("{group}/{version}")
-    };
+    let group_version = of_group(group, version).next()?.api_version();
     Some(json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",

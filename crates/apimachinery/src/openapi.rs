@@ -18,11 +18,12 @@ use crate::schemas::{self, Schemas};
 
 /// Where the document of a group and version is, as the root names it: `api/v1`.
 fn place(resource: &Resource) -> String {
-    if resource.group.is_empty() {
-        format!("api/{}", resource.version)
+    let root = if resource.group.is_empty() {
+        "api"
     } else {
-        format!("apis/{}/{}", resource.group, resource.version)
-    }
+        "apis"
+    };
+    format!("{root}/{}", resource.api_version())
 }
 
 /// The hashes of all documents by their places. They are made once: the documents change with the

@@ -88,138 +88,6 @@ const BASE: Resource = Resource {
     subresources: &[],
 };
 
-/// Pods.
-pub static PODS: Resource = Resource {
-    plural: "pods",
-    singular: "pod",
-    kind: "Pod",
-    short_names: &["po"],
-    categories: &["all"],
-    subresources: &[
-        stream("attach", "PodAttachOptions"),
-        sub("ephemeralcontainers", "Pod", &["get", "patch", "update"]),
-        stream("exec", "PodExecOptions"),
-        Subresource {
-            name: "eviction",
-            api_version: "policy/v1",
-            kind: "Eviction",
-            verbs: &["create"],
-        },
-        sub("log", "Pod", &["get"]),
-        stream("portforward", "PodPortForwardOptions"),
-        sub("status", "Pod", &["get"]),
-    ],
-    ..BASE
-};
-
-/// `ConfigMap`s.
-pub static CONFIG_MAPS: Resource = Resource {
-    plural: "configmaps",
-    singular: "configmap",
-    kind: "ConfigMap",
-    short_names: &["cm"],
-    ..BASE
-};
-
-/// Secrets.
-pub static SECRETS: Resource = Resource {
-    plural: "secrets",
-    singular: "secret",
-    kind: "Secret",
-    ..BASE
-};
-
-/// Services.
-pub static SERVICES: Resource = Resource {
-    plural: "services",
-    singular: "service",
-    kind: "Service",
-    generations: false,
-    short_names: &["svc"],
-    categories: &["all"],
-    ..BASE
-};
-
-/// `ReplicationController`s, which came before `ReplicaSet`s: there are none. `kubectl get all` and
-/// `kubectl cluster-info dump` ask for them.
-pub static REPLICATION_CONTROLLERS: Resource = Resource {
-    plural: "replicationcontrollers",
-    singular: "replicationcontroller",
-    kind: "ReplicationController",
-    short_names: &["rc"],
-    categories: &["all"],
-    verbs: READ,
-    ..BASE
-};
-
-/// Scales, the form in which the number of pods of a workload is read and set: no resource of their
-/// own, but printed as one.
-pub static SCALES: Resource = Resource {
-    group: "autoscaling",
-    plural: "scales",
-    singular: "scale",
-    kind: "Scale",
-    verbs: READ,
-    ..BASE
-};
-
-/// `PersistentVolumeClaim`s.
-pub static CLAIMS: Resource = Resource {
-    plural: "persistentvolumeclaims",
-    singular: "persistentvolumeclaim",
-    kind: "PersistentVolumeClaim",
-    generations: false,
-    short_names: &["pvc"],
-    ..BASE
-};
-
-/// `PersistentVolume`s.
-pub static VOLUMES: Resource = Resource {
-    plural: "persistentvolumes",
-    singular: "persistentvolume",
-    kind: "PersistentVolume",
-    generations: false,
-    short_names: &["pv"],
-    namespaced: false,
-    ..BASE
-};
-
-/// Namespaces.
-pub static NAMESPACES: Resource = Resource {
-    plural: "namespaces",
-    singular: "namespace",
-    kind: "Namespace",
-    generations: false,
-    short_names: &["ns"],
-    namespaced: false,
-    verbs: &[
-        "create", "delete", "get", "list", "patch", "update", "watch",
-    ],
-    ..BASE
-};
-
-/// Nodes: this one.
-pub static NODES: Resource = Resource {
-    plural: "nodes",
-    singular: "node",
-    kind: "Node",
-    short_names: &["no"],
-    namespaced: false,
-    verbs: &["get", "list", "patch", "update", "watch"],
-    subresources: &[sub("status", "Node", &["get"])],
-    ..BASE
-};
-
-/// Events.
-pub static EVENTS: Resource = Resource {
-    plural: "events",
-    singular: "event",
-    kind: "Event",
-    short_names: &["ev"],
-    verbs: READ,
-    ..BASE
-};
-
 const SCALE: Subresource = Subresource {
     name: "scale",
     api_version: "autoscaling/v1",
@@ -227,152 +95,161 @@ const SCALE: Subresource = Subresource {
     verbs: &["get", "patch", "update"],
 };
 
-/// Deployments.
-pub static DEPLOYMENTS: Resource = Resource {
-    group: "apps",
-    plural: "deployments",
-    singular: "deployment",
-    kind: "Deployment",
-    short_names: &["deploy"],
-    categories: &["all"],
-    subresources: &[SCALE, sub("status", "Deployment", &["get"])],
-    ..BASE
-};
+/// One `static` for each resource: its group, its plural and singular, its kind, and the fields that
+/// differ from those of [`BASE`].
+macro_rules! resources {
+    ($($(#[$doc:meta])* $name:ident = $group:literal $plural:literal $singular:literal $kind:literal
+        $({ $($field:ident: $value:expr),* $(,)? })?;)*) => {
+        $($(#[$doc])* pub static $name: Resource = Resource {
+            group: $group,
+            plural: $plural,
+            singular: $singular,
+            kind: $kind,
+            $($($field: $value,)*)?
+            ..BASE
+        };)*
+    };
+}
 
-/// `ReplicaSet`s: the versions of Deployments. They can't be deleted, so they are not among `all`:
-/// `kubectl delete all --all` would fail for them.
-pub static REPLICA_SETS: Resource = Resource {
-    group: "apps",
-    plural: "replicasets",
-    singular: "replicaset",
-    kind: "ReplicaSet",
-    short_names: &["rs"],
-    verbs: READ,
-    ..BASE
-};
+resources! {
+    /// Pods.
+    PODS = "" "pods" "pod" "Pod" {
+        short_names: &["po"], categories: &["all"],
+        subresources: &[
+            stream("attach", "PodAttachOptions"),
+            sub("ephemeralcontainers", "Pod", &["get", "patch", "update"]),
+            stream("exec", "PodExecOptions"),
+            Subresource {
+                name: "eviction",
+                api_version: "policy/v1",
+                kind: "Eviction",
+                verbs: &["create"],
+            },
+            sub("log", "Pod", &["get"]),
+            stream("portforward", "PodPortForwardOptions"),
+            sub("status", "Pod", &["get"]),
+        ],
+    };
 
-/// `ControllerRevision`s: the versions of `StatefulSet`s.
-pub static CONTROLLER_REVISIONS: Resource = Resource {
-    group: "apps",
-    plural: "controllerrevisions",
-    singular: "controllerrevision",
-    kind: "ControllerRevision",
-    verbs: READ,
-    ..BASE
-};
+    /// `ConfigMap`s.
+    CONFIG_MAPS = "" "configmaps" "configmap" "ConfigMap" { short_names: &["cm"] };
 
-/// `StatefulSet`s.
-pub static STATEFUL_SETS: Resource = Resource {
-    group: "apps",
-    plural: "statefulsets",
-    singular: "statefulset",
-    kind: "StatefulSet",
-    short_names: &["sts"],
-    categories: &["all"],
-    subresources: &[SCALE, sub("status", "StatefulSet", &["get"])],
-    ..BASE
-};
+    /// Secrets.
+    SECRETS = "" "secrets" "secret" "Secret";
 
-/// `DaemonSet`s.
-pub static DAEMON_SETS: Resource = Resource {
-    group: "apps",
-    plural: "daemonsets",
-    singular: "daemonset",
-    kind: "DaemonSet",
-    short_names: &["ds"],
-    categories: &["all"],
-    subresources: &[sub("status", "DaemonSet", &["get"])],
-    ..BASE
-};
+    /// Services.
+    SERVICES = "" "services" "service" "Service" {
+        generations: false, short_names: &["svc"], categories: &["all"],
+    };
 
-/// Jobs.
-pub static JOBS: Resource = Resource {
-    group: "batch",
-    plural: "jobs",
-    singular: "job",
-    kind: "Job",
-    categories: &["all"],
-    subresources: &[sub("status", "Job", &["get"])],
-    ..BASE
-};
+    /// `ReplicationController`s, which came before `ReplicaSet`s: there are none. `kubectl get all` and
+    /// `kubectl cluster-info dump` ask for them.
+    REPLICATION_CONTROLLERS = "" "replicationcontrollers" "replicationcontroller"
+        "ReplicationController" {
+        short_names: &["rc"], categories: &["all"], verbs: READ,
+    };
 
-/// `CronJob`s.
-pub static CRON_JOBS: Resource = Resource {
-    group: "batch",
-    plural: "cronjobs",
-    singular: "cronjob",
-    kind: "CronJob",
-    short_names: &["cj"],
-    categories: &["all"],
-    subresources: &[sub("status", "CronJob", &["get"])],
-    ..BASE
-};
+    /// Scales, the form in which the number of pods of a workload is read and set: no resource of their
+    /// own, but printed as one.
+    SCALES = "autoscaling" "scales" "scale" "Scale" { verbs: READ };
 
-/// Leases: the Node's own, and those that programs elect their leaders with.
-pub static LEASES: Resource = Resource {
-    group: "coordination.k8s.io",
-    plural: "leases",
-    singular: "lease",
-    kind: "Lease",
-    generations: false,
-    ..BASE
-};
+    /// `PersistentVolumeClaim`s.
+    CLAIMS = "" "persistentvolumeclaims" "persistentvolumeclaim" "PersistentVolumeClaim" {
+        generations: false, short_names: &["pvc"],
+    };
 
-/// The usage of pods.
-pub static POD_METRICS: Resource = Resource {
-    group: "metrics.k8s.io",
-    version: "v1beta1",
-    plural: "pods",
-    singular: "",
-    kind: "PodMetrics",
-    verbs: &["get", "list"],
-    ..BASE
-};
+    /// `PersistentVolume`s.
+    VOLUMES = "" "persistentvolumes" "persistentvolume" "PersistentVolume" {
+        generations: false, short_names: &["pv"], namespaced: false,
+    };
 
-/// The usage of the node.
-pub static NODE_METRICS: Resource = Resource {
-    group: "metrics.k8s.io",
-    version: "v1beta1",
-    plural: "nodes",
-    singular: "",
-    kind: "NodeMetrics",
-    namespaced: false,
-    verbs: &["get", "list"],
-    ..BASE
-};
+    /// Namespaces.
+    NAMESPACES = "" "namespaces" "namespace" "Namespace" {
+        generations: false, short_names: &["ns"], namespaced: false,
+        verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+    };
 
-/// Whether who asks may do something: always.
-pub static ACCESS_REVIEWS: Resource = Resource {
-    group: "authorization.k8s.io",
-    plural: "selfsubjectaccessreviews",
-    singular: "selfsubjectaccessreview",
-    kind: "SelfSubjectAccessReview",
-    namespaced: false,
-    verbs: &["create"],
-    ..BASE
-};
+    /// Nodes: this one.
+    NODES = "" "nodes" "node" "Node" {
+        short_names: &["no"], namespaced: false, verbs: &["get", "list", "patch", "update", "watch"],
+        subresources: &[sub("status", "Node", &["get"])],
+    };
 
-/// All that who asks may do in a namespace: everything.
-pub static RULES_REVIEWS: Resource = Resource {
-    group: "authorization.k8s.io",
-    plural: "selfsubjectrulesreviews",
-    singular: "selfsubjectrulesreview",
-    kind: "SelfSubjectRulesReview",
-    namespaced: false,
-    verbs: &["create"],
-    ..BASE
-};
+    /// Events.
+    EVENTS = "" "events" "event" "Event" { short_names: &["ev"], verbs: READ };
 
-/// Who asks.
-pub static SUBJECT_REVIEWS: Resource = Resource {
-    group: "authentication.k8s.io",
-    plural: "selfsubjectreviews",
-    singular: "selfsubjectreview",
-    kind: "SelfSubjectReview",
-    namespaced: false,
-    verbs: &["create"],
-    ..BASE
-};
+    /// Deployments.
+    DEPLOYMENTS = "apps" "deployments" "deployment" "Deployment" {
+        short_names: &["deploy"], categories: &["all"],
+        subresources: &[SCALE, sub("status", "Deployment", &["get"])],
+    };
+
+    /// `ReplicaSet`s: the versions of Deployments. They can't be deleted, so they are not among `all`:
+    /// `kubectl delete all --all` would fail for them.
+    REPLICA_SETS = "apps" "replicasets" "replicaset" "ReplicaSet" {
+        short_names: &["rs"], verbs: READ,
+    };
+
+    /// `ControllerRevision`s: the versions of `StatefulSet`s.
+    CONTROLLER_REVISIONS = "apps" "controllerrevisions" "controllerrevision" "ControllerRevision" {
+        verbs: READ,
+    };
+
+    /// `StatefulSet`s.
+    STATEFUL_SETS = "apps" "statefulsets" "statefulset" "StatefulSet" {
+        short_names: &["sts"], categories: &["all"],
+        subresources: &[SCALE, sub("status", "StatefulSet", &["get"])],
+    };
+
+    /// `DaemonSet`s.
+    DAEMON_SETS = "apps" "daemonsets" "daemonset" "DaemonSet" {
+        short_names: &["ds"], categories: &["all"],
+        subresources: &[sub("status", "DaemonSet", &["get"])],
+    };
+
+    /// Jobs.
+    JOBS = "batch" "jobs" "job" "Job" {
+        categories: &["all"],
+        subresources: &[sub("status", "Job", &["get"])],
+    };
+
+    /// `CronJob`s.
+    CRON_JOBS = "batch" "cronjobs" "cronjob" "CronJob" {
+        short_names: &["cj"], categories: &["all"],
+        subresources: &[sub("status", "CronJob", &["get"])],
+    };
+
+    /// Leases: the Node's own, and those that programs elect their leaders with.
+    LEASES = "coordination.k8s.io" "leases" "lease" "Lease" { generations: false };
+
+    /// The usage of pods.
+    POD_METRICS = "metrics.k8s.io" "pods" "" "PodMetrics" {
+        version: "v1beta1", verbs: &["get", "list"],
+    };
+
+    /// The usage of the node.
+    NODE_METRICS = "metrics.k8s.io" "nodes" "" "NodeMetrics" {
+        version: "v1beta1", namespaced: false, verbs: &["get", "list"],
+    };
+
+    /// Whether who asks may do something: always.
+    ACCESS_REVIEWS = "authorization.k8s.io" "selfsubjectaccessreviews" "selfsubjectaccessreview"
+        "SelfSubjectAccessReview" {
+        namespaced: false, verbs: &["create"],
+    };
+
+    /// All that who asks may do in a namespace: everything.
+    RULES_REVIEWS = "authorization.k8s.io" "selfsubjectrulesreviews" "selfsubjectrulesreview"
+        "SelfSubjectRulesReview" {
+        namespaced: false, verbs: &["create"],
+    };
+
+    /// Who asks.
+    SUBJECT_REVIEWS = "authentication.k8s.io" "selfsubjectreviews" "selfsubjectreview"
+        "SelfSubjectReview" {
+        namespaced: false, verbs: &["create"],
+    };
+}
 
 /// Every resource, by group, in the order of discovery.
 pub static RESOURCES: &[&Resource] = &[

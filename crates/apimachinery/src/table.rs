@@ -3,12 +3,15 @@
 //! Upstream: `pkg/printers/internalversion/printers.go`.
 
 mod cells;
+mod columns;
 mod pods;
 
 use std::sync::Arc;
 
 use mirrorlet_core::api::Timestamp;
 use serde_json::{Value, json};
+
+use columns::{cells, columns};
 
 use crate::meta;
 use crate::resources::{Resource, SCALES};
@@ -23,187 +26,6 @@ pub enum Include {
     Object,
     /// Nothing.
     None,
-}
-
-/// The columns of what keeps a number of pods.
-const REPLICA_SETS: &[&str] = &[
-    "Name",
-    "#Desired",
-    "#Current",
-    "#Ready",
-    "Age",
-    "~Containers",
-    "~Images",
-    "~Selector",
-];
-
-/// The columns of each resource. `~` stands before those that only `-o wide` shows, `#` before
-/// numbers, `?` before what is true or false.
-static COLUMNS: &[(&str, &[&str])] = &[
-    (
-        "pods",
-        &[
-            "Name",
-            "Ready",
-            "Status",
-            "Restarts",
-            "Age",
-            "~IP",
-            "~Node",
-            "~Nominated Node",
-            "~Readiness Gates",
-        ],
-    ),
-    (
-        "nodes",
-        &[
-            "Name",
-            "Status",
-            "Roles",
-            "Age",
-            "Version",
-            "~Internal-IP",
-            "~External-IP",
-            "~OS-Image",
-            "~Kernel-Version",
-            "~Container-Runtime",
-        ],
-    ),
-    (
-        "events",
-        &[
-            "Last Seen",
-            "Type",
-            "Reason",
-            "Object",
-            "~Subobject",
-            "~Source",
-            "Message",
-            "~First Seen",
-            "~Count",
-            "~Name",
-        ],
-    ),
-    ("namespaces", &["Name", "Status", "Age"]),
-    ("configmaps", &["Name", "Data", "Age"]),
-    ("leases", &["Name", "Holder", "Age"]),
-    ("secrets", &["Name", "Type", "Data", "Age"]),
-    (
-        "services",
-        &[
-            "Name",
-            "Type",
-            "Cluster-IP",
-            "External-IP",
-            "Port(s)",
-            "Age",
-            "~Selector",
-        ],
-    ),
-    (
-        "persistentvolumeclaims",
-        &[
-            "Name",
-            "Status",
-            "Volume",
-            "Capacity",
-            "Access Modes",
-            "StorageClass",
-            "VolumeAttributesClass",
-            "Age",
-            "~VolumeMode",
-        ],
-    ),
-    (
-        "persistentvolumes",
-        &[
-            "Name",
-            "Capacity",
-            "Access Modes",
-            "Reclaim Policy",
-            "Status",
-            "Claim",
-            "StorageClass",
-            "VolumeAttributesClass",
-            "Reason",
-            "Age",
-            "~VolumeMode",
-        ],
-    ),
-    (
-        "deployments",
-        &[
-            "Name",
-            "Ready",
-            "Up-to-date",
-            "Available",
-            "Age",
-            "~Containers",
-            "~Images",
-            "~Selector",
-        ],
-    ),
-    (
-        "statefulsets",
-        &["Name", "Ready", "Age", "~Containers", "~Images"],
-    ),
-    ("replicationcontrollers", REPLICA_SETS),
-    ("replicasets", REPLICA_SETS),
-    (
-        "controllerrevisions",
-        &["Name", "Controller", "Revision", "Age"],
-    ),
-    (
-        "daemonsets",
-        &[
-            "Name",
-            "#Desired",
-            "#Current",
-            "#Ready",
-            "#Up-to-date",
-            "#Available",
-            "Node Selector",
-            "Age",
-            "~Containers",
-            "~Images",
-            "~Selector",
-        ],
-    ),
-    (
-        "jobs",
-        &[
-            "Name",
-            "Status",
-            "Completions",
-            "Duration",
-            "Age",
-            "~Containers",
-            "~Images",
-            "~Selector",
-        ],
-    ),
-    ("scales", &["Name", "#Desired", "#Available", "Age"]),
-    (
-        "cronjobs",
-        &[
-            "Name",
-            "Schedule",
-            "Timezone",
-            "?Suspend",
-            "#Active",
-            "Last Schedule",
-            "Age",
-            "~Containers",
-            "~Images",
-            "~Selector",
-        ],
-    ),
-];
-
-fn columns(resource: &Resource) -> &'static [&'static str] {
-    let mut all = COLUMNS.iter().filter(|_| resource.is_stored());
-    let found = all.find(|(plural, _)| *plural == resource.plural);
-    found.map_or(&["Name", "Age"], |(_, columns)| columns)
 }
 
 /// The table of some objects. `revision` is that of the list; a table of one object in a watch
@@ -239,6 +61,7 @@ pub fn definitions(resource: &Resource) -> Value {
     let is_scale = resource == &SCALES;
     let definitions: Vec<_> = columns(resource)
         .iter()
+        .map(|column| column.0)
         .map(|column| {
             let name = column.trim_start_matches(['~', '#', '?']);
             let kind = match column.as_bytes().first() {
@@ -265,7 +88,7 @@ pub fn row(resource: &Resource, object: &Value, include: Include, now: Timestamp
         Include::Object => object.clone(),
         Include::None => Value::Null,
     };
-    json!({"cells": cells::cells(resource, object, now), "object": shown})
+    json!({"cells": cells(resource, object, now), "object": shown})
 }
 
 /// A bookmark of a watch that prints a table.
