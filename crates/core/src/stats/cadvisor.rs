@@ -24,141 +24,78 @@ type Of<T, V = u64> = (&'static str, &'static str, fn(&T) -> V);
 /// A family of a cgroup's [`Detail`].
 type OfDetail = (&'static str, Kind, &'static str, fn(&Detail) -> Option<u64>);
 
+#[rustfmt::skip]
 const CPU_TIMES: [Of<Cpu>; 2] = [
-    (
-        "container_cpu_user_seconds_total",
-        "Cumulative user cpu time consumed in seconds.",
-        |cpu| cpu.user_nanos,
-    ),
-    (
-        "container_cpu_system_seconds_total",
-        "Cumulative system cpu time consumed in seconds.",
-        |cpu| cpu.system_nanos,
-    ),
+    ("container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.",
+        |cpu| cpu.user_nanos),
+    ("container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.",
+        |cpu| cpu.system_nanos),
 ];
 
 /// Of cgroups with a quota.
+#[rustfmt::skip]
 const THROTTLING: [Of<Throttling, String>; 3] = [
-    (
-        "container_cpu_cfs_periods_total",
-        "Number of elapsed enforcement period intervals.",
+    ("container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.",
         |throttling| throttling.periods.to_string(),
     ),
-    (
-        "container_cpu_cfs_throttled_periods_total",
-        "Number of throttled period intervals.",
+    ("container_cpu_cfs_throttled_periods_total", "Number of throttled period intervals.",
         |throttling| throttling.throttled.to_string(),
     ),
-    (
-        "container_cpu_cfs_throttled_seconds_total",
-        "Total time duration the container has been throttled.",
+    ("container_cpu_cfs_throttled_seconds_total", "Total time duration the container has been throttled.",
         |throttling| seconds(throttling.nanos),
     ),
 ];
 
+#[rustfmt::skip]
 const CPU_SPEC: [OfDetail; 3] = [
-    (
-        "container_spec_cpu_period",
-        Kind::Gauge,
-        "CPU period of the container.",
+    ("container_spec_cpu_period", Kind::Gauge, "CPU period of the container.",
         |detail| Some(detail.cpu_period),
     ),
-    (
-        "container_spec_cpu_quota",
-        Kind::Gauge,
-        "CPU quota of the container.",
-        |detail| detail.cpu_quota,
-    ),
-    (
-        "container_spec_cpu_shares",
-        Kind::Gauge,
-        "CPU share of the container.",
+    ("container_spec_cpu_quota", Kind::Gauge, "CPU quota of the container.",
+        |detail| detail.cpu_quota),
+    ("container_spec_cpu_shares", Kind::Gauge, "CPU share of the container.",
         |detail| Some(detail.cpu_shares),
     ),
 ];
 
+#[rustfmt::skip]
 const MEMORY: [Of<Memory>; 8] = [
-    (
-        "container_memory_cache",
-        "Number of bytes of page cache memory.",
-        |memory| memory.cache,
-    ),
-    ("container_memory_rss", "Size of RSS in bytes.", |memory| {
-        memory.rss
-    }),
-    (
-        "container_memory_mapped_file",
-        "Size of memory mapped files in bytes.",
-        |memory| memory.mapped_file,
-    ),
-    (
-        "container_memory_swap",
-        "Container swap usage in bytes.",
-        |memory| memory.swap,
-    ),
-    (
-        "container_memory_usage_bytes",
-        "Current memory usage in bytes, including all memory regardless of when it was accessed",
-        |memory| memory.usage,
-    ),
-    (
-        "container_memory_working_set_bytes",
-        "Current working set in bytes.",
-        |memory| memory.working_set,
-    ),
-    (
-        "container_memory_total_active_file_bytes",
-        "Current total active file in bytes.",
-        |memory| memory.active_file,
-    ),
-    (
-        "container_memory_total_inactive_file_bytes",
-        "Current total inactive file in bytes.",
-        |memory| memory.inactive_file,
-    ),
+    ("container_memory_cache", "Number of bytes of page cache memory.", |memory| memory.cache),
+    ("container_memory_rss", "Size of RSS in bytes.", |memory| memory.rss),
+    ("container_memory_mapped_file", "Size of memory mapped files in bytes.",
+        |memory| memory.mapped_file),
+    ("container_memory_swap", "Container swap usage in bytes.", |memory| memory.swap),
+    ("container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed",
+        |memory| memory.usage),
+    ("container_memory_working_set_bytes", "Current working set in bytes.",
+        |memory| memory.working_set),
+    ("container_memory_total_active_file_bytes", "Current total active file in bytes.",
+        |memory| memory.active_file),
+    ("container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.",
+        |memory| memory.inactive_file),
 ];
 
+#[rustfmt::skip]
 const MEMORY_DETAILS: [OfDetail; 7] = [
-    (
-        "container_memory_kernel_usage",
-        Kind::Gauge,
-        "Size of kernel memory allocated in bytes.",
+    ("container_memory_kernel_usage", Kind::Gauge, "Size of kernel memory allocated in bytes.",
         |detail| Some(detail.kernel_memory),
     ),
-    (
-        "container_memory_failcnt",
-        Kind::Counter,
-        "Number of memory usage hits limits",
+    ("container_memory_failcnt", Kind::Counter, "Number of memory usage hits limits",
         |detail| Some(detail.memory_failures),
     ),
-    (
-        "container_memory_max_usage_bytes",
-        Kind::Gauge,
-        "Maximum memory usage recorded in bytes",
+    ("container_memory_max_usage_bytes", Kind::Gauge, "Maximum memory usage recorded in bytes",
         |detail| Some(detail.memory_max_usage),
     ),
-    (
-        "container_oom_events_total",
-        Kind::Counter,
-        "Count of out of memory events observed for the container",
+    ("container_oom_events_total", Kind::Counter, "Count of out of memory events observed for the container",
         |detail| Some(detail.oom_kills),
     ),
-    (
-        "container_spec_memory_limit_bytes",
-        Kind::Gauge,
-        "Memory limit for the container.",
+    ("container_spec_memory_limit_bytes", Kind::Gauge, "Memory limit for the container.",
         |detail| Some(detail.memory_limit),
     ),
-    (
-        "container_spec_memory_swap_limit_bytes",
-        Kind::Gauge,
-        "Memory swap limit for the container.",
+    ("container_spec_memory_swap_limit_bytes", Kind::Gauge, "Memory swap limit for the container.",
         |detail| Some(detail.swap_limit),
     ),
-    (
-        "container_spec_memory_reservation_limit_bytes",
-        Kind::Gauge,
-        "Memory reservation limit for the container.",
+    ("container_spec_memory_reservation_limit_bytes", Kind::Gauge, "Memory reservation limit for the container.",
         |detail| Some(detail.memory_reservation),
     ),
 ];

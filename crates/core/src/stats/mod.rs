@@ -23,6 +23,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use self::cgroup::{Cpu, Detail, Memory};
 use self::proc::Interface;
 use crate::api::{PodUid, Timestamp};
@@ -80,21 +82,29 @@ pub fn nano_cores(before: (Timestamp, u64), now: (Timestamp, u64)) -> Option<u64
 }
 
 /// A file system, and how much of it something uses.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Disk {
     /// When it was looked at.
+    #[serde(serialize_with = "summary::whole_seconds")]
     pub time: Timestamp,
     /// Bytes that others than root can still have.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
     /// Its size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// Bytes used by the thing this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
     /// Free inodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes_free: Option<u64>,
     /// All inodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes: Option<u64>,
     /// Inodes used by the thing this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes_used: Option<u64>,
 }
 

@@ -15,14 +15,15 @@ use crate::api::Timestamp;
 const DEFAULT_INTERFACE: &str = "eth0";
 
 /// A time as the API writes it: to the second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Time(pub Timestamp);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
+pub struct Time(#[serde(serialize_with = "whole_seconds")] pub Timestamp);
 
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let seconds = Timestamp::from_second(self.0.as_second()).unwrap_or_default();
-        serializer.collect_str(&seconds)
-    }
+pub(super) fn whole_seconds<S: Serializer>(
+    time: &Timestamp,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let seconds = Timestamp::from_second(time.as_second()).unwrap_or_default();
+    serializer.collect_str(&seconds)
 }
 
 /// The whole answer.
@@ -49,7 +50,7 @@ pub struct NodeStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<NetworkStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fs: Option<FsStats>,
+    fs: Option<Disk>,
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime: Option<RuntimeStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,8 +63,8 @@ pub struct NodeStats {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeStats {
-    image_fs: FsStats,
-    container_fs: FsStats,
+    image_fs: Disk,
+    container_fs: Disk,
 }
 
 /// Threads of the machine.
@@ -93,7 +94,7 @@ pub struct PodStats {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     volume: Vec<VolumeStats>,
     #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
-    ephemeral_storage: Option<FsStats>,
+    ephemeral_storage: Option<Disk>,
     #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
     process_stats: Option<ProcessStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,9 +127,9 @@ pub struct ContainerStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rootfs: Option<FsStats>,
+    rootfs: Option<Disk>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    logs: Option<FsStats>,
+    logs: Option<Disk>,
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<SwapStats>,
 }
@@ -202,41 +203,8 @@ pub struct InterfaceStats {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VolumeStats {
     #[serde(flatten)]
-    disk: FsStats,
+    disk: Disk,
     name: String,
-}
-
-/// A file system, and what something uses of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FsStats {
-    time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    available_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capacity_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    used_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inodes_free: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inodes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inodes_used: Option<u64>,
-}
-
-impl From<&Disk> for FsStats {
-    fn from(disk: &Disk) -> Self {
-        Self {
-            time: Time(disk.time),
-            available_bytes: disk.available_bytes,
-            capacity_bytes: disk.capacity_bytes,
-            used_bytes: disk.used_bytes,
-            inodes_free: disk.inodes_free,
-            inodes: disk.inodes,
-            inodes_used: disk.inodes_used,
-        }
-    }
 }
 
 /// The answer made of a look. A pod without a start time is left out of a whole answer, as
@@ -271,14 +239,14 @@ fn node_stats(node: &NodeReading, time: Timestamp, scope: Scope) -> NodeStats {
         cpu: cpu(&node.usage),
         memory: memory(&node.usage),
         network: node.network.as_ref().filter(|_| whole).map(network),
-        fs: node.fs.as_ref().filter(|_| whole).map(FsStats::from),
+        fs: node.fs.as_ref().filter(|_| whole).copied(),
         runtime: node
             .image_fs
             .as_ref()
             .filter(|_| whole)
             .map(|disk| RuntimeStats {
-                image_fs: FsStats::from(disk),
-                container_fs: FsStats::from(disk),
+                image_fs: *disk,
+                container_fs: *disk,
             }),
         rlimit: node
             .threads
@@ -314,7 +282,7 @@ fn pod_stats(pod: &PodReading, node: &NodeReading, scope: Scope) -> PodStats {
             .iter()
             .filter(|_| whole)
             .map(|volume| VolumeStats {
-                disk: FsStats::from(&volume.disk),
+                disk: volume.disk,
                 name: volume.name.clone(),
             })
             .collect(),
@@ -340,12 +308,8 @@ fn container_stats(container: &ContainerReading, whole: bool) -> ContainerStats 
         start_time: Some(Time(container.started_at)),
         cpu: cpu(&container.usage),
         memory: memory(&container.usage),
-        rootfs: container
-            .rootfs
-            .as_ref()
-            .filter(|_| whole)
-            .map(FsStats::from),
-        logs: container.logs.as_ref().filter(|_| whole).map(FsStats::from),
+        rootfs: container.rootfs.as_ref().filter(|_| whole).copied(),
+        logs: container.logs.as_ref().filter(|_| whole).copied(),
         swap: swap(&container.usage),
     }
 }
@@ -405,7 +369,7 @@ fn interface(interface: &Interface) -> InterfaceStats {
 /// The disk usage of a pod: what its containers wrote, their logs and its volumes.
 ///
 /// Upstream: `calcEphemeralStorage` of `pkg/kubelet/stats/helper.go`.
-fn storage(pod: &PodReading, fs: &Disk) -> FsStats {
+fn storage(pod: &PodReading, fs: &Disk) -> Disk {
     let containers = pod.containers.iter();
     let parts = containers
         .flat_map(|container| [container.rootfs.as_ref(), container.logs.as_ref()])
@@ -425,5 +389,5 @@ fn storage(pod: &PodReading, fs: &Disk) -> FsStats {
         used.inodes_used = add(used.inodes_used, part.inodes_used);
         used.time = used.time.max(part.time);
     }
-    FsStats::from(&used)
+    used
 }

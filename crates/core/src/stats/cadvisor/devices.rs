@@ -7,25 +7,14 @@ use crate::stats::text::{Kind, Page, labels, seconds};
 use crate::stats::{Disk, Reading};
 
 pub(super) fn disks(page: &mut Page, all: &[Series<'_>], reading: &Reading) {
+    #[rustfmt::skip]
     let sizes: [Of<Disk, Option<u64>>; 4] = [
-        (
-            "container_fs_inodes_free",
-            "Number of available Inodes",
-            |disk| disk.inodes_free,
-        ),
-        ("container_fs_inodes_total", "Number of Inodes", |disk| {
-            disk.inodes
-        }),
-        (
-            "container_fs_limit_bytes",
-            "Number of bytes that can be consumed by the container on this filesystem.",
-            |disk| disk.capacity_bytes,
-        ),
-        (
-            "container_fs_usage_bytes",
-            "Number of bytes that are consumed by the container on this filesystem.",
-            |disk| disk.used_bytes,
-        ),
+        ("container_fs_inodes_free", "Number of available Inodes", |disk| disk.inodes_free),
+        ("container_fs_inodes_total", "Number of Inodes", |disk| disk.inodes),
+        ("container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.",
+            |disk| disk.capacity_bytes),
+        ("container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem.",
+            |disk| disk.used_bytes),
     ];
     for (name, help, of) in sizes {
         page.family(name, Kind::Gauge, help);
@@ -35,27 +24,13 @@ pub(super) fn disks(page: &mut Page, all: &[Series<'_>], reading: &Reading) {
             }
         }
     }
+    #[rustfmt::skip]
     let traffic: [Of<Io>; 4] = [
-        (
-            "container_fs_reads_bytes_total",
-            "Cumulative count of bytes read",
-            |io| io.read_bytes,
-        ),
-        (
-            "container_fs_reads_total",
-            "Cumulative count of reads completed",
-            |io| io.reads,
-        ),
-        (
-            "container_fs_writes_bytes_total",
-            "Cumulative count of bytes written",
-            |io| io.write_bytes,
-        ),
-        (
-            "container_fs_writes_total",
-            "Cumulative count of writes completed",
-            |io| io.writes,
-        ),
+        ("container_fs_reads_bytes_total", "Cumulative count of bytes read", |io| io.read_bytes),
+        ("container_fs_reads_total", "Cumulative count of reads completed", |io| io.reads),
+        ("container_fs_writes_bytes_total", "Cumulative count of bytes written",
+            |io| io.write_bytes),
+        ("container_fs_writes_total", "Cumulative count of writes completed", |io| io.writes),
     ];
     for (name, help, of) in traffic {
         page.family(name, Kind::Counter, help);
@@ -75,35 +50,16 @@ pub(super) fn disks(page: &mut Page, all: &[Series<'_>], reading: &Reading) {
 }
 
 pub(super) fn network(page: &mut Page, all: &[Series<'_>]) {
+    #[rustfmt::skip]
     let counters: [Of<Interface>; 8] = [
         ("receive_bytes", "bytes received", |i| i.received.bytes),
-        ("receive_packets", "packets received", |i| {
-            i.received.packets
-        }),
-        (
-            "receive_packets_dropped",
-            "packets dropped while receiving",
-            |i| i.received.dropped,
-        ),
-        (
-            "receive_errors",
-            "errors encountered while receiving",
-            |i| i.received.errors,
-        ),
+        ("receive_packets", "packets received", |i| i.received.packets),
+        ("receive_packets_dropped", "packets dropped while receiving", |i| i.received.dropped),
+        ("receive_errors", "errors encountered while receiving", |i| i.received.errors),
         ("transmit_bytes", "bytes transmitted", |i| i.sent.bytes),
-        ("transmit_packets", "packets transmitted", |i| {
-            i.sent.packets
-        }),
-        (
-            "transmit_packets_dropped",
-            "packets dropped while transmitting",
-            |i| i.sent.dropped,
-        ),
-        (
-            "transmit_errors",
-            "errors encountered while transmitting",
-            |i| i.sent.errors,
-        ),
+        ("transmit_packets", "packets transmitted", |i| i.sent.packets),
+        ("transmit_packets_dropped", "packets dropped while transmitting", |i| i.sent.dropped),
+        ("transmit_errors", "errors encountered while transmitting", |i| i.sent.errors),
     ];
     for (what, help, of) in counters {
         let name = format!("container_network_{what}_total");
