@@ -71,6 +71,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::{FutureExt, TryFutureExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::io::StreamReader;
@@ -225,6 +226,10 @@ pub async fn serve_port_forward<S, C, F, T, E>(
     T: Duplex,
     E: Display + Send,
 {
+    let connect = |port| {
+        let failed = move |error| format!("error forwarding port {port}: {error}");
+        connect(port).map_err(failed).boxed()
+    };
     match asked.negotiated.carrier {
         Carrier::Spdy => {
             let (read, write) = tokio::io::split(stream);
@@ -255,17 +260,14 @@ pub async fn serve_port_forward<S, C, F, T, E>(
     }
 }
 
-async fn forward_over_spdy<R, W, C, F, T, E>(
+async fn forward_over_spdy<R, W, T>(
     mut parts: spdy::Parts<R, W>,
-    connect: &C,
+    connect: &port_forward::Connect<'_, T>,
     limits: Limits,
 ) where
-    C: Fn(u16) -> F + Send + Sync,
     R: tokio::io::AsyncRead + Unpin,
     W: spdy::ByteSink,
-    F: Future<Output = Result<T, E>> + Send,
     T: Duplex,
-    E: Display + Send,
 {
     let connection = Arc::clone(&parts.connection);
     let work = async {

@@ -113,7 +113,7 @@ impl RemoteCommand {
             streams: StreamOptions::default(),
         };
         let streams = &mut asked.streams;
-        let mut seen = StreamOptionsSeen::default();
+        let mut seen = StreamOptions::default();
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             // The first value counts, as with Go's FormValue.
             let (first, flag) = match key.as_ref() {
@@ -186,16 +186,6 @@ impl std::fmt::Debug for RemoteCommand {
             .field("streams", &self.streams)
             .finish_non_exhaustive()
     }
-}
-
-/// The flags of a query.
-#[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
-#[derive(Default)]
-struct StreamOptionsSeen {
-    stdin: bool,
-    stdout: bool,
-    stderr: bool,
-    tty: bool,
 }
 
 /// A port-forward request.

@@ -3,12 +3,12 @@
 //! Upstream: `kubelet/pkg/cri/streaming/portforward`.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -79,6 +79,9 @@ impl StreamHeaders {
     }
 }
 
+/// Connects to a port of the pod, or says why it can't.
+pub(super) type Connect<'a, T> = dyn Fn(u16) -> BoxFuture<'a, Result<T, String>> + Send + Sync + 'a;
+
 /// The first stream of a connection, that waits for the other.
 struct Waiting {
     opened: Opened,
@@ -87,18 +90,13 @@ struct Waiting {
 }
 
 /// Serves the connections that a client opens on a SPDY connection, until it opens no more.
-pub(super) async fn over_spdy<C, F, T, E>(
+pub(super) async fn over_spdy<T: Duplex>(
     connection: Arc<Connection>,
     mut opened: mpsc::Receiver<Opened>,
-    connect: &C,
+    connect: &Connect<'_, T>,
     creation: Duration,
     budget: &Budget,
-) where
-    C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<T, E>> + Send,
-    T: Duplex,
-    E: Display + Send,
-{
+) {
     let mut waiting: HashMap<String, Waiting> = HashMap::new();
     let mut forwarded = FuturesUnordered::new();
     let mut more = true;
@@ -203,19 +201,14 @@ impl ToClient for ToChannel {
 }
 
 /// Serves one connection over two streams.
-async fn over_streams<C, F, T, E>(
+async fn over_streams<T: Duplex>(
     connection: Arc<Connection>,
     mut data: Opened,
     error: u32,
     port: u16,
-    connect: &C,
+    connect: &Connect<'_, T>,
     budget: &Budget,
-) where
-    C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<T, E>> + Send,
-    T: Duplex,
-    E: Display + Send,
-{
+) {
     let id = data.id;
     match connect(port).await {
         Ok(target) => {
@@ -230,8 +223,7 @@ async fn over_streams<C, F, T, E>(
         }
         // Any data on the error stream makes newer clients close the whole connection, so
         // that nothing but this is written there.
-        Err(cause) => {
-            let words = format!("error forwarding port {port}: {cause}");
+        Err(words) => {
             let _ = connection.data(error, words.into()).await;
             connection.finish(id).await;
         }
@@ -240,17 +232,12 @@ async fn over_streams<C, F, T, E>(
 }
 
 /// Serves one connection for each port on a WebSocket, until all have ended.
-pub(super) async fn over_channels<C, F, T, E>(
+pub(super) async fn over_channels<T: Duplex>(
     channels: Channels,
     ports: Vec<(u16, mpsc::Receiver<Piece>)>,
-    connect: &C,
+    connect: &Connect<'_, T>,
     budget: &Budget,
-) where
-    C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<T, E>> + Send,
-    T: Duplex,
-    E: Display + Send,
-{
+) {
     let mut forwarded = FuturesUnordered::new();
     // Channels are numbered in the order of the ports: data, error, data, error.
     for (channel, (port, data)) in (0..=u8::MAX).step_by(2).zip(ports) {
@@ -268,24 +255,18 @@ pub(super) async fn over_channels<C, F, T, E>(
     channels.close().await;
 }
 
-async fn over_channel<C, F, T, E>(
+async fn over_channel<T: Duplex>(
     client: ToChannel,
     port: u16,
     mut data: mpsc::Receiver<Piece>,
-    connect: &C,
+    connect: &Connect<'_, T>,
     budget: &Budget,
-) where
-    C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<T, E>> + Send,
-    T: Duplex,
-    E: Display + Send,
-{
+) {
     match connect(port).await {
         Ok(target) => {
             forward(target, &mut data, &client, budget).await;
         }
-        Err(cause) => {
-            let words = format!("error forwarding port {port}: {cause}");
+        Err(words) => {
             let error = client.channel + 1;
             let _ = client.channels.send(error, words.into()).await;
         }
