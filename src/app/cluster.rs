@@ -26,12 +26,12 @@ use crate::cluster::{ClusterClient, IdentityState, NodeIdentity};
 use crate::config::{ApiAccess, Config};
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::ApiPodsWriter;
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::node::NodeFacts;
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Telemetry;
 

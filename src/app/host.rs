@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::report::MissingAccessReport;
 use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
 use mirrorlet_docker::sees::engine_sees;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};

@@ -10,11 +10,11 @@ use super::view::ClusterView;
 use super::{Parts, spawn};
 use crate::config::Config;
 use crate::store::cell::Reader;
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_runtime::Runtime;
 
 /// Shortest time between two reports that differ in the progress of pulls alone.

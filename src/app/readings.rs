@@ -9,10 +9,9 @@ use tokio_util::sync::CancellationToken;
 use super::facts::Machine;
 use crate::config::{ApiAccess, Config};
 use crate::store::cell::{Reader, Writer};
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::eviction::Pressures;
-use mirrorlet_core::node::{EngineSeen, ImageSeen, NodeFacts, Readings, go_arch};
+use mirrorlet_core::node::{ImageSeen, NodeFacts, Readings, RuntimeReach, go_arch};
 use mirrorlet_host::volume::HostFiles;
 
 /// The facts, but for those of the Engine.
@@ -70,13 +69,8 @@ pub(super) async fn keep(
     cancel: CancellationToken,
 ) {
     loop {
-        let seen = match &*reach.borrow_and_update() {
-            RuntimeReach::Unknown => EngineSeen::Unknown,
-            RuntimeReach::Up => EngineSeen::Up,
-            RuntimeReach::Down(cause) => EngineSeen::Down(cause.clone()),
-        };
         readings.publish(Readings {
-            engine: seen,
+            engine: reach.borrow_and_update().clone(),
             pressures: Pressures::clone(&pressures.get()),
         });
         let mut known = (*facts.get()).clone();

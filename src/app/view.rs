@@ -34,7 +34,6 @@ use crate::store::cell::Reader;
 use crate::store::claims::ClaimHandle;
 use crate::store::graces::Graces;
 use crate::store::pods::PodManager;
-use crate::store::reach::RuntimeReach;
 use crate::store::refresh::RefreshHandle;
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
@@ -48,6 +47,7 @@ use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::merge::plan::plan as planned_objects;
 use mirrorlet_core::merge::{Merged, merge_sources};
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::node::{NodeEdits, NodeFacts};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;

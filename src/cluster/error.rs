@@ -13,21 +13,6 @@ pub struct Answer {
     pub message: String,
     /// Resource or kind of the object the answer is about, for example `namespaces`; may be empty.
     pub kind: String,
-    /// Name of the object the answer is about; may be empty.
-    pub name: String,
-    /// Single causes: what is wrong with which field.
-    pub causes: Vec<Cause>,
-}
-
-/// One cause within an [`Answer`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cause {
-    /// Its reason word, for example `FieldValueInvalid` or `NamespaceTerminating`.
-    pub reason: String,
-    /// Its words.
-    pub message: String,
-    /// The field, for example `spec.containers[0].image`; may be empty.
-    pub field: String,
 }
 
 impl std::fmt::Display for Answer {
@@ -141,13 +126,6 @@ impl ApiError {
                 retry_after = Some(Duration::from_secs(seconds));
             }
             answer.kind = details.kind;
-            answer.name = details.name;
-            let causes = details.causes.into_iter().map(|cause| Cause {
-                reason: cause.reason,
-                message: cause.message,
-                field: cause.field,
-            });
-            answer.causes = causes.collect();
         }
         match (answer.code, answer.reason.as_str()) {
             (401, _) => Self::Unauthorized(answer),

@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods, UserAction};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 
 use crate::store::board::{Phase as WorkerPhase, PodView};
 use crate::store::cell::{Writer, cell};
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::NodeEdits;
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
     Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy, Settings, Turn,

@@ -12,6 +12,5 @@ pub mod looks;
 pub mod node_edits;
 pub mod pods;
 pub mod probes;
-pub mod reach;
 pub mod refresh;
 pub mod settled;

@@ -15,7 +15,7 @@ use mirrorlet::config::ApiAccess;
 use mirrorlet::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::core::{Node, Taint};
-use mirrorlet_core::node::{EngineSeen, NodeFacts, PodProblems, Readings};
+use mirrorlet_core::node::{NodeFacts, PodProblems, Readings, RuntimeReach};
 use mirrorlet_host::telemetry::Telemetry;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -67,14 +67,14 @@ fn facts(name: &str, owner: &str) -> NodeFacts {
 
 fn up() -> Readings {
     Readings {
-        engine: EngineSeen::Up,
+        engine: RuntimeReach::Up,
         ..Readings::default()
     }
 }
 
 fn down() -> Readings {
     Readings {
-        engine: EngineSeen::Down("connection refused".to_owned()),
+        engine: RuntimeReach::Down("connection refused".to_owned()),
         ..Readings::default()
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::View;
 use crate::store::board::{Phase, PodView};
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::report::{
     ContainerReport, LastInstance, PodReport, PortReport, RESTARTING, STARTING, STOPPED, STOPPING,
     TERMINATING,
@@ -13,6 +12,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, core, keys};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::{PodStatus, Role};
 use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::small::SmallSort;

@@ -7,7 +7,6 @@ use super::View;
 use crate::rollout::Histories;
 use crate::server::view::{Shown, ShownPod};
 use crate::store::board::{Phase, PodView};
-use crate::store::reach::RuntimeReach;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
@@ -17,7 +16,7 @@ use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
-use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
+use mirrorlet_core::node::{PodProblems, Readings, compute_node, compute_node_status};
 use mirrorlet_core::rollout::problem_lines;
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::WorkloadKey;
@@ -120,13 +119,8 @@ impl View {
         facts
             .engine_version
             .clone_from(&self.engine.borrow().version);
-        let engine = match &*self.reach.borrow() {
-            RuntimeReach::Unknown => EngineSeen::Unknown,
-            RuntimeReach::Up => EngineSeen::Up,
-            RuntimeReach::Down(cause) => EngineSeen::Down(cause.clone()),
-        };
         let readings = Readings {
-            engine,
+            engine: self.reach.borrow().clone(),
             pressures: Pressures::clone(&self.pressures.get()),
         };
         let problems = PodProblems {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{CreateError, DeleteError, MirrorClient, Mirrored, mirror_uid};
+use super::client::{CreateError, MirrorClient, Mirrored, mirror_uid};
 use crate::cluster::error::ApiError;
 use mirrorlet_core::api::{FullName, MirrorPodUid, Pod};
 use mirrorlet_core::mirror::{DeleteReason, ProblemKind, Refusal, Verdict, classify};
@@ -83,8 +83,7 @@ async fn delete(
     why: DeleteReason,
     deleted: &mut Vec<(MirrorPodUid, Option<DeleteReason>)>,
 ) -> Result<(), Failure> {
-    let name = full_name.to_string();
-    let by_us = client.delete_mirror_pod(&name, Some(&uid)).await?;
+    let by_us = client.delete_mirror_pod(full_name, &uid).await?;
     deleted.push((uid, by_us.then_some(why)));
     Ok(())
 }
@@ -101,19 +100,6 @@ impl From<CreateError> for Failure {
             CreateError::NameTaken { .. } => of(ProblemKind::NameTaken, error.to_string()),
             CreateError::OtherVersion(_) => of(ProblemKind::Other, error.to_string()),
             CreateError::Api(error) => error.into(),
-        }
-    }
-}
-
-impl From<DeleteError> for Failure {
-    fn from(error: DeleteError) -> Self {
-        match error {
-            DeleteError::FullName(error) => Self {
-                kind: ProblemKind::Other,
-                message: error.to_string(),
-                retry_after: None,
-            },
-            DeleteError::Api(error) => error.into(),
         }
     }
 }

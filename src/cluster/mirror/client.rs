@@ -11,7 +11,6 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::store::cell::Reader;
-use mirrorlet_core::api::ids::InvalidFullName;
 use mirrorlet_core::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, Watched, core};
 use mirrorlet_core::mirror::{self, NodeRef, mirror_copy};
 use mirrorlet_core::spec;
@@ -67,17 +66,6 @@ impl Mirrored {
             Self::Created(mirror) | Self::Found(mirror) => mirror,
         }
     }
-}
-
-/// Why a mirror was not deleted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DeleteError {
-    /// That is no full name.
-    #[error(transparent)]
-    FullName(#[from] InvalidFullName),
-    /// The API server refused, or is away. Upstream only logs this; here nothing is silent.
-    #[error(transparent)]
-    Api(#[from] ApiError),
 }
 
 /// Creates and deletes mirror pods. Cheap to clone.
@@ -184,15 +172,13 @@ impl MirrorClient {
     /// one that is gone or has another UID is no error.
     ///
     /// # Errors
-    /// See [`DeleteError`].
+    /// The API server refused, or is away. Upstream only logs this; here nothing is silent.
     pub async fn delete_mirror_pod(
         &self,
-        full_name: &str,
-        uid: Option<&MirrorPodUid>,
-    ) -> Result<bool, DeleteError> {
-        let name: FullName = full_name.parse()?;
-        let deleted = delete_now(&self.cluster, &name, uid.map(MirrorPodUid::as_str)).await;
-        Ok(deleted?)
+        full_name: &FullName,
+        uid: &MirrorPodUid,
+    ) -> Result<bool, ApiError> {
+        delete_now(&self.cluster, full_name, uid.as_str()).await
     }
 }
 
@@ -200,19 +186,17 @@ impl MirrorClient {
 pub(in crate::cluster) async fn delete_now(
     cluster: &ClusterClient,
     name: &FullName,
-    uid: Option<&str>,
+    uid: &str,
 ) -> Result<bool, ApiError> {
     let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &name.namespace);
-    let mut params = DeleteParams {
+    let params = DeleteParams {
         grace_period_seconds: Some(0),
-        ..DeleteParams::default()
-    };
-    if let Some(uid) = uid {
-        params = params.preconditions(Preconditions {
+        preconditions: Some(Preconditions {
             uid: Some(uid.to_owned()),
             resource_version: None,
-        });
-    }
+        }),
+        ..DeleteParams::default()
+    };
     let deleted = cluster
         .write(CALL_DEADLINE, api.delete(&name.name, &params))
         .await;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use client::{CreateError, DeleteError, MirrorClient, Mirrored};
+pub use client::{CreateError, MirrorClient, Mirrored};
 pub(in crate::cluster) use client::{delete_now, without_managed_fields};
 pub use inputs::MirrorInputs;
 

@@ -535,16 +535,15 @@ async fn a_client_deletes_by_uid_only() {
     let uid = PodUid::of(&bed.api.pod("web").unwrap());
     let reader = bed.node.reader();
     let client = MirrorClient::new(bed.cluster.clone(), NODE.into(), reader);
-    let stale = Some(&"stale".into());
-    assert_eq!(client.delete_mirror_pod("web_ns", stale).await, Ok(false));
-    assert_eq!(client.delete_mirror_pod("no_ns", None).await, Ok(false));
-    let bad = client.delete_mirror_pod("web", None).await;
-    assert!(matches!(bad, Err(DeleteError::FullName(_))), "{bad:?}");
+    let stale = "stale".into();
+    let [web, no]: [FullName; 2] = ["web_ns", "no_ns"].map(|name| name.parse().unwrap());
+    assert_eq!(client.delete_mirror_pod(&web, &stale).await, Ok(false));
+    assert_eq!(client.delete_mirror_pod(&no, &stale).await, Ok(false));
     // pods 28
     assert!(bed.api.pod("web").is_some());
     let uid = uid.as_str().to_owned();
     let fresh = mirrorlet_core::api::MirrorPodUid::from(uid);
-    let deleted = client.delete_mirror_pod("web_ns", Some(&fresh)).await;
+    let deleted = client.delete_mirror_pod(&web, &fresh).await;
     assert_eq!(deleted, Ok(true));
     assert!(bed.api.pod("web").is_none());
     bed.stop().await;

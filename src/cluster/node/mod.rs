@@ -32,7 +32,7 @@ use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{
-    EngineSeen, NodeEvent, NodeFacts, PodProblems, Readings, believed_conditions,
+    NodeEvent, NodeFacts, PodProblems, Readings, RuntimeReach, believed_conditions,
     compute_node_status, decide_write, transitions,
 };
 use mirrorlet_host::random::spread;
@@ -390,11 +390,11 @@ impl NodeTask {
 
 /// Waits until the Engine was heard of, and if it answers, until its version is known.
 async fn first_word(inputs: &mut NodeInputs) {
-    let heard = |readings: &Readings| readings.engine != EngineSeen::Unknown;
+    let heard = |readings: &Readings| readings.engine != RuntimeReach::Unknown;
     let Ok(readings) = inputs.readings.wait_for(heard).await else {
         return;
     };
-    if readings.engine == EngineSeen::Up {
+    if readings.engine == RuntimeReach::Up {
         let known = |facts: &NodeFacts| facts.engine_version.is_some();
         // Nobody publishes it any more: the agent ends.
         let _ = inputs.facts.wait_for(known).await;

@@ -46,7 +46,7 @@ pub(super) async fn write(
     let full_name = seen.full_name.clone();
     let uid = seen.uid.clone();
     let deed = seen.deed();
-    let object_uid = Some(api_uid.as_str());
+    let object_uid = api_uid.as_str();
     let outcome = match deed {
         StatusAction::Nothing | StatusAction::Illegal(_) => Outcome::Nothing,
         StatusAction::DeleteObject => match delete_now(&cluster, &full_name, object_uid).await {

@@ -13,7 +13,7 @@ use mirrorlet::store::settled::SettledPods;
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::mirror::MirrorState;
-use mirrorlet_core::node::{EngineSeen, NodeFacts, Readings};
+use mirrorlet_core::node::{NodeFacts, Readings, RuntimeReach};
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_testing::FakeApi;
 use tokio_util::sync::CancellationToken;
@@ -71,7 +71,7 @@ impl Cluster {
         };
         let (tasks, mut feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         feeds.readings.publish(Readings {
-            engine: EngineSeen::Up,
+            engine: RuntimeReach::Up,
             ..Readings::default()
         });
         Self { tasks, feeds }

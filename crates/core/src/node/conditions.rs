@@ -2,7 +2,7 @@
 //!
 //! Upstream: `pkg/kubelet/nodestatus/setters.go`.
 
-use super::{EngineSeen, Readings};
+use super::{Readings, RuntimeReach};
 use crate::api::Timestamp;
 use crate::api::core::NodeCondition;
 use crate::api::meta::Time;
@@ -158,22 +158,22 @@ fn told(
     }
 }
 
-fn ready(engine: &EngineSeen) -> NewCondition {
+fn ready(engine: &RuntimeReach) -> NewCondition {
     let kind = "Ready";
     match engine {
-        EngineSeen::Up => NewCondition {
+        RuntimeReach::Up => NewCondition {
             kind,
             status: true,
             reason: "KubeletReady",
             message: "mirrorlet is posting ready status".to_owned(),
         },
-        EngineSeen::Unknown => NewCondition {
+        RuntimeReach::Unknown => NewCondition {
             kind,
             status: false,
             reason: "KubeletNotReady",
             message: "the Docker Engine has not been reached yet".to_owned(),
         },
-        EngineSeen::Down(cause) => {
+        RuntimeReach::Down(cause) => {
             let mut message = format!("the Docker Engine is down: {cause}");
             truncate(&mut message);
             NewCondition {

@@ -99,15 +99,15 @@ pub struct NodeFacts {
     pub images: Vec<ImageSeen>,
 }
 
-/// Whether the Engine is within reach.
+/// Whether the container runtime is within reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum EngineSeen {
+pub enum RuntimeReach {
     /// Not tried yet.
     #[default]
     Unknown,
-    /// It answers.
+    /// Subscribed and listed.
     Up,
-    /// It doesn't, and why.
+    /// Away, and why.
     Down(String),
 }
 
@@ -115,7 +115,7 @@ pub enum EngineSeen {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readings {
     /// The Engine.
-    pub engine: EngineSeen,
+    pub engine: RuntimeReach,
     /// The pressures that the machine is under.
     pub pressures: Pressures,
 }

@@ -38,7 +38,7 @@ fn facts() -> NodeFacts {
 
 fn up() -> Readings {
     Readings {
-        engine: EngineSeen::Up,
+        engine: RuntimeReach::Up,
         ..Readings::default()
     }
 }
@@ -183,7 +183,7 @@ fn conditions_follow_the_readings() {
         (Readings::default(), "Ready", "False", "KubeletNotReady"),
         (
             Readings {
-                engine: EngineSeen::Down("gone".to_owned()),
+                engine: RuntimeReach::Down("gone".to_owned()),
                 ..Readings::default()
             },
             "Ready",
@@ -207,7 +207,7 @@ fn conditions_follow_the_readings() {
 #[test]
 fn the_cause_of_not_ready_is_told() {
     let down = Readings {
-        engine: EngineSeen::Down("connection refused".to_owned()),
+        engine: RuntimeReach::Down("connection refused".to_owned()),
         ..Readings::default()
     };
     let status = status_of(&facts(), &down, &first(), 10);
@@ -244,7 +244,7 @@ fn transition_times_move_only_with_the_status() {
     assert_eq!(ready.last_transition_time.as_ref().unwrap().0, at(0));
     assert_eq!(ready.last_heartbeat_time.as_ref().unwrap().0, at(60));
     let down = Readings {
-        engine: EngineSeen::Down(String::new()),
+        engine: RuntimeReach::Down(String::new()),
         ..Readings::default()
     };
     let lost = status_of(&facts(), &down, &later, 70);
@@ -346,7 +346,7 @@ fn a_change_is_written_at_once_and_alone() {
     assert_eq!(patch["status"]["allocatable"], json!({ "cpu": "3500m" }));
 
     let down = Readings {
-        engine: EngineSeen::Down("x".to_owned()),
+        engine: RuntimeReach::Down("x".to_owned()),
         ..Readings::default()
     };
     let desired = status_of(&self::facts(), &down, &base, 10);
@@ -402,7 +402,7 @@ fn flips_are_events() {
         ]
     );
     let down = Readings {
-        engine: EngineSeen::Down("x".to_owned()),
+        engine: RuntimeReach::Down("x".to_owned()),
         ..Readings::default()
     };
     let lost = status_of(&facts(), &down, &first(), 10);
@@ -490,7 +490,7 @@ fn only_our_node_is_claimed() {
 fn a_status_that_could_not_be_written_is_still_the_last_one() {
     let base = first().conditions.unwrap();
     let down = Readings {
-        engine: EngineSeen::Down("x".to_owned()),
+        engine: RuntimeReach::Down("x".to_owned()),
         ..Readings::default()
     };
     let told = status_of(&facts(), &down, &first(), 10).conditions.unwrap();
