@@ -274,6 +274,9 @@ async fn a_pod_that_runs_already_is_not_started_again() {
     let clock = fake.clone();
     let bed = Bed::with(fake, Clock::new(move || clock.now()));
     bed.want(&[&pod("a")]);
+    let phase = |view: &PodView| view.status.as_ref()?.phase.clone();
+    let is_running = |v: Option<&PodView>| v.and_then(phase).as_deref() == Some("Running");
+    bed.until_view("a", is_running).await;
     tokio::time::sleep(SWEEP * 2).await;
     bed.fake.assert_call_counts("sync_pod", 0);
     bed.fake.assert_call_counts("kill_pod", 0);

@@ -1,6 +1,8 @@
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tower::ServiceExt;
 
 use super::*;
@@ -72,10 +74,21 @@ async fn an_address_in_use_is_a_clear_error() {
 #[tokio::test]
 async fn serving_ends_with_the_agent() {
     let listener = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let address = listener.local_addr().unwrap();
     let view: Arc<dyn AgentView> = Arc::new(FakeView::new());
     let cancel = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, served(view), cancel.clone()));
+    let get = async || {
+        let mut client = TcpStream::connect(address).await?;
+        client.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await?;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.map(|_| answer)
+    };
+    let answer = get().await.unwrap();
+    assert!(answer.contains(" 200 "), "{answer}");
     cancel.cancel();
-    serve(listener, served(view), cancel).await.unwrap();
+    serving.await.unwrap().unwrap();
+    assert!(get().await.is_err());
 }
 
 #[tokio::test]
