@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::desired::{MergeHandles, MergeOutputs, MergeTask};
 use super::{Parts, counts, embedded, gc, spawn};
 use crate::config::Config;
-use crate::jobs::{JobHandle, JobOptions, Jobs};
+use crate::jobs::{JobHandle, JobOptions, JobStates, Jobs};
 use crate::names::PodNames;
 use crate::observe::Observer;
 use crate::prober::{KEPT_FILE, ProbeManager};
@@ -167,7 +167,8 @@ impl Core {
 
         let names = pod_names(config, runtime, &merged, &board);
         spawn(parts, "pod names", names.run(cancel.clone()));
-        start_counts(watched, &board, &telemetry, parts, cancel);
+        let jobs = job_handle.reader();
+        start_counts(watched, &board, jobs, &telemetry, parts, cancel);
         Self {
             cache,
             reach,
@@ -202,10 +203,11 @@ fn start_collecting(
     collector
 }
 
-/// Starts the tasks that set the gauges of pods, workloads and sources.
+/// Starts the tasks that set the gauges of pods, workloads, Jobs and sources.
 fn start_counts(
     sources: Vec<SourceReader>,
     board: &Board,
+    jobs: Reader<JobStates>,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -222,6 +224,8 @@ fn start_counts(
         cancel.clone(),
     );
     spawn(parts, "counts of unready pods", unready);
+    let failed = counts::count_failed_jobs(jobs, metrics.clone(), cancel.clone());
+    spawn(parts, "counts of failed Jobs", failed);
     let watching = counts::watch_sources(sources, metrics, cancel.clone());
     spawn(parts, "source health", watching);
 }

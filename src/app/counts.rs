@@ -1,5 +1,6 @@
-//! Gauges of the pods by state, of those that fail, of the workloads by kind with their pods that are not Ready, and of the
-//! sources that can be read, set at each change.
+//! Gauges of the pods by state, of those that fail or are not Ready, of the workloads by kind with
+//! their pods that are not Ready, of the Jobs that failed, and of the sources that can be read, set at
+//! each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,17 +8,20 @@ use std::sync::Arc;
 use futures::future::select_all;
 use tokio_util::sync::CancellationToken;
 
+use crate::jobs::JobStates;
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
+use mirrorlet_core::api::Pod;
+use mirrorlet_core::api::report::JobReport;
 use mirrorlet_core::desired::{SourceSet, SourceState};
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
-/// Keeps the number of pods in each state, of those whose last sync failed, and of the containers in
-/// back-off until cancelled.
+/// Keeps the number of pods in each state, of those that are not Ready, of those whose last sync
+/// failed, and of the containers in back-off until cancelled.
 pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: CancellationToken) {
     let mut changed = board.changed();
     loop {
@@ -28,6 +32,7 @@ pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: Cancellat
             *counts.entry(state(view)).or_default() += 1;
         }
         metrics.set_pods(&counts);
+        metrics.set_not_ready_pods(views.iter().filter(|view| is_unready(view)).count());
         metrics.set_failing_pods(views.iter().filter(|view| !view.error.is_empty()).count());
         metrics.set_containers_in_backoff(views.iter().map(in_backoff).sum());
         tokio::select! {
@@ -127,6 +132,35 @@ fn unready(
     counts
 }
 
+/// Keeps the number of Jobs that have failed until cancelled.
+pub(super) async fn count_failed_jobs(
+    states: Reader<JobStates>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) {
+    let mut states = [states];
+    loop {
+        metrics.set_failed_jobs(failed(&states[0].get().jobs));
+        if !any_changed(&mut states, &cancel).await {
+            return;
+        }
+    }
+}
+
+/// How many Jobs have failed. The failure of a CronJob's run is over once a later run completes.
+fn failed(jobs: &[JobReport]) -> usize {
+    let is_over = |run: &JobReport| {
+        run.cron_job.is_some()
+            && jobs.iter().any(|later| {
+                later.condition == "Complete"
+                    && (&later.namespace, &later.cron_job) == (&run.namespace, &run.cron_job)
+                    && later.created_at > run.created_at
+            })
+    };
+    let failed = jobs.iter().filter(|job| job.has_failed());
+    failed.filter(|job| !is_over(job)).count()
+}
+
 /// Waits until one of the values has changed. False once that can't be any more; of no values not
 /// before it is cancelled.
 async fn any_changed<T: Send + Sync + 'static>(
@@ -167,6 +201,16 @@ fn state(view: &PodView) -> PodState {
     }
 }
 
+/// Whether a pod is to be Ready and is not: it is pending or running, and no pod of a Job, which is to
+/// come to an end.
+fn is_unready(view: &PodView) -> bool {
+    let stays = |pod: &Arc<Pod>| WorkloadKey::of(pod).is_none_or(|key| key.kind.stays());
+    view.phase != Phase::Finished
+        && matches!(state(view), PodState::Pending | PodState::Running)
+        && view.pod.as_ref().is_some_and(stays)
+        && !view.status.as_deref().is_some_and(is_ready)
+}
+
 /// How many containers of a pod are in `CrashLoopBackOff`.
 fn in_backoff(view: &PodView) -> usize {
     let Some(status) = view
@@ -192,7 +236,7 @@ fn in_backoff(view: &PodView) -> usize {
 mod tests {
     use super::*;
     use crate::source::source;
-    use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
+    use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp, keys};
     use mirrorlet_core::desired::PodSource;
     use mirrorlet_core::hold::{NewFile, with_files};
     use mirrorlet_core::merge::SourceName;
@@ -320,6 +364,65 @@ mod tests {
         until(0, 0).await;
         cancel.cancel();
         counting.await.unwrap();
+    }
+
+    #[test]
+    fn a_pod_that_is_to_be_ready_and_is_not_is_unready() {
+        let bare = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n";
+        let set = set_of(bare);
+        let mut of_job = SourceSet::clone(&set);
+        let mut pod = Pod::clone(&of_job.pods[0].pod);
+        let owner = (keys::WORKLOAD.to_owned(), "Job/backup".to_owned());
+        pod.metadata.annotations = Some(BTreeMap::from([owner]));
+        of_job.pods[0].pod = Arc::new(pod);
+        let status = |phase: &str, ready: &str| {
+            let conditions = serde_json::json!([{"type": "Ready", "status": ready}]);
+            serde_json::json!({"phase": phase, "conditions": conditions})
+        };
+        for (set, worker, phase, ready, expected) in [
+            (&*set, Phase::Syncing, "Running", "True", false),
+            (&*set, Phase::Syncing, "Running", "False", true),
+            (&*set, Phase::Syncing, "Pending", "False", true),
+            (&*set, Phase::WaitingToStart, "Pending", "False", true),
+            (&*set, Phase::Terminating, "Running", "False", false),
+            (&*set, Phase::Finished, "Succeeded", "False", false),
+            (&*set, Phase::Syncing, "Failed", "False", false),
+            (&of_job, Phase::Syncing, "Running", "False", false),
+        ] {
+            let view = PodView {
+                phase: worker,
+                ..view_of(set, 0, status(phase, ready))
+            };
+            assert_eq!(is_unready(&view), expected, "{worker:?} {phase} {ready}");
+        }
+        let new = PodView {
+            status: None,
+            ..view_of(&set, 0, status("Pending", "False"))
+        };
+        assert!(is_unready(&new));
+    }
+
+    #[test]
+    fn a_failed_run_counts_until_a_later_run_completes() {
+        let job = |cron_job: Option<&str>, at: i64, condition: &str| {
+            let created = Timestamp::from_second(at).unwrap();
+            let job = serde_json::json!({
+                "namespace": "default", "name": format!("j{at}"), "source": "/m/a.yaml",
+                "cronJob": cron_job, "active": 0, "succeeded": 0, "failed": 1,
+                "condition": condition, "createdAt": created,
+            });
+            serde_json::from_value::<JobReport>(job).unwrap()
+        };
+        let (a, b) = (Some("a"), Some("b"));
+        for (jobs, expected) in [
+            (vec![job(None, 1, "Failed"), job(None, 2, "Complete")], 1),
+            (vec![job(a, 1, "Failed"), job(a, 2, "Running")], 1),
+            (vec![job(a, 1, "Failed"), job(a, 2, "Complete")], 0),
+            (vec![job(a, 1, "Failed"), job(b, 2, "Complete")], 1),
+            (vec![job(a, 1, "Complete"), job(a, 2, "Failed")], 1),
+        ] {
+            assert_eq!(failed(&jobs), expected, "{jobs:?}");
+        }
     }
 
     #[test]

@@ -82,6 +82,11 @@ impl JobHandle {
         (Self { states, requests }, receiver)
     }
 
+    /// A reader of the states of all Jobs.
+    pub fn reader(&self) -> Reader<JobStates> {
+        self.states.clone()
+    }
+
     /// The states of all Jobs as of the last decision.
     pub fn states(&self) -> Arc<JobStates> {
         self.states.get()

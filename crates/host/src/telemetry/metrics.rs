@@ -62,7 +62,9 @@ pub struct Metrics {
     pods: Family<Label, Gauge>,
     workloads: Family<Label, Gauge>,
     unready_pods: Family<Label, Gauge>,
+    not_ready_pods: Gauge,
     failing_pods: Gauge,
+    failed_jobs: Gauge,
     containers_in_backoff: Gauge,
     sync_seconds: Histogram,
     sync_errors: Counters,
@@ -154,7 +156,9 @@ impl Metrics {
             pods: Family::default(),
             workloads: Family::default(),
             unready_pods: Family::default(),
+            not_ready_pods: Gauge::default(),
             failing_pods: Gauge::default(),
+            failed_jobs: Gauge::default(),
             containers_in_backoff: Gauge::default(),
             sync_seconds: Histogram::new(LONG_BUCKETS),
             sync_errors: Family::default(),
@@ -249,6 +253,18 @@ impl Metrics {
     /// none.
     pub fn set_unready_pods(&self, counts: &BTreeMap<WorkloadKind, usize>) {
         set_by_kind(&self.unready_pods, counts);
+    }
+
+    /// Sets how many pods are to be Ready and are not.
+    pub fn set_not_ready_pods(&self, count: usize) {
+        self.not_ready_pods
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Sets how many Jobs have failed.
+    pub fn set_failed_jobs(&self, count: usize) {
+        self.failed_jobs
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Sets how many pods had their last sync fail.

@@ -45,6 +45,16 @@ impl Metrics {
             self.unready_pods.clone(),
         );
         r.register(
+            "pods_unready",
+            "Pods that are pending or running and not Ready, without those of Jobs",
+            self.not_ready_pods.clone(),
+        );
+        r.register(
+            "jobs_failed",
+            "Jobs of manifests that have failed; a run of a CronJob until a later one completes",
+            self.failed_jobs.clone(),
+        );
+        r.register(
             "pods_failing",
             "Pods whose last sync failed",
             self.failing_pods.clone(),
