@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
@@ -19,10 +19,12 @@ use tokio_util::sync::CancellationToken;
 use super::stats::NodeStats;
 use super::view::{AgentView, Check};
 use super::{listen, stats};
-use mirrorlet_host::telemetry::Metrics;
+use mirrorlet_host::telemetry::{Metrics, prometheus_text};
 
-/// Content type of the metrics: `OpenMetrics` text.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Media type of `OpenMetrics` text.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+/// Content type of the metrics as `OpenMetrics` text.
+const OPEN_METRICS_TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves until `cancel`.
 ///
@@ -46,7 +48,10 @@ pub async fn serve_metrics(
     cancel: CancellationToken,
 ) -> io::Result<()> {
     let router = Router::new()
-        .route("/metrics", get(async move || encoded(&metrics)))
+        .route(
+            "/metrics",
+            get(async move |headers: HeaderMap| encoded(&metrics, &headers)),
+        )
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(|| async { "ready\n" }));
     listen::serve(listener, router, cancel).await
@@ -73,12 +78,43 @@ pub fn router(served: Served) -> Router {
         .with_state(served)
 }
 
-async fn scrape(State(shared): State<Served>) -> Response {
-    encoded(&shared.metrics)
+async fn scrape(State(shared): State<Served>, headers: HeaderMap) -> Response {
+    encoded(&shared.metrics, &headers)
 }
 
-fn encoded(metrics: &Metrics) -> Response {
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode()).into_response()
+/// The metrics in the form that the client prefers; the text format 0.0.4, which every scraper reads,
+/// if it has no preference.
+fn encoded(metrics: &Metrics, headers: &HeaderMap) -> Response {
+    let open = metrics.encode();
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let accepted: Vec<&str> = accepted.filter_map(|value| value.to_str().ok()).collect();
+    if prefers_open_metrics(&accepted) {
+        ([(header::CONTENT_TYPE, OPEN_METRICS_TEXT)], open).into_response()
+    } else {
+        let content_type = [(header::CONTENT_TYPE, stats::PROMETHEUS_TEXT)];
+        (content_type, prometheus_text(&open)).into_response()
+    }
+}
+
+/// Whether headers `Accept` name `OpenMetrics`, and the older text format with no higher weight. A
+/// wildcard names neither.
+///
+/// Upstream: `prometheus/common`, `expfmt/encode.go` (`NegotiateIncludingOpenMetrics`).
+fn prefers_open_metrics(accepted: &[&str]) -> bool {
+    let weight = |media_type: &str| {
+        let ranges = accepted.iter().flat_map(|value| value.split(','));
+        let weights = ranges.filter_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            if !parts.next()?.eq_ignore_ascii_case(media_type) {
+                return None;
+            }
+            let weight = parts.find_map(|part| part.strip_prefix("q="));
+            weight.map_or(Some(1.0), |weight| weight.parse::<f32>().ok())
+        });
+        weights.fold(0.0, f32::max)
+    };
+    let open = weight(OPEN_METRICS);
+    open > 0.0 && open >= weight("text/plain")
 }
 
 async fn ready(State(shared): State<Served>) -> Response {

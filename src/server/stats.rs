@@ -9,8 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-/// Content type of metrics in Prometheus' older text form, which every scraper and Kubernetes' own
-/// parsers read.
+/// Content type of Prometheus' text format.
 pub(super) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Tells what pods and the machine use.

@@ -54,12 +54,57 @@ async fn readiness_names_the_checks_that_fail() {
 }
 
 #[tokio::test]
-async fn metrics_are_open_metrics() {
-    let view = Arc::new(FakeView::new());
-    let (status, body) = get_path(&view, "/metrics").await;
-    assert_eq!(status, StatusCode::OK);
-    assert!(body.contains("mirrorlet_build_info{version="), "{body}");
-    assert!(body.ends_with("# EOF\n"), "{body}");
+async fn metrics_are_in_the_form_that_is_asked_for() {
+    let open = "application/openmetrics-text";
+    // The second and third are of Prometheus 2.55 and 2.4.
+    for (accepted, is_open) in [
+        (None, false),
+        (
+            Some(
+                "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            ),
+            true,
+        ),
+        (Some("text/plain;version=0.0.4;q=1,*/*;q=0.1"), false),
+        (Some("*/*"), false),
+        (Some(open), true),
+        (Some("text/plain, Application/OpenMetrics-Text"), true),
+        (
+            Some("text/plain;q=0.9,application/openmetrics-text;q=0.5"),
+            false,
+        ),
+        (Some("application/openmetrics-text;q=0"), false),
+        (Some("application/openmetrics-text;q=x"), false),
+    ] {
+        let app = router(served(Arc::new(FakeView::new())));
+        let mut request = Request::get("/metrics");
+        if let Some(accepted) = accepted {
+            request = request.header(header::ACCEPT, accepted);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let content_type = response.headers()[header::CONTENT_TYPE].to_str().unwrap();
+        let expected = if is_open {
+            "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        } else {
+            "text/plain; version=0.0.4; charset=utf-8"
+        };
+        assert_eq!(content_type, expected, "{accepted:?}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.contains("mirrorlet_build_info{version="), "{body}");
+        assert_eq!(body.ends_with("# EOF\n"), is_open, "{body}");
+        let family = if is_open {
+            "mirrorlet_rollouts"
+        } else {
+            "mirrorlet_rollouts_total"
+        };
+        assert!(
+            body.contains(&format!("# TYPE {family} counter\n")),
+            "{body}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -55,6 +55,14 @@ fn whether_the_api_server_answers_is_no_series_where_there_is_none() {
 }
 
 #[test]
+fn the_use_of_the_image_disk_is_no_series_before_it_is_measured() {
+    let metrics = Metrics::new();
+    assert!(!metrics.encode().contains("image_disk_used"));
+    metrics.set_image_disk_used(0);
+    assert!(has(&metrics, "mirrorlet_image_disk_used_percent 0"));
+}
+
+#[test]
 fn what_alerts_count_begins_at_zero() {
     let metrics = Metrics::new();
     for outcome in ["started", "held", "failed", "restored", "succeeded"] {
