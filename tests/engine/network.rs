@@ -144,23 +144,27 @@ fn publishing(name: &str, port: u16) -> String {
 async fn a_host_port_that_a_foreign_container_holds_is_told_and_taken_when_it_is_free() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    let port = free_port();
-    let holder = format!("holder-{port}");
-    let publish = format!("{port}:80");
-    bed.docker(&[
-        "run", "-d", "--name", &holder, "-p", &publish, IMAGE, "sleep", "1000000",
-    ]);
-    bed.write("web.yaml", &publishing("web", port));
-    let in_use = format!("host port {port} is in use by container {holder:?}");
-    let told = agent
-        .until_pod("web", |pod| pod.message.contains("is in use by"))
-        .await;
-    bed.docker(&["rm", "-f", &holder]);
-    // docker 22b
-    assert!(told.message.contains(&in_use), "{}", told.message);
-    agent.until_running("web").await;
-    bed.remove("web.yaml");
-    agent.until_gone("web").await;
+    for (protocol, publish) in [("TCP", "80"), ("UDP", "80/udp")] {
+        let port = free_port();
+        let holder = format!("holder-{port}");
+        let publish = format!("{port}:{publish}");
+        bed.docker(&[
+            "run", "-d", "--name", &holder, "-p", &publish, IMAGE, "sleep", "1000000",
+        ]);
+        let web =
+            publishing("web", port).replace("hostPort", &format!("protocol: {protocol}, hostPort"));
+        bed.write("web.yaml", &web);
+        let in_use = format!("host port {port} is in use by container {holder:?}");
+        let told = agent
+            .until_pod("web", |pod| pod.message.contains("is in use by"))
+            .await;
+        bed.docker(&["rm", "-f", &holder]);
+        // docker 22b
+        assert!(told.message.contains(&in_use), "{}", told.message);
+        agent.until_running("web").await;
+        bed.remove("web.yaml");
+        agent.until_gone("web").await;
+    }
     agent.stop().await;
 }
 

@@ -213,11 +213,11 @@ impl BollardEngine {
 }
 
 /// The path of a list of containers with these filters.
-pub(super) fn containers_path(all: bool, filters: &[(&str, String)]) -> String {
+pub(super) fn containers_path(all: bool, filters: &[(&str, &[String])]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("all", if all { "1" } else { "0" });
     if !filters.is_empty() {
-        let filters = filters.iter().map(|(name, value)| (*name, json!([value])));
+        let filters = filters.iter().map(|(name, values)| (*name, json!(values)));
         let filters: serde_json::Map<_, _> = filters.map(|(n, v)| (n.to_owned(), v)).collect();
         query.append_pair("filters", &json!(filters).to_string());
     }

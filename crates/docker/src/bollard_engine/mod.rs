@@ -280,13 +280,15 @@ impl Engine for BollardEngine {
 
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
         let label = format!("{}={owner}", keys::OWNER);
-        let path = containers_path(true, &[("label", label)]);
+        let path = containers_path(true, &[("label", &[label][..])]);
         self.fetch(Operation::ListContainers, "", path, &answers::CONTAINERS)
             .await
     }
 
     async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
-        let path = containers_path(false, &[("publish", port.to_string())]);
+        // Without a protocol the Engine takes it for one of TCP.
+        let ports = ["tcp", "udp", "sctp"].map(|protocol| format!("{port}/{protocol}"));
+        let path = containers_path(false, &[("publish", &ports[..])]);
         self.fetch(Operation::ListContainers, "", path, &answers::PUBLISHERS)
             .await
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use bollard::models::{ContainerSummary, PortSummaryTypeEnum};
 
 use super::super::translate::parse_ours;
+use mirrorlet_core::api::keys;
 
 /// State of a listening TCP socket, and of a UDP one, in the kernel's tables.
 const TCP_LISTEN: &str = "0A";
@@ -95,7 +96,13 @@ pub(super) fn publisher(
         format!("pod {}/{}", name.namespace, name.name)
     } else {
         let name = names().next().unwrap_or_default();
-        format!("container {:?}", name.trim_start_matches('/'))
+        let name = name.trim_start_matches('/');
+        let labels = container.labels.as_ref();
+        let other = labels
+            .and_then(|labels| parse_ours(labels.get(keys::OWNER)?, names(), labels))
+            .map(|ours| ours.full_name)
+            .map(|pod| format!(" of another agent's pod {}/{}", pod.namespace, pod.name));
+        format!("container {name:?}{}", other.unwrap_or_default())
     })
 }
 

@@ -120,7 +120,8 @@ fn a_port_is_told_to_be_a_pods_or_a_foreign_containers() {
     );
     let foreign = holder(8080, None, "other").unwrap();
     assert!(
-        foreign.starts_with("container \"k8s_POD_web_shop_u_0"),
+        foreign.starts_with("container \"k8s_POD_web_shop_u_0")
+            && foreign.ends_with("\" of another agent's pod shop/web"),
         "{foreign}"
     );
     assert_eq!(holder(1, None, "me"), None);
