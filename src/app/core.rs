@@ -121,7 +121,8 @@ impl Core {
             config.sweep_period,
             telemetry.clone(),
         );
-        spawn(parts, "observer", observer.run(cancel.clone()));
+        let observing = observer.at(&config.docker).run(cancel.clone());
+        spawn(parts, "observer", observing);
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::default());
         let watched = sources.clone();

@@ -361,6 +361,9 @@ pub fn docker() -> Kind<String> {
             return Ok(format!("unix://{text}"));
         }
         match known.iter().find_map(|scheme| text.strip_prefix(scheme)) {
+            Some(path) if text.starts_with("unix://") && !path.starts_with('/') => Err(format!(
+                "the path of {text:?} is not absolute, as in unix:///var/run/docker.sock"
+            )),
             Some(rest) if !rest.is_empty() => Ok(text.to_owned()),
             Some(_) | None => Err(format!(
                 "{text:?} is not the address of a Docker Engine, for example unix:///var/run/docker.sock"

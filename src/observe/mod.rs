@@ -62,6 +62,8 @@ pub struct Observer {
     queue: VecDeque<PodUid>,
     /// Pods whose last look failed.
     failed: HashSet<PodUid>,
+    /// The runtime's address, for messages.
+    endpoint: String,
     /// When they are looked at again.
     retry_at: Option<Instant>,
     /// The relist whose looks are not all in yet.
@@ -105,6 +107,7 @@ impl Observer {
             listed,
             sweep_period,
             telemetry,
+            endpoint: String::new(),
             away_since: None,
             looks: JoinSet::new(),
             looking: HashMap::new(),
@@ -115,6 +118,13 @@ impl Observer {
             doubt: JoinSet::new(),
         };
         (observer, reach_reader, listed_reader)
+    }
+
+    /// With the runtime's address for messages.
+    #[must_use]
+    pub fn at(mut self, endpoint: &str) -> Self {
+        endpoint.clone_into(&mut self.endpoint);
+        self
     }
 
     /// Observes until cancelled.
@@ -146,7 +156,7 @@ impl Observer {
     fn lost(&mut self, cause: String) {
         if self.away_since.is_none() {
             self.away_since = Some(Instant::now());
-            occurrences::engine_lost(&self.telemetry, &cause);
+            occurrences::engine_lost(&self.telemetry, &self.endpoint, &cause);
         }
         self.reach.send_if_modified(|reach| {
             let changed = *reach != RuntimeReach::Down(cause.clone());

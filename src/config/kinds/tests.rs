@@ -53,6 +53,7 @@ fn values_that_mean_nothing_are_refused() {
     assert!(read(&header(), "bad name: x").is_err());
     assert!(read(&header(), "A: b\r\nC: d").is_err());
     assert!(read(&docker(), "unix://").is_err());
+    assert!(read(&docker(), "unix://run/d.sock").is_err());
     assert!(read(&docker(), "ssh://box").is_err());
     let socket = read(&docker(), "/run/d.sock");
     assert_eq!(socket.as_deref(), Ok("unix:///run/d.sock"));

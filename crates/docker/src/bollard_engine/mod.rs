@@ -179,7 +179,7 @@ impl BollardEngine {
             return Err(Error::DockerResponseServerError {
                 status_code: http::StatusCode::BAD_REQUEST.as_u16(),
                 message: format!(
-                    "the Docker Engine supports API {theirs} at most; {OLDEST_API} is required"
+                    "the Docker Engine supports API {theirs} at most; {OLDEST_API} is required: upgrade it to 20.10 or later"
                 ),
             });
         }

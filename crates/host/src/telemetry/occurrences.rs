@@ -184,10 +184,13 @@ pub fn network_not_ready(telemetry: &Telemetry, error: &str) {
     tracing::error!(error = error, "pod network is not ready");
 }
 
-/// The Engine no longer answers. Call it when that begins.
-pub fn engine_lost(telemetry: &Telemetry, error: &str) {
+/// The Engine at that address can't be used. Call it when that begins.
+pub fn engine_lost(telemetry: &Telemetry, endpoint: &str, error: &str) {
     telemetry.metrics.set_engine_up(false);
-    tracing::error!(error = error, "the Docker Engine is unreachable; retrying");
+    tracing::error!(
+        error = error,
+        "the Docker Engine at {endpoint} can't be used; retrying; see docker -H {endpoint} version"
+    );
 }
 
 /// The Engine answers: at the start (`away` is none), or again.
