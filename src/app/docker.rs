@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::host::HostLook;
 use super::{Parts, spawn};
 use crate::config::{Config, ImageGcMode};
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ImageGcReport, MissingAccessReport};
+use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
@@ -35,6 +35,8 @@ pub(super) struct DockerInputs {
     pub(super) engine: SharedEngine,
     /// The id that marks containers as ours.
     pub(super) owner: String,
+    /// The pods of an agent before whose owner id is lost.
+    pub(super) orphans: BTreeSet<PodUid>,
     /// The node's facts for containers.
     pub(super) node: NodeFacts,
     /// Gives what pods refer to.
@@ -75,6 +77,7 @@ impl Docker {
         let DockerInputs {
             engine,
             owner,
+            orphans,
             node,
             objects,
             telemetry,
@@ -103,6 +106,7 @@ impl Docker {
             telemetry.clone(),
         )
         .await;
+        let host_look = host_look.looking_for(&owner, orphans);
         let (needed_images, needed) = watch::channel(BTreeSet::new());
         let image_gc = image_gc(config, &engine, &images, &files, needed, &telemetry);
         let image_reclaim = image_gc.as_ref().map(ImageGc::reclaim);

@@ -1,5 +1,6 @@
 //! Checks the agent's access to its host, and reports missing access.
 
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use mirrorlet_core::api::report::MissingAccessReport;
+use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
@@ -41,6 +43,11 @@ pub(super) struct HostLook {
     telemetry: Telemetry,
     told: watch::Sender<Vec<MissingAccessReport>>,
     lacking: Vec<MissingAccess>,
+    owner: String,
+    /// The pods of an agent before whose owner id is lost, until they were looked for.
+    orphans: BTreeSet<PodUid>,
+    /// The report of containers that are no longer ours for it.
+    lost: Option<MissingAccessReport>,
 }
 
 /// The process at the other end of the Engine's socket, and what is shared with it.
@@ -76,9 +83,19 @@ impl HostLook {
             telemetry,
             told,
             lacking: Vec::new(),
+            owner: String::new(),
+            orphans: BTreeSet::new(),
+            lost: None,
         };
         look.files.set_apart(is_apart(peer(&look.docker).await));
         (look, reports)
+    }
+
+    /// With the present owner id, and the pods of an agent before whose owner id is lost.
+    pub(super) fn looking_for(mut self, owner: &str, orphans: BTreeSet<PodUid>) -> Self {
+        owner.clone_into(&mut self.owner);
+        self.orphans = orphans;
+        self
     }
 
     /// Looks whenever the Engine begins to answer, until cancelled.
@@ -96,7 +113,7 @@ impl HostLook {
             if is_up {
                 let looked = tokio::select! {
                     () = cancel.cancelled() => return,
-                    looked = self.look() => looked,
+                    looked = async { self.find_lost().await?; self.look().await } => looked,
                 };
                 match looked {
                     Ok(access) => self.tell(&access),
@@ -116,6 +133,21 @@ impl HostLook {
             Some(path) if !Path::new(path).exists() => Found::No(format!("no socket at {path}")),
             _ => Found::Unknown,
         }
+    }
+
+    /// Looks once for containers of the agent whose owner id is lost, and reports them.
+    async fn find_lost(&mut self) -> Result<(), RuntimeError> {
+        if self.orphans.is_empty() {
+            return Ok(());
+        }
+        let listed = self.engine.list_agents_containers().await?;
+        let labels = listed.into_iter().filter_map(|container| container.labels);
+        let owners = owners_before(&self.owner, &std::mem::take(&mut self.orphans), labels);
+        self.lost = (!owners.is_empty()).then(|| lost_owner(&self.root, &self.owner, &owners));
+        if let Some(lost) = &self.lost {
+            occurrences::owner_lost(&lost.message, &lost.help);
+        }
+        Ok(())
     }
 
     async fn look(&self) -> Result<HostAccess, RuntimeError> {
@@ -219,7 +251,8 @@ impl HostLook {
         for lack in self.lacking.iter().filter(|lack| !was(lack.need, &now)) {
             occurrences::host_access_had(lack.need);
         }
-        self.told.send_replace(now.iter().map(report).collect());
+        let reports = now.iter().map(report).chain(self.lost.clone());
+        self.told.send_replace(reports.collect());
         self.lacking = now;
     }
 }
@@ -233,6 +266,37 @@ async fn port_rules() -> Found {
         Err(error) => Found::No(format!(
             "the kernel takes no rules for host ports from the agent ({error})"
         )),
+    }
+}
+
+/// The other owner ids that containers of these pods have, by their labels.
+fn owners_before(
+    owner: &str,
+    orphans: &BTreeSet<PodUid>,
+    labels: impl Iterator<Item = HashMap<String, String>>,
+) -> BTreeSet<String> {
+    let other = |labels: HashMap<String, String>| {
+        let uid = PodUid::from(labels.get(keys::POD_UID)?.as_str());
+        let theirs = labels.get(keys::OWNER)?;
+        (theirs != owner && orphans.contains(&uid)).then(|| theirs.clone())
+    };
+    labels.filter_map(other).collect()
+}
+
+fn lost_owner(root: &Path, owner: &str, before: &BTreeSet<String>) -> MissingAccessReport {
+    let file = root.join("owner");
+    let file = file.display();
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    let before = before.join(" or ");
+    MissingAccessReport {
+        need: "Owner".to_owned(),
+        message: format!(
+            "the file {file} was lost, and there is a new one: containers with the old owner id {before} are not recognised, and their pods start again beside them"
+        ),
+        help: format!(
+            "stop the agent, remove its new containers (docker rm -f $(docker ps -aq --filter label={}={owner})), write {before} to {file}, and start it again",
+            keys::OWNER
+        ),
     }
 }
 
@@ -356,6 +420,27 @@ mod tests {
             let side = side(bridge, gateways);
             assert_eq!(has_host_side(&side), found, "{side:?}");
         }
+    }
+
+    #[test]
+    fn owners_before_are_those_of_containers_of_the_same_pods() {
+        let labels = |owner: &str, uid: &str| {
+            HashMap::from(
+                [(keys::OWNER, owner), (keys::POD_UID, uid)]
+                    .map(|(k, v)| (k.to_owned(), v.to_owned())),
+            )
+        };
+        let listed = [
+            labels("old", "a"),
+            labels("new", "a"),
+            labels("other", "c"),
+            labels("old", "b"),
+        ];
+        let orphans = BTreeSet::from(["a".into(), "b".into()]);
+        let owners = owners_before("new", &orphans, listed.into_iter());
+        assert_eq!(owners, BTreeSet::from(["old".to_owned()]));
+        let report = lost_owner(Path::new("/r"), "new", &owners);
+        assert!(report.help.contains("write old to /r/owner"), "{report:?}");
     }
 
     #[test]

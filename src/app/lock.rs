@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use mirrorlet_host::telemetry::occurrences;
+
 /// Why a root directory can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -113,7 +115,9 @@ fn restrict(root: &Path) -> io::Result<()> {
     }
     let empty = std::fs::read_dir(root)?.next().is_none();
     if empty || root.join("owner").is_file() || root.join("manifests").is_dir() {
-        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))
+        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))?;
+        occurrences::root_closed(root, mode & 0o7777);
+        Ok(())
     } else if mode & OTHERS_WRITE == 0 {
         Ok(())
     } else {

@@ -129,6 +129,7 @@ impl Agent {
     ) -> anyhow::Result<Self> {
         let config = resolved.config.clone();
         let lock = lock::RootLock::acquire(&config.root)?;
+        let orphans = owner::orphans(&config.root);
         let owner = owner_of(&config)?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
@@ -154,6 +155,7 @@ impl Agent {
         let inputs = DockerInputs {
             engine: Arc::clone(&engine),
             owner: owner.clone(),
+            orphans,
             node: facts::for_containers(&config, &machine),
             objects: objects.clone(),
             telemetry: telemetry.clone(),
@@ -260,9 +262,15 @@ fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> +
     });
 }
 
-/// The id that marks containers as ours.
+/// The id that marks containers as ours. A Node that has another name than before is logged.
 fn owner_of(config: &Config) -> anyhow::Result<String> {
-    let owner = owner::owner_id(&config.root);
+    let (root, name) = (&config.root, config.node_name.as_str());
+    if config.kubeconfig != ApiAccess::None
+        && let Some(before) = owner::keep_node_name(root, name)?
+    {
+        occurrences::node_renamed(&before, name);
+    }
+    let owner = owner::owner_id(root);
     owner.with_context(|| format!("failed to write the owner id to {}", config.root.display()))
 }
 

@@ -1,16 +1,24 @@
-//! Random ids stored in the root directory: the owner id of our containers, and the salt.
+//! What the root directory keeps of who we are: the owner id of our containers, the salt, and the
+//! Node's name.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use mirrorlet_core::api::PodUid;
 use mirrorlet_host::disk;
+use mirrorlet_host::volume::VolumeManager;
 
 /// Length of an owner id, in hexadecimal digits: 128 bits.
 const ID_DIGITS: usize = 32;
 
+/// Name of the file of the owner id.
+const OWNER: &str = "owner";
 /// Name of the file of the salt.
 const SALT: &str = "salt";
+/// Name of the file of the Node's name.
+const NODE_NAME: &str = "node-name";
 
 /// The owner id of a root directory; made up and kept there when it has none. Call it with the
 /// root's lock held.
@@ -19,7 +27,7 @@ const SALT: &str = "salt";
 /// The file can't be read or written, or holds something else: losing the id would orphan every
 /// container, so it is never replaced silently.
 pub fn owner_id(root: &Path) -> io::Result<String> {
-    let path = root.join("owner");
+    let path = root.join(OWNER);
     let named = |e: io::Error| {
         io::Error::new(
             e.kind(),
@@ -33,9 +41,39 @@ pub fn owner_id(root: &Path) -> io::Result<String> {
                 "it does not contain 32 hexadecimal digits; restore it, or remove it and the containers labelled mirrorlet.dev/owner",
             ))
         }),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => create(root, "owner").map_err(named),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create(root, OWNER).map_err(named),
         Err(e) => Err(named(e)),
     }
+}
+
+/// The pods that an agent before had on a root directory whose owner file is lost; none where it is
+/// there. Call it before [`owner_id`].
+pub fn orphans(root: &Path) -> BTreeSet<PodUid> {
+    if root.join(OWNER).exists() {
+        return BTreeSet::new();
+    }
+    // A directory that can't be read fails the start later, with its name.
+    let pods = VolumeManager::new(root).list_pod_dirs();
+    pods.unwrap_or_default().into_iter().collect()
+}
+
+/// Keeps the Node's name for the next agent. Returns the name that the one before had, if that was
+/// another.
+///
+/// # Errors
+/// The file can't be read or written.
+pub fn keep_node_name(root: &Path, name: &str) -> io::Result<Option<String>> {
+    let path = root.join(NODE_NAME);
+    let before = match std::fs::read_to_string(&path) {
+        Ok(text) => Some(text.trim().to_owned()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(e),
+    };
+    if before.as_deref() == Some(name) {
+        return Ok(None);
+    }
+    disk::replace(&path, format!("{name}\n").as_bytes())?;
+    Ok(before)
 }
 
 /// A text that only this machine knows, unlike the owner id, which the Node has as well. Made up and
@@ -79,6 +117,26 @@ mod tests {
         assert_eq!(owner_id(dir.path()).unwrap(), id);
         let other = tempfile::tempdir().unwrap();
         assert_ne!(owner_id(other.path()).unwrap(), id);
+    }
+
+    #[test]
+    fn pods_without_an_owner_are_orphans() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(orphans(dir.path()), BTreeSet::new());
+        std::fs::create_dir_all(dir.path().join("pods/u")).unwrap();
+        assert_eq!(orphans(dir.path()), BTreeSet::from(["u".into()]));
+        owner_id(dir.path()).unwrap();
+        assert_eq!(orphans(dir.path()), BTreeSet::new());
+    }
+
+    #[test]
+    fn another_name_of_the_node_is_news_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = |name: &str| keep_node_name(dir.path(), name).unwrap();
+        assert_eq!(kept("a"), None);
+        assert_eq!(kept("a"), None);
+        assert_eq!(kept("b").as_deref(), Some("a"));
+        assert_eq!(kept("b"), None);
     }
 
     #[test]

@@ -204,6 +204,11 @@ pub trait Engine: Send + Sync + 'static {
     /// `GET /containers/json?all=1`, filtered by our ownership label.
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>>;
 
+    /// `GET /containers/json`, of all agents.
+    async fn list_agents_containers(&self) -> Result<Vec<ContainerSummary>> {
+        Ok(Vec::new())
+    }
+
     /// `GET /containers/json`, filtered by a port that is published on the host, whoever's.
     async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>>;
 

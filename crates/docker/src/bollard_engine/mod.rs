@@ -285,6 +285,12 @@ impl Engine for BollardEngine {
             .await
     }
 
+    async fn list_agents_containers(&self) -> Result<Vec<ContainerSummary>> {
+        let path = containers_path(true, &[("label", &[keys::OWNER.to_owned()][..])]);
+        self.fetch(Operation::ListContainers, "", path, &answers::CONTAINERS)
+            .await
+    }
+
     async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
         // Without a protocol the Engine takes it for one of TCP.
         let ports = ["tcp", "udp", "sctp"].map(|protocol| format!("{port}/{protocol}"));

@@ -162,6 +162,26 @@ pub fn names_not_written(error: &str) {
     );
 }
 
+/// The root directory was open to others, and is closed to them now.
+pub fn root_closed(root: &Path, mode: u32) {
+    tracing::warn!(
+        "the root directory {} was accessible to others (mode {mode:04o}); its mode is 0700 now",
+        root.display()
+    );
+}
+
+/// The owner id of the agent before was lost, and its containers run on.
+pub fn owner_lost(message: &str, help: &str) {
+    tracing::warn!("{message}; {help}");
+}
+
+/// The root directory was used as another Node before.
+pub fn node_renamed(before: &str, now: &str) {
+    tracing::warn!(
+        "the Node's name was {before} and is {now} now: the Node {before} and its mirror pods stay in the cluster; remove them with: kubectl delete node {before}"
+    );
+}
+
 /// Reports that the Engine's view of the agent's files is unknown.
 pub fn host_access_unknown(error: &str) {
     tracing::debug!(
