@@ -17,8 +17,8 @@ use mirrorlet_host::{disk, nat};
 /// The things to remove, or that were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leftovers {
-    /// Ids of containers, sandboxes included.
-    pub containers: Vec<String>,
+    /// Ids of containers, sandboxes included, with their names.
+    pub containers: Vec<(String, String)>,
     /// Pods that have directories.
     pub pods: BTreeSet<PodUid>,
 }
@@ -40,17 +40,28 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     let listed = engine.list_containers(&owner).await?;
     let volumes = VolumeManager::new(root);
     let mut left = Leftovers {
-        containers: listed.into_iter().filter_map(|c| c.id).collect(),
+        containers: listed
+            .into_iter()
+            .filter_map(|container| {
+                let id = container.id?;
+                let name = container.names.into_iter().flatten().next();
+                let name = name.unwrap_or_else(|| id.clone());
+                Some((id, name.trim_start_matches('/').to_owned()))
+            })
+            .collect(),
         pods: volumes.list_pod_dirs()?.into_iter().collect(),
     };
-    left.containers.sort_unstable();
+    left.containers.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
     if !remove {
         return Ok(Some(left));
     }
-    for id in &left.containers {
+    for (id, name) in &left.containers {
         let removed = engine.remove_container(id, true).await;
         removed.with_context(|| {
-            format!("failed to remove container {id} ({}={owner})", keys::OWNER)
+            format!(
+                "failed to remove container {name} ({}={owner})",
+                keys::OWNER
+            )
         })?;
     }
     let pods = left.pods.clone();

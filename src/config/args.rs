@@ -217,6 +217,9 @@ pub struct CleanupArgs {
     /// Remove everything found. Without this flag, only print what would be removed.
     #[arg(long)]
     pub yes: bool,
+    /// Name each container and each pod with volumes.
+    #[arg(short, long)]
+    pub verbose: bool,
     /// The agent's settings.
     #[command(flatten)]
     pub settings: HiddenSettings,

@@ -31,6 +31,16 @@ pub enum NoLog {
         /// Its pod.
         pod: String,
     },
+    /// It ended, and was removed with its log.
+    #[error(
+        "container {container:?} in pod {pod:?} has ended, and was removed from the Engine with its log"
+    )]
+    Removed {
+        /// The container.
+        container: String,
+        /// Its pod.
+        pod: String,
+    },
     /// It never ran.
     #[error("container {container:?} in pod {pod:?} is waiting to start{}", waits_for(.reason))]
     Waiting {
@@ -112,6 +122,10 @@ pub fn choose_log_instance(
     match (ended(state), last) {
         (Some(Some(id)), _) | (_, Some(Some(id))) => Ok(id),
         (Some(None), _) | (_, Some(None)) => Err(NoLog::Terminated { container, pod }),
+        // It has no instance any more. A reason is that of a pod whose containers may never have run.
+        (None, None) if is_over(status) && status.reason.is_none() => {
+            Err(NoLog::Removed { container, pod })
+        }
         (None, None) => {
             let waiting = state.and_then(|state| state.waiting.as_ref());
             let reason = waiting.and_then(|waiting| waiting.reason.clone());
@@ -122,6 +136,10 @@ pub fn choose_log_instance(
             })
         }
     }
+}
+
+fn is_over(status: &core::PodStatus) -> bool {
+    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
 fn parse(id: &str) -> Option<ContainerId> {
@@ -152,6 +170,39 @@ mod tests {
         match choose_log_instance(&status, "p", "c", instance) {
             Ok(id) => id.id.to_string(),
             Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_over_has_lost_the_log_of_a_container_that_was_removed() {
+        let chosen = |pod: serde_json::Value| {
+            let mut status = serde_json::json!({"containerStatuses": [{
+                "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "ContainerCreating"}},
+            }]});
+            status
+                .as_object_mut()
+                .unwrap()
+                .extend(pod.as_object().unwrap().clone());
+            let status: core::PodStatus = serde_json::from_value(status).unwrap();
+            choose_log_instance(&status, "p", "c", Newest)
+                .unwrap_err()
+                .to_string()
+        };
+        let removed =
+            "container \"c\" in pod \"p\" has ended, and was removed from the Engine with its log";
+        let waits = "container \"c\" in pod \"p\" is waiting to start: ContainerCreating";
+        for (pod, words) in [
+            (serde_json::json!({"phase": "Succeeded"}), removed),
+            (serde_json::json!({"phase": "Failed"}), removed),
+            // It was never started.
+            (
+                serde_json::json!({"phase": "Failed", "reason": "OutOfcpu"}),
+                waits,
+            ),
+            (serde_json::json!({"phase": "Pending"}), waits),
+        ] {
+            assert_eq!(chosen(pod), words);
         }
     }
 

@@ -52,7 +52,7 @@ impl View {
                     message,
                     help: None,
                 },
-                NoLog::Terminated { .. } | NoLog::Waiting { .. } => {
+                NoLog::Terminated { .. } | NoLog::Removed { .. } | NoLog::Waiting { .. } => {
                     ViewError::Conflict { message, help }
                 }
             }
