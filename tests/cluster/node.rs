@@ -487,6 +487,15 @@ async fn the_node_of_another_living_mirrorlet_is_left_alone() {
         .await
         .unwrap()
         .unwrap();
+    let starts = || {
+        let entries = second.telemetry.journal.entries(0);
+        entries
+            .iter()
+            .filter(|entry| &*entry.reason == "Starting")
+            .count()
+    };
+    // node 6b
+    assert_eq!(starts(), 0, "the Node is not its own");
     // The first ends, its Lease runs out, and the second takes over the same Node.
     first.stop().await;
     let past = r#"{"spec":{"renewTime":"2001-01-01T00:00:00.000000Z"}}"#;

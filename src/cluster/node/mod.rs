@@ -104,6 +104,8 @@ pub struct NodeTask {
     told: NodeStatus,
     /// When a status was written last.
     written: Option<Timestamp>,
+    /// Whether the Node was ours once, and so was told that we start.
+    has_begun: bool,
 }
 
 /// How following a Node ended.
@@ -189,6 +191,7 @@ impl NodeTask {
             standing,
             told: NodeStatus::default(),
             written: None,
+            has_begun: false,
         };
         (task, observed_reader, standing_reader)
     }
@@ -200,7 +203,6 @@ impl NodeTask {
             () = cancel.cancelled() => return,
             _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word) => {}
         }
-        occurrences::node_starting(&self.telemetry);
         loop {
             let registered = tokio::select! {
                 () = cancel.cancelled() => return,
@@ -320,8 +322,19 @@ impl NodeTask {
         occurrences::node_event(&self.telemetry, &NodeEvent::normal(reason, message));
     }
 
-    /// Computes the status that our Node should have now from its present one, and reports changes.
-    fn compute(&mut self, base: &NodeStatus, now: Timestamp) -> NodeStatus {
+    /// Reports events of the Node, which is ours; first of all that we start.
+    fn report(&mut self, events: &[NodeEvent]) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            occurrences::node_starting(&self.telemetry);
+        }
+        for event in events {
+            occurrences::node_event(&self.telemetry, event);
+        }
+    }
+
+    /// Computes the status that our Node should have now from its present one, and the events of the
+    /// changes.
+    fn compute(&mut self, base: &NodeStatus, now: Timestamp) -> (NodeStatus, Vec<NodeEvent>) {
         let facts = self.inputs.facts.get();
         let readings = self.inputs.readings.get();
         let before = NodeStatus {
@@ -339,18 +352,17 @@ impl NodeTask {
             before.conditions.as_deref().unwrap_or_default(),
             now,
         );
-        for event in transitions(&self.name, &before, &desired) {
-            occurrences::node_event(&self.telemetry, &event);
-        }
+        let events = transitions(&self.name, &before, &desired);
         self.told = desired.clone();
-        desired
+        (desired, events)
     }
 
     /// Computes the status, and writes it if it is due.
     async fn look(&mut self, node: &mut Node) -> Looked {
         let now = Timestamp::now();
         let base = node.status.clone().unwrap_or_default();
-        let desired = self.compute(&base, now);
+        let (desired, events) = self.compute(&base, now);
+        self.report(&events);
         let uid = node.metadata.uid.clone().unwrap_or_default();
         let Some(patch) = decide_write(&uid, &base, &desired, self.written, now) else {
             return Looked::Fine;

@@ -30,6 +30,7 @@ impl NodeTask {
     pub(super) async fn register(&mut self) -> Node {
         let mut backoff = PAUSES;
         loop {
+            let told = self.told.clone();
             let cause = match self.try_register().await {
                 Ok(node) => return node,
                 // Said once by the client itself, for all that call.
@@ -37,6 +38,8 @@ impl NodeTask {
                 Err(Failed::Api(error)) => Some(error.to_string()),
                 Err(Failed::Foreign(words)) => Some(words),
             };
+            // Its events were not reported: those of the next try are all since then.
+            self.told = told;
             if let Some(cause) = cause {
                 self.refused(cause);
             }
@@ -57,7 +60,7 @@ impl NodeTask {
 
     async fn try_register(&mut self) -> Result<Node, Failed> {
         let now = Timestamp::now();
-        let status = self.compute(&NodeStatus::default(), now);
+        let (status, events) = self.compute(&NodeStatus::default(), now);
         let facts = self.inputs.facts.get();
         let node = Watched(compute_node(&facts, status));
         let params = PostParams::default();
@@ -65,6 +68,7 @@ impl NodeTask {
         let refusal = match self.client.heartbeat(NODE_DEADLINE, call).await {
             Ok(Watched(node)) => {
                 self.written = Some(now);
+                self.report(&events);
                 occurrences::node_registered(&self.telemetry, &self.name, true);
                 return Ok(node);
             }
