@@ -120,6 +120,7 @@ impl MergeTask {
                 () = self.rollouts.changed() => continue,
                 () = self.jobs.changed() => continue,
                 () = self.refreshes.requested() => continue,
+                () = self.outputs.objects.volumes_seen() => continue,
                 Some(release) = self.releases.recv() => (None, Some(release)),
                 (changed, index, _) = changed => if changed.is_ok() { (Some(index), None) } else { break },
             };
@@ -148,6 +149,7 @@ impl MergeTask {
         let mut merged = merge_sources(&states, &self.incumbents(&before), &before.objects);
         self.tell_problems(&states, &merged);
         self.teller.merged(&self.telemetry, &states, &merged);
+        self.claims.saw(&self.outputs.objects.take_volumes()).await;
         merged.bind_claims(self.claims.bindings());
         merged.bindings = self.claims.keep(&merged.bindings).await.clone();
         self.jobs

@@ -83,11 +83,12 @@ async fn remove(args: &RemoveArgs, root: &Path) -> Outcome {
         let path = format!("/v1/volumes/remove?name={}", escape(&volume.name));
         let removed: VolumeReport = client::parse(&client::post(root, &path).await?)?;
         let name = one_line(&removed.name);
-        print(&if removed.created {
-            format!("volume {name}: removed\n")
-        } else {
-            format!("volume {name}: released, its data was kept\n")
-        })?;
+        let done = match (removed.state, removed.created) {
+            (VolumeState::Lost, _) => "released, an empty one is created when a pod uses its claim",
+            (VolumeState::Bound | VolumeState::Released, true) => "removed",
+            (VolumeState::Bound | VolumeState::Released, false) => "released, its data was kept",
+        };
+        print(&format!("volume {name}: {done}\n"))?;
     }
     Ok(())
 }
@@ -97,10 +98,10 @@ fn confirm(volumes: &[&VolumeReport]) -> Outcome {
     for volume in volumes {
         let (name, claim) = (one_line(&volume.name), one_line(&volume.claim));
         let namespace = one_line(&volume.namespace);
-        let what = if volume.created {
-            "remove with its data"
-        } else {
-            "release, keep its data"
+        let what = match (volume.state, volume.created) {
+            (VolumeState::Lost, _) => "start with an empty volume",
+            (VolumeState::Bound | VolumeState::Released, true) => "remove with its data",
+            (VolumeState::Bound | VolumeState::Released, false) => "release, keep its data",
         };
         print(&format!("{name} (claim {namespace}/{claim}): {what}\n"))?;
     }

@@ -1,6 +1,7 @@
 //! The bindings of claims, on disk: one small file per claim under `<root>/claims/`. It stays when the
 //! claim's document is removed, so that the claim finds its data once the document is back.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::{Code, Diagnostic, hex};
-use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
+use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName, VolumeSeen};
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 
@@ -138,6 +139,17 @@ impl ClaimStore {
             }
         }
         &self.saved
+    }
+
+    /// Records what the Engine reported about the volumes of claims.
+    pub async fn saw(&mut self, volumes: &BTreeMap<ClaimName, VolumeSeen>) {
+        let mut bindings = self.saved.clone();
+        for (claim, seen) in volumes {
+            if let Some(bound) = bindings.get_mut(claim) {
+                bound.saw(seen);
+            }
+        }
+        self.keep(&bindings).await;
     }
 
     /// Removes the binding of a claim.

@@ -1,5 +1,6 @@
 //! Claims and volumes of manifests, under a whole agent.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::binary::{ask, run, said, until_running};
@@ -420,5 +421,83 @@ async fn volumes_are_listed_and_removed_once_no_pod_uses_them() {
     // box 7
     assert_eq!(bed.exec("db", "ls /data"), "");
     assert_eq!(bed.exec("web", "ls /data"), "file");
+    drop(program);
+}
+
+/// The files of the bindings that record that their volumes exist.
+fn seen(bed: &Bed) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(bed.path().join("claims"))
+        .into_iter()
+        .flatten();
+    let files = files.map(|file| file.unwrap().path());
+    let is_seen = |path: &PathBuf| {
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains(r#""presence":"present""#))
+    };
+    files.filter(is_seen).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_gone_is_not_made_anew() {
+    let here = Claims::new();
+    let bed = &here.bed;
+    let program = run(bed);
+    bed.write("data.yaml", &here.claim("data", "ReadWriteOnce", ""));
+    bed.write("db.yaml", &here.pod("db", "data", "1", ""));
+    until_running(bed, "db").await;
+    let file = eventually("the volume to be recorded", || seen(bed).pop()).await;
+    drop(program);
+
+    // The binding of an agent that didn't record it.
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(r#","presence":"present""#, "")).unwrap();
+    assert_eq!(seen(bed), [] as [PathBuf; 0]);
+    let program = run(bed);
+    eventually("the volume to be recorded", || seen(bed).pop()).await;
+
+    let volume = here.volume("data");
+    let lose = async || {
+        until_running(bed, "db").await;
+        let stopped = [
+            ask(bed, &["stop", "db"]),
+            ask(bed, &["wait", "db", "--for=stopped"]),
+        ];
+        stopped.iter().for_each(|done| drop(said(done)));
+        for ended in bed.containers().values() {
+            bed.docker(&["rm", "-f", ended]);
+        }
+        bed.docker(&["volume", "rm", &volume]);
+        said(&ask(bed, &["start", "db"]));
+        let claim = format!("default/data-{}", here.suffix);
+        let gone = format!(
+            "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
+        );
+        eventually("the lost volume", || {
+            let events = said(&ask(bed, &["events"]));
+            let lost = listed(bed).iter().any(|v| v.state == VolumeState::Lost);
+            (lost && events.contains(&gone)).then_some(())
+        })
+        .await;
+        let filter = format!("name={volume}");
+        // box 7
+        assert_eq!(bed.docker(&["volume", "ls", "-q", "--filter", &filter]), "");
+    };
+    lose().await;
+    bed.docker(&["volume", "create", &volume]);
+    until_running(bed, "db").await;
+    eventually("the restored volume", || {
+        let bound = listed(bed).iter().all(|v| v.state == VolumeState::Bound);
+        bound.then_some(())
+    })
+    .await;
+
+    lose().await;
+    let released = said(&ask(bed, &["volumes", "rm", "--yes", &volume]));
+    assert_eq!(
+        released,
+        format!("volume {volume}: released, an empty one is created when a pod uses its claim\n")
+    );
+    until_running(bed, "db").await;
+    // box 7
+    assert_eq!(bed.exec("db", "ls /data"), "");
     drop(program);
 }

@@ -1,6 +1,8 @@
 //! The inputs of a pod's containers from outside the Engine: the objects it refers to, volumes, the
 //! hosts file.
 
+mod volumes;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,22 +12,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{EngineError, SharedEngine};
-use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file, volume_request};
+use super::engine::SharedEngine;
+use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::core::{Container, FileKeySelector};
-use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::env::{EnvFiles, env_files};
 use mirrorlet_core::fields;
 use mirrorlet_core::names::{NamedPod, Names};
-use mirrorlet_core::objects::claims::{ClaimName, EngineVolume, LOCAL_DRIVER, Place, Storage};
 use mirrorlet_core::objects::{ObjectSet, is_static, references};
 use mirrorlet_core::payload::{PayloadContext, Payloads, payloads};
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_host::volume::{ClaimVolume, VolumeError, VolumeManager};
+use mirrorlet_host::volume::{VolumeError, VolumeManager};
 use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
 
@@ -251,97 +252,6 @@ impl PodFiles {
         }
     }
 
-    /// The storage of the pod's claims by the names of its volumes.
-    async fn claims(
-        &self,
-        pod: &Arc<Pod>,
-        objects: &ObjectSet,
-    ) -> Result<BTreeMap<String, Arc<Storage>>, SyncError> {
-        if !has_claims(pod) {
-            return Ok(BTreeMap::new());
-        }
-        let (for_disk, objects) = (Arc::clone(pod), objects.clone());
-        let found = self.on_disk(move |volumes| Ok(volumes.claims(&for_disk, &objects)));
-        let found = found.await.map_err(config_error)?;
-        found.map_err(|error| mount_error(&error))
-    }
-
-    /// The same, with volumes created on the Engine where they are missing.
-    async fn claim_volumes(
-        &self,
-        pod: &Arc<Pod>,
-        objects: &ObjectSet,
-    ) -> Result<BTreeMap<String, ClaimVolume>, SyncError> {
-        let mut made = BTreeMap::new();
-        for (name, storage) in self.claims(pod, objects).await? {
-            let dir = match &storage.place {
-                Place::Engine(volume) => self.engine_volume(&storage.claim, volume).await?,
-                Place::Host { .. } => None,
-            };
-            made.insert(name, ClaimVolume { storage, dir });
-        }
-        Ok(made)
-    }
-
-    /// Creates a volume on the Engine unless it exists, or fails if it has to exist. Returns its directory on the Engine's host,
-    /// if it is always mounted there: volumes with driver options are mounted while containers run.
-    async fn engine_volume(
-        &self,
-        claim: &ClaimName,
-        volume: &EngineVolume,
-    ) -> Result<Option<PathBuf>, SyncError> {
-        let failed = |cause: String| SyncError::new(SyncErrorReason::FailedMount, cause);
-        let made = if volume.must_exist {
-            self.engine.inspect_volume(&volume.name).await
-        } else {
-            let request = volume_request(claim, volume, &self.owner);
-            self.engine.create_volume(request).await
-        };
-        let made = made.map_err(|error| match error {
-            EngineError::Unavailable { .. } => {
-                SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
-            }
-            error if volume.must_exist && error.is_not_found() => failed(format!(
-                "volume {} of the Engine doesn't exist, and claim {claim} has {}: \"true\"; create it: docker volume create {}",
-                volume.name,
-                keys::VOLUME_MUST_EXIST,
-                volume.name
-            )),
-            error => failed(format!("failed to get volume {}: {error}", volume.name)),
-        })?;
-        let is_ours = made.labels.get(keys::OWNER) == Some(&self.owner);
-        if !is_ours && !volume.named {
-            return Err(failed(format!(
-                "volume {} of the Engine was not created by this agent; to use it anyway, annotate claim {claim} with {}: {}",
-                volume.name,
-                keys::VOLUME_NAME,
-                volume.name
-            )));
-        }
-        let is_directory = made.driver == LOCAL_DRIVER && made.options.is_empty();
-        Ok(is_directory.then(|| PathBuf::from(made.mountpoint)))
-    }
-
-    /// See [`Runtime::list_volumes`](mirrorlet_runtime::Runtime::list_volumes).
-    pub(super) async fn list_volumes(&self) -> RuntimeResult<Vec<(ClaimName, EngineVolume)>> {
-        let listed = self.engine.list_volumes(&self.owner).await?;
-        let created = listed.into_iter().filter_map(|mut volume| {
-            let claim = ClaimName {
-                namespace: volume.labels.remove(keys::CLAIM_NAMESPACE)?,
-                name: volume.labels.remove(keys::CLAIM_NAME)?,
-            };
-            let volume = EngineVolume {
-                name: volume.name,
-                driver: volume.driver,
-                options: BTreeMap::new(),
-                named: false,
-                must_exist: false,
-            };
-            Some((claim, volume))
-        });
-        Ok(created.collect())
-    }
-
     fn payloads(&self, pod: &Pod, objects: &ObjectSet) -> Payloads {
         payloads(&PayloadContext {
             pod,
@@ -379,6 +289,7 @@ impl PodFiles {
             Ok(Err(error)) => return Err(mount_error(&error)),
             Err(error) => return Err(config_error(error)),
         }
+        self.look_for_volumes(pod, &objects).await;
         let now = Timestamp::now();
         Ok(objects.refresh_at().map(|at| {
             let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use mirrorlet_core::api::core::{ConfigMap, Secret};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::objects::claims::Storage;
+use mirrorlet_core::objects::claims::{Bound, ClaimName, Presence, Storage, VolumeSeen};
 use mirrorlet_core::objects::{
     Config, KnownObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, References,
     ServiceFacts, Token, TokenKey, is_static,
@@ -146,6 +146,8 @@ pub struct ManifestObjects {
     holders: Holders,
     known: Mutex<Arc<KnownObjects>>,
     configs: Mutex<BTreeMap<PodUid, Arc<Config>>>,
+    /// Reports about volumes of claims that no merge has taken yet.
+    volumes: watch::Sender<BTreeMap<ClaimName, VolumeSeen>>,
 }
 
 impl ManifestObjects {
@@ -170,6 +172,31 @@ impl ManifestObjects {
     /// prepared or started, and the same as long as that is known: nobody is told.
     pub fn publish_configs(&self, configs: BTreeMap<PodUid, Arc<Config>>) {
         *self.configs.lock() = configs;
+    }
+
+    /// Whether the Engine has the volume of a claim, as its binding records it.
+    pub fn volume_presence(&self, claim: &ClaimName) -> Presence {
+        let bound = self.known().bindings.get(claim).map(Bound::presence);
+        bound.unwrap_or_default()
+    }
+
+    /// Reports what the Engine says about the volume of a claim, for its binding.
+    pub fn saw_volume(&self, claim: &ClaimName, seen: VolumeSeen) {
+        self.volumes.send_modify(|volumes| {
+            volumes.insert(claim.clone(), seen);
+        });
+    }
+
+    /// Waits until there are reports about volumes. Cancel safe.
+    pub async fn volumes_seen(&self) {
+        let mut volumes = self.volumes.subscribe();
+        // The sender is a field of this.
+        let _ = volumes.wait_for(|volumes| !volumes.is_empty()).await;
+    }
+
+    /// Takes the reports about volumes.
+    pub fn take_volumes(&self) -> BTreeMap<ClaimName, VolumeSeen> {
+        self.volumes.send_replace(BTreeMap::new())
     }
 
     fn config(&self, pod: &PodUid) -> Option<Arc<Config>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::View;
 use crate::server::view::ViewError;
 use mirrorlet_core::api::FullName;
-use mirrorlet_core::api::report::VolumeReport;
+use mirrorlet_core::api::report::{VolumeReport, VolumeState};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::objects::claims::ClaimName;
 use mirrorlet_core::objects::{ObjectKind, is_static, references};
@@ -54,7 +54,9 @@ impl View {
                 help: Some("list the volumes with: mirrorlet volumes".to_owned()),
             });
         };
-        if let Some(pod) = volume.pods.first() {
+        // The pods of a volume that is lost wait, and there is no data to keep for them.
+        let is_lost = volume.state == VolumeState::Lost;
+        if let Some(pod) = volume.pods.first().filter(|_| !is_lost) {
             return Err(ViewError::Conflict {
                 message: format!("volume {name} is used by pod {pod}"),
                 help: Some("remove the manifest of the pod first".to_owned()),

@@ -10,7 +10,7 @@ use mirrorlet_apimachinery::resources::{self, JOBS, NAMESPACES, NODES, PODS, Res
 use mirrorlet_core::api::report::{JobReport, WorkloadReport};
 use mirrorlet_core::api::{Timestamp, hex, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
-use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
+use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName, Presence};
 use mirrorlet_core::objects::{Object, ObjectKind};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
@@ -318,7 +318,11 @@ fn claim_status(claim: &mut Value, bindings: &Bindings) {
             claim["spec"]["volumeName"] = bound.name().into();
             let capacity = claim["spec"]["resources"]["requests"].clone();
             let modes = claim["spec"]["accessModes"].clone();
-            json!({"phase": "Bound", "accessModes": modes, "capacity": capacity})
+            let phase = match bound.presence() {
+                Presence::Missing => "Lost",
+                Presence::Unknown | Presence::Present => "Bound",
+            };
+            json!({"phase": phase, "accessModes": modes, "capacity": capacity})
         }
         None => json!({"phase": "Pending"}),
     };

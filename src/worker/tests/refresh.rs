@@ -101,7 +101,8 @@ async fn a_failed_refresh_is_tried_again_less_and_less_often() {
 async fn a_static_pod_costs_a_refresh_only_for_objects() {
     let downward = json!([{"name": "v", "downwardAPI": {"items": []}}]);
     let of_objects = json!([{"name": "v", "configMap": {"name": "c"}}]);
-    for (volumes, refreshes) in [(downward, 0), (of_objects, 2)] {
+    let claim = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    for (volumes, refreshes) in [(downward, 0), (of_objects, 2), (claim, 2)] {
         let bed = Bed::start();
         let from_file = json!({
             "metadata": {"annotations": {"kubernetes.io/config.source": "file"}},

@@ -18,14 +18,13 @@ use crate::api::core::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use crate::api::meta::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
 use crate::api::quantity::Quantity;
 use crate::api::requirement::meets;
-use crate::api::{FullName, hex, keys};
+use crate::api::{FullName, hex};
 use crate::objects::{Object, ObjectKey, ObjectKind};
 
 pub use cluster::{bound_storage, bound_volume, check_made_for};
+pub use engine::{EngineVolume, LOCAL_DRIVER, Presence, VolumeSeen, is_volume_name, options_of};
 pub use volume::{PersistentVolume, PersistentVolumeSpec};
 
-/// Driver of the Engine's own volumes: directories of its host.
-pub const LOCAL_DRIVER: &str = "local";
 /// The access mode of a claim that only one pod at a time may use.
 pub const ONE_POD: &str = "ReadWriteOncePod";
 /// Longest name of a volume that a file system can hold: the Engine makes a directory of it.
@@ -77,59 +76,6 @@ impl ClaimName {
     }
 }
 
-/// A named volume of the Engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EngineVolume {
-    /// Its name.
-    pub name: String,
-    /// Its driver.
-    pub driver: String,
-    /// Options of the driver.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub options: BTreeMap<String, String>,
-    /// Whether the claim chose the name: the volume is then used even if somebody else created it.
-    #[serde(default)]
-    pub named: bool,
-    /// Whether it is only used if it exists, and never created.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub must_exist: bool,
-}
-
-impl EngineVolume {
-    /// The volume of a claim that has no `PersistentVolume`.
-    fn of(claim: &ClaimName, metadata: &ObjectMeta) -> Self {
-        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).cloned();
-        let named = annotation(keys::VOLUME_NAME);
-        let options = annotation(keys::VOLUME_OPTIONS).unwrap_or_default();
-        Self {
-            named: named.is_some(),
-            name: named.unwrap_or_else(|| claim.volume_name()),
-            driver: annotation(keys::VOLUME_DRIVER).unwrap_or_else(|| LOCAL_DRIVER.to_owned()),
-            options: options_of(&options).unwrap_or_default(),
-            must_exist: annotation(keys::VOLUME_MUST_EXIST).is_some_and(|value| value == "true"),
-        }
-    }
-}
-
-/// Options of a driver: `key=value`, separated by whitespace. `None` for anything else.
-pub fn options_of(text: &str) -> Option<BTreeMap<String, String>> {
-    let pairs = text.split_whitespace().map(|pair| {
-        let (key, value) = pair.split_once('=')?;
-        (!key.is_empty()).then(|| (key.to_owned(), value.to_owned()))
-    });
-    pairs.collect()
-}
-
-/// Whether the Engine accepts a name for a volume.
-pub fn is_volume_name(name: &str) -> bool {
-    let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-    name.len() > 1
-        && name.len() <= NAME_MAX
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(rest)
-}
-
 /// The volume that a claim is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -146,6 +92,29 @@ impl Bound {
         match self {
             Self::Engine(volume) => &volume.name,
             Self::Volume(name) => name,
+        }
+    }
+
+    /// Whether the Engine has the volume. That of a `PersistentVolume` is not known.
+    pub fn presence(&self) -> Presence {
+        match self {
+            Self::Engine(volume) => volume.presence,
+            Self::Volume(_) => Presence::Unknown,
+        }
+    }
+
+    /// Records what the Engine reported about the volume of that name. Only a volume that existed
+    /// can be missing: one of a new binding has yet to be created.
+    pub fn saw(&mut self, seen: &VolumeSeen) {
+        if let Self::Engine(volume) = self
+            && volume.name == seen.name
+            && (seen.exists || volume.presence == Presence::Present)
+        {
+            volume.presence = if seen.exists {
+                Presence::Present
+            } else {
+                Presence::Missing
+            };
         }
     }
 }
@@ -239,7 +208,11 @@ impl<'a> Claims<'a> {
             .claim(name)
             .and_then(|claim| claim_spec(claim).access_modes.as_ref());
         let place = match bound {
-            Bound::Engine(volume) => Place::Engine(volume),
+            // Pods record their storage, and would go on with an old report.
+            Bound::Engine(volume) => Place::Engine(EngineVolume {
+                presence: Presence::Unknown,
+                ..volume
+            }),
             Bound::Volume(volume) => {
                 let found = self.volume(&volume).ok_or_else(|| no_volume(&volume))?;
                 found.place(volume)?
@@ -463,6 +436,7 @@ pub fn selects(selector: &LabelSelector, metadata: &ObjectMeta) -> bool {
 }
 
 mod cluster;
+mod engine;
 mod list;
 #[cfg(test)]
 mod tests;

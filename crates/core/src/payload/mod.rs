@@ -179,12 +179,15 @@ pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
         .collect()
 }
 
-/// Whether the files of a running pod's volumes may have to be written anew.
+/// Whether a running pod has volumes to look after: files that may have to be written anew, or a
+/// claim whose binding may not record yet that its volume exists.
 pub fn is_live(pod: &Pod) -> bool {
     let mut volumes = spec::spec(pod).volumes.iter().flatten();
+    let is_static = is_static(pod);
     // The fields of a static pod never change.
-    let may_change = !is_static(pod) || !references(pod).is_empty();
-    may_change && volumes.any(|volume| Kind::of(volume).is_some())
+    let may_change = !is_static || !references(pod).is_empty();
+    let is_claim = |volume: &Volume| is_static && volume.persistent_volume_claim.is_some();
+    may_change && volumes.any(|volume| Kind::of(volume).is_some() || is_claim(volume))
 }
 
 /// The group that a pod's volumes belong to.

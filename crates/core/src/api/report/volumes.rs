@@ -41,4 +41,6 @@ pub enum VolumeState {
     Bound,
     /// No manifest defines its claim any more.
     Released,
+    /// A manifest defines its claim, and the Engine no longer has the volume.
+    Lost,
 }

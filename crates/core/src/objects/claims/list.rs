@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Bound, ClaimName, Claims, EngineVolume, Place};
+use super::{Bound, ClaimName, Claims, EngineVolume, Place, Presence};
 use crate::api::report::{VolumeReport, VolumeState};
 use crate::small::SmallSort;
 
@@ -19,9 +19,12 @@ impl Claims<'_> {
             name: name.to_owned(),
             namespace: claim.namespace.clone(),
             claim: claim.name.clone(),
-            state: match self.claim(claim) {
-                Some(_) => VolumeState::Bound,
-                None => VolumeState::Released,
+            state: match (self.claim(claim), self.bindings.get(claim)) {
+                (Some(_), Some(bound)) if bound.presence() == Presence::Missing => {
+                    VolumeState::Lost
+                }
+                (Some(_), _) => VolumeState::Bound,
+                (None, _) => VolumeState::Released,
             },
             driver: None,
             path: None,

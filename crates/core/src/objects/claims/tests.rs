@@ -237,6 +237,7 @@ fn a_binding_stays_whatever_documents_come_and_go() {
             options: BTreeMap::new(),
             named: false,
             must_exist: false,
+            presence: Presence::Unknown,
         })
     };
     let to = |bound: Bound| Bindings::from([(name("c"), bound)]);
@@ -425,5 +426,37 @@ fn a_selector_is_that_of_upstream() {
     ] {
         let parsed = serde_json::from_value(selector.clone()).unwrap();
         assert_eq!(selects(&parsed, &metadata), expected, "{selector}");
+    }
+}
+
+#[test]
+fn a_volume_is_missing_only_after_it_was_there() {
+    // As agents stored it that didn't look.
+    let stored = r#"{"engine":{"name":"v","driver":"local","named":false}}"#;
+    let new: Bound = serde_json::from_str(stored).unwrap();
+    assert_eq!(serde_json::to_string(&new).unwrap(), stored);
+    let seen = |name: &str, exists: bool| VolumeSeen {
+        name: name.to_owned(),
+        exists,
+    };
+    for (reports, expected) in [
+        (vec![], Presence::Unknown),
+        (vec![seen("v", false)], Presence::Unknown),
+        (vec![seen("w", true)], Presence::Unknown),
+        (vec![seen("v", true)], Presence::Present),
+        (vec![seen("v", true), seen("v", false)], Presence::Missing),
+        (
+            vec![seen("v", true), seen("v", false), seen("v", true)],
+            Presence::Present,
+        ),
+    ] {
+        let mut bound = new.clone();
+        for report in &reports {
+            bound.saw(report);
+        }
+        // box 7
+        assert_eq!(bound.presence(), expected, "{reports:?}");
+        let stored = serde_json::to_string(&bound).unwrap();
+        assert_eq!(serde_json::from_str::<Bound>(&stored).unwrap(), bound);
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::tests::{Root, UID, mode};
 use super::*;
 use mirrorlet_core::expand::Variables;
-use mirrorlet_core::objects::claims::{ClaimName, EngineVolume, LOCAL_DRIVER};
+use mirrorlet_core::objects::claims::{ClaimName, EngineVolume, LOCAL_DRIVER, Presence};
 
 fn pod(name: &str, uid: &str, more: Value) -> Pod {
     let mut pod = json!({
@@ -40,6 +40,7 @@ fn engine() -> Storage {
         options: BTreeMap::new(),
         named: false,
         must_exist: false,
+        presence: Presence::Unknown,
     }))
 }
 

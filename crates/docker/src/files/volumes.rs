@@ -1,0 +1,166 @@
+//! The volumes of a pod's claims: directories of the host, and volumes of the Engine.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bollard::models::Volume;
+
+use super::super::engine::EngineError;
+use super::super::translate::volume_request;
+use super::{PodFiles, config_error, has_claims, mount_error};
+use mirrorlet_core::api::{Pod, keys};
+use mirrorlet_core::objects::ObjectSet;
+use mirrorlet_core::objects::claims::{
+    ClaimName, EngineVolume, LOCAL_DRIVER, Place, Presence, Storage, VolumeSeen,
+};
+use mirrorlet_host::volume::ClaimVolume;
+use mirrorlet_runtime::{Result as RuntimeResult, SyncError, SyncErrorReason};
+
+impl PodFiles {
+    /// The storage of the pod's claims by the names of its volumes.
+    pub(super) async fn claims(
+        &self,
+        pod: &Arc<Pod>,
+        objects: &ObjectSet,
+    ) -> Result<BTreeMap<String, Arc<Storage>>, SyncError> {
+        if !has_claims(pod) {
+            return Ok(BTreeMap::new());
+        }
+        let (for_disk, objects) = (Arc::clone(pod), objects.clone());
+        let found = self.on_disk(move |volumes| Ok(volumes.claims(&for_disk, &objects)));
+        let found = found.await.map_err(config_error)?;
+        found.map_err(|error| mount_error(&error))
+    }
+
+    /// The same, with volumes created on the Engine where they are missing.
+    pub(super) async fn claim_volumes(
+        &self,
+        pod: &Arc<Pod>,
+        objects: &ObjectSet,
+    ) -> Result<BTreeMap<String, ClaimVolume>, SyncError> {
+        let mut made = BTreeMap::new();
+        for (name, storage) in self.claims(pod, objects).await? {
+            let dir = match &storage.place {
+                Place::Engine(volume) => self.engine_volume(&storage.claim, volume).await?,
+                Place::Host { .. } => None,
+            };
+            made.insert(name, ClaimVolume { storage, dir });
+        }
+        Ok(made)
+    }
+
+    /// Creates a volume on the Engine unless it exists, or fails if it has to exist. Returns its
+    /// directory on the Engine's host, if it is always mounted there: volumes with driver options are
+    /// mounted while containers run.
+    async fn engine_volume(
+        &self,
+        claim: &ClaimName,
+        volume: &EngineVolume,
+    ) -> Result<Option<PathBuf>, SyncError> {
+        let failed = |cause: String| SyncError::new(SyncErrorReason::FailedMount, cause);
+        let existed = self.objects.manifests.volume_presence(claim) != Presence::Unknown;
+        let is_kept = existed && !volume.is_reference();
+        let made = if volume.must_exist || is_kept {
+            self.engine.inspect_volume(&volume.name).await
+        } else {
+            let request = volume_request(claim, volume, &self.owner);
+            self.engine.create_volume(request).await
+        };
+        let made = made.map_err(|error| match error {
+            EngineError::Unavailable { .. } => {
+                SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+            }
+            error if error.is_not_found() && is_kept => {
+                self.saw_volume(claim, volume, false);
+                failed(lost(claim, &volume.name))
+            }
+            error if error.is_not_found() && volume.must_exist => failed(format!(
+                "volume {} of the Engine doesn't exist, and claim {claim} has {}: \"true\"; create it: docker volume create {}",
+                volume.name,
+                keys::VOLUME_MUST_EXIST,
+                volume.name
+            )),
+            error => failed(format!("failed to get volume {}: {error}", volume.name)),
+        })?;
+        if !self.may_use(&made, volume, existed) {
+            return Err(failed(format!(
+                "volume {} of the Engine was not created by this agent; to use it anyway, annotate claim {claim} with {}: {}",
+                volume.name,
+                keys::VOLUME_NAME,
+                volume.name
+            )));
+        }
+        self.saw_volume(claim, volume, true);
+        let is_directory = made.driver == LOCAL_DRIVER && made.options.is_empty();
+        Ok(is_directory.then(|| PathBuf::from(made.mountpoint)))
+    }
+
+    /// Whether a volume of the Engine is that of a claim. A person may have created it in place of
+    /// one that `existed`.
+    fn may_use(&self, found: &Volume, volume: &EngineVolume, existed: bool) -> bool {
+        match found.labels.get(keys::OWNER) {
+            Some(owner) => *owner == self.owner || volume.named,
+            None => existed || volume.named,
+        }
+    }
+
+    /// Has the binding of a claim record whether the Engine has its volume.
+    fn saw_volume(&self, claim: &ClaimName, volume: &EngineVolume, exists: bool) {
+        let known = match exists {
+            true => Presence::Present,
+            false => Presence::Missing,
+        };
+        if self.objects.manifests.volume_presence(claim) != known {
+            let name = volume.name.clone();
+            let seen = VolumeSeen { name, exists };
+            self.objects.manifests.saw_volume(claim, seen);
+        }
+    }
+
+    /// Looks for the volumes of a running pod whose bindings don't record that they exist: those of an
+    /// agent before this one.
+    pub(super) async fn look_for_volumes(&self, pod: &Arc<Pod>, objects: &ObjectSet) {
+        let claims = self.claims(pod, objects).await.unwrap_or_default();
+        for storage in claims.values() {
+            let claim = &storage.claim;
+            if let Place::Engine(volume) = &storage.place
+                && self.objects.manifests.volume_presence(claim) == Presence::Unknown
+                && let Ok(found) = self.engine.inspect_volume(&volume.name).await
+                && self.may_use(&found, volume, false)
+            {
+                self.saw_volume(claim, volume, true);
+            }
+        }
+    }
+
+    /// See [`Runtime::list_volumes`](mirrorlet_runtime::Runtime::list_volumes).
+    pub(in super::super) async fn list_volumes(
+        &self,
+    ) -> RuntimeResult<Vec<(ClaimName, EngineVolume)>> {
+        let listed = self.engine.list_volumes(&self.owner).await?;
+        let created = listed.into_iter().filter_map(|mut volume| {
+            let claim = ClaimName {
+                namespace: volume.labels.remove(keys::CLAIM_NAMESPACE)?,
+                name: volume.labels.remove(keys::CLAIM_NAME)?,
+            };
+            let volume = EngineVolume {
+                name: volume.name,
+                driver: volume.driver,
+                options: BTreeMap::new(),
+                named: false,
+                must_exist: false,
+                presence: Presence::Present,
+            };
+            Some((claim, volume))
+        });
+        Ok(created.collect())
+    }
+}
+
+/// What is to be done about the volume of a claim that is gone.
+fn lost(claim: &ClaimName, volume: &str) -> String {
+    format!(
+        "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
+    )
+}
