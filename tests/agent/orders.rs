@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Bed, IMAGE_2, TestAgent, eventually, sleeper, sleeper_of};
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually, sleeper, sleeper_of};
 use mirrorlet::server::view::{Order, Verb, ViewError};
 use mirrorlet_core::api::report::PodReport;
 
@@ -145,6 +145,33 @@ async fn a_pull_that_fails_restarts_nothing() {
     };
     let error = give(&agent, pull).await.unwrap_err().to_string();
     assert!(error.starts_with("nothing was restarted: "), "{error}");
+    assert_eq!(bed.running_id("web"), id);
+    assert_eq!(agent.pod("web").unwrap().restarts, 0);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_without_its_image_stops_nothing() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let image = format!("mirrorlet-test-restart:{}", std::process::id());
+    bed.docker(&["tag", IMAGE, &image]);
+    let of_image =
+        sleeper_of("web", &image).replace("image:", "imagePullPolicy: Never\n    image:");
+    bed.write("web.yaml", &of_image);
+    agent.until_running("web").await;
+    let id = bed.running_id("web");
+    // An agent that has not seen the image yet.
+    agent.stop().await;
+    bed.docker(&["rmi", &image]);
+    let agent = bed.agent().await;
+    agent.until_running("web").await;
+    let error = give(&agent, order("web", Verb::Restart)).await.unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.starts_with("nothing was restarted: ErrImageNeverPull"),
+        "{error}"
+    );
     assert_eq!(bed.running_id("web"), id);
     assert_eq!(agent.pod("web").unwrap().restarts, 0);
     agent.stop().await;

@@ -49,8 +49,8 @@ use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodCheck,
-    PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError,
-    RuntimeStatus, ServingPods, Session, StreamOptions, SyncError, Version,
+    PodEvent, PodSyncResult, PullWhen, RUNTIME_READY, Result, Runtime, RuntimeCondition,
+    RuntimeError, RuntimeStatus, ServingPods, Session, StreamOptions, SyncError, Version,
 };
 
 /// Options of a `DockerManager`.
@@ -297,8 +297,13 @@ impl Runtime for DockerManager {
         self.starter.prepare_start(pod, replaces, cancel).await
     }
 
-    async fn pull_images(&self, pod: &Arc<Pod>, containers: &[String]) -> Result<(), SyncError> {
-        self.starter.pull_images(pod, containers).await
+    async fn pull_images(
+        &self,
+        pod: &Arc<Pod>,
+        containers: &[String],
+        when: PullWhen,
+    ) -> Result<(), SyncError> {
+        self.starter.pull_images(pod, containers, when).await
     }
 
     async fn check_pod(

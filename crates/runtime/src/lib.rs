@@ -154,6 +154,15 @@ pub enum PodEventKind {
     ContainerChanged,
 }
 
+/// When an image is pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullWhen {
+    /// As the pull policy says.
+    Policy,
+    /// Now, whatever the pull policy says.
+    Now,
+}
+
 /// Requirements of a pod that are not met, and those that can't be checked in advance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodCheck {
@@ -230,9 +239,14 @@ pub trait Runtime: Send + Sync + 'static {
         cancel: &CancellationToken,
     ) -> Result<(), SyncError>;
 
-    /// Pulls the images of these containers of a pod, whatever their pull policy. Starts and stops
-    /// nothing.
-    async fn pull_images(&self, pod: &Arc<Pod>, containers: &[String]) -> Result<(), SyncError>;
+    /// Pulls the images of these containers of a pod: as their pull policies say for a start, or
+    /// whatever they are. Starts and stops nothing.
+    async fn pull_images(
+        &self,
+        pod: &Arc<Pod>,
+        containers: &[String],
+        when: PullWhen,
+    ) -> Result<(), SyncError>;
 
     /// Says what a pod would need to be started, as [`prepare_pod`](Self::prepare_pod) does, and
     /// changes nothing: no image is pulled. `stops` are the pods that have stopped when it starts,

@@ -17,6 +17,7 @@ use mirrorlet_core::select::choose_container;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_core::workload::WorkloadKind;
+use mirrorlet_runtime::{PullWhen, SyncErrorReason};
 
 impl View {
     /// See [`AgentView::order`](crate::server::view::AgentView::order).
@@ -31,22 +32,14 @@ impl View {
         let name = name.map_err(|error| run_instead(&order.pod).unwrap_or(error))?;
         let (pod, view) = self.current(&name)?;
         let containers = concerned(&pod, order)?;
-        if order.pull || order.verb == Verb::Pull {
-            let pulled = self.runtime.pull_images(&pod, &containers).await;
-            pulled.map_err(|error| {
-                let so = if order.verb == Verb::Pull {
-                    ""
-                } else {
-                    "nothing was restarted: "
-                };
-                ViewError::Failed(format!("{so}{}: {}", error.reason, error.message))
-            })?;
-        }
         let instances: BTreeSet<ContainerId> = containers
             .iter()
             .filter_map(|name| view.observed.find_container_status_by_name(name))
             .map(|newest| newest.id.clone())
             .collect_set();
+        if let Some(when) = pulls(order, !instances.is_empty()) {
+            self.pull(&pod, &containers, when, order.verb).await?;
+        }
         let answer = OrderAnswer {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
@@ -81,6 +74,35 @@ impl View {
                 ..answer
             }),
             (_, refused) => Err(rollouts::view_error(refused, &target)),
+        }
+    }
+
+    /// Pulls the images of these containers, before anything is stopped for an order.
+    async fn pull(
+        &self,
+        pod: &Arc<Pod>,
+        containers: &[String],
+        when: PullWhen,
+        verb: Verb,
+    ) -> Result<(), ViewError> {
+        match self.runtime.pull_images(pod, containers, when).await {
+            Ok(()) => Ok(()),
+            // The order is executed once the runtime is back.
+            Err(error)
+                if when == PullWhen::Policy
+                    && error.reason == SyncErrorReason::RuntimeUnavailable =>
+            {
+                Ok(())
+            }
+            Err(error) => {
+                let so = if verb == Verb::Pull {
+                    ""
+                } else {
+                    "nothing was restarted: "
+                };
+                let (reason, message) = (error.reason, error.message);
+                Err(ViewError::Failed(format!("{so}{reason}: {message}")))
+            }
         }
     }
 
@@ -233,6 +255,15 @@ fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewErr
             Err(ViewError::Failed(error.to_string()))
         }
     }
+}
+
+/// When the images of the containers that an order is about are pulled. A restart needs them: what
+/// is stopped has to start again.
+fn pulls(order: &Order, is_started: bool) -> Option<PullWhen> {
+    if order.pull || order.verb == Verb::Pull {
+        return Some(PullWhen::Now);
+    }
+    (order.verb == Verb::Restart && is_started).then_some(PullWhen::Policy)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
-use mirrorlet_runtime::{PodCheck, SyncError, SyncErrorReason};
+use mirrorlet_runtime::{PodCheck, PullWhen, SyncError, SyncErrorReason};
 
 /// Stands for a path, the id of a sandbox or its image, where that does not exist yet.
 const NOT_MADE: &str = "/";
@@ -77,11 +77,15 @@ impl Starter {
         &self,
         pod: &Arc<Pod>,
         containers: &[String],
+        when: PullWhen,
     ) -> Result<(), SyncError> {
         let objects = self.files.objects_now(pod).await;
         let secrets = pull_secrets(pod, &objects);
         let wanted = spec::containers(pod).filter(|(_, c)| containers.contains(&c.name));
-        let ordered = Some(PullPolicy::Ordered);
+        let ordered = match when {
+            PullWhen::Policy => None,
+            PullWhen::Now => Some(PullPolicy::Ordered),
+        };
         let pulls = wanted.map(|(_, container)| self.images(pod, container, ordered, &secrets));
         try_join_all(pulls).await.map(|_| ())
     }

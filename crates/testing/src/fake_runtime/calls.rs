@@ -23,8 +23,9 @@ use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodCheck, PodEvent,
-    PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, ServingPods,
-    Session, SessionControl, StreamOptions, SyncError, SyncErrorReason, TerminalSize, Version,
+    PodEventKind, PodSyncResult, PullWhen, Result, Runtime, RuntimeError, RuntimeStatus,
+    ServingPods, Session, SessionControl, StreamOptions, SyncError, SyncErrorReason, TerminalSize,
+    Version,
 };
 
 use super::steps::{is_independent, unavailable};
@@ -100,7 +101,12 @@ impl Runtime for FakeRuntime {
         }
     }
 
-    async fn pull_images(&self, pod: &Arc<Pod>, _containers: &[String]) -> Result<(), SyncError> {
+    async fn pull_images(
+        &self,
+        pod: &Arc<Pod>,
+        _containers: &[String],
+        _when: PullWhen,
+    ) -> Result<(), SyncError> {
         let uid = PodUid::of(pod);
         let entered = self.enter("pull_images", Some(&uid)).await;
         entered.map_err(|e| unavailable(&e))
