@@ -143,3 +143,44 @@ async fn restarts_that_no_agent_saw_are_found_by_the_next() {
     }
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_cut_from_its_network_is_made_anew() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    let before = bed.running_id("POD");
+    let networks = bed.inspect(&before)["NetworkSettings"]["Networks"].clone();
+    for network in networks.as_object().unwrap().keys() {
+        bed.docker(&["network", "disconnect", network, &before]);
+    }
+    agent
+        .until_pod("web", |pod| {
+            pod.restarts == 1 && pod.is_ready() && pod.ips.len() == 1
+        })
+        .await;
+    // box 12
+    assert_ne!(bed.running_id("POD"), before);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_policy_given_to_docker_lasts_as_long_as_its_instance() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
+    let before = bed.running_id("web");
+    bed.docker(&["update", "--restart=always", &before]);
+    let process = bed.inspect(&before)["State"]["Pid"].to_string();
+    let ended = std::process::Command::new("kill")
+        .args(["-KILL", &process])
+        .status();
+    assert!(ended.unwrap().success());
+    until_settled(&bed, &agent, "web", 1).await;
+    let after = bed.running_id("web");
+    // box 12
+    assert_ne!(after, before);
+    let policy = &bed.inspect(&after)["HostConfig"]["RestartPolicy"]["Name"];
+    assert_eq!(policy, "no");
+    agent.stop().await;
+}

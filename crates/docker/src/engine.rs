@@ -316,14 +316,22 @@ pub trait Engine: Send + Sync + 'static {
         since: Option<Timestamp>,
     ) -> Result<BoxStream<'static, Result<EventMessage>>>;
 
-    /// `GET /events` of images: an item whenever an image came, went or changed its name. An
-    /// Engine that doesn't report them has no items.
-    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+    /// `GET /events` of images and networks. An Engine that doesn't report them has no items.
+    async fn other_events(&self) -> Result<BoxStream<'static, Result<OtherEvent>>> {
         Ok(futures::stream::pending().boxed())
     }
 
     /// `GET /containers/{id}/logs`. With `tty` the output is raw and all of it counts as stdout.
     async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames>;
+}
+
+/// An event of something that bears no ownership label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OtherEvent {
+    /// An image came, went or changed its name.
+    Image,
+    /// The container of that id was disconnected from a network.
+    Disconnected(String),
 }
 
 /// An Engine handed around.

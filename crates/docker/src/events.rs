@@ -1,7 +1,13 @@
 //! The Engine's events → the index, and the news for the observer.
 
-use bollard::models::EventMessage;
+use std::sync::Arc;
 
+use bollard::models::EventMessage;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _, future};
+
+use super::engine::{OtherEvent, Result};
+use super::image::ImagePuller;
 use super::index::Index;
 use super::translate::parse_ours;
 use mirrorlet_core::api::Timestamp;
@@ -65,6 +71,47 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
         _ => return None,
     };
     Some(PodEvent::Changed { uid, what })
+}
+
+/// The changes of pods in the events of containers, up to the first failure.
+pub(super) fn container_changes(
+    messages: BoxStream<'static, Result<EventMessage>>,
+    index: Index,
+    owner: &str,
+) -> BoxStream<'static, PodEvent> {
+    let owner = owner.to_owned();
+    let changes = until_failure(messages)
+        .filter_map(move |message| future::ready(apply(&index, &owner, &message)));
+    changes.boxed()
+}
+
+/// The changes of pods in the events of images and networks, up to the first failure.
+pub(super) fn other_changes(
+    events: BoxStream<'static, Result<OtherEvent>>,
+    index: Index,
+    images: Arc<ImagePuller>,
+) -> BoxStream<'static, PodEvent> {
+    let changes = until_failure(events).filter_map(move |event| {
+        future::ready(match event {
+            // A name may stand for another image now: what is known of images is asked for anew.
+            OtherEvent::Image => {
+                images.forget_all();
+                None
+            }
+            OtherEvent::Disconnected(id) => index.disconnected(&id).map(|uid| PodEvent::Changed {
+                uid,
+                what: PodEventKind::ContainerChanged,
+            }),
+        })
+    });
+    changes.boxed()
+}
+
+fn until_failure<T: Send + 'static>(
+    events: BoxStream<'static, Result<T>>,
+) -> impl Stream<Item = T> + Send + 'static {
+    let good = events.take_while(|event| future::ready(event.is_ok()));
+    good.filter_map(|event| future::ready(event.ok()))
 }
 
 /// When it happened, by the Engine's clock.

@@ -449,7 +449,7 @@ impl Runtime for DockerManager {
             .engine
             .events(&self.containers.owner, None)
             .await?;
-        let image_changes = self.containers.engine.image_changes().await?;
+        let other_events = self.containers.engine.other_events().await?;
         self.images.forget_all();
         // Only a list has the events from before the subscription. The gap is marked before anybody
         // hears of the new stream, so that a call that needs the whole picture lists first.
@@ -464,27 +464,12 @@ impl Runtime for DockerManager {
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };
-        let index = self.containers.index.clone();
-        let owner = self.containers.owner.clone();
-        let changes = messages
-            .take_while(|message| futures::future::ready(message.is_ok()))
-            .filter_map(move |message| {
-                let change = message
-                    .ok()
-                    .and_then(|message| events::apply(&index, &owner, &message));
-                futures::future::ready(change)
-            });
-        // A name may stand for another image now: what is known of images is asked for anew.
-        let images = Arc::clone(&self.images);
-        let image_changes = image_changes
-            .take_while(|change| futures::future::ready(change.is_ok()))
-            .filter_map(move |_| {
-                images.forget_all();
-                futures::future::ready(None)
-            });
+        let (index, images) = (self.containers.index.clone(), Arc::clone(&self.images));
+        let changes = events::container_changes(messages, index.clone(), &self.containers.owner);
+        let others = events::other_changes(other_events, index, images);
         // The end of the containers' events is the end of both.
         let end = stream::once(futures::future::ready(None));
-        let news = stream::select(changes.map(Some).chain(end), image_changes)
+        let news = stream::select(changes.map(Some).chain(end), others.map(Some))
             .take_while(|change| futures::future::ready(change.is_some()))
             .filter_map(futures::future::ready);
         Ok(stream::once(futures::future::ready(gap))

@@ -39,7 +39,7 @@ use futures::stream::BoxStream;
 
 use super::engine::{
     CALL_DEADLINE, Engine, EngineError, EngineTar, EngineVersion, ExecState, HostSide, LogFrames,
-    PullProgress, READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
+    OtherEvent, PullProgress, READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
 };
 use super::meter::CallMeter;
 use super::operation::Operation;
@@ -500,8 +500,8 @@ impl Engine for BollardEngine {
         self.open_events(owner, since).await
     }
 
-    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
-        self.open_image_changes().await
+    async fn other_events(&self) -> Result<BoxStream<'static, Result<OtherEvent>>> {
+        self.open_other_events().await
     }
 
     async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames> {

@@ -26,7 +26,8 @@ use super::errors::{STREAM_ERROR_STATUS, unavailable};
 use super::lines::{chunks, lines};
 use super::{BollardEngine, owned};
 use crate::engine::{
-    CALL_DEADLINE, EngineError, LogFrames, PullProgress, READ_DEADLINE, RegistryAuth, Result,
+    CALL_DEADLINE, EngineError, LogFrames, OtherEvent, PullProgress, READ_DEADLINE, RegistryAuth,
+    Result,
 };
 use crate::logs::FrameDecoder;
 use crate::operation::Operation;
@@ -43,8 +44,14 @@ const LOG_READ_BYTES: usize = 64 << 10;
 /// The container events that change our index. Renames and execs don't.
 const EVENTS: [&str; 7] = ["create", "start", "kill", "die", "stop", "oom", "destroy"];
 
-/// The image events that change which image a name refers to.
-const IMAGE_EVENTS: [&str; 6] = ["delete", "import", "load", "pull", "tag", "untag"];
+/// The image events that change which image a name refers to, and the one of networks after which a
+/// pod may have no address.
+const OTHER_EVENTS: [&str; 7] = [
+    "delete", "import", "load", "pull", "tag", "untag", DISCONNECT,
+];
+
+/// The event of a network that a container was disconnected from.
+const DISCONNECT: &str = "disconnect";
 
 /// Header with the credentials for the registry that is pulled from.
 const REGISTRY_AUTH: &str = "X-Registry-Auth";
@@ -91,8 +98,8 @@ impl BollardEngine {
             .boxed())
     }
 
-    pub(super) async fn open_image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
-        let filters = json!({ "type": ["image"], "event": IMAGE_EVENTS });
+    pub(super) async fn open_other_events(&self) -> Result<BoxStream<'static, Result<OtherEvent>>> {
+        let filters = json!({ "type": ["image", "network"], "event": OTHER_EVENTS });
         let query = form_urlencoded::Serializer::new(String::new())
             .append_pair("filters", &filters.to_string())
             .finish();
@@ -102,8 +109,8 @@ impl BollardEngine {
             .await?;
         let endpoint = self.endpoint.clone();
         Ok(lines(response.into_body())
-            .map_ok(|_| ())
             .map_err(move |e| unavailable(&endpoint, &e))
+            .try_filter_map(async |line| Ok(event(&line).and_then(other_event)))
             .boxed())
     }
 
@@ -272,6 +279,15 @@ pub(super) fn event(line: &str) -> Option<EventMessage> {
             None
         }
     }
+}
+
+/// What an event of an image or a network means here.
+fn other_event(event: EventMessage) -> Option<OtherEvent> {
+    if event.action.as_deref() != Some(DISCONNECT) {
+        return Some(OtherEvent::Image);
+    }
+    let id = event.actor?.attributes?.remove("container")?;
+    Some(OtherEvent::Disconnected(id))
 }
 
 /// A message of a pull as the Engine writes it.

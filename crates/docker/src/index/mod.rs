@@ -243,6 +243,22 @@ impl Index {
         }
     }
 
+    /// It was disconnected from a network. Returns its pod if it is a sandbox whose addresses have to
+    /// be read again; one that ends loses its networks too.
+    pub(crate) fn disconnected(&self, id: &str) -> Option<PodUid> {
+        let mut state = self.state.lock();
+        let now = state.tick();
+        let runs =
+            |record: &&mut Record| record.state == ContainerState::Running && !record.stopped_by_us;
+        let record = state.records.get_mut(id).filter(runs)?;
+        if !needs_address(&record.ours) {
+            return None;
+        }
+        record.touched = now;
+        record.stale = true;
+        Some(record.ours.uid.clone())
+    }
+
     /// It is gone.
     pub(crate) fn removed(&self, id: &str) {
         let mut state = self.state.lock();
