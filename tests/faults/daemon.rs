@@ -47,6 +47,10 @@ async fn a_restart_of_the_daemon_takes_the_containers_down_and_they_come_back() 
         assert_ne!(bed.running_id("web"), before, "{pod:?}");
         assert_eq!(bed.running().len(), 2, "{:?}", bed.running());
         assert_eq!(pod.ips.len(), 1, "{pod:?}");
+        // It stopped them itself.
+        let events = agent.events("web-box");
+        let by_hand = events.iter().find(|event| event.starts_with("ByHand"));
+        assert_eq!(by_hand, None, "{signal}");
     }
     bed.remove("web.yaml");
     agent.until_gone("web").await;

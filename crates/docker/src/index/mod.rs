@@ -233,6 +233,18 @@ impl Index {
         true
     }
 
+    /// The stream of events ended, most likely because the Engine did. An Engine that ends stops its
+    /// containers, and reports that as it reports `docker stop`: a stop that was not acted on yet is
+    /// no person's doing. One that a person asked for in that moment counts as an exit.
+    pub(crate) fn events_ended(&self) {
+        for record in self.state.lock().records.values_mut() {
+            record.by_hand = record.by_hand.filter(|by_hand| match by_hand.what {
+                UserAction::Signalled | UserAction::Stopped => false,
+                UserAction::Restarted | UserAction::Started => true,
+            });
+        }
+    }
+
     /// Something about it can't be known without asking.
     pub(crate) fn doubt(&self, id: &str) {
         let mut state = self.state.lock();

@@ -462,6 +462,11 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
         index.stopping(ID);
         tell(&index, actions);
         assert_eq!(hand(&index), None, "{actions:?} by us");
+        // An Engine that ends stops its containers in the same words.
+        let index = running();
+        tell(&index, actions);
+        index.events_ended();
+        assert_eq!(hand(&index), None, "{actions:?} at the end");
     }
     let again = |ended: i64, started: i64| {
         let mut found = inspect(Truth::Running);
