@@ -63,3 +63,17 @@ pub(super) fn start(
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_in_use_is_a_clear_error() {
+        let first = bind_metrics(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = first.local_addr().unwrap();
+        let error = bind_metrics(address).await.unwrap_err();
+        assert!(error.to_string().contains("--metrics-address"), "{error}");
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+    }
+}
