@@ -9,7 +9,7 @@ use super::Containers;
 use crate::engine::EngineError;
 use crate::index::Created;
 use crate::translate::{Kind, OurContainer, Request, names, parse_ours};
-use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_core::observed::ContainerState;
 
 /// Times a create is tried again after it collided with something of ours that was in its way.
@@ -79,6 +79,10 @@ impl Containers {
                             attempt -= 1;
                             tokio::time::sleep(GHOST_POLL).await;
                         }
+                        Holder::Twin => {
+                            self.twins.lock().insert(ours.uid.clone());
+                            name = names::conflict_name(&request.name, fresh_suffix());
+                        }
                         Holder::Ghost | Holder::Foreign => {
                             name = names::conflict_name(&request.name, fresh_suffix());
                         }
@@ -112,7 +116,16 @@ impl Containers {
             .and_then(|c| c.labels.clone())
             .unwrap_or_default();
         let Some(ours) = parse_ours(&self.owner, [name.as_str()], &labels) else {
-            return Ok(Holder::Foreign);
+            let runs = found.state.as_ref().and_then(|state| state.running);
+            let theirs = labels.get(keys::OWNER);
+            let theirs = theirs.and_then(|owner| parse_ours(owner, [name.as_str()], &labels));
+            let is_twin = theirs.is_some_and(|theirs| theirs.uid == wanted.uid);
+            let is_sandbox = matches!(wanted.kind, Kind::Sandbox { .. });
+            return Ok(if is_twin && is_sandbox && runs == Some(true) {
+                Holder::Twin
+            } else {
+                Holder::Foreign
+            });
         };
         let network = |mode: Option<&bollard::models::HostConfig>| {
             mode.and_then(|host| host.network_mode.clone())
@@ -167,6 +180,8 @@ enum Holder {
     Ghost,
     /// Somebody else's container, which is none of our business.
     Foreign,
+    /// The same pod's sandbox, which another agent runs.
+    Twin,
 }
 
 /// The identity of the request's container.

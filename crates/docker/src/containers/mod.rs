@@ -3,6 +3,7 @@
 
 mod create;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bollard::models::ContainerInspectResponse;
@@ -27,6 +28,8 @@ pub(super) struct Containers {
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     listing: Mutex<()>,
+    /// Pods that another agent on the Engine was found to run, until that was reported.
+    pub(super) twins: parking_lot::Mutex<BTreeSet<PodUid>>,
 }
 
 impl Containers {
@@ -38,6 +41,7 @@ impl Containers {
             index: Index::default(),
             changes: Semaphore::new(concurrency),
             listing: Mutex::default(),
+            twins: parking_lot::Mutex::default(),
         }
     }
 

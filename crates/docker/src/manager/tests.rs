@@ -410,6 +410,32 @@ async fn a_foreign_holder_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_another_agent_runs_is_warned_of() {
+    use crate::engine::Engine;
+    let bed = Bed::warm().await;
+    let warnings = |pod: &Pod| {
+        let story = bed.manager.telemetry.journal.story(&FullName::of(pod));
+        let warned = story.iter().filter(|told| &*told.reason == "RunsTwice");
+        warned.count()
+    };
+    for (name, runs) in [("a", true), ("b", false)] {
+        let pod = pod(name, &json!({}));
+        let twin = ContainerCreateBody {
+            image: Some("app:1".to_owned()),
+            labels: Some(crate::translate::labels::sandbox_labels("other", &pod, 0)),
+            ..ContainerCreateBody::default()
+        };
+        let twin_name = sandbox_name(&FullName::of(&pod), &PodUid::of(&pod), 0);
+        let id = bed.engine.create_container(&twin_name, twin).await.unwrap();
+        if runs {
+            bed.engine.start_container(&id).await.unwrap();
+        }
+        assert_eq!(bed.round(&pod).await.error(), None);
+        assert_eq!(warnings(&pod), usize::from(runs), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_holder_the_engine_does_not_know_is_got_around() {
     let bed = Bed::warm().await;
     let pod = pod("a", &json!({}));

@@ -13,7 +13,7 @@ use super::super::translate::{
 };
 use super::{Starter, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::admit::HOST_PORT_CONFLICT;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, keys};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
@@ -65,7 +65,10 @@ impl Starter {
             .map_err(|error| sandbox_error(error.to_string()))?;
             tell_notes(&self.telemetry, pod, &request.notes);
             match self.containers.create(request, &image).await {
-                Ok(id) => return Ok(id),
+                Ok(id) => {
+                    self.tell_twin(pod);
+                    return Ok(id);
+                }
                 // The image was removed behind our back, by `docker image prune -a` say.
                 Err(error) if error.is_not_found() && !image_made_anew => {
                     image_made_anew = true;
@@ -73,6 +76,19 @@ impl Starter {
                 }
                 Err(error) => return Err(failed(&error)),
             }
+        }
+    }
+
+    /// Reports a pod that another agent on the Engine runs, too.
+    fn tell_twin(&self, pod: &Pod) {
+        let uid = PodUid::of(pod);
+        if self.containers.twins.lock().remove(&uid) {
+            let message = format!(
+                "the pod runs twice: another mirrorlet on this Engine still runs its containers (docker ps --filter label={}={uid}); stop that agent and run mirrorlet cleanup --yes with its root directory",
+                keys::POD_UID
+            );
+            let name = FullName::of(pod);
+            occurrences::note(&self.telemetry, &name, &uid, "RunsTwice", &message);
         }
     }
 
