@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::desired::{MergeHandles, MergeOutputs, MergeTask};
 use super::{Parts, counts, embedded, gc, spawn};
 use crate::config::Config;
-use crate::jobs::{JobHandle, JobOptions, JobStates, Jobs};
+use crate::jobs::{JobHandle, JobOptions, Jobs};
 use crate::names::PodNames;
 use crate::observe::Observer;
 use crate::prober::{KEPT_FILE, ProbeManager};
@@ -121,8 +121,7 @@ impl Core {
             config.sweep_period,
             telemetry.clone(),
         );
-        let observing = observer.at(&config.docker).run(cancel.clone());
-        spawn(parts, "observer", observing);
+        spawn(parts, "observer", observer.at(config).run(cancel.clone()));
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::default());
         let watched = sources.clone();
@@ -168,8 +167,7 @@ impl Core {
 
         let names = pod_names(config, runtime, &merged, &board);
         spawn(parts, "pod names", names.run(cancel.clone()));
-        let jobs = job_handle.reader();
-        start_counts(watched, &board, jobs, &telemetry, parts, cancel);
+        start_counts(watched, &board, &job_handle, &telemetry, parts, cancel);
         Self {
             cache,
             reach,
@@ -208,7 +206,7 @@ fn start_collecting(
 fn start_counts(
     sources: Vec<SourceReader>,
     board: &Board,
-    jobs: Reader<JobStates>,
+    jobs: &JobHandle,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -225,7 +223,7 @@ fn start_counts(
         cancel.clone(),
     );
     spawn(parts, "counts of unready pods", unready);
-    let failed = counts::count_failed_jobs(jobs, metrics.clone(), cancel.clone());
+    let failed = counts::count_failed_jobs(jobs.reader(), metrics.clone(), cancel.clone());
     spawn(parts, "counts of failed Jobs", failed);
     let watching = counts::watch_sources(sources, metrics, cancel.clone());
     spawn(parts, "source health", watching);

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Config;
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
@@ -122,8 +123,8 @@ impl Observer {
 
     /// With the runtime's address for messages.
     #[must_use]
-    pub fn at(mut self, endpoint: &str) -> Self {
-        endpoint.clone_into(&mut self.endpoint);
+    pub fn at(mut self, config: &Config) -> Self {
+        config.docker.clone_into(&mut self.endpoint);
         self
     }
 
