@@ -22,10 +22,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::Pods;
-use mirrorlet_core::rollout::{
-    Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy, Settings, Turn,
-    View, beside_pod, decide,
-};
+use mirrorlet_core::rollout::{Change, Decision, History, Phase, RolloutStrategy, Settings, View};
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::status::trouble::Trouble;
 use mirrorlet_host::telemetry::journal::Journal;
@@ -33,6 +30,7 @@ use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{ServingPods, SyncError};
 
 mod commands;
+mod decide;
 mod gone;
 mod groups;
 mod handle;
@@ -46,6 +44,7 @@ mod tell;
 mod turns;
 mod versions;
 
+use decide::Facts;
 use handle::{Answering, Request};
 pub use handle::{CommandError, Histories, RolloutHandle, RolloutTarget};
 use kept::HistoryStore;
@@ -170,41 +169,39 @@ impl Rollouts {
             .filter(is_static)
             .map(|pod| (pod.full_name(), pod.clone()))
             .collect_map();
-        self.ports.want(&wanted);
         if merged.delivered.manifests {
             self.forget_missing(&wanted, listed, now);
         }
         let turns = self.turns(&wanted, listed, now);
+        let facts = Facts {
+            wanted: &wanted,
+            turns: &turns,
+            before,
+            listed,
+            now,
+        };
+        let mut decisions = self.decide_all(facts);
         let mut has_switched = false;
         for (name, newest) in wanted {
             let turn = turns.get(&name);
             let is_new = self.is_new(&name, &newest, listed);
-            let mut decision = self.decide(&name, &newest, turn, before, listed, now);
+            let Some(mut decision) = decisions.remove(&name) else {
+                continue;
+            };
             if cordoned && is_new && newest.origin.source == PodSource::Embedded {
                 self.hold_back(&name, &mut decision);
             }
             if decision.change == Some(Change::HandedOver) {
                 decision = self.hand_over(&name, decision).await;
             }
-            let pod = decision.pod(&newest);
-            self.tell(&name, &newest, &decision);
             has_switched |= decision
                 .change
                 .is_some_and(|change| change != Change::Succeeded);
-            if let Some(beside) = decision.beside(&newest) {
-                merged.beside.insert(beside.uid(), beside);
-            }
-            if let Some(wait) = decision.look_again {
-                self.look_in(wait);
-            }
             // It may be another pod's turn.
             if turn.is_some() && decision.change.is_some() {
                 self.look_in(Duration::ZERO);
             }
-            self.histories.insert(name.clone(), decision.history);
-            self.phases.insert(name, decision.phase);
-            merged.pods.remove(&newest.uid());
-            merged.pods.insert(pod.uid(), pod);
+            self.take(name, &newest, decision, merged);
         }
         self.switched |= has_switched;
         if self.ports.have_news(has_switched, &self.phases) {
@@ -214,6 +211,33 @@ impl Rollouts {
         self.serve(before).await;
         // Before the merged set is: who reads both finds the history no older.
         self.published.publish(self.histories.clone());
+    }
+
+    /// Puts the version that is to run in the place of the newest one.
+    fn take(
+        &mut self,
+        name: FullName,
+        newest: &SourcePod,
+        decision: Decision,
+        merged: &mut Merged,
+    ) {
+        let pod = decision.pod(newest);
+        self.tell(&name, newest, &decision);
+        if let Some(beside) = decision.beside(newest) {
+            merged.beside.insert(beside.uid(), beside);
+        }
+        if let Some(wait) = decision.look_again {
+            self.look_in(wait);
+        }
+        // Its restore may wait for another pod's, which has failed, too.
+        let failed = |phase: &Phase| matches!(phase, Phase::Failed(_));
+        if failed(&decision.phase) && !self.phases.get(&name).is_some_and(failed) {
+            self.look_in(Duration::ZERO);
+        }
+        self.histories.insert(name.clone(), decision.history);
+        self.phases.insert(name, decision.phase);
+        merged.pods.remove(&newest.uid());
+        merged.pods.insert(pod.uid(), pod);
     }
 
     fn tell_needed_images(&self) {
@@ -287,101 +311,6 @@ impl Rollouts {
                 .extend(history.beside.as_ref().map(|(uid, _)| uid.clone()));
         }
         pods
-    }
-
-    fn decide(
-        &mut self,
-        name: &FullName,
-        newest: &SourcePod,
-        turn: Option<&Turn>,
-        before: &Merged,
-        listed: &Pods,
-        now: Timestamp,
-    ) -> Decision {
-        let turn = turn.unwrap_or(&Turn::Now);
-        let known = self.histories.get(name);
-        let target = known.map(|history| history.target_of(newest).0);
-        let target = target.unwrap_or_else(|| Arc::clone(&newest.pod));
-        let uid = PodUid::of(&target);
-        let history = self.history(name, &uid, listed);
-        let current = history
-            .current
-            .as_ref()
-            .map_or(&uid, |(current, _)| current);
-        let view = self.options.board.get(current).filter(lives);
-        let runs = match &view {
-            Some(view) => view.observed.anything_running(),
-            None => listed.has(current),
-        };
-        let replaced = history.current().filter(|running| running.uid() != uid);
-        let failed = history
-            .get(&uid)
-            .is_some_and(|r| matches!(r.outcome, Outcome::Failed(_)));
-        // One that failed before is tried again only by an edit, which begins it anew.
-        let edited = history.newest.as_ref() != Some(&newest.uid());
-        let tried = failed && !edited;
-        let preparation = match replaced {
-            // Prepared and started already.
-            Some(_)
-                if history
-                    .beside
-                    .as_ref()
-                    .is_some_and(|(beside, _)| *beside == uid) =>
-            {
-                self.preparations.end(name);
-                Preparation::Done
-            }
-            Some(running) if !tried && !history.paused && *turn == Turn::Now => {
-                let starts_first = runs && starts_first(&target);
-                let target = if starts_first {
-                    beside_pod(&target)
-                } else {
-                    target
-                };
-                match self.options.refused(&target, Some(&running.pod), before) {
-                    Some(cause) => {
-                        self.look_in(ADMIT_PERIOD);
-                        let board = &self.options.board;
-                        Preparation::Failed(self.ports.with_circle(cause, name, before, board))
-                    }
-                    None => self.preparations.of(name, &target, &running.pod),
-                }
-            }
-            _ => {
-                self.preparations.end(name);
-                Preparation::Done
-            }
-        };
-        let beside = self.options.board.get(&uid).filter(lives);
-        let beside = beside.filter(|_| uid != *current);
-        let journal = &self.options.telemetry.journal;
-        let [of_current, of_beside] = [&view, &beside].map(|view| troubles(journal, view.as_ref()));
-        let input = Input {
-            wanted: newest,
-            runs,
-            current: seen(view.as_ref(), &of_current),
-            beside: seen(beside.as_ref(), &of_beside),
-            preparation: &preparation,
-            turn,
-            restore: self.options.restore,
-            engine_away: self.engine_away,
-            now,
-        };
-        decide(&history, &input)
-    }
-
-    /// The history of a pod's revisions. At this agent's first look, the newest one may run already,
-    /// whatever the disk says.
-    fn history(&self, name: &FullName, newest: &PodUid, listed: &Pods) -> History {
-        let mut history = self.histories.get(name).cloned().unwrap_or_default();
-        if !self.phases.contains_key(name)
-            && let Some((current, _)) = &history.current
-            && listed.has(newest)
-            && !listed.has(current)
-        {
-            history.take_running(newest);
-        }
-        history
     }
 
     /// Whether nothing of a pod was ever started, as far as anybody knows.

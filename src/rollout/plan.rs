@@ -2,13 +2,16 @@
 //! decided by the functions that decide real changes, on facts that the runtime gives without
 //! changing anything.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
+use super::decide::Circle;
+use super::options::takes_room;
 use super::ports::is_port;
-use super::{RolloutHandle, RolloutOptions, seen, starts_first};
+use super::{Histories, RolloutHandle, RolloutOptions, seen, starts_first};
 use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::SourcePod;
@@ -16,7 +19,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::objects::{KnownObjects, ObjectSet, references};
 use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Phase, Preparation, Revision, Turn, Updates, Version,
-    beside_pod, changed_fields, compared_fields, decide,
+    beside_pod, changed_fields, compared_fields, decide, is_beside, swap_refused,
 };
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
@@ -50,32 +53,14 @@ impl RolloutHandle {
         let mut gone = statics(before);
         gone.retain(|pod| newest.delivered.manifests && !names.contains(&pod.full_name()));
         let mut room = Room::without(before, &gone);
-        let plan = async |pods: &[&SourcePod], room: &Room| {
-            let plans: Vec<BoxFuture<'_, Plan>> = pods
-                .iter()
-                .map(|pod| {
-                    let history = histories.get(&pod.full_name());
-                    self.options
-                        .plan_one(pod, history, room, &objects, content)
-                        .boxed()
-                })
-                .collect();
-            let plans = futures::stream::iter(plans).buffered(CHECKS);
-            plans.collect::<Vec<Plan>>().await
+        let planner = Planner {
+            options: &self.options,
+            histories: &histories,
+            objects: &objects,
+            wanted: &wanted,
+            content,
         };
-        let mut plans = plan(&wanted.iter().collect::<Vec<_>>(), &room).await;
-        // Those that wait for a port get it once its holder was replaced by a version without it.
-        while room.replace(wanted.iter().zip(&plans)) {
-            let waiting =
-                (0..plans.len()).filter(|at| plans.get(*at).is_some_and(|plan| plan.waits));
-            let waiting: Vec<usize> = waiting.collect();
-            let pods: Vec<&SourcePod> = waiting.iter().filter_map(|at| wanted.get(*at)).collect();
-            for (at, again) in waiting.into_iter().zip(plan(&pods, &room).await) {
-                if let Some(plan) = plans.get_mut(at) {
-                    *plan = again;
-                }
-            }
-        }
+        let plans = planner.plan_all(&mut room).await;
         let mut planned: Vec<PlannedPod> = plans.into_iter().map(|plan| plan.pod).collect();
         planned.extend(gone.iter().map(|pod| PlannedPod {
             before: compared_fields(content.then(|| version(pod)), None).0,
@@ -83,6 +68,107 @@ impl RolloutHandle {
         }));
         planned.small_sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         planned
+    }
+}
+
+/// What plans are made from.
+struct Planner<'a> {
+    options: &'a RolloutOptions,
+    histories: &'a Histories,
+    objects: &'a KnownObjects,
+    wanted: &'a [SourcePod],
+    content: bool,
+}
+
+impl Planner<'_> {
+    /// Returns the plan of each wanted pod.
+    async fn plan_all(&self, room: &mut Room) -> Vec<Plan> {
+        let all: Vec<usize> = (0..self.wanted.len()).collect();
+        let mut plans = self.plan(&all, room).await;
+        loop {
+            // Those that wait for a port get it once its holder was replaced by a version without it.
+            while room.replace(self.wanted.iter().zip(&plans)) {
+                let at = waiting(&plans);
+                let again = self.plan(&at, room).await;
+                put(&mut plans, at.into_iter().zip(again));
+            }
+            if !self.swap(&mut plans, room).await {
+                return plans;
+            }
+        }
+    }
+
+    /// Plans pods that swap host ports anew, as replaced together; false if there are none that can be.
+    async fn swap(&self, plans: &mut [Plan], room: &mut Room) -> bool {
+        let waiting: Vec<(usize, FullName)> = waiting(plans)
+            .into_iter()
+            .filter(|at| {
+                plans
+                    .get(*at)
+                    .is_some_and(|plan| plan.pod.action == PlanAction::Held)
+            })
+            .filter_map(|at| Some((at, self.wanted.get(at)?.full_name())))
+            .collect();
+        let next = waiting.iter().filter_map(|(at, name)| {
+            let (wanted, history) = (self.wanted.get(*at)?, self.histories.get(name)?);
+            Some((name.clone(), history.target_of(wanted).0))
+        });
+        let takes_room = |pod: &Pod| takes_room(&self.options.board, pod);
+        for circle in Circle::all(&next.collect(), &room.pods, takes_room) {
+            let its = waiting
+                .iter()
+                .filter(|(_, name)| circle.names.contains(name));
+            let at: Vec<usize> = its.map(|(at, _)| *at).collect();
+            let mut stops = room.stops.clone();
+            stops.extend(circle.stops);
+            let mut swapped = Room {
+                pods: circle.after,
+                stops,
+                swaps: circle.names,
+            };
+            let again = self.plan(&at, &swapped).await;
+            let replaced = |plan: &Plan| plan.pod.action == PlanAction::Replace;
+            let all = again.iter().all(replaced);
+            // One that can't be replaced itself says so; the others wait for its port.
+            let again = at.into_iter().zip(again);
+            put(plans, again.filter(|(_, plan)| all || !replaced(plan)));
+            if all {
+                swapped.swaps.clear();
+                *room = swapped;
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn plan(&self, at: &[usize], room: &Room) -> Vec<Plan> {
+        let pods = at.iter().filter_map(|at| self.wanted.get(*at));
+        let plans: Vec<BoxFuture<'_, Plan>> = pods
+            .map(|pod| {
+                let history = self.histories.get(&pod.full_name());
+                let plan = self
+                    .options
+                    .plan_one(pod, history, room, self.objects, self.content);
+                plan.boxed()
+            })
+            .collect();
+        let plans = futures::stream::iter(plans).buffered(CHECKS);
+        plans.collect().await
+    }
+}
+
+/// The pods that a host port keeps from starting.
+fn waiting(plans: &[Plan]) -> Vec<usize> {
+    let plans = plans.iter().enumerate();
+    let waiting = plans.filter(|(_, plan)| plan.waits);
+    waiting.map(|(at, _)| at).collect()
+}
+
+fn put(plans: &mut [Plan], new: impl Iterator<Item = (usize, Plan)>) {
+    for (at, new) in new {
+        if let Some(plan) = plans.get_mut(at) {
+            *plan = new;
+        }
     }
 }
 
@@ -97,6 +183,8 @@ struct Room {
     pods: Merged,
     /// Those that stop.
     stops: Vec<Arc<Pod>>,
+    /// Those that swap host ports, and are replaced together.
+    swaps: BTreeSet<FullName>,
 }
 
 impl Room {
@@ -107,7 +195,17 @@ impl Room {
             pods.pods.remove(&pod.uid());
         }
         let stops = gone.iter().map(|pod| Arc::clone(&pod.pod)).collect();
-        Self { pods, stops }
+        Self {
+            pods,
+            stops,
+            swaps: BTreeSet::new(),
+        }
+    }
+
+    /// Whether a version of a pod runs before the plan is done.
+    fn had(&self, uid: &PodUid) -> bool {
+        let mut stops = self.stops.iter();
+        self.pods.pods.contains_key(uid) || stops.any(|pod| PodUid::of(pod) == *uid)
     }
 
     /// Puts the versions that are planned to replace others in their place, and says whether there are
@@ -216,7 +314,7 @@ impl RolloutOptions {
         let view = running.and_then(|running| self.board.get(&running.uid()));
         let runs = match (&view, running) {
             (Some(view), _) => view.observed.anything_running(),
-            (None, running) => running.is_some_and(|r| room.pods.pods.contains_key(&r.uid())),
+            (None, running) => running.is_some_and(|r| room.had(&r.uid())),
         };
         let check = if same {
             Ok(PodCheck::default())
@@ -246,6 +344,7 @@ impl RolloutOptions {
                 preparation: &preparation,
                 turn: &turn,
                 restore: self.restore,
+                restore_waits: None,
                 engine_away: false,
                 now: (self.clock)(),
             },
@@ -261,6 +360,9 @@ impl RolloutOptions {
         room: &Room,
         objects: &ObjectSet,
     ) -> Result<PodCheck, Cause> {
+        if is_beside(pod) && room.swaps.contains(&FullName::of(pod)) {
+            return Err(swap_refused(&room.swaps));
+        }
         if let Some(cause) = self.refused(pod, replaces.map(|pod| &**pod), &room.pods) {
             return Err(cause);
         }

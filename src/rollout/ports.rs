@@ -1,15 +1,10 @@
-//! Versions that wait for a port of the host: when another pod may have let go of it, and pods that wait
-//! for one another.
+//! Versions that wait for a port of the host: when another pod may have let go of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use super::options::takes_room;
 use crate::store::board::{Board, PodView};
-use mirrorlet_core::admit::{has_host_ports, host_port_holder};
-use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::desired::SourcePod;
-use mirrorlet_core::merge::Merged;
+use mirrorlet_core::admit::has_host_ports;
+use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::rollout::{Cause, Phase};
 use mirrorlet_core::small::SmallCollect;
 
@@ -39,18 +34,9 @@ pub(super) struct Ports {
     waiting: usize,
     /// The versions of which something ran then, and that had host ports.
     holders: BTreeSet<PodUid>,
-    /// The newest version of each pod.
-    newest: BTreeMap<FullName, Arc<Pod>>,
 }
 
 impl Ports {
-    /// Takes in what sources want.
-    pub(super) fn want(&mut self, wanted: &BTreeMap<FullName, SourcePod>) {
-        let newest = wanted.iter();
-        let newest = newest.map(|(name, newest)| (name.clone(), Arc::clone(&newest.pod)));
-        self.newest = newest.collect_map();
-    }
-
     /// Whether a port may be free for a version that waits: a pod with host ports has stopped since the
     /// last look, or the version did not wait then, and that pod has stopped meanwhile.
     pub(super) fn may_be_free(
@@ -80,64 +66,18 @@ impl Ports {
         let waiting = waiting(phases);
         waiting > self.waiting || (has_switched && waiting > 0)
     }
-
-    /// The cause for which a version isn't admitted, with the circle of pods that wait for one another's
-    /// host ports, if that is it: none of them ever lets go.
-    pub(super) fn with_circle(
-        &self,
-        cause: Cause,
-        name: &FullName,
-        before: &Merged,
-        board: &Board,
-    ) -> Cause {
-        match self.circle(name, before, board) {
-            Some(others) => {
-                let message = format!(
-                    "{}, which waits in turn for a host port of this one ({}); give one of them a free port first",
-                    cause.message, others
-                );
-                Cause {
-                    message: message.into(),
-                    ..cause
-                }
-            }
-            None => cause,
-        }
-    }
-
-    /// The pods of the circle that a pod is part of: each wants a port that the next one has.
-    fn circle(&self, name: &FullName, before: &Merged, board: &Board) -> Option<String> {
-        let has_ports = |pod: &&SourcePod| !pod.is_api() && takes_room(board, &pod.pod);
-        let running = before.pods.values().filter(has_ports);
-        let running: Vec<Arc<Pod>> = running.map(|pod| Arc::clone(&pod.pod)).collect();
-        let mut circle = vec![name.clone()];
-        loop {
-            let newest = self.newest.get(circle.last()?)?;
-            let next = FullName::of(host_port_holder(newest, &running)?.1);
-            if next == *name {
-                break;
-            }
-            // One beside it may wait for a circle that it isn't part of.
-            if circle.contains(&next) {
-                return None;
-            }
-            circle.push(next);
-        }
-        let names = circle
-            .iter()
-            .map(|name| format!("{}/{}", name.namespace, name.name));
-        Some(names.collect::<Vec<_>>().join(", "))
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
+    use super::super::options::takes_room;
     use super::*;
     use crate::store::board::{BoardWriter, Phase as WorkerPhase, board};
-    use mirrorlet_core::api::{ContainerId, Timestamp};
-    use mirrorlet_core::desired::{Origin, PodSource};
+    use mirrorlet_core::api::{ContainerId, Pod, Timestamp};
     use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
 
     /// A version of a pod, with one host port; 0 is none.
@@ -147,24 +87,6 @@ mod tests {
             "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": port}]}]},
         });
         Arc::new(serde_json::from_value(pod).unwrap())
-    }
-
-    fn of_sources(pods: &[Arc<Pod>]) -> BTreeMap<FullName, SourcePod> {
-        let origin = || Origin::whole(PodSource::File, "/m/a.yaml");
-        let pods = pods.iter();
-        pods.map(|pod| {
-            let name = FullName::of(pod);
-            (name, SourcePod::new(Arc::clone(pod), origin()))
-        })
-        .collect()
-    }
-
-    fn merged(pods: &[Arc<Pod>]) -> Merged {
-        let pods = of_sources(pods).into_values();
-        Merged {
-            pods: pods.map(|pod| (pod.uid(), pod)).collect(),
-            ..Merged::default()
-        }
     }
 
     fn name(pod: &str) -> FullName {
@@ -263,72 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_pods_that_wait_for_one_another_is_named() {
-        /// A pod with the port that it has and the one that it wants.
-        type Wants = (&'static str, u16, u16);
+    fn a_pod_that_the_node_refused_has_no_host_port() {
         let (writer, board) = board();
-        let cases: [(&str, &[Wants], Option<&str>); 5] = [
-            ("nobody has it", &[("a", 1, 2)], None),
-            ("another keeps it", &[("a", 1, 2), ("b", 2, 2)], None),
-            ("another gives it up", &[("a", 1, 2), ("b", 2, 3)], None),
-            (
-                "two",
-                &[("a", 1, 2), ("b", 2, 1)],
-                Some("default/a, default/b"),
-            ),
-            (
-                "three",
-                &[("a", 1, 2), ("b", 2, 3), ("c", 3, 1)],
-                Some("default/a, default/b, default/c"),
-            ),
-        ];
-        for (case, pods, circle) in cases {
-            let of = |port: fn(&Wants) -> u16| {
-                let pods = pods.iter().map(|it| pod(it.0, port(it)));
-                pods.collect::<Vec<_>>()
-            };
-            let mut ports = Ports::default();
-            ports.want(&of_sources(&of(|it| it.2)));
-            let before = merged(&of(|it| it.1));
-            let cause = Cause::new("NodePorts", "port 2 is taken");
-            let told = ports.with_circle(cause.clone(), &name("a"), &before, &board);
-            // rollouts 31
-            match circle {
-                Some(circle) => assert!(told.message.contains(circle), "{case}: {told:?}"),
-                None => assert_eq!(told, cause, "{case}"),
-            }
-        }
-        // A pod that the node refused has no port.
-        let mut ports = Ports::default();
-        ports.want(&of_sources(&[pod("a", 2), pod("b", 1)]));
-        let before = merged(&[pod("a", 1), pod("b", 2)]);
-        assert!(ports.circle(&name("a"), &before, &board).is_some());
-        publish_as(
-            &writer,
-            &pod("b", 2),
-            ContainerState::Exited,
-            Some("Failed"),
-        );
-        assert_eq!(ports.circle(&name("a"), &before, &board), None);
-        // One that is over, and of which something runs still, has it.
-        publish_as(
-            &writer,
-            &pod("b", 2),
-            ContainerState::Running,
-            Some("Failed"),
-        );
-        assert!(ports.circle(&name("a"), &before, &board).is_some());
-    }
-
-    #[test]
-    fn a_pod_beside_a_circle_is_no_part_of_it() {
-        let (_writer, board) = board();
-        let mut ports = Ports::default();
-        let wanted = [pod("a", 2), pod("b", 3), pod("c", 2)];
-        ports.want(&of_sources(&wanted));
-        let before = merged(&[pod("a", 1), pod("b", 2), pod("c", 3)]);
-        assert_eq!(ports.circle(&name("a"), &before, &board), None);
-        let circle = ports.circle(&name("b"), &before, &board);
-        assert_eq!(circle.as_deref(), Some("default/b, default/c"));
+        let with = pod("a", 80);
+        assert!(takes_room(&board, &with), "nothing is known of it");
+        publish_as(&writer, &with, ContainerState::Exited, Some("Failed"));
+        assert!(!takes_room(&board, &with));
+        publish_as(&writer, &with, ContainerState::Running, Some("Failed"));
+        assert!(takes_room(&board, &with), "something of it runs still");
     }
 }

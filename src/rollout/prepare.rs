@@ -30,7 +30,8 @@ pub(super) struct Preparations {
 }
 
 struct OnePod {
-    uid: PodUid,
+    /// Of the revision, and of the pods that will have stopped when it starts.
+    uids: Vec<PodUid>,
     outcome: watch::Receiver<Preparation>,
     cancel: CancellationToken,
 }
@@ -59,15 +60,17 @@ impl Preparations {
         self.again.send_modify(|count| *count += 1);
     }
 
-    /// How far a revision is prepared; the first question begins it. One of an older edit ends.
+    /// How far a revision is prepared; the first question begins it. `stops` are the pods that will have
+    /// stopped when it starts. A preparation of an older edit, or with other pods, ends.
     pub(super) fn of(
         &mut self,
         name: &FullName,
         pod: &Arc<Pod>,
-        replaces: &Arc<Pod>,
+        stops: Vec<Arc<Pod>>,
     ) -> Preparation {
-        let uid = PodUid::of(pod);
-        if let Some(known) = self.pods.get(name).filter(|known| known.uid == uid) {
+        let of_stops = stops.iter().map(|pod| PodUid::of(pod));
+        let uids = [PodUid::of(pod)].into_iter().chain(of_stops).collect();
+        if let Some(known) = self.pods.get(name).filter(|known| known.uids == uids) {
             return known.outcome.borrow().clone();
         }
         let (sender, outcome) = watch::channel(Preparation::UnderWay);
@@ -75,7 +78,7 @@ impl Preparations {
         let task = Task {
             runtime: Arc::clone(&self.runtime),
             pod: Arc::clone(pod),
-            replaces: Arc::clone(replaces),
+            stops,
             outcome: sender,
             version: self.version.clone(),
             again: self.again.subscribe(),
@@ -86,7 +89,7 @@ impl Preparations {
             task.run(&token).await;
         });
         let one = OnePod {
-            uid,
+            uids,
             outcome,
             cancel,
         };
@@ -122,7 +125,7 @@ impl Preparations {
 struct Task {
     runtime: Arc<dyn Runtime>,
     pod: Arc<Pod>,
-    replaces: Arc<Pod>,
+    stops: Vec<Arc<Pod>>,
     outcome: watch::Sender<Preparation>,
     version: watch::Sender<u64>,
     again: watch::Receiver<u64>,
@@ -134,7 +137,7 @@ impl Task {
             self.again.mark_unchanged();
             let prepared = self
                 .runtime
-                .prepare_pod(&self.pod, &self.replaces, cancel)
+                .prepare_pod(&self.pod, &self.stops, cancel)
                 .await;
             if cancel.is_cancelled() {
                 return;

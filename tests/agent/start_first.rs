@@ -486,52 +486,110 @@ fn two(a: u16, b: u16) -> String {
     format!("{}---\n{}", one("a", a), one("b", b))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_host_port_goes_from_pod_to_pod_and_a_circle_is_named() {
-    let (bed, ports) = (Bed::new(), [free_port(), free_port(), free_port()]);
-    let agent = bed.agent().await;
-    let says = |port: u16| ask((Ipv4Addr::LOCALHOST, port).into()).ok();
-    let until = |port: u16, name: &'static str| async move {
-        crate::common::eventually(&format!("{port} to say {name}"), || {
-            says(port).filter(|body| body == name)
-        })
-        .await;
-    };
-    let [first, second, third] = ports;
-    bed.write("two.yaml", &two(first, second));
-    until(first, "a").await;
-    until(second, "b").await;
-    // In one save.
-    bed.write("two.yaml", &two(third, first));
-    until(third, "a").await;
-    // rollouts 31
-    until(first, "b").await;
-    // A server may answer before the Engine says that its container runs.
+async fn until_port_says(port: u16, name: &str) {
+    crate::common::eventually(&format!("{port} to say {name}"), || {
+        let says = ask((Ipv4Addr::LOCALHOST, port).into()).ok();
+        says.filter(|body| body == name)
+    })
+    .await;
+}
+
+/// Waits until the rollouts of both pods are over. A server may answer before the Engine says that its
+/// container runs.
+async fn until_both_are_over(agent: &TestAgent) {
     for name in ["a", "b"] {
         let is_over = |pod: &PodReport| {
             pod.status == "Running" && pod.is_ready() && pod.rollout.is_none() && !pod.held
         };
         agent.until_pod(name, is_over).await;
     }
-    // Each waits for the other.
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_port_goes_from_pod_to_pod_and_pods_swap_theirs() {
+    let (bed, ports) = (Bed::new(), [free_port(), free_port(), free_port()]);
+    let agent = bed.agent().await;
+    let [first, second, third] = ports;
+    bed.write("two.yaml", &two(first, second));
+    until_port_says(first, "a").await;
+    until_port_says(second, "b").await;
+    // In one save.
+    bed.write("two.yaml", &two(third, first));
+    until_port_says(third, "a").await;
+    // rollouts 31
+    until_port_says(first, "b").await;
+    until_both_are_over(&agent).await;
+    // Each has the other's port. One that can't be started holds both.
     let before = bed.running();
-    bed.write("two.yaml", &two(first, third));
+    let swapped = two(first, third);
+    let nowhere = format!("image: {IMAGE}\n");
+    let (a, b) = swapped.split_once("---").unwrap();
+    let missing = b.replace(
+        &nowhere,
+        "image: mirrorlet.test/nowhere:1\n    imagePullPolicy: Never\n",
+    );
+    bed.write("two.yaml", &format!("{a}---{missing}"));
     for name in ["a", "b"] {
         let named = |pod: &PodReport| {
-            let problems = pod.problems.iter();
-            let mut circles = problems.filter(|p| p.message.contains("waits in turn"));
-            pod.held && circles.any(|p| p.message.contains("give one of them a free port"))
+            let mut problems = pod.problems.iter();
+            pod.held && problems.any(|p| p.message.contains("ErrImageNeverPull"))
         };
         // rollouts 31
         agent.until_pod(name, named).await;
     }
     assert_eq!(bed.running(), before);
-    // As it says.
-    bed.write("two.yaml", &two(second, third));
-    until(second, "a").await;
-    until(third, "b").await;
-    bed.write("two.yaml", &two(first, third));
-    until(first, "a").await;
+    bed.write("two.yaml", &swapped);
+    until_port_says(first, "a").await;
+    // rollouts 31
+    until_port_says(third, "b").await;
+    until_both_are_over(&agent).await;
+}
+
+/// A failed version runs on while another pod has the port of the healthy one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_swap_of_host_ports_that_fails_stops_no_healthy_pod() {
+    let (bed, [first, second]) = (Bed::new(), [free_port(), free_port()]);
+    let agent = bed.agent().await;
+    let good = two(first, second);
+    bed.write("two.yaml", &good);
+    until_port_says(first, "a").await;
+    until_port_says(second, "b").await;
+    until_both_are_over(&agent).await;
+    let crash = |text: &str| text.replace("mkdir -p /w;", "sleep 1; exit 3; mkdir -p /w;");
+    let swapped = two(second, first);
+    let (a, b) = swapped.split_once("---").unwrap();
+    bed.write("two.yaml", &format!("{}---{b}", crash(a)));
+    until_port_says(first, "b").await;
+    let named = |pod: &PodReport| {
+        let mut problems = pod.problems.iter();
+        problems.any(|p| p.message.contains("restored once its host port is free"))
+    };
+    agent.until_pod("a", named).await;
+    let of_b = || {
+        let all = bed.running().into_iter();
+        all.filter(|(name, _)| name.contains("_b-box_"))
+            .collect::<Vec<_>>()
+    };
+    let b_runs = of_b();
+    let is_over = |pod: &PodReport| pod.is_ready() && pod.rollout.is_none() && !pod.held;
+    agent.until_pod("b", is_over).await;
+    // rollouts 31d
+    assert_eq!(of_b(), b_runs);
+    assert_eq!(ask((Ipv4Addr::LOCALHOST, first).into()).as_deref(), Ok("b"));
+    // Back, again in one save.
+    bed.write("two.yaml", &good);
+    until_port_says(first, "a").await;
+    until_port_says(second, "b").await;
+    until_both_are_over(&agent).await;
+    // Both fail: each has the port that the other needs to be restored.
+    bed.write("two.yaml", &crash(&swapped).replace("echo", "echo x; echo"));
+    for name in ["a", "b"] {
+        let is_restored = |pod: &PodReport| pod.held && pod.is_ready();
+        agent.until_pod(name, is_restored).await;
+    }
+    // rollouts 31d
+    until_port_says(first, "a").await;
+    until_port_says(second, "b").await;
 }
 
 /// A web server of that name, which answers its name and ends once told to, `/w/go`.

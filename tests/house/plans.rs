@@ -193,12 +193,77 @@ fn with_port(name: u8, port: u16) -> SourcePod {
     with
 }
 
+/// Applies what sources want until every preparation has come to its end, also one that failed before.
+async fn apply(rollouts: &mut Rollouts, newest: &Merged, before: &Merged) -> Merged {
+    let listed = listed(before);
+    for _ in 0..4 {
+        rollouts.apply(&mut newest.clone(), before, &listed).await;
+        let pause = std::time::Duration::from_secs(11);
+        let _ = tokio::time::timeout(pause, rollouts.changed()).await;
+    }
+    let mut after = newest.clone();
+    rollouts.apply(&mut after, before, &listed).await;
+    after
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_swap_host_ports_are_updated_together_or_not_at_all() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+    let none = Merged::default();
+    let mut before = merged_of(vec![with_port(0, 1), with_port(1, 2)], &none);
+    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let error = SyncError::new(SyncErrorReason::ErrImagePull, "not found");
+    fake.set_preparation_fault(&"1-1".into(), Some(error));
+    let newest = merged_of(vec![with_port(0, 2), with_port(1, 1)], &before);
+    let after = apply(&mut rollouts, &newest, &before).await;
+    // rollouts 31
+    assert_eq!(runs(&after), runs(&before));
+    let problems = |after: &Merged| -> Vec<String> {
+        let pods = after.pods.values().flat_map(|pod| &pod.problems);
+        pods.map(|problem| problem.message.clone()).collect()
+    };
+    let told = problems(&after);
+    assert!(
+        told[0].contains("once pod default/pod1 can be: ErrImagePull: not found"),
+        "{told:?}"
+    );
+    assert!(told[1].contains("ErrImagePull: not found"), "{told:?}");
+    fake.set_preparation_fault(&"1-1".into(), None);
+    // One that is to be started first can't be.
+    let mut first = with_port(1, 1);
+    let annotations = &mut Arc::make_mut(&mut first.pod).metadata.annotations;
+    annotations
+        .get_or_insert_default()
+        .insert("mirrorlet.dev/rollout".into(), "StartFirst".into());
+    let start_first = merged_of(vec![with_port(0, 2), first], &before);
+    let after = apply(&mut rollouts, &start_first, &before).await;
+    // rollouts 31
+    assert_eq!(runs(&after), runs(&before));
+    let told = problems(&after);
+    assert!(
+        told[1].contains("set mirrorlet.dev/rollout: Recreate"),
+        "{told:?}"
+    );
+    let plan = handle.plan(&start_first, &before, false).await;
+    assert!(
+        plan.iter().all(|pod| pod.action == PlanAction::Held),
+        "{plan:?}"
+    );
+    let after = apply(&mut rollouts, &newest, &before).await;
+    // rollouts 31
+    assert_eq!(runs(&after), runs(&newest));
+    assert_eq!(problems(&after), [""; 0]);
+    rollouts.shut_down().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_port_that_another_pod_gives_up_is_planned_as_free() {
     use PlanAction::{Create, Held, None, Remove, Replace};
     /// Pods with their ports.
     type Ports = &'static [(u8, u16)];
-    let cases: [(&str, Ports, Ports, &[PlanAction]); 6] = [
+    let cases: [(&str, Ports, Ports, &[PlanAction]); 8] = [
         (
             "from one that goes to a new one",
             &[(0, 1)],
@@ -227,7 +292,19 @@ async fn a_port_that_another_pod_gives_up_is_planned_as_free() {
             "in a circle",
             &[(0, 1), (1, 2)],
             &[(0, 2), (1, 1)],
-            &[Held, Held],
+            &[Replace, Replace],
+        ),
+        (
+            "from a circle and along a chain",
+            &[(0, 1), (1, 2), (2, 3), (3, 4)],
+            &[(0, 2), (1, 1), (2, 4), (3, 5)],
+            &[Replace, Replace, Replace, Replace],
+        ),
+        (
+            "in a circle that another pod keeps a port from",
+            &[(0, 1), (1, 2), (2, 3)],
+            &[(0, 2), (1, 3), (2, 3)],
+            &[Held, Held, None],
         ),
         (
             "from one that keeps it",

@@ -291,10 +291,10 @@ impl Runtime for DockerManager {
     async fn prepare_pod(
         &self,
         pod: &Arc<Pod>,
-        replaces: &Pod,
+        stops: &[Arc<Pod>],
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
-        self.starter.prepare_start(pod, replaces, cancel).await
+        self.starter.prepare_start(pod, stops, cancel).await
     }
 
     async fn pull_images(

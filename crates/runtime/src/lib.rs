@@ -227,15 +227,16 @@ pub trait Runtime: Send + Sync + 'static {
     async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus>;
 
     /// Prepares the start of a pod without starting anything: pulls its images, and checks what its
-    /// sandbox and containers would be created from. `replaces` is the pod that runs in its place
-    /// and is stopped before this one starts; what it holds counts as free.
+    /// sandbox and containers would be created from. `stops` are the pods that will have stopped when
+    /// it starts: the one that runs in its place, and those that give it their host ports. What they hold
+    /// counts as free.
     ///
     /// # Errors
     /// The error that the start would fail with. Once `cancel` is cancelled, any error.
     async fn prepare_pod(
         &self,
         pod: &Arc<Pod>,
-        replaces: &Pod,
+        stops: &[Arc<Pod>],
         cancel: &CancellationToken,
     ) -> Result<(), SyncError>;
 

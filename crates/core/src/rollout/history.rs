@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Cause, Life, Version};
+use super::{Cause, Life, Settings, Version};
 use crate::api::core::{EphemeralContainer, PodStatus};
 use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
 use crate::clock::since;
@@ -192,6 +192,14 @@ impl History {
     pub(super) fn last_healthy(&self, uid: &PodUid) -> Option<PodUid> {
         let mut healthy = self.healthy().into_iter().map(Revision::uid);
         healthy.find(|healthy| healthy != uid)
+    }
+
+    /// The revision that takes the place of the current one if that fails: the last healthy one. None if
+    /// the current one has its verdict, or a restore is declined; `restore` is the node's default.
+    pub fn fallback(&self, restore: bool) -> Option<&Revision> {
+        let current = self.current().filter(|_| self.is_open())?;
+        let restore = Settings::of(&current.pod).restore.unwrap_or(restore);
+        self.get(&self.last_healthy(&current.uid()).filter(|_| restore)?)
     }
 
     /// The healthy revisions: first the one that runs, then those that ran last. After an undo that

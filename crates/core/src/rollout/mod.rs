@@ -26,6 +26,7 @@ use crate::status::trouble::Trouble;
 
 mod beside;
 mod changes;
+mod circle;
 mod command;
 mod gap;
 pub mod group;
@@ -39,6 +40,7 @@ mod tests;
 
 pub use beside::{admitted_pod, beside_pod, beside_refused, is_beside, without_host_ports};
 pub use changes::{Version, changed_fields, compared_fields};
+pub use circle::{Swapped, all_move, circles, next_version, swap_refused, together};
 pub use command::{Command, Refused};
 pub use gap::Gap;
 pub use group::{Turn, UpdatePolicy, Updates};
@@ -120,6 +122,9 @@ pub struct Input<'a> {
     pub turn: &'a Turn,
     /// Whether a failed revision is replaced by the healthy one, unless the pod says otherwise.
     pub restore: bool,
+    /// Why the healthy one could not be started in the place of the current one, if another pod has its
+    /// host port.
+    pub restore_waits: Option<&'a Cause>,
     /// Whether the Engine is away: nothing is judged meanwhile, as nothing can become ready.
     pub engine_away: bool,
     /// The present time.
@@ -141,8 +146,8 @@ pub enum Phase {
     Paused,
     /// It runs, and is judged.
     Judging,
-    /// It took another's place, failed, and runs on: no healthy one is known, or a restore is
-    /// declined.
+    /// It took another's place, failed, and runs on: no healthy one is known, its host port is another
+    /// pod's now, or a restore is declined.
     Failed(Cause),
     /// It failed its judgement; the last healthy one runs.
     Restored(Cause),
@@ -376,15 +381,30 @@ fn judge(
         }
         Health::Open(look_again) => (Phase::Judging, None, look_again),
         Health::Failed(cause) => {
-            let target = history.last_healthy(uid);
-            let restore = settings.restore.unwrap_or(input.restore);
-            let Some(target) = target.filter(|_| restore) else {
+            let target = history.fallback(input.restore).map(Revision::uid);
+            let (target, cause) = match (target, input.restore_waits) {
+                (Some(_), Some(waits)) => (None, unrestored(cause, waits)),
+                (target, _) => (target, cause),
+            };
+            let Some(target) = target else {
                 return (fails_on(history, cause), None, seen.healthy_in(&settings));
             };
             history.set_outcome(uid, Outcome::Failed(cause.clone()));
             history.switch(&target, input.now);
             (Phase::Restored(cause), Some(Change::Restored), None)
         }
+    }
+}
+
+/// The cause of a failure after which the healthy revision has to wait for a host port.
+fn unrestored(cause: Cause, waits: &Cause) -> Cause {
+    let message = format!(
+        "{}; the last healthy version is restored once its host port is free: {}",
+        cause.message, waits.message
+    );
+    Cause {
+        message: message.into(),
+        ..cause
     }
 }
 

@@ -11,6 +11,7 @@ use crate::desired::{Origin, PodSource};
 use crate::spec;
 
 mod beside;
+mod circle;
 mod gap;
 mod health;
 mod standing;
@@ -118,6 +119,7 @@ struct Story {
     runs: bool,
     failed_probe: Option<&'static str>,
     restore: bool,
+    restore_waits: Option<Cause>,
     engine_away: bool,
     strategy: &'static str,
     now: i64,
@@ -132,6 +134,7 @@ impl Story {
             runs: true,
             failed_probe: None,
             restore: true,
+            restore_waits: None,
             engine_away: false,
             strategy: "Recreate",
             now: 0,
@@ -182,6 +185,7 @@ impl Story {
                 preparation: &self.preparation,
                 turn: &Turn::Now,
                 restore: self.restore,
+                restore_waits: self.restore_waits.as_ref(),
                 engine_away: self.engine_away,
                 now: at(self.now),
             },

@@ -1014,7 +1014,10 @@ async fn only_host_ports_that_would_be_bound_hold_an_edit() {
         (json!({"containers": [container("app", json!({}))]}), true),
     ] {
         let new = pod("b", &spec);
-        let prepared = bed.manager.prepare_pod(&new, &old, &cancel).await;
+        let prepared = bed
+            .manager
+            .prepare_pod(&new, &[Arc::clone(&old)], &cancel)
+            .await;
         assert_eq!(prepared.is_err(), is_held, "{spec}");
     }
 }

@@ -42,20 +42,18 @@ impl Starter {
     pub(crate) async fn prepare_start(
         &self,
         pod: &Arc<Pod>,
-        replaces: &Pod,
+        stops: &[Arc<Pod>],
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
         tokio::select! {
-            prepared = self.prepared(pod, replaces) => prepared,
+            prepared = self.prepared(pod, stops) => prepared,
             () = cancel.cancelled() => Err(super::container::cancelled()),
         }
     }
 
-    async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
+    async fn prepared(&self, pod: &Arc<Pod>, stops: &[Arc<Pod>]) -> Result<(), SyncError> {
         let objects = self.files.objects_now(pod).await;
-        let facts = self
-            .check_all_but_images(pod, &[replaces], &objects)
-            .await?;
+        let facts = self.check_all_but_images(pod, stops, &objects).await?;
         self.facts.sandbox_image().await.map_err(|error| {
             let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
             SyncError::new(reason, error.to_string())
@@ -97,8 +95,7 @@ impl Starter {
         stops: &[Arc<Pod>],
         objects: &ObjectSet,
     ) -> Result<PodCheck, SyncError> {
-        let stops: Vec<&Pod> = stops.iter().map(|pod| &**pod).collect();
-        let facts = self.check_all_but_images(pod, &stops, objects).await?;
+        let facts = self.check_all_but_images(pod, stops, objects).await?;
         let secrets = pull_secrets(pod, objects);
         let mut check = PodCheck::default();
         let uid = PodUid::of(pod);
@@ -173,7 +170,7 @@ impl Starter {
     async fn check_all_but_images(
         &self,
         pod: &Arc<Pod>,
-        stops: &[&Pod],
+        stops: &[Arc<Pod>],
         objects: &ObjectSet,
     ) -> Result<EngineFacts, SyncError> {
         self.check_host(pod, stops, objects).await?;
@@ -187,7 +184,7 @@ impl Starter {
     async fn check_host(
         &self,
         pod: &Arc<Pod>,
-        stops: &[&Pod],
+        stops: &[Arc<Pod>],
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
         self.files.check_volumes(pod, objects).await?;
@@ -307,7 +304,7 @@ fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
 type HostPort = (SocketAddr, String);
 
 /// The host ports that a pod needs beside those of the pods that stop before it starts.
-fn ports_to_bind(pod: &Pod, stops: &[&Pod]) -> BTreeSet<HostPort> {
+fn ports_to_bind(pod: &Pod, stops: &[Arc<Pod>]) -> BTreeSet<HostPort> {
     let ports = |pod: &Pod| -> BTreeSet<HostPort> {
         let all = with_host_ports(pod).flat_map(|c| c.ports.iter().flatten());
         all.filter_map(|port| {

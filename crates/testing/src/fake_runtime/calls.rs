@@ -87,7 +87,7 @@ impl Runtime for FakeRuntime {
     async fn prepare_pod(
         &self,
         pod: &Arc<Pod>,
-        _replaces: &Pod,
+        _stops: &[Arc<Pod>],
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
         let uid = PodUid::of(pod);

@@ -190,6 +190,7 @@ impl Fleet {
                 preparation: &Preparation::Done,
                 turn,
                 restore: self.restore,
+                restore_waits: None,
                 engine_away: false,
                 now: at(self.now),
             },

@@ -1,0 +1,286 @@
+//! What is decided about all pods: each by itself, except for those that swap host ports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::ports::is_port;
+use super::{ADMIT_PERIOD, Rollouts, lives, seen, starts_first, troubles};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::observed::Pods;
+use mirrorlet_core::rollout::{
+    Cause, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, all_move,
+    beside_pod, circles, decide, next_version, swap_refused, together,
+};
+
+/// The state that decisions are made from.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    /// The newest version of each pod.
+    pub(super) wanted: &'a BTreeMap<FullName, SourcePod>,
+    /// The turns of the pods of workloads.
+    pub(super) turns: &'a BTreeMap<FullName, Turn>,
+    /// The versions that were run so far.
+    pub(super) before: &'a Merged,
+    /// The pods that the runtime held when it was last listed.
+    pub(super) listed: &'a Pods,
+    /// The present time.
+    pub(super) now: Timestamp,
+}
+
+/// Pods that swap host ports.
+pub(super) struct Circle {
+    pub(super) names: BTreeSet<FullName>,
+    /// The pods that run once all of them are updated.
+    pub(super) after: Merged,
+    /// The versions of them that run now.
+    pub(super) stops: Vec<Arc<Pod>>,
+}
+
+impl Circle {
+    /// The circles of pods whose next versions wait for one another's host ports.
+    pub(super) fn all(
+        next: &BTreeMap<FullName, Arc<Pod>>,
+        before: &Merged,
+        takes_room: impl Fn(&Pod) -> bool,
+    ) -> Vec<Self> {
+        let running = before.pods.values().map(|pod| &pod.pod);
+        let running: Vec<Arc<Pod>> = running.filter(|pod| takes_room(pod)).cloned().collect();
+        let found = circles(next, &running).into_iter();
+        found.map(|names| Self::of(names, next, before)).collect()
+    }
+
+    fn of(names: BTreeSet<FullName>, next: &BTreeMap<FullName, Arc<Pod>>, before: &Merged) -> Self {
+        let (mut after, mut stops) = (before.clone(), Vec::new());
+        for running in before.pods.values().filter(|pod| !pod.is_api()) {
+            let name = running.full_name();
+            if let Some(pod) = next.get(&name).filter(|_| names.contains(&name)) {
+                let next = SourcePod::new(Arc::clone(pod), running.origin.clone());
+                after.pods.remove(&running.uid());
+                after.pods.insert(next.uid(), next);
+                stops.push(Arc::clone(&running.pod));
+            }
+        }
+        Self {
+            names,
+            after,
+            stops,
+        }
+    }
+}
+
+impl Rollouts {
+    /// Decides about every pod. Those that swap host ports are updated together, or none of them is.
+    pub(super) fn decide_all(&mut self, facts: Facts<'_>) -> BTreeMap<FullName, Decision> {
+        let names = facts.wanted.keys();
+        let alone = names.map(|name| (name.clone(), self.preparation(name, facts, None)));
+        let alone: BTreeMap<FullName, Preparation> = alone.collect();
+        let mut decisions = BTreeMap::new();
+        for circle in self.circles(&alone, facts) {
+            decisions.extend(self.decide_circle(&circle, &alone, facts));
+        }
+        for (name, preparation) in &alone {
+            if !decisions.contains_key(name) {
+                let decision = self.decide(name, preparation, facts, None);
+                decisions.extend(decision.map(|decision| (name.clone(), decision)));
+            }
+        }
+        decisions
+    }
+
+    /// The circles of pods that wait for host ports: for an update, or because the version that runs has
+    /// failed and the healthy one can't take its place.
+    fn circles(&self, alone: &BTreeMap<FullName, Preparation>, facts: Facts<'_>) -> Vec<Circle> {
+        let next = facts.wanted.iter().filter_map(|(name, newest)| {
+            let history = self.histories.get(name)?;
+            let turn = facts.turns.get(name).unwrap_or(&Turn::Now);
+            let has_failed = matches!(self.phases.get(name), Some(Phase::Failed(_)));
+            let waits =
+                matches!(alone.get(name), Some(Preparation::Failed(cause)) if is_port(cause));
+            if !waits && !has_failed {
+                return None;
+            }
+            let next = next_version(history, newest, turn, has_failed, self.options.restore)?;
+            Some((name.clone(), next))
+        });
+        let board = &self.options.board;
+        let takes_room = |pod: &Pod| super::options::takes_room(board, pod);
+        Circle::all(&next.collect(), facts.before, takes_room)
+    }
+
+    /// Decides about the pods of a circle.
+    fn decide_circle(
+        &mut self,
+        circle: &Circle,
+        alone: &BTreeMap<FullName, Preparation>,
+        facts: Facts<'_>,
+    ) -> BTreeMap<FullName, Decision> {
+        let swapped = circle.names.iter().filter_map(|name| {
+            let own = self.preparation(name, facts, Some(circle));
+            let alone = match alone.get(name)? {
+                Preparation::Failed(cause) => cause.clone(),
+                // It runs, has failed, and is to be replaced by the healthy version.
+                Preparation::UnderWay | Preparation::Done => Cause::new("", ""),
+            };
+            Some((name.clone(), Swapped { alone, own }))
+        });
+        let prepared = together(&swapped.collect());
+        let is_done = |preparation: &Preparation| *preparation == Preparation::Done;
+        if prepared.values().all(is_done) {
+            let decisions = self.decide_each(&prepared, facts, Some(circle));
+            if all_move(decisions.values()) {
+                return decisions;
+            }
+            let alone = alone
+                .iter()
+                .filter(|(name, _)| circle.names.contains(*name));
+            let alone = alone.map(|(name, alone)| (name.clone(), alone.clone()));
+            return self.decide_each(&alone.collect(), facts, None);
+        }
+        self.decide_each(&prepared, facts, None)
+    }
+
+    fn decide_each(
+        &mut self,
+        prepared: &BTreeMap<FullName, Preparation>,
+        facts: Facts<'_>,
+        circle: Option<&Circle>,
+    ) -> BTreeMap<FullName, Decision> {
+        let decisions = prepared.iter().filter_map(|(name, preparation)| {
+            let decision = self.decide(name, preparation, facts, circle)?;
+            Some((name.clone(), decision))
+        });
+        decisions.collect()
+    }
+
+    /// The version that is to run if all goes well, and the history of its pod.
+    fn target(&self, name: &FullName, facts: Facts<'_>) -> Option<(Arc<Pod>, History)> {
+        let newest = facts.wanted.get(name)?;
+        let known = self.histories.get(name);
+        let target = known.map(|history| history.target_of(newest).0);
+        let target = target.unwrap_or_else(|| Arc::clone(&newest.pod));
+        let history = self.history(name, &PodUid::of(&target), facts.listed);
+        Some((target, history))
+    }
+
+    /// Whether anything of a version runs.
+    fn runs(&self, uid: &PodUid, facts: Facts<'_>) -> bool {
+        match self.options.board.get(uid).filter(lives) {
+            Some(view) => view.observed.anything_running(),
+            None => facts.listed.has(uid),
+        }
+    }
+
+    /// How far the target of a pod is prepared: by itself, or for an update together with the other
+    /// pods of a circle. The first question begins it.
+    fn preparation(
+        &mut self,
+        name: &FullName,
+        facts: Facts<'_>,
+        circle: Option<&Circle>,
+    ) -> Preparation {
+        let turn = facts.turns.get(name).unwrap_or(&Turn::Now);
+        let known = self.target(name, facts).zip(facts.wanted.get(name));
+        let Some(((target, history), newest)) = known else {
+            return Preparation::Done;
+        };
+        let uid = PodUid::of(&target);
+        let running = history.current().filter(|running| running.uid() != uid);
+        let failed = history
+            .get(&uid)
+            .is_some_and(|r| matches!(r.outcome, Outcome::Failed(_)));
+        // One that failed before is tried again only by an edit, which begins it anew.
+        let edited = history.newest.as_ref() != Some(&newest.uid());
+        let tried = failed && !edited;
+        let is_beside = history.beside.as_ref().is_some_and(|(one, _)| *one == uid);
+        let may_move = !tried && !history.paused && *turn == Turn::Now && !is_beside;
+        let Some(running) = running.filter(|_| may_move) else {
+            self.preparations.end(name);
+            return Preparation::Done;
+        };
+        let starts_first = starts_first(&target) && self.runs(&running.uid(), facts);
+        if let Some(circle) = circle.filter(|_| starts_first) {
+            return Preparation::Failed(swap_refused(&circle.names));
+        }
+        let target = if starts_first {
+            beside_pod(&target)
+        } else {
+            target
+        };
+        let room = circle.map_or(facts.before, |circle| &circle.after);
+        if let Some(cause) = self.options.refused(&target, Some(&running.pod), room) {
+            self.look_in(ADMIT_PERIOD);
+            return Preparation::Failed(cause);
+        }
+        let others = circle.into_iter().flat_map(|circle| &circle.stops);
+        let others = others.filter(|other| FullName::of(other) != *name);
+        let stops = std::iter::once(&running.pod).chain(others).cloned();
+        self.preparations.of(name, &target, stops.collect())
+    }
+
+    fn decide(
+        &self,
+        name: &FullName,
+        preparation: &Preparation,
+        facts: Facts<'_>,
+        circle: Option<&Circle>,
+    ) -> Option<Decision> {
+        let newest = facts.wanted.get(name)?;
+        let (target, history) = self.target(name, facts)?;
+        let uid = PodUid::of(&target);
+        let current = history.current.as_ref();
+        let current = current.map_or(&uid, |(current, _)| current);
+        let view = self.options.board.get(current).filter(lives);
+        let beside = self.options.board.get(&uid).filter(lives);
+        let beside = beside.filter(|_| uid != *current);
+        let journal = &self.options.telemetry.journal;
+        let [of_current, of_beside] = [&view, &beside].map(|view| troubles(journal, view.as_ref()));
+        let restore_waits = self.restore_waits(&history, facts.before, circle);
+        let input = Input {
+            wanted: newest,
+            runs: self.runs(current, facts),
+            current: seen(view.as_ref(), &of_current),
+            beside: seen(beside.as_ref(), &of_beside),
+            preparation,
+            turn: facts.turns.get(name).unwrap_or(&Turn::Now),
+            restore: self.options.restore,
+            restore_waits: restore_waits.as_ref(),
+            engine_away: self.engine_away,
+            now: facts.now,
+        };
+        Some(decide(&history, &input))
+    }
+
+    /// Why the healthy version of a pod can't take the place of the one that is judged: another pod has
+    /// its host port.
+    fn restore_waits(
+        &self,
+        history: &History,
+        before: &Merged,
+        circle: Option<&Circle>,
+    ) -> Option<Cause> {
+        let healthy = history.fallback(self.options.restore)?;
+        let returns = |circle: &&Circle| circle.after.pods.contains_key(&healthy.uid());
+        let room = circle
+            .filter(returns)
+            .map_or(before, |circle| &circle.after);
+        let running = history.current().map(|running| &*running.pod);
+        let refused = self.options.refused(&healthy.pod, running, room);
+        refused.filter(is_port)
+    }
+
+    /// The history of a pod's revisions. At this agent's first look, the newest one may run already,
+    /// whatever the disk says.
+    pub(super) fn history(&self, name: &FullName, newest: &PodUid, listed: &Pods) -> History {
+        let mut history = self.histories.get(name).cloned().unwrap_or_default();
+        if !self.phases.contains_key(name)
+            && let Some((current, _)) = &history.current
+            && listed.has(newest)
+            && !listed.has(current)
+        {
+            history.take_running(newest);
+        }
+        history
+    }
+}
