@@ -2,7 +2,7 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tower::ServiceExt;
 
 use super::*;
