@@ -53,14 +53,14 @@ impl RolloutHandle {
         let mut gone = statics(before);
         gone.retain(|pod| newest.delivered.manifests && !names.contains(&pod.full_name()));
         let mut room = Room::without(before, &gone);
-        let planner = Planner {
+        let from = Planner {
             options: &self.options,
             histories: &histories,
             objects: &objects,
             wanted: &wanted,
             content,
         };
-        let plans = planner.plan_all(&mut room).await;
+        let plans = from.plan_all(&mut room).await;
         let mut planned: Vec<PlannedPod> = plans.into_iter().map(|plan| plan.pod).collect();
         planned.extend(gone.iter().map(|pod| PlannedPod {
             before: compared_fields(content.then(|| version(pod)), None).0,
