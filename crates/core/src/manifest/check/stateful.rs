@@ -43,11 +43,11 @@ pub(super) fn check_stateful_set(
     let policies = ["", ORDERED_READY, PARALLEL];
     let policy = spec.pod_management_policy.as_deref();
     at.key("podManagementPolicy").one_of(policy, &policies);
-    check_seconds(spec.min_ready_seconds, spec.revision_history_limit, &at);
+    check_seconds(spec.min_ready_seconds, spec.revision_history_limit, at);
     if let Some(strategy) = &spec.update_strategy {
         check_update_strategy(strategy, &at.key("updateStrategy"));
     }
-    check_retention(spec, &at);
+    check_retention(spec, at);
     let templates = spec.volume_claim_templates.as_deref().unwrap_or_default();
     check_claims(templates, name, last.unwrap_or(i32::MAX), at);
     if Settings::of(pod).strategy == RolloutStrategy::StartFirst {

@@ -50,6 +50,7 @@ pub enum Presence {
 }
 
 impl Presence {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
     fn is_unknown(&self) -> bool {
         *self == Self::Unknown
     }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::keys;
 
 fn name(text: &str) -> ClaimName {
     let (namespace, name) = text.split_once('/').unwrap_or(("n", text));
