@@ -107,9 +107,10 @@ impl PodFiles {
 
     /// Has the binding of a claim record whether the Engine has its volume.
     fn saw_volume(&self, claim: &ClaimName, volume: &EngineVolume, exists: bool) {
-        let known = match exists {
-            true => Presence::Present,
-            false => Presence::Missing,
+        let known = if exists {
+            Presence::Present
+        } else {
+            Presence::Missing
         };
         if self.objects.manifests.volume_presence(claim) != known {
             let name = volume.name.clone();

@@ -23,7 +23,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
-use mirrorlet_host::nat::{self, Detour, Forward};
+use mirrorlet_host::nat::{self, Detour, Flows, Forward};
 use mirrorlet_runtime::{ServingPods, SyncError, SyncErrorReason};
 
 /// Prefix of the names of our tables.
@@ -106,26 +106,26 @@ impl HostPorts {
         self.apply(&mut state).await
     }
 
-    /// A version of a pod has ended: its rules go, and UDP flows that led to it follow those of the one
-    /// that serves.
+    /// A version of a pod has ended: its rules go, and flows that led to it follow those of the one that
+    /// serves.
     pub(crate) async fn ended(&self, name: &FullName) -> Result<(), SyncError> {
         self.refresh().await?;
         let mut forwards = self.state.lock().await.applied.clone().unwrap_or_default();
         forwards.retain(|forward| forward.comment == name.to_string());
-        self.forget_flows(forwards).await;
+        self.forget_flows(forwards, Flows::All).await;
         Ok(())
     }
 
-    /// Has the kernel forget the UDP flows to host ports that lead past the rules. Where it refuses,
-    /// they do until no packet comes for a while.
-    async fn forget_flows(&self, forwards: BTreeSet<Forward>) {
-        let forgotten = disk::blocking(move || nat::forget_flows(&forwards)).await;
+    /// Has the kernel forget flows to host ports that lead past the rules. Where it refuses, they do
+    /// until no packet comes for a while.
+    async fn forget_flows(&self, forwards: BTreeSet<Forward>, which: Flows) {
+        let forgotten = disk::blocking(move || nat::forget_flows(&forwards, which)).await;
         if let Err(error) = forgotten
             && !self.is_told.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
                 error = %error,
-                "failed to end UDP flows to host ports that lead to pods that have ended (CONFIG_NF_CT_NETLINK)"
+                "failed to end flows to host ports that lead to pods that have ended (CONFIG_NF_CT_NETLINK)"
             );
         }
     }
@@ -202,10 +202,12 @@ impl HostPorts {
         });
         let replaced = replaced.await;
         replaced.map_err(|error| refused(&format!("the kernel says: {error}")))?;
-        if state.applied.is_none() {
+        let which = match state.applied {
             // An agent before this one may have been killed before it came to it.
-            self.forget_flows(forwards.clone()).await;
-        }
+            None => Flows::ClosedAndUdp,
+            Some(_) => Flows::Closed,
+        };
+        self.forget_flows(forwards.clone(), which).await;
         state.applied = Some(forwards);
         Ok(())
     }

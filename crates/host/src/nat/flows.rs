@@ -1,5 +1,5 @@
-//! UDP flows that lead past the rules: the kernel decides once for a flow where it leads, and remembers
-//! that for as long as packets come.
+//! Flows that lead past the rules: the kernel decides once for a flow where it leads, and remembers
+//! that for as long as packets come, and of a TCP connection for some time after its end.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_packet_netfilter::conntrack::{
-    ConntrackAttribute, ConntrackMessage, IPTuple, ProtoTuple, Protocol as Transport, Tuple,
+    ConntrackAttribute, ConntrackMessage, IPTuple, ProtoInfo, ProtoInfoTCP, ProtoTuple,
+    Protocol as Transport, Tuple,
 };
 use rustix::io::Errno;
 
@@ -18,6 +19,34 @@ use super::{Detour, Forward, Protocol};
 /// packets come.
 const FLOWS_MAX: usize = 10_000;
 
+/// States in which both sides of a TCP connection have closed it, or one has reset it, and in which the
+/// kernel does not decide anew when its source port is used again: `LAST_ACK` and `CLOSE`.
+///
+/// Upstream: Linux, `enum tcp_conntrack` of `nf_conntrack_tcp.h`, and `nf_conntrack_proto_tcp.c`, where
+/// a SYN makes a new flow of one in `TIME_WAIT`.
+const CLOSED: [u8; 2] = [6, 8];
+
+/// Which of the flows that lead past the rules are forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flows {
+    /// TCP connections that are closed: the pod that they led to may still serve others.
+    Closed,
+    /// Those, and all of UDP.
+    ClosedAndUdp,
+    /// All: the pod that they led to has ended.
+    All,
+}
+
+impl Flows {
+    fn contain(self, flow: &Flow) -> bool {
+        match self {
+            Self::Closed => flow.is_closed,
+            Self::ClosedAndUdp => flow.is_closed || flow.transport == Transport::Udp,
+            Self::All => true,
+        }
+    }
+}
+
 /// Where a flow leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Flow {
@@ -26,17 +55,17 @@ struct Flow {
     sent_to: SocketAddrV4,
     /// The address that the answers come from.
     answered_by: SocketAddrV4,
+    /// Whether it is a TCP connection that is [`CLOSED`].
+    is_closed: bool,
 }
 
-/// Has the kernel forget the UDP flows to the host ports of `forwards` that lead somewhere else, and
-/// returns their number: their next packets follow the rules. Blocks, for seconds at most.
+/// Has the kernel forget flows to the host ports of `forwards` that lead somewhere else, and returns
+/// their number: the next packets of their sources follow the rules. Blocks, for seconds at most.
 ///
 /// # Errors
 /// As the kernel says: it keeps no table of flows for programs (`CONFIG_NF_CT_NETLINK`), or this
 /// process lacks the right.
-pub fn forget_flows(forwards: &BTreeSet<Forward>) -> io::Result<usize> {
-    let is_udp = |forward: &&Forward| forward.protocol == Protocol::Udp;
-    let forwards: Vec<&Forward> = forwards.iter().filter(is_udp).collect();
+pub fn forget_flows(forwards: &BTreeSet<Forward>, which: Flows) -> io::Result<usize> {
     if forwards.is_empty() {
         return Ok(0);
     }
@@ -49,6 +78,7 @@ pub fn forget_flows(forwards: &BTreeSet<Forward>) -> io::Result<usize> {
         };
         if let Some((sent, flow)) = flow(attributes)
             && stale.len() < FLOWS_MAX
+            && which.contain(&flow)
             && forwards.iter().any(|forward| strays(&flow, forward))
             && is_own(*flow.sent_to.ip())
         {
@@ -72,10 +102,13 @@ fn is_own(address: Ipv4Addr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether a flow is to a host port, and leads somewhere else than the port does.
+/// Whether a flow is to a host port, and leads somewhere else than the port does. A TCP connection to
+/// the host itself is with another program, which goes on.
 fn strays(flow: &Flow, forward: &Forward) -> bool {
-    let is_its = flow.transport == Transport::Udp
-        && flow.sent_to.port() == forward.host_port
+    let is_its = match forward.protocol {
+        Protocol::Tcp => flow.transport == Transport::Tcp && flow.answered_by != flow.sent_to,
+        Protocol::Udp => flow.transport == Transport::Udp,
+    } && flow.sent_to.port() == forward.host_port
         && forward.host_ip.is_none_or(|ip| ip == *flow.sent_to.ip());
     let by = flow.answered_by;
     let by_proxy = match &forward.detour {
@@ -88,11 +121,12 @@ fn strays(flow: &Flow, forward: &Forward) -> bool {
 
 /// A flow of the kernel's table, with what names it.
 fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<Tuple>, Flow)> {
-    let (mut sent, mut answered) = (None, None);
+    let (mut sent, mut answered, mut is_closed) = (None, None, false);
     for attribute in attributes {
         match attribute {
             ConntrackAttribute::CtaTupleOrig(tuple) => sent = Some(tuple),
             ConntrackAttribute::CtaTupleReply(tuple) => answered = Some(tuple),
+            ConntrackAttribute::CtaProtoInfo(parts) => is_closed = parts.iter().any(tells_closed),
             _ => {}
         }
     }
@@ -101,8 +135,15 @@ fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<Tuple>, Flow)> {
         transport: transport(&sent)?,
         sent_to: end(&sent, false)?,
         answered_by: end(&answered, true)?,
+        is_closed,
     };
     Some((sent, flow))
+}
+
+fn tells_closed(part: &ProtoInfo) -> bool {
+    let is_closed =
+        |part: &ProtoInfoTCP| matches!(part, ProtoInfoTCP::State(state) if CLOSED.contains(state));
+    matches!(part, ProtoInfo::TCP(parts) if parts.iter().any(is_closed))
 }
 
 fn transport(tuple: &[Tuple]) -> Option<Transport> {
@@ -186,11 +227,29 @@ mod tests {
                 transport,
                 sent_to: at(words[1]),
                 answered_by: at(words[2]),
+                is_closed: false,
             };
-            let strays = |transport| strays(&flow(transport), &forward.unwrap().1);
+            let udp = &forward.unwrap().1;
+            let tcp = Forward {
+                protocol: Protocol::Tcp,
+                ..udp.clone()
+            };
+            let is_stray = words[3] == "stray";
             // rollouts S9
-            assert_eq!(strays(Transport::Udp), words[3] == "stray", "{line}");
-            assert!(!strays(Transport::Tcp), "{line}");
+            assert_eq!(strays(&flow(Transport::Udp), udp), is_stray, "{line}");
+            let by_other = is_stray && words[1] != words[2];
+            assert_eq!(strays(&flow(Transport::Tcp), &tcp), by_other, "{line}");
+            assert!(!strays(&flow(Transport::Tcp), udp), "{line}");
+            assert!(!strays(&flow(Transport::Udp), &tcp), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_closed_when_its_state_says_so() {
+        for state in 0..10 {
+            let parts = ProtoInfo::TCP(vec![ProtoInfoTCP::State(state)]);
+            // SYN_SENT to CLOSE_WAIT may still carry data, and TIME_WAIT is looked up anew.
+            assert_eq!(tells_closed(&parts), [6, 8].contains(&state), "{state}");
         }
     }
 }
