@@ -591,8 +591,10 @@ async fn what_is_left_of_nobodys_pod_is_removed_and_tried_again_less_and_less_of
 async fn a_directory_stays_while_its_pod_runs_or_nobody_can_tell() {
     let bed = Bed::start();
     bed.fake.leave_orphan(&"x".into());
-    let mut running = mirrorlet_core::observed::RunningPod::default();
-    running.uid = "x".into();
+    let running = mirrorlet_core::observed::RunningPod {
+        uid: "x".into(),
+        ..Default::default()
+    };
     bed.fake
         .set_pod_list(mirrorlet_core::observed::Pods(vec![running]));
     bed.want(&[&pod("a")]);

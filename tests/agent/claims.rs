@@ -457,11 +457,9 @@ async fn a_volume_that_is_gone_is_not_made_anew() {
     let volume = here.volume("data");
     let lose = async || {
         until_running(bed, "db").await;
-        let stopped = [
-            ask(bed, &["stop", "db"]),
-            ask(bed, &["wait", "db", "--for=stopped"]),
-        ];
-        stopped.iter().for_each(|done| drop(said(done)));
+        for args in [&["stop", "db"][..], &["wait", "db", "--for=stopped"]] {
+            said(&ask(bed, args));
+        }
         for ended in bed.containers().values() {
             bed.docker(&["rm", "-f", ended]);
         }
