@@ -313,7 +313,7 @@ mod tests {
                 list.clone(),
             ),
             (
-                "/containers/json?all=0&filters=%7B%22publish%22%3A%5B%2280%22%5D%7D",
+                "/containers/json?all=0&filters=%7B%22publish%22%3A%5B%2280%2Ftcp%22%2C%2280%2Fudp%22%2C%2280%2Fsctp%22%5D%7D",
                 list.clone(),
             ),
             ("/containers/json?all=1", list),
