@@ -48,10 +48,6 @@ const LONG_BUCKETS: [f64; 12] = [
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
-fn engine_histogram() -> Histogram {
-    Histogram::new(ENGINE_BUCKETS)
-}
-
 /// The agent's series. Cheap to clone: clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -113,8 +109,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Fresh series of an agent, registered with the prefix `mirrorlet_`.
     pub fn new() -> Self {
-        let mut metrics = Self::unregistered();
-        metrics.registry = Arc::new(metrics.register());
+        let metrics = Self::made(|name| name != "certificate_requests");
         metrics.begin();
         metrics
     }
@@ -122,8 +117,8 @@ impl Metrics {
     /// Fresh series of an approver of certificates: its own and no others. An alert would take an
     /// Engine's, at 0, for an Engine that is down.
     pub fn of_approver() -> Self {
-        let mut metrics = Self::unregistered();
-        metrics.registry = Arc::new(metrics.register_approver());
+        let metrics =
+            Self::made(|name| matches!(name, "api_requests" | "api_up" | "certificate_requests"));
         for decision in CertificateDecision::ALL {
             let label = [("decision", decision.as_str())];
             metrics.certificate_requests.get_or_create(&label).inc_by(0);
@@ -143,59 +138,6 @@ impl Metrics {
         for signal in signals.into_iter().chain(limits) {
             let label = [("eviction_signal", signal)];
             self.evictions.get_or_create(&label).inc_by(0);
-        }
-    }
-
-    fn unregistered() -> Self {
-        let engine_histograms: fn() -> Histogram = engine_histogram;
-        Self {
-            registry: Arc::default(),
-            engine_operations: Family::default(),
-            engine_errors: Family::default(),
-            engine_seconds: Family::new_with_constructor(engine_histograms),
-            pods: Family::default(),
-            workloads: Family::default(),
-            unready_pods: Family::default(),
-            not_ready_pods: Gauge::default(),
-            failing_pods: Gauge::default(),
-            failed_jobs: Gauge::default(),
-            containers_in_backoff: Gauge::default(),
-            sync_seconds: Histogram::new(LONG_BUCKETS),
-            sync_errors: Family::default(),
-            container_starts: Counter::default(),
-            container_restarts: Counter::default(),
-            container_deaths: Counter::default(),
-            container_kills: Counter::default(),
-            containers_collected: Family::default(),
-            container_gc_errors: Counter::default(),
-            source_reads: Family::default(),
-            source_success: Family::default(),
-            source_up: Family::default(),
-            problems: Family::default(),
-            relists: Counter::default(),
-            event_gaps: Counter::default(),
-            event_stream_up: Gauge::default(),
-            engine_up: Gauge::default(),
-            pulls: Family::default(),
-            pull_seconds: Histogram::new(LONG_BUCKETS),
-            images_collected: Family::default(),
-            image_bytes_freed: Counter::default(),
-            image_gc_errors: Counter::default(),
-            image_disk_used: LateGauge::default(),
-            mirror_writes: Family::default(),
-            status_writes: Family::default(),
-            events: Family::default(),
-            api_requests: Family::default(),
-            api_up: LateGauge::default(),
-            certificate_ends: Family::default(),
-            certificate_requests: Family::default(),
-            mirrors: Family::default(),
-            mirror_problems: Family::default(),
-            rollouts: Family::default(),
-            evictions: Family::default(),
-            probes: probes::ProbeSeries::default(),
-            node_api: node_api::NodeApiSeries::default(),
-            node_api_refusals: Family::default(),
         }
     }
 

@@ -1,275 +1,107 @@
-//! Names of the series, and what they say of themselves.
+//! The series, by their names, and what they say of themselves.
 
+use std::sync::Arc;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
-use super::Metrics;
+use super::node_api::NodeApiSeries;
+use super::probes::ProbeSeries;
+use super::{ENGINE_BUCKETS, LONG_BUCKETS, Metrics};
 
-impl Metrics {
-    /// All series under the prefix `mirrorlet_`, but for those in the kubelet's words.
-    pub(super) fn register(&self) -> Registry {
-        let mut registry = begun();
-        let r = &mut registry;
-        self.register_engine(r);
-        self.register_pods(r);
-        self.register_containers(r);
-        self.register_sources(r);
-        self.register_images(r);
-        self.register_requests(r);
-        self.register_cluster(r);
-        registry
+/// Registers series as they are made.
+struct Series {
+    registry: Registry,
+    is_wanted: fn(&str) -> bool,
+}
+
+impl Series {
+    fn add<M: Metric + Clone + Default>(&mut self, name: &'static str, help: &'static str) -> M {
+        self.add_with(name, help, None, M::default())
     }
 
-    /// The series of an approver.
-    pub(super) fn register_approver(&self) -> Registry {
-        let mut registry = begun();
-        self.register_requests(&mut registry);
-        registry.register(
-            "certificate_requests",
-            "Certificate signing requests decided by the approver, by decision",
-            self.certificate_requests.clone(),
-        );
-        registry
-    }
-
-    fn register_pods(&self, r: &mut Registry) {
-        r.register("pods", "Pods by state", self.pods.clone());
-        r.register(
-            "workloads",
-            "Workloads of manifests by kind",
-            self.workloads.clone(),
-        );
-        r.register(
-            "workload_pods_unready",
-            "Pods that workloads want and that are not Ready, by kind",
-            self.unready_pods.clone(),
-        );
-        r.register(
-            "pods_unready",
-            "Pods that are pending or running and not Ready, without those of Jobs",
-            self.not_ready_pods.clone(),
-        );
-        r.register(
-            "jobs_failed",
-            "Jobs of manifests that have failed; a run of a CronJob until a later one completes",
-            self.failed_jobs.clone(),
-        );
-        r.register(
-            "pods_failing",
-            "Pods whose last sync failed",
-            self.failing_pods.clone(),
-        );
-        r.register_with_unit(
-            "pod_sync_duration",
-            "Duration of pod syncs",
-            Unit::Seconds,
-            self.sync_seconds.clone(),
-        );
-        r.register(
-            "pod_sync_errors",
-            "Failed pod syncs by reason",
-            self.sync_errors.clone(),
-        );
-        r.register(
-            "rollouts",
-            "New versions of static pods by outcome: started, held, failed, restored, succeeded",
-            self.rollouts.clone(),
-        );
-        r.register(
-            "evictions",
-            "Pods evicted by cause: an eviction signal of the node, or a limit of the pod itself",
-            self.evictions.clone(),
-        );
-    }
-
-    fn register_containers(&self, r: &mut Registry) {
-        r.register(
-            "container_starts",
-            "Containers started",
-            self.container_starts.clone(),
-        );
-        r.register(
-            "container_restarts",
-            "Containers started that replace an older instance",
-            self.container_restarts.clone(),
-        );
-        r.register(
-            "containers_in_backoff",
-            "Containers in CrashLoopBackOff",
-            self.containers_in_backoff.clone(),
-        );
-        r.register(
-            "container_deaths",
-            "Containers that ended",
-            self.container_deaths.clone(),
-        );
-        r.register(
-            "container_kills",
-            "Containers stopped by the agent",
-            self.container_kills.clone(),
-        );
-        r.register(
-            "containers_collected",
-            "Dead containers and sandboxes removed by garbage collection, by reason",
-            self.containers_collected.clone(),
-        );
-        r.register(
-            "container_gc_errors",
-            "Containers that garbage collection could not remove",
-            self.container_gc_errors.clone(),
-        );
-    }
-
-    fn register_sources(&self, r: &mut Registry) {
-        r.register(
-            "source_reads",
-            "Complete reads of manifest sources, by source",
-            self.source_reads.clone(),
-        );
-        r.register_with_unit(
-            "source_last_success_timestamp",
-            "When the source was last read with success",
-            Unit::Seconds,
-            self.source_success.clone(),
-        );
-        r.register(
-            "source_up",
-            "Whether the last reads of all sources of the kind succeeded",
-            self.source_up.clone(),
-        );
-        r.register(
-            "manifest_problems",
-            "Present problems of manifests by code",
-            self.problems.clone(),
-        );
-    }
-
-    fn register_images(&self, r: &mut Registry) {
-        r.register_with_unit(
-            "image_pull_duration",
-            "Time of image pulls that succeeded",
-            Unit::Seconds,
-            self.pull_seconds.clone(),
-        );
-        r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
-        r.register(
-            "image_garbage_collected",
-            "Images removed, by cause",
-            self.images_collected.clone(),
-        );
-        r.register_with_unit(
-            "image_garbage_collected_size",
-            "Sizes of the images removed",
-            Unit::Bytes,
-            self.image_bytes_freed.clone(),
-        );
-        r.register(
-            "image_gc_errors",
-            "Passes of image garbage collection that failed",
-            self.image_gc_errors.clone(),
-        );
-        r.register(
-            "image_disk_used_percent",
-            "Share of the Engine's disk that is used",
-            self.image_disk_used.clone(),
-        );
-    }
-
-    fn register_requests(&self, r: &mut Registry) {
-        r.register(
-            "api_requests",
-            "Requests to the API server by verb, resource and answer",
-            self.api_requests.clone(),
-        );
-        r.register(
-            "api_up",
-            "Whether the API server answers",
-            self.api_up.clone(),
-        );
-    }
-
-    fn register_cluster(&self, r: &mut Registry) {
-        r.register_with_unit(
-            "certificate_expiration_timestamp",
-            "When a certificate in use ends",
-            Unit::Seconds,
-            self.certificate_ends.clone(),
-        );
-        r.register(
-            "node_api_refusals",
-            "Connections closed and requests refused by the node API to protect itself, by reason",
-            self.node_api_refusals.clone(),
-        );
-        r.register(
-            "mirror_writes",
-            "Mirror pods created, deleted and refused",
-            self.mirror_writes.clone(),
-        );
-        r.register(
-            "status_writes",
-            "Pod statuses written to the API server, by outcome",
-            self.status_writes.clone(),
-        );
-        r.register("events", "Events by outcome", self.events.clone());
-        r.register(
-            "mirror_pods",
-            "Static pods by the state of their mirrors",
-            self.mirrors.clone(),
-        );
-        r.register(
-            "mirror_problems",
-            "Mirror pods that can't be created, by kind of problem",
-            self.mirror_problems.clone(),
-        );
-    }
-
-    fn register_engine(&self, r: &mut Registry) {
-        r.register(
-            "engine_operations",
-            "Engine calls",
-            self.engine_operations.clone(),
-        );
-        r.register(
-            "engine_operation_errors",
-            "Engine calls that failed",
-            self.engine_errors.clone(),
-        );
-        r.register_with_unit(
-            "engine_operation_duration",
-            "Time of Engine calls",
-            Unit::Seconds,
-            self.engine_seconds.clone(),
-        );
-        r.register(
-            "engine_up",
-            "Whether the Engine answers",
-            self.engine_up.clone(),
-        );
-        r.register(
-            "event_stream_up",
-            "Whether Engine events arrive",
-            self.event_stream_up.clone(),
-        );
-        r.register(
-            "event_gaps",
-            "Times when Engine events may have been missed",
-            self.event_gaps.clone(),
-        );
-        r.register(
-            "relists",
-            "Times when all containers were listed",
-            self.relists.clone(),
-        );
+    fn add_with<M: Metric + Clone>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        unit: Option<Unit>,
+        metric: M,
+    ) -> M {
+        if (self.is_wanted)(name) {
+            let clone = metric.clone();
+            match unit {
+                Some(unit) => self.registry.register_with_unit(name, help, unit, clone),
+                None => self.registry.register(name, help, clone),
+            }
+        }
+        metric
     }
 }
 
-/// A registry with what every program of ours has.
-fn begun() -> Registry {
-    let mut registry = Registry::with_prefix("mirrorlet");
-    registry.register(
-        "build",
-        "Build information",
-        Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-    );
-    registry
+impl Metrics {
+    /// All series under the prefix `mirrorlet_`, but for those in the kubelet's words. Those that aren't
+    /// wanted are not registered.
+    #[rustfmt::skip] // One series a line.
+    pub(super) fn made(is_wanted: fn(&str) -> bool) -> Self {
+        let mut registry = Registry::with_prefix("mirrorlet");
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Build information", build);
+        let mut r = Series {
+            registry,
+            is_wanted,
+        };
+        let engine: fn() -> Histogram = || Histogram::new(ENGINE_BUCKETS);
+        Self {
+            engine_operations: r.add("engine_operations", "Engine calls"),
+            engine_errors: r.add("engine_operation_errors", "Engine calls that failed"),
+            engine_seconds: r.add_with("engine_operation_duration", "Time of Engine calls", Some(Unit::Seconds), Family::new_with_constructor(engine)),
+            engine_up: r.add("engine_up", "Whether the Engine answers"),
+            event_stream_up: r.add("event_stream_up", "Whether Engine events arrive"),
+            event_gaps: r.add("event_gaps", "Times when Engine events may have been missed"),
+            relists: r.add("relists", "Times when all containers were listed"),
+            pods: r.add("pods", "Pods by state"),
+            workloads: r.add("workloads", "Workloads of manifests by kind"),
+            unready_pods: r.add("workload_pods_unready", "Pods that workloads want and that are not Ready, by kind"),
+            not_ready_pods: r.add("pods_unready", "Pods that are pending or running and not Ready, without those of Jobs"),
+            failed_jobs: r.add("jobs_failed", "Jobs of manifests that have failed; a run of a CronJob until a later one completes"),
+            failing_pods: r.add("pods_failing", "Pods whose last sync failed"),
+            sync_seconds: r.add_with("pod_sync_duration", "Duration of pod syncs", Some(Unit::Seconds), Histogram::new(LONG_BUCKETS)),
+            sync_errors: r.add("pod_sync_errors", "Failed pod syncs by reason"),
+            rollouts: r.add("rollouts", "New versions of static pods by outcome: started, held, failed, restored, succeeded"),
+            evictions: r.add("evictions", "Pods evicted by cause: an eviction signal of the node, or a limit of the pod itself"),
+            container_starts: r.add("container_starts", "Containers started"),
+            container_restarts: r.add("container_restarts", "Containers started that replace an older instance"),
+            containers_in_backoff: r.add("containers_in_backoff", "Containers in CrashLoopBackOff"),
+            container_deaths: r.add("container_deaths", "Containers that ended"),
+            container_kills: r.add("container_kills", "Containers stopped by the agent"),
+            containers_collected: r.add("containers_collected", "Dead containers and sandboxes removed by garbage collection, by reason"),
+            container_gc_errors: r.add("container_gc_errors", "Containers that garbage collection could not remove"),
+            source_reads: r.add("source_reads", "Complete reads of manifest sources, by source"),
+            source_success: r.add_with("source_last_success_timestamp", "When the source was last read with success", Some(Unit::Seconds), Family::default()),
+            source_up: r.add("source_up", "Whether the last reads of all sources of the kind succeeded"),
+            problems: r.add("manifest_problems", "Present problems of manifests by code"),
+            pull_seconds: r.add_with("image_pull_duration", "Time of image pulls that succeeded", Some(Unit::Seconds), Histogram::new(LONG_BUCKETS)),
+            pulls: r.add("image_pulls", "Image pulls by outcome"),
+            images_collected: r.add("image_garbage_collected", "Images removed, by cause"),
+            image_bytes_freed: r.add_with("image_garbage_collected_size", "Sizes of the images removed", Some(Unit::Bytes), Counter::default()),
+            image_gc_errors: r.add("image_gc_errors", "Passes of image garbage collection that failed"),
+            image_disk_used: r.add("image_disk_used_percent", "Share of the Engine's disk that is used"),
+            api_requests: r.add("api_requests", "Requests to the API server by verb, resource and answer"),
+            api_up: r.add("api_up", "Whether the API server answers"),
+            certificate_ends: r.add_with("certificate_expiration_timestamp", "When a certificate in use ends", Some(Unit::Seconds), Family::default()),
+            node_api_refusals: r.add("node_api_refusals", "Connections closed and requests refused by the node API to protect itself, by reason"),
+            mirror_writes: r.add("mirror_writes", "Mirror pods created, deleted and refused"),
+            status_writes: r.add("status_writes", "Pod statuses written to the API server, by outcome"),
+            events: r.add("events", "Events by outcome"),
+            mirrors: r.add("mirror_pods", "Static pods by the state of their mirrors"),
+            mirror_problems: r.add("mirror_problems", "Mirror pods that can't be created, by kind of problem"),
+            certificate_requests: r.add("certificate_requests", "Certificate signing requests decided by the approver, by decision"),
+            probes: ProbeSeries::default(),
+            node_api: NodeApiSeries::default(),
+            registry: Arc::new(r.registry),
+        }
+    }
 }
