@@ -1,21 +1,16 @@
 //! Edits of pods with host ports. Under `StartFirst` the new version is judged beside the old one,
 //! and host ports change hands without a gap; under `Recreate` connections wait for it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::common::traffic::{self, Traffic};
 use crate::common::{Bed, IMAGE, TestAgent, ask, free_port, sleeper};
 use mirrorlet::app::cleanup::{Leftovers, cleanup};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-/// The end of a web server on SIGTERM: it accepts the connections that were made before, then closes
-/// its port, and finishes the answers that it has begun.
-const END: &str = "sleep 1; kill $server; sleep 2; exit 0";
 
 /// A web server that answers `says`, with a host port.
 fn web(says: &str, port: u16, rollout: &str) -> String {
@@ -23,9 +18,7 @@ fn web(says: &str, port: u16, rollout: &str) -> String {
 }
 
 fn web_with(says: &str, port: u16, rollout: &str, image: &str, container: &str) -> String {
-    let script = format!(
-        "mkdir -p /w; echo {says} > /w/x; trap '{END}' TERM; httpd -f -p 8080 -h /w & server=$!; wait $server; wait"
-    );
+    let script = traffic::server(says);
     format!(
         r#"apiVersion: v1
 kind: Pod
@@ -47,56 +40,6 @@ spec:
 {container}
 "#
     )
-}
-
-/// Asks the server at `at` without a pause.
-struct Traffic {
-    stop: Arc<AtomicBool>,
-    failures: Arc<Mutex<Vec<String>>>,
-    asking: JoinHandle<usize>,
-}
-
-impl Traffic {
-    fn to(at: SocketAddr) -> Self {
-        Self::from(None, at)
-    }
-
-    /// From the network namespace of a process, if one is given.
-    fn from(network: Option<File>, at: SocketAddr) -> Self {
-        use std::os::fd::AsFd as _;
-        let (stop, failures) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (stopped, failed) = (
-            Arc::clone(&stop),
-            Arc::<Mutex<Vec<String>>>::clone(&failures),
-        );
-        let asking = std::thread::spawn(move || {
-            if let Some(network) = network {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(network.as_fd(), kind).unwrap();
-            }
-            let mut asked = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                asked += 1;
-                if let Err(error) = ask(at) {
-                    failed.lock().unwrap().push(error);
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            asked
-        });
-        Self {
-            stop,
-            failures,
-            asking,
-        }
-    }
-
-    /// The failures so far; at least one question was asked.
-    fn failures(self) -> Vec<String> {
-        self.stop.store(true, Ordering::Relaxed);
-        assert!(self.asking.join().unwrap() > 0);
-        std::mem::take(&mut self.failures.lock().unwrap())
-    }
 }
 
 async fn until_says(agent: &mut TestAgent, at: SocketAddr, says: &str) -> PodReport {
@@ -355,7 +298,7 @@ async fn an_agent_that_dies_leaves_no_port_that_waits() {
     let mut agent = bed.agent().await;
     let at = (Ipv4Addr::LOCALHOST, port).into();
     let deaf = |says: &str| {
-        let text = web(says, port, "Recreate").replace(END, ":; sleep 1000");
+        let text = web(says, port, "Recreate").replace(traffic::END, ":; sleep 1000");
         text.replace("GracePeriodSeconds: 5", "GracePeriodSeconds: 300")
     };
     bed.write("web.yaml", &deaf("one"));
@@ -568,7 +511,7 @@ async fn a_swap_of_host_ports_that_fails_stops_no_healthy_pod() {
     let of_b = || {
         let all = bed.running().into_iter();
         all.filter(|(name, _)| name.contains("_b-box_"))
-            .collect::<Vec<_>>()
+            .collect::<BTreeMap<_, _>>()
     };
     let b_runs = of_b();
     let is_over = |pod: &PodReport| pod.is_ready() && pod.rollout.is_none() && !pod.held;

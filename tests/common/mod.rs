@@ -31,6 +31,7 @@ pub mod reaper;
 pub mod registry;
 pub mod said;
 pub mod terminal;
+pub mod traffic;
 pub mod writes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,17 +1,20 @@
 //! The agent is killed before, during and after every single Engine call of a pod's start,
 //! restart, update, in-place change, failed edit and stop, of a Job and of a `StatefulSet`, and started
-//! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn.
+//! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn, no failed
+//! request while a host port changes hands.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
 //! call is never made. *After*: it is made, and its answer is lost, which is no point of its own for a
 //! call that only reads. *During*: it reaches the Engine while the next agent is already at work.
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::history::History;
 use crate::common::intercept::{After, Before, Call, Script, ScriptedEngine};
+use crate::common::traffic::{self, Traffic};
 use crate::common::{self, Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -258,18 +261,31 @@ impl Scenario {
         }
     }
 
-    /// The pod with a host port that is handed over.
+    /// The web server whose host port is handed over.
     fn start_first(bed: &Bed, image: &str) -> String {
-        let port = host_port(bed);
-        manifest(None, false, &[("one", image)])
-            .replace(
-                "spec:",
-                "  annotations: {mirrorlet.dev/min-ready-seconds: \"0\", mirrorlet.dev/rollout: StartFirst}\nspec:",
-            )
-            .replace(
-                "    command:",
-                &format!("    ports: [{{containerPort: 80, hostPort: {port}}}]\n    command:"),
-            )
+        let (port, script) = (host_port(bed), traffic::server("x"));
+        format!(
+            r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  annotations: {{mirrorlet.dev/min-ready-seconds: "0", mirrorlet.dev/rollout: StartFirst}}
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: one
+    image: {image}
+    command: ["sh", "-c", {script:?}]
+    ports: [{{containerPort: 8080, hostPort: {port}}}]
+    readinessProbe: {{httpGet: {{path: /x, port: 8080}}, periodSeconds: 1}}
+"#
+        )
+    }
+
+    /// Requests to the host port that is handed over.
+    fn traffic(self, bed: &Bed) -> Option<Traffic> {
+        let at = || (Ipv4Addr::LOCALHOST, host_port(bed)).into();
+        matches!(self, Self::HandOver).then(|| Traffic::to(at()))
     }
 
     /// The action while the agent may be killed.
@@ -497,11 +513,12 @@ impl Scenario {
 }
 
 /// The host port of a bed's pod, the same at every call.
-fn host_port(bed: &Bed) -> String {
+fn host_port(bed: &Bed) -> u16 {
     let file = bed.path().join("port");
-    std::fs::read_to_string(&file).unwrap_or_else(|_| {
-        let port = common::free_port().to_string();
-        std::fs::write(&file, &port).unwrap();
+    let known = std::fs::read_to_string(&file).ok();
+    known.and_then(|port| port.parse().ok()).unwrap_or_else(|| {
+        let port = common::free_port();
+        std::fs::write(&file, port.to_string()).unwrap();
         port
     })
 }
@@ -538,7 +555,7 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
     let engine = ScriptedEngine::new(&bed.docker, Doom::default());
     let doom = &engine.script;
     *doom.at.lock().unwrap() = at;
-    let mut before = HashMap::new();
+    let (mut before, mut traffic) = (HashMap::new(), None);
     let mut agent = if let Some(manifest) = scenario.before(&bed) {
         bed.write("web.yaml", &manifest);
         let agent = bed.agent_over(engine.clone()).await;
@@ -551,6 +568,7 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
             bed.until_healthy(1).await;
         }
         before = bed.running();
+        traffic = scenario.traffic(&bed);
         doom.began.store(true, Ordering::SeqCst);
         scenario.act(&bed, &before);
         agent
@@ -577,6 +595,10 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
     }
     if killed || !matches!(scenario, Scenario::Withdraw) {
         scenario.check(&bed, &history, &before).await;
+    }
+    if let Some(traffic) = traffic {
+        // rollouts S1
+        assert_eq!(traffic.failures(), Vec::<String>::new(), "killed at {at:?}");
     }
     let ran = Ran {
         calls: doom.calls.load(Ordering::SeqCst),
