@@ -172,7 +172,8 @@ impl Index {
                     record.started_at = Some(at);
                     record.stale = needs_address(&record.ours);
                 }
-                ContainerState::Running => {}
+                // It was about to be started again when it was inspected.
+                ContainerState::Running => record.stale |= record.started_at.is_none(),
                 // Late news, or started by hand: only the Engine knows.
                 ContainerState::Exited | ContainerState::Unknown => {
                     record.stale |= record.finished_at.is_none_or(|finished| finished < at);

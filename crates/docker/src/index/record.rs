@@ -214,10 +214,12 @@ fn shown(record: &Record, found: &ContainerInspectResponse) -> Shown {
     };
     let started_at = time(state.started_at.as_deref());
     let finished_at = time(state.finished_at.as_deref());
+    // The Engine is about to start it again, as its restart policy says: since when it runs is not known.
+    if state.restarting == Some(true) || state.status == Some(S::RESTARTING) {
+        return Shown::Running { started_at: None };
+    }
     // A paused one lives.
-    if state.running.unwrap_or(false)
-        || matches!(state.status, Some(S::RUNNING | S::PAUSED | S::RESTARTING))
-    {
+    if state.running.unwrap_or(false) || matches!(state.status, Some(S::RUNNING | S::PAUSED)) {
         return Shown::Running { started_at };
     }
     let exit_code = state

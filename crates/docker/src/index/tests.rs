@@ -246,7 +246,10 @@ fn inspects_are_read_as_upstream_reads_them() {
         exited("a child killed for memory", ended(0, true), "OOMKilled", 0),
         live("running", runs(Status::RUNNING)),
         live("paused", runs(Status::PAUSED)),
-        live("restarting", runs(Status::RESTARTING)),
+        Case {
+            started: None,
+            ..live("restarting", runs(Status::RESTARTING))
+        },
         Case {
             what: "its command is not there",
             shown: never(Status::CREATED, 127),
@@ -492,6 +495,17 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
         index.inspected(ID, u64::MAX, &found, "");
         assert_eq!(hand(&index), expect.or(Some(UserAction::Signalled)));
     }
+    // The Engine starts it again by a policy of its own, and is asked in between.
+    let index = running();
+    tell(&index, &["die"]);
+    let mut between = inspect(Truth::Running);
+    between.state.as_mut().unwrap().restarting = Some(true);
+    index.inspected(ID, u64::MAX, &between, "");
+    assert!(!index.get(ID).unwrap().stale);
+    tell(&index, &["start"]);
+    assert!(index.get(ID).unwrap().stale);
+    index.inspected(ID, u64::MAX, &again(2, 3), "");
+    assert_eq!(hand(&index), Some(UserAction::Restarted));
 }
 
 #[test]
