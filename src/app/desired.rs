@@ -202,9 +202,7 @@ impl MergeTask {
             match &operation {
                 PodOperation::Add(_) => {
                     occurrences::pod_added(
-                        &self.telemetry,
-                        &pod.full_name(),
-                        &pod.uid(),
+                        self.telemetry.pod(&pod.full_name(), &pod.uid()),
                         &pod.origin.location,
                     );
                 }
@@ -214,7 +212,10 @@ impl MergeTask {
                     } else {
                         "its source no longer contains it"
                     };
-                    occurrences::pod_removed(&self.telemetry, &pod.full_name(), &pod.uid(), reason);
+                    occurrences::pod_removed(
+                        self.telemetry.pod(&pod.full_name(), &pod.uid()),
+                        reason,
+                    );
                 }
                 PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
             }

@@ -69,13 +69,13 @@ impl ManifestReporter {
             if !self.held.contains_key(uid) {
                 let problem = pod.problems.first().map(ToString::to_string);
                 let problem = problem.unwrap_or_else(|| "it is unusable".to_owned());
-                occurrences::manifest_held(telemetry, &name, uid, &problem);
+                occurrences::manifest_held(telemetry.pod(&name, uid), &problem);
             }
             held.insert(uid.clone(), name);
         }
         for (uid, name) in &self.held {
             if !held.contains_key(uid) && merged.pods.contains_key(uid) {
-                occurrences::manifest_released(telemetry, name, uid);
+                occurrences::manifest_released(telemetry.pod(name, uid));
             }
         }
         self.held = held;

@@ -10,7 +10,7 @@ pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
         let name = full_name(job, index, attempt);
         let uid = decision.record.uid(&job.name, index, attempt);
         let message = format!("pod {} of Job {} {what}", name.name, job.name);
-        occurrences::job_pod(telemetry, &name, &uid, reason, &message);
+        occurrences::job_pod(telemetry.pod(&name, &uid), reason, &message);
     };
     for note in &decision.notes {
         match note {

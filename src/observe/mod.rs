@@ -376,9 +376,7 @@ fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
         let mut known = before.status.containers.iter().filter(exited);
         if !known.any(|c| c.id == container.id) {
             occurrences::container_died(
-                telemetry,
-                &seen.full_name,
-                &seen.uid,
+                telemetry.pod(&seen.full_name, &seen.uid),
                 &container.name,
                 &container.id,
                 container.exit_code.unwrap_or_default(),
@@ -397,7 +395,7 @@ fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     for (id, (container, hand)) in hands(seen) {
         if known.get(id).is_none_or(|(_, known)| *known != hand) {
             let (full_name, uid) = (&seen.full_name, &seen.uid);
-            occurrences::handled(telemetry, full_name, uid, container, hand);
+            occurrences::handled(telemetry.pod(full_name, uid), container, hand);
         }
     }
 }

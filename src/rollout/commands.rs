@@ -95,7 +95,7 @@ impl Rollouts {
         if let Some((uid, _)) = current {
             let (reason, message) = words(command)(number);
             let telemetry = &self.options.telemetry;
-            occurrences::rollout_commanded(telemetry, name, uid, reason, message);
+            occurrences::rollout_commanded(telemetry.pod(name, uid), reason, message);
         }
     }
 }

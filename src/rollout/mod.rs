@@ -292,7 +292,7 @@ impl Rollouts {
         let message = error.to_string();
         if self.not_served.as_ref() != Some(&message) {
             let telemetry = &self.options.telemetry;
-            occurrences::note(telemetry, name, uid, HAND_OVER_FAILED, &message);
+            occurrences::note(telemetry.pod(name, uid), HAND_OVER_FAILED, &message);
             self.not_served = Some(message);
         }
     }
@@ -324,7 +324,7 @@ impl Rollouts {
         decision.history.hold_back();
         if let Some((uid, _)) = &decision.history.current {
             let telemetry = &self.options.telemetry;
-            occurrences::note(telemetry, name, uid, "FailedScheduling", UNSCHEDULABLE);
+            occurrences::note(telemetry.pod(name, uid), "FailedScheduling", UNSCHEDULABLE);
         }
     }
 

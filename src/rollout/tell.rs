@@ -21,7 +21,7 @@ impl Rollouts {
             Some(Change::Succeeded | Change::HandedOver)
         );
         if succeeded && history.revisions.len() > 1 {
-            occurrences::rollout_succeeded(telemetry, name, &uid);
+            occurrences::rollout_succeeded(telemetry.pod(name, &uid));
         }
         if decision.change == Some(Change::FellBack) {
             self.tell_fallen_back(name, decision);
@@ -35,7 +35,7 @@ impl Rollouts {
         // What failed before this agent's life is no news.
         let (setback, cause) = match &decision.phase {
             Phase::Preparing => {
-                occurrences::rollout_started(telemetry, name, &uid, &newest.uid());
+                occurrences::rollout_started(telemetry.pod(name, &uid), &newest.uid());
                 return;
             }
             Phase::Held(cause) => (RolloutSetback::Held, cause),
@@ -51,7 +51,7 @@ impl Rollouts {
         let Cause {
             reason, message, ..
         } = cause;
-        occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
+        occurrences::rollout_setback(telemetry.pod(name, &uid), setback, reason, message);
     }
 
     /// Tells that the version that ran so far has failed, which is not the newest any more.
@@ -63,7 +63,7 @@ impl Rollouts {
         if let Some(Outcome::Failed(cause)) = decision.history.get(&uid).map(|r| &r.outcome) {
             let (telemetry, setback) = (&self.options.telemetry, RolloutSetback::Restored);
             let (reason, message) = (&cause.reason, &cause.message);
-            occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
+            occurrences::rollout_setback(telemetry.pod(name, &uid), setback, reason, message);
         }
     }
 }

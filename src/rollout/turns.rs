@@ -73,7 +73,7 @@ impl Rollouts {
             let is_news = self.queues.told.get(name) != Some(&waiting.message);
             if let Some(uid) = uid.filter(|_| is_news) {
                 let telemetry = &self.options.telemetry;
-                occurrences::usual_note(telemetry, name, &uid, WAITS, &waiting.message);
+                occurrences::usual_note(telemetry.pod(name, &uid), WAITS, &waiting.message);
             }
         }
         let waits = merged.waits.iter();

@@ -79,7 +79,7 @@ impl PodWorkers {
             }) if runs && !is_api_pod(pod) => {
                 let message = format!("the pod is already running and is not stopped: {message}");
                 let (name, uid) = (FullName::of(pod), PodUid::of(pod));
-                occurrences::note(&self.context.telemetry, &name, &uid, &reason, &message);
+                occurrences::note(self.context.telemetry.pod(&name, &uid), &reason, &message);
                 admitted
             }
             verdict => verdict,
@@ -130,7 +130,7 @@ impl PodWorkers {
             Verdict::Refused(failure) => {
                 let (reason, message) = (&failure.reason, &failure.message);
                 let telemetry = &self.context.telemetry;
-                occurrences::note(telemetry, &full_name, &uid, reason, message);
+                occurrences::note(telemetry.pod(&full_name, &uid), reason, message);
                 Command::Fail(Arc::clone(pod), failure)
             }
         };
@@ -158,7 +158,11 @@ impl PodWorkers {
         };
         let failure = Failure::preempted();
         let (telemetry, reason) = (&self.context.telemetry, &failure.reason);
-        occurrences::note(telemetry, &handle.full_name, uid, reason, &failure.message);
+        occurrences::note(
+            telemetry.pod(&handle.full_name, uid),
+            reason,
+            &failure.message,
+        );
         handle.commands.send_if_modified(|command| match command {
             Command::Run(pod) => {
                 self.locks.pod_stops(pod, &handle.active);

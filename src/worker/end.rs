@@ -76,9 +76,7 @@ impl Worker {
                     continue;
                 };
                 occurrences::sync_done(
-                    &self.context.telemetry,
-                    &self.full_name,
-                    &self.uid,
+                    self.context.telemetry.pod(&self.full_name, &self.uid),
                     result.sync_results.len(),
                     &result,
                     began.elapsed(),
@@ -327,9 +325,7 @@ impl Worker {
                 self.error = error.to_string().into();
                 self.publish_entry(&self.context.cache.get(&self.uid));
                 occurrences::remove_failed(
-                    &self.context.telemetry,
-                    &self.full_name,
-                    &self.uid,
+                    self.context.telemetry.pod(&self.full_name, &self.uid),
                     &error.to_string(),
                 );
             }

@@ -74,7 +74,11 @@ impl PodWorkers {
             return;
         }
         let telemetry = &self.context.telemetry;
-        occurrences::pod_evicted(telemetry, &handle.full_name, uid, signal, &failure.message);
+        occurrences::pod_evicted(
+            telemetry.pod(&handle.full_name, uid),
+            signal,
+            &failure.message,
+        );
         if is_static {
             self.evicted.note(uid, self.context.clock.now());
         }

@@ -353,9 +353,7 @@ impl PodWorkers {
             }
             if wanted.delivered.may_stop(&uid) {
                 occurrences::pod_removed(
-                    &self.context.telemetry,
-                    &full_name,
-                    &uid,
+                    self.context.telemetry.pod(&full_name, &uid),
                     "no source wants it",
                 );
                 let command = Command::Stop { restart: false };

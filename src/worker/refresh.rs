@@ -91,7 +91,10 @@ impl Refresh {
                 }
                 Err(error) => {
                     let (telemetry, uid) = (&context.telemetry, PodUid::of(pod));
-                    occurrences::volumes_not_refreshed(telemetry, &FullName::of(pod), &uid, &error);
+                    occurrences::volumes_not_refreshed(
+                        telemetry.pod(&FullName::of(pod), &uid),
+                        &error,
+                    );
                     Some(self.backoff.pause())
                 }
             };

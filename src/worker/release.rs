@@ -26,7 +26,7 @@ impl Worker {
                 let stuck = Volumes::Stuck(error.to_string().into());
                 if self.volumes != stuck {
                     let (telemetry, words) = (&self.context.telemetry, error.to_string());
-                    occurrences::remove_failed(telemetry, &self.full_name, &self.uid, &words);
+                    occurrences::remove_failed(telemetry.pod(&self.full_name, &self.uid), &words);
                 }
                 stuck
             }

@@ -64,7 +64,7 @@ impl Worker {
                 let words = error.to_string();
                 if !error.is_unavailable() && *self.error != *words {
                     let telemetry = &self.context.telemetry;
-                    occurrences::status_unknown(telemetry, &self.full_name, &self.uid, &words);
+                    occurrences::status_unknown(telemetry.pod(&self.full_name, &self.uid), &words);
                 }
                 self.error = words.into();
                 self.publish_entry(&entry);
@@ -143,9 +143,7 @@ impl Worker {
         let pod = &self.with_start_time(pod);
         let result = self.walk(pod, status, &plan, cancel).await;
         occurrences::sync_done(
-            &self.context.telemetry,
-            &self.full_name,
-            &self.uid,
+            self.context.telemetry.pod(&self.full_name, &self.uid),
             plan.steps.len(),
             &result,
             began.elapsed(),
@@ -203,7 +201,11 @@ impl Worker {
         }
         if self.error != *why {
             let (name, uid) = (&self.full_name, &self.uid);
-            occurrences::note(&self.context.telemetry, name, uid, "UnsupportedFields", why);
+            occurrences::note(
+                self.context.telemetry.pod(name, uid),
+                "UnsupportedFields",
+                why,
+            );
         }
         self.error = Arc::clone(why);
         self.publish(status);
@@ -283,9 +285,7 @@ impl Worker {
             let attempt = newest.map_or(0, |c| c.restart_count);
             if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
                 occurrences::backoff(
-                    &self.context.telemetry,
-                    &self.full_name,
-                    &self.uid,
+                    self.context.telemetry.pod(&self.full_name, &self.uid),
                     name,
                     attempt,
                     plan.look_again.unwrap_or_default(),

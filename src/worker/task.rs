@@ -206,9 +206,7 @@ impl Worker {
         self.context.graces.forget(&self.uid);
         if let Some(since) = self.state.stopping_since() {
             occurrences::pod_gone(
-                &self.context.telemetry,
-                &self.full_name,
-                &self.uid,
+                self.context.telemetry.pod(&self.full_name, &self.uid),
                 since.elapsed(),
             );
         }
@@ -286,7 +284,7 @@ impl Worker {
             if wait.is_some_and(|wait| wait.is_stuck) && self.error != message {
                 let (name, uid) = (&self.full_name, &self.uid);
                 let telemetry = &self.context.telemetry;
-                occurrences::note(telemetry, name, uid, HOST_PORT_CONFLICT, &message);
+                occurrences::note(telemetry.pod(name, uid), HOST_PORT_CONFLICT, &message);
             }
             self.error = message;
             self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));

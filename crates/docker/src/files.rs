@@ -192,7 +192,10 @@ impl PodFiles {
                 if !pull_secrets.unreadable.is_empty() {
                     let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
                     let names = &pull_secrets.unreadable;
-                    occurrences::pull_secrets_unreadable(&self.telemetry, &full_name, &uid, names);
+                    occurrences::pull_secrets_unreadable(
+                        self.telemetry.pod(&full_name, &uid),
+                        names,
+                    );
                 }
                 Ok(Files {
                     volumes,
@@ -280,9 +283,7 @@ impl PodFiles {
             Ok(Ok(written)) if written.is_empty() => {}
             Ok(Ok(written)) => {
                 occurrences::volumes_refreshed(
-                    &self.telemetry,
-                    &FullName::of(pod),
-                    &PodUid::of(pod),
+                    self.telemetry.pod(&FullName::of(pod), &PodUid::of(pod)),
                     &written,
                 );
             }
@@ -360,7 +361,7 @@ fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
             "failed to update volume {volume:?}, which keeps its previous content: {error}"
         );
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        occurrences::note(telemetry, &full_name, &uid, FAILED_MOUNT, &message);
+        occurrences::note(telemetry.pod(&full_name, &uid), FAILED_MOUNT, &message);
     }
 }
 

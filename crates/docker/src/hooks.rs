@@ -139,7 +139,7 @@ impl HandlerRunner<'_> {
                 let host = handler::authority(&get.host, get.port);
                 let telemetry = &self.hooks.telemetry;
                 let (name, uid) = (self.full_name, self.uid);
-                occurrences::hook_fell_back(telemetry, name, uid, &self.container.name, &host);
+                occurrences::hook_fell_back(telemetry.pod(name, uid), &self.container.name, &host);
                 asked = again;
             }
         }
@@ -179,7 +179,7 @@ impl Hooks {
         if let Err(error) = &ran {
             let (telemetry, name) = (&self.telemetry, &container.name);
             let why = error.to_string();
-            occurrences::hook_failed(telemetry, &full_name, &uid, name, "PostStart", &why);
+            occurrences::hook_failed(telemetry.pod(&full_name, &uid), name, "PostStart", &why);
         }
         ran
     }
@@ -223,7 +223,7 @@ impl Hooks {
         if let Err(error) = ran {
             let (full_name, uid) = (&record.ours.full_name, &record.ours.uid);
             let (telemetry, why) = (&self.telemetry, error.to_string());
-            occurrences::hook_failed(telemetry, full_name, uid, name, "PreStop", &why);
+            occurrences::hook_failed(telemetry.pod(full_name, uid), name, "PreStop", &why);
         }
     }
 

@@ -171,9 +171,7 @@ impl Killer {
         if let Some(record) = &record {
             let ours = &record.ours;
             occurrences::container_stopping(
-                &self.telemetry,
-                &ours.full_name,
-                &ours.uid,
+                self.telemetry.pod(&ours.full_name, &ours.uid),
                 name,
                 reason,
             );
@@ -203,9 +201,7 @@ impl Killer {
                 if let Some(record) = &record {
                     let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);
                     occurrences::container_killed(
-                        &self.telemetry,
-                        &record.ours.full_name,
-                        &record.ours.uid,
+                        self.telemetry.pod(&record.ours.full_name, &record.ours.uid),
                         name,
                         &ContainerId::docker(id),
                         &reason,

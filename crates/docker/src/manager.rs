@@ -349,7 +349,7 @@ impl Runtime for DockerManager {
     ) -> PodSyncResult {
         let stop = self.killer.stop_pod(pod, running, grace_override);
         let (result, made) = calls::noted(stop).await;
-        occurrences::engine_called(&self.telemetry, &running.full_name, &running.uid, &made);
+        occurrences::engine_called(self.telemetry.pod(&running.full_name, &running.uid), &made);
         result
     }
 

@@ -31,11 +31,11 @@ impl Starter {
         cancel: &CancellationToken,
     ) -> PodSyncResult {
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        occurrences::plan_decided(&self.telemetry, &full_name, &uid, plan);
+        occurrences::plan_decided(self.telemetry.pod(&full_name, &uid), plan);
         // On the heap: the state of a whole round is large.
         let walking = Box::pin(self.walk_steps(pod, status, plan, cancel));
         let (result, made) = calls::noted(walking).await;
-        occurrences::engine_called(&self.telemetry, &full_name, &uid, &made);
+        occurrences::engine_called(self.telemetry.pod(&full_name, &uid), &made);
         result
     }
 
@@ -56,7 +56,7 @@ impl Starter {
             match step {
                 Step::KillPod { reason } => {
                     let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-                    occurrences::pod_killed(&self.telemetry, &full_name, &uid, reason);
+                    occurrences::pod_killed(self.telemetry.pod(&full_name, &uid), reason);
                     let running = status.to_running_pod();
                     let killing = self.killer.stop_pod(Some(pod), &running, None);
                     if let Some(killed) = cancel.run_until_cancelled(killing).await {
@@ -96,7 +96,7 @@ impl Starter {
     ) -> SyncResult {
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         let why = reason.to_string();
-        occurrences::container_killing(&self.telemetry, &full_name, &uid, name, &why);
+        occurrences::container_killing(self.telemetry.pod(&full_name, &uid), name, &why);
         let stop = Stop {
             pod: Some(pod),
             id: &id.id,
@@ -114,7 +114,7 @@ impl Starter {
         if let Err(error) = self.remains.remove(&id.id).await {
             let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
             let message = format!("container {name}: {error}");
-            occurrences::remove_failed(&self.telemetry, &full_name, &uid, &message);
+            occurrences::remove_failed(self.telemetry.pod(&full_name, &uid), &message);
         }
     }
 }

@@ -226,7 +226,12 @@ impl MirrorTask {
                     .as_deref()
                     .and_then(|known| known.metadata.finalizers.as_deref());
                 let finalizers = finalizers.unwrap_or_default();
-                occurrences::mirror_deleted(t, &full_name, &uid, &mirror, why.as_str(), finalizers);
+                occurrences::mirror_deleted(
+                    t.pod(&full_name, &uid),
+                    &mirror,
+                    why.as_str(),
+                    finalizers,
+                );
             }
             // One that was not there is gone as well, though the watch still shows it.
             self.gone.insert(mirror, now + TOLD_WITHIN);
@@ -240,7 +245,7 @@ impl MirrorTask {
                 let mut within = TOLD_LATE;
                 if let Mirrored::Created(mirror) = &mirrored {
                     let mirror = PodUid::of(mirror);
-                    occurrences::mirror_created(&self.telemetry, &full_name, &uid, &mirror);
+                    occurrences::mirror_created(self.telemetry.pod(&full_name, &uid), &mirror);
                     within = TOLD_WITHIN;
                 }
                 name.made(Arc::clone(mirrored.mirror()), now + within);

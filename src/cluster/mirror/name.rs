@@ -214,14 +214,14 @@ impl Name {
         let told = trouble.told.as_ref().is_some_and(|(_, told)| *told == kind);
         if kind.is_refusal() && !told {
             let message = &trouble.problem.message;
-            occurrences::mirror_refused(telemetry, full_name, uid, kind.as_str(), message);
+            occurrences::mirror_refused(telemetry.pod(full_name, uid), kind.as_str(), message);
             trouble.told = Some((uid.clone(), kind));
         }
     }
 
     fn mended(&mut self, full_name: &FullName, telemetry: &Telemetry) {
         if let Some((uid, kind)) = self.trouble.take().and_then(|t| t.told) {
-            occurrences::mirror_mended(telemetry, full_name, &uid, kind.as_str());
+            occurrences::mirror_mended(telemetry.pod(full_name, &uid), kind.as_str());
         }
     }
 

@@ -125,7 +125,7 @@ impl Entry {
         };
         if illegal.is_some() && illegal != self.told {
             let why = illegal.clone().unwrap_or_default();
-            occurrences::status_failed(telemetry, &seen.full_name, &seen.uid, &why);
+            occurrences::status_failed(telemetry.pod(&seen.full_name, &seen.uid), &why);
             self.told = illegal;
         }
         let settles = match deed {

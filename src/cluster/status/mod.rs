@@ -163,12 +163,12 @@ impl StatusTask {
                 let changed = write::changed(&patch);
                 let status = object.status.as_ref();
                 let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
-                occurrences::status_written(&self.telemetry, &full_name, &uid, phase, &changed);
+                occurrences::status_written(self.telemetry.pod(&full_name, &uid), phase, &changed);
                 entry.written(patch, object);
             }
             Outcome::ObjectDeleted { by_us } => {
                 if by_us {
-                    occurrences::pod_object_deleted(&self.telemetry, &full_name, &uid);
+                    occurrences::pod_object_deleted(self.telemetry.pod(&full_name, &uid));
                 }
                 entry.deleted();
             }
@@ -184,7 +184,7 @@ impl StatusTask {
                     let finalizers =
                         mirror.and_then(|mirror| mirror.metadata.finalizers.as_deref());
                     let finalizers = finalizers.unwrap_or_default();
-                    occurrences::mirror_deleted(t, &full_name, &uid, api_uid, why, finalizers);
+                    occurrences::mirror_deleted(t.pod(&full_name, &uid), api_uid, why, finalizers);
                 }
                 entry.deleted();
             }
@@ -194,7 +194,7 @@ impl StatusTask {
                 let told = entry.failed(&error);
                 // The pod may be deleted meanwhile; the watch reports that.
                 if !told && !gone {
-                    occurrences::status_failed(&self.telemetry, &full_name, &uid, &words);
+                    occurrences::status_failed(self.telemetry.pod(&full_name, &uid), &words);
                 }
             }
         }

@@ -89,9 +89,8 @@ impl Starter {
             Ok(()) => {
                 self.logs.link_log(&id).await;
                 occurrences::container_started(
-                    &self.telemetry,
-                    &FullName::of(round.pod),
-                    &PodUid::of(round.pod),
+                    self.telemetry
+                        .pod(&FullName::of(round.pod), &PodUid::of(round.pod)),
                     start.name,
                     &ContainerId::docker(id.as_str()),
                     start.restart_count,
@@ -157,7 +156,7 @@ impl Starter {
         // Only once the sandbox runs: an immediate retry would log it twice.
         if was_present {
             let image = container.image.as_deref().unwrap_or_default();
-            occurrences::image_present(&self.telemetry, &full_name, &uid, start.name, image);
+            occurrences::image_present(self.telemetry.pod(&full_name, &uid), start.name, image);
         }
         let id = created?;
         if round.cancel.is_cancelled() {
@@ -175,9 +174,7 @@ impl Starter {
         }
         let container_id = ContainerId::docker(id.as_str());
         occurrences::container_created(
-            &self.telemetry,
-            &full_name,
-            &uid,
+            self.telemetry.pod(&full_name, &uid),
             start.name,
             &container_id,
         );

@@ -72,7 +72,7 @@ impl Starter {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
         let (telemetry, name) = (&self.telemetry, &container.name);
         let began = Instant::now();
-        let awaited = || occurrences::image_awaited(telemetry, &full_name, &uid, name, image);
+        let awaited = || occurrences::image_awaited(telemetry.pod(&full_name, &uid), name, image);
         let ensured = self
             .images
             .ensure_image(&uid, image, policy, secrets, Timestamp::now(), awaited)
@@ -81,11 +81,17 @@ impl Starter {
         match &ensured {
             Ok(there) if there.pulled => {
                 let size = there.facts.size;
-                occurrences::image_pulled(telemetry, &full_name, &uid, name, image, size, took);
+                occurrences::image_pulled(telemetry.pod(&full_name, &uid), name, image, size, took);
             }
             Ok(_) => {}
             Err(error) => {
-                occurrences::image_failed(telemetry, &full_name, &uid, name, image, took, error);
+                occurrences::image_failed(
+                    telemetry.pod(&full_name, &uid),
+                    name,
+                    image,
+                    took,
+                    error,
+                );
             }
         }
         ensured

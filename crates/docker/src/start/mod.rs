@@ -309,9 +309,7 @@ impl Starter {
                 start.name
             );
             occurrences::note(
-                &self.telemetry,
-                &FullName::of(pod),
-                &PodUid::of(pod),
+                self.telemetry.pod(&FullName::of(pod), &PodUid::of(pod)),
                 NOT_NOTED,
                 &message,
             );
@@ -385,7 +383,8 @@ fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
             occurrences::note
         };
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        tell(telemetry, &full_name, &uid, note.reason, &note.message);
+        let of = telemetry.pod(&full_name, &uid);
+        tell(of, note.reason, &note.message);
     }
 }
 

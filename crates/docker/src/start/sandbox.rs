@@ -88,7 +88,7 @@ impl Starter {
                 keys::POD_UID
             );
             let name = FullName::of(pod);
-            occurrences::note(&self.telemetry, &name, &uid, "RunsTwice", &message);
+            occurrences::note(self.telemetry.pod(&name, &uid), "RunsTwice", &message);
         }
     }
 
@@ -216,9 +216,7 @@ impl Starter {
         if let Some(conflict) = &told.conflict {
             let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
             occurrences::note(
-                &self.telemetry,
-                &full_name,
-                &uid,
+                self.telemetry.pod(&full_name, &uid),
                 HOST_PORT_CONFLICT,
                 conflict,
             );
@@ -236,9 +234,7 @@ impl Starter {
 
     pub(super) fn tell_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {
         occurrences::sandbox_created(
-            &self.telemetry,
-            &FullName::of(pod),
-            &PodUid::of(pod),
+            self.telemetry.pod(&FullName::of(pod), &PodUid::of(pod)),
             &ContainerId::docker(id),
             ips,
         );

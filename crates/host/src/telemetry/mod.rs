@@ -15,10 +15,13 @@ mod requests;
 
 pub use exposition::prometheus_text;
 pub use journal::Journal;
+use journal::Kind;
 pub use metrics::{
     CertificateDecision, EventOutcome, ImageGcCause, Metrics, NodeApiRefusal, PodState,
 };
 pub use requests::ApiRequest;
+
+use mirrorlet_core::api::{FullName, PodUid};
 
 /// Metrics and the journal, in which occurrences are recorded. Clones share both.
 #[derive(Debug, Clone, Default)]
@@ -33,5 +36,30 @@ impl Telemetry {
     /// Fresh series and an empty journal.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Where occurrences of a pod are recorded.
+    pub fn pod<'a>(&'a self, name: &'a FullName, uid: &'a PodUid) -> PodTelemetry<'a> {
+        PodTelemetry {
+            telemetry: self,
+            name,
+            uid,
+        }
+    }
+}
+
+/// Metrics and the journal, and the pod that occurrences are about.
+#[derive(Debug, Clone, Copy)]
+pub struct PodTelemetry<'a> {
+    telemetry: &'a Telemetry,
+    name: &'a FullName,
+    uid: &'a PodUid,
+}
+
+impl PodTelemetry<'_> {
+    /// Adds an event of the pod, or of one of its containers, to the journal.
+    fn event(self, container: Option<&str>, kind: Kind, reason: &str, message: impl AsRef<str>) {
+        let journal = &self.telemetry.journal;
+        journal.pod(self.name, self.uid, container, kind, reason, message);
     }
 }

@@ -15,7 +15,7 @@ mod stats;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Metrics, Telemetry};
+use super::{Metrics, PodTelemetry, Telemetry};
 use crate::telemetry::journal::Kind;
 use mirrorlet_core::api::{Diagnostic, FullName, Timestamp};
 use mirrorlet_core::desired::PodSource;

@@ -1,31 +1,22 @@
 //! Occurrences between the agent and the API server: mirror pods, statuses, our Node.
 
-use super::{Shown, Telemetry};
+use super::{PodTelemetry, Shown, Telemetry};
 use crate::telemetry::journal::Kind;
 use crate::telemetry::{CertificateDecision, EventOutcome, Metrics};
-use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::node::{NodeEvent, NodeEventKind};
 
 /// A mirror of a static pod was created; `uid` is the static pod's, `mirror` the mirror's own.
-pub fn mirror_created(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, mirror: &PodUid) {
+pub fn mirror_created(of: PodTelemetry<'_>, mirror: &PodUid) {
     let message = format!("mirror pod created with UID {mirror}");
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "MirrorCreated", message);
-    telemetry.metrics.mirror_written("created");
-    tracing::info!(pod = %Shown(pod), uid = %uid, "mirror pod created with UID {mirror}");
+    of.event(None, Kind::Trace, "MirrorCreated", message);
+    of.telemetry.metrics.mirror_written("created");
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "mirror pod created with UID {mirror}");
 }
 
 /// A mirror pod was deleted, or will be once others have removed its `finalizers`. `uid` is that of
 /// the static pod it stood for (the value of its annotation), `mirror` its own.
-pub fn mirror_deleted(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    mirror: &PodUid,
-    reason: &str,
-    finalizers: &[String],
-) {
+pub fn mirror_deleted(of: PodTelemetry<'_>, mirror: &PodUid, reason: &str, finalizers: &[String]) {
     let done = if finalizers.is_empty() {
         "deleted".to_owned()
     } else {
@@ -35,13 +26,11 @@ pub fn mirror_deleted(
         )
     };
     let message = format!("mirror pod with UID {mirror} {done}: {reason}");
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "MirrorDeleted", message);
-    telemetry.metrics.mirror_written("deleted");
+    of.event(None, Kind::Trace, "MirrorDeleted", message);
+    of.telemetry.metrics.mirror_written("deleted");
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         reason = reason,
         "mirror pod with UID {mirror} {done}"
     );
@@ -50,28 +39,20 @@ pub fn mirror_deleted(
 /// A mirror can't be made. Call it once a problem: when it begins, or its kind changes. `kind` is
 /// the problem's word, for example `NamespaceMissing`. Told on the Node, since a pod without
 /// mirror has no object that anybody would look at.
-pub fn mirror_refused(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    kind: &str,
-    message: &str,
-) {
+pub fn mirror_refused(of: PodTelemetry<'_>, kind: &str, message: &str) {
     let story = format!("mirror pod not created, {kind}: {message}");
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "MirrorRefused", story);
+    of.event(None, Kind::Trace, "MirrorRefused", story);
     let told = format!(
         "Mirror pod of {} not created, {kind}: {message}",
-        Shown(pod)
+        Shown(of.name)
     );
-    telemetry
+    of.telemetry
         .journal
         .node(Kind::Warning, "MirrorPodRefused", told);
-    telemetry.metrics.mirror_written("refused");
+    of.telemetry.metrics.mirror_written("refused");
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         reason = kind,
         error = message,
         "failed to create the mirror pod; retrying"
@@ -79,18 +60,16 @@ pub fn mirror_refused(
 }
 
 /// The problem reported last about a pod's mirror is gone.
-pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: &str) {
+pub fn mirror_mended(of: PodTelemetry<'_>, kind: &str) {
     let story = format!("mirror pod problem resolved: {kind}");
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "MirrorMended", story);
-    let told = format!("Mirror pod of {} exists again", Shown(pod));
-    telemetry
+    of.event(None, Kind::Trace, "MirrorMended", story);
+    let told = format!("Mirror pod of {} exists again", Shown(of.name));
+    of.telemetry
         .journal
         .node(Kind::Normal, "MirrorPodRecovered", told);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         reason = kind,
         "mirror pod problem resolved"
     );
@@ -98,52 +77,40 @@ pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: 
 
 /// A pod's status was written to its object in the API. `uid` is the resolved one; `phase` and
 /// `changed` (conditions or containers by name, say) are what the story says about it.
-pub fn status_written(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    phase: &str,
-    changed: &str,
-) {
+pub fn status_written(of: PodTelemetry<'_>, phase: &str, changed: &str) {
     let message = if changed.is_empty() {
         format!("status written: {phase}")
     } else {
         format!("status written: {phase}; {changed}")
     };
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "StatusWritten", message);
-    telemetry.metrics.status_written("written");
-    tracing::debug!(pod = %Shown(pod), uid = %uid, "status written: {phase}");
+    of.event(None, Kind::Trace, "StatusWritten", message);
+    of.telemetry.metrics.status_written("written");
+    tracing::debug!(pod = %Shown(of.name), uid = %of.uid, "status written: {phase}");
 }
 
 /// A pod's status could not be written; it will be tried again. Call it when that begins, or its
 /// cause changes.
-pub fn status_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
+pub fn status_failed(of: PodTelemetry<'_>, error: &str) {
     let message = format!("failed to write the status: {error}");
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "StatusFailed", message);
-    telemetry.metrics.status_written("failed");
+    of.event(None, Kind::Trace, "StatusFailed", message);
+    of.telemetry.metrics.status_written("failed");
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         error = error,
         "failed to write the pod's status; retrying"
     );
 }
 
 /// A pod's object was deleted from the API, since nothing of the pod is left.
-pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn pod_object_deleted(of: PodTelemetry<'_>) {
+    of.event(
         None,
         Kind::Trace,
         "ObjectDeleted",
         "deleted the Pod from the API server",
     );
-    tracing::info!(pod = %Shown(pod), uid = %uid, "deleted the Pod from the API server");
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "deleted the Pod from the API server");
 }
 
 /// Something became of events. Not logged: there may be many.

@@ -4,33 +4,25 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::pods::format_pod;
-use super::{Shown, Telemetry, millis};
+use super::{PodTelemetry, Shown, millis};
 use crate::telemetry::journal::Kind;
 use crate::telemetry::metrics::PullOutcome;
-use mirrorlet_core::api::{ContainerId, FullName, PodUid};
+use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::observed::UserAction;
 use mirrorlet_core::plan::Reason;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
 /// A container was created.
-pub fn container_created(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    id: &ContainerId,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn container_created(of: PodTelemetry<'_>, container: &str, id: &ContainerId) {
+    of.event(
         Some(container),
         Kind::Normal,
         "Created",
         "Container created",
     );
     tracing::debug!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         container_id = id.short(),
         "container created"
@@ -39,26 +31,22 @@ pub fn container_created(
 
 /// A container was started; `attempt` counts the instances before it.
 pub fn container_started(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
+    of: PodTelemetry<'_>,
     container: &str,
     id: &ContainerId,
     attempt: u32,
     reason: &str,
 ) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+    of.event(
         Some(container),
         Kind::Normal,
         "Started",
         "Container started",
     );
-    telemetry.metrics.container_started(attempt > 0);
+    of.telemetry.metrics.container_started(attempt > 0);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         container_id = id.short(),
         attempt = attempt,
@@ -69,26 +57,22 @@ pub fn container_started(
 
 /// A container ended, by itself or stopped.
 pub fn container_died(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
+    of: PodTelemetry<'_>,
     container: &str,
     id: &ContainerId,
     exit_code: i32,
     reason: &str,
 ) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+    of.event(
         Some(container),
         Kind::Trace,
         "Died",
         format!("ended with exit code {exit_code}: {reason}"),
     );
-    telemetry.metrics.container_died();
+    of.telemetry.metrics.container_died();
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         container_id = id.short(),
         reason = reason,
@@ -97,34 +81,20 @@ pub fn container_died(
 }
 
 /// A person stopped or started a container, or the sandbox when none, with docker.
-pub fn handled(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: Option<&str>,
-    what: UserAction,
-) {
+pub fn handled(of: PodTelemetry<'_>, container: Option<&str>, what: UserAction) {
     let name = container.map_or_else(
         || "the sandbox".to_owned(),
         |container| format!("container {container}"),
     );
     let message = format!("A person {what} {name} with docker");
-    tracing::info!(pod = %Shown(pod), uid = %uid, container = container, "{message}");
-    telemetry
-        .journal
-        .pod(pod, uid, container, Kind::Normal, "ByHand", message);
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, container = container, "{message}");
+    of.event(container, Kind::Normal, "ByHand", message);
 }
 
 /// A container is about to be stopped: alone for a reason, else with its whole pod.
 ///
 /// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
-pub fn container_stopping(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    reason: Option<&Reason>,
-) {
+pub fn container_stopping(of: PodTelemetry<'_>, container: &str, reason: Option<&Reason>) {
     let failed_probe = |probe, for_good| {
         let next = if for_good { "" } else { ", will be restarted" };
         format!("Container {container} failed {probe} probe{next}")
@@ -142,38 +112,27 @@ pub fn container_stopping(
         Some(Reason::PostStartFailed { .. }) => "FailedPostStartHook".to_owned(),
         Some(reason) => format!("Stopping container {container}: {reason}"),
     };
-    telemetry.journal.pod(
-        pod,
-        uid,
-        Some(container),
-        Kind::Normal,
-        "Killing",
-        message.as_str(),
-    );
+    of.event(Some(container), Kind::Normal, "Killing", message.as_str());
 }
 
 /// A container was stopped by the agent.
 pub fn container_killed(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
+    of: PodTelemetry<'_>,
     container: &str,
     id: &ContainerId,
     reason: &str,
     took: Duration,
 ) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+    of.event(
         Some(container),
         Kind::Trace,
         "Stopped",
         format!("stopped within {} ms", millis(took)),
     );
-    telemetry.metrics.container_killed();
+    of.telemetry.metrics.container_killed();
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         container_id = id.short(),
         reason = reason,
@@ -183,24 +142,16 @@ pub fn container_killed(
 }
 
 /// The plan stops one container.
-pub fn container_killing(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    reason: &str,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn container_killing(of: PodTelemetry<'_>, container: &str, reason: &str) {
+    of.event(
         Some(container),
         Kind::Trace,
         "Stopping",
         format!("no longer wanted: {reason}"),
     );
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         reason = reason,
         "stopping the container"
@@ -210,28 +161,19 @@ pub fn container_killing(
 /// A container that crashes again and again waits. Call it once a wait.
 ///
 /// Upstream: `doBackOff` of `pkg/kubelet/kuberuntime/kuberuntime_manager.go`.
-pub fn backoff(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    attempt: u32,
-    wait: Duration,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn backoff(of: PodTelemetry<'_>, container: &str, attempt: u32, wait: Duration) {
+    of.event(
         Some(container),
         Kind::Warning,
         "BackOff",
         format!(
             "Back-off restarting failed container {container} in pod {}",
-            format_pod(pod, uid)
+            format_pod(of.name, of.uid)
         ),
     );
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         attempt = attempt,
         reason = "CrashLoopBackOff",
@@ -243,21 +185,14 @@ pub fn backoff(
 /// Some of a pod's pull secrets can't be read; its images are pulled without them.
 ///
 /// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` (`FailedToRetrieveImagePullSecret`).
-pub fn pull_secrets_unreadable(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    names: &[String],
-) {
+pub fn pull_secrets_unreadable(of: PodTelemetry<'_>, names: &[String]) {
     let message = format!(
         "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not \
          succeed.",
         names.join(", ")
     );
-    tracing::warn!(pod = %Shown(pod), uid = %uid, "{message}");
-    telemetry.journal.pod(
-        pod,
-        uid,
+    tracing::warn!(pod = %Shown(of.name), uid = %of.uid, "{message}");
+    of.event(
         None,
         Kind::Warning,
         "FailedToRetrieveImagePullSecret",
@@ -288,16 +223,8 @@ pub fn image_pulling(image: &str) {
 }
 
 /// A container begins to wait for an image pull.
-pub fn image_awaited(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    image: &str,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn image_awaited(of: PodTelemetry<'_>, container: &str, image: &str) {
+    of.event(
         Some(container),
         Kind::Normal,
         "Pulling",
@@ -306,16 +233,8 @@ pub fn image_awaited(
 }
 
 /// A container's image was there already.
-pub fn image_present(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    image: &str,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn image_present(of: PodTelemetry<'_>, container: &str, image: &str) {
+    of.event(
         Some(container),
         Kind::Normal,
         "Pulled",
@@ -324,19 +243,8 @@ pub fn image_present(
 }
 
 /// An image was pulled; `took` has the time it waited for others' pulls.
-pub fn image_pulled(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    image: &str,
-    size: u64,
-    took: Duration,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
-        Some(container),
+pub fn image_pulled(of: PodTelemetry<'_>, container: &str, image: &str, size: u64, took: Duration) {
+    of.event(Some(container),
         Kind::Normal,
         "Pulled",
         format!(
@@ -344,10 +252,10 @@ pub fn image_pulled(
             go_millis(took)
         ),
     );
-    telemetry.metrics.pulled(PullOutcome::Pulled, took);
+    of.telemetry.metrics.pulled(PullOutcome::Pulled, took);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         elapsed_ms = millis(took),
         "pulled image {image}"
@@ -359,18 +267,14 @@ pub fn image_pulled(
 ///
 /// Upstream: `EnsureImageExists` of `pkg/kubelet/images/image_manager.go`.
 pub fn image_failed(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
+    of: PodTelemetry<'_>,
     container: &str,
     image: &str,
     took: Duration,
     error: &SyncError,
 ) {
     let tell = |kind, reason: &str, message: &str| {
-        telemetry
-            .journal
-            .pod(pod, uid, Some(container), kind, reason, message);
+        of.event(Some(container), kind, reason, message);
     };
     let failed = || {
         let message = format!("Error: {}", error.reason);
@@ -387,7 +291,7 @@ pub fn image_failed(
             if error.retry_after.is_some_and(|wait| !wait.is_zero()) {
                 backs_off();
             }
-            telemetry.metrics.pulled(PullOutcome::Failed, took);
+            of.telemetry.metrics.pulled(PullOutcome::Failed, took);
         }
         SyncErrorReason::ImagePullBackOff => {
             backs_off();
@@ -405,8 +309,8 @@ pub fn image_failed(
         _ => return,
     }
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         elapsed_ms = millis(took),
         error = error.message,

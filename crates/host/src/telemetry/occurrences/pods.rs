@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Shown, Telemetry, millis};
+use super::{PodTelemetry, Shown, Telemetry, millis};
 use crate::telemetry::calls::EngineCall;
 use crate::telemetry::journal::Kind;
 use crate::telemetry::metrics::RolloutOutcome;
@@ -18,10 +18,8 @@ const SANDBOX: &str = "the pod's sandbox";
 /// Most Engine calls of a round that its story names.
 const CALLS_TOLD: usize = 30;
 
-fn trace(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: String) {
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, reason, message);
+fn trace(of: PodTelemetry<'_>, reason: &str, message: String) {
+    of.event(None, Kind::Trace, reason, message);
 }
 
 /// A pod as upstream's messages show it: `name_namespace(uid)`.
@@ -45,27 +43,34 @@ pub fn manifest_read(telemetry: &Telemetry, pod: &SourcePod) {
     } else {
         format!("read from {location}{document}, hash {uid}{held}")
     };
-    trace(telemetry, &pod.full_name(), &uid, "ManifestRead", message);
+    trace(
+        telemetry.pod(&pod.full_name(), &uid),
+        "ManifestRead",
+        message,
+    );
 }
 
 /// The manifest of a pod that goes on can't be used any more: its last good version stands in.
-pub fn manifest_held(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, problem: &str) {
+pub fn manifest_held(of: PodTelemetry<'_>, problem: &str) {
     let message = format!("the last good version keeps running: {problem}");
-    trace(telemetry, pod, uid, "ManifestHeld", message);
+    trace(of, "ManifestHeld", message);
 }
 
 /// The manifest of a pod can be used again.
-pub fn manifest_released(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
+pub fn manifest_released(of: PodTelemetry<'_>) {
     let message = "the manifest is valid again".to_owned();
-    trace(telemetry, pod, uid, "ManifestGood", message);
+    trace(of, "ManifestGood", message);
 }
 
 /// The newest version of a pod is being prepared; the one of `uid` runs on.
-pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newest: &PodUid) {
-    telemetry.metrics.rollout(RolloutOutcome::Started);
-    let message = format!("preparing version {newest}; version {uid} keeps running");
-    trace(telemetry, pod, uid, "RolloutStarted", message);
-    tracing::info!(pod = %Shown(pod), uid = %uid, newest = %newest, "preparing a new version");
+pub fn rollout_started(of: PodTelemetry<'_>, newest: &PodUid) {
+    of.telemetry.metrics.rollout(RolloutOutcome::Started);
+    let message = format!(
+        "preparing version {newest}; version {} keeps running",
+        of.uid
+    );
+    trace(of, "RolloutStarted", message);
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, newest = %newest, "preparing a new version");
 }
 
 /// Outcomes of a rollout that leave the manifest's version not running, or running badly.
@@ -80,14 +85,7 @@ pub enum RolloutSetback {
 }
 
 /// Records a setback in the rollout of a pod; `uid` is that of the version that runs.
-pub fn rollout_setback(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    setback: RolloutSetback,
-    reason: &str,
-    message: &str,
-) {
+pub fn rollout_setback(of: PodTelemetry<'_>, setback: RolloutSetback, reason: &str, message: &str) {
     let (outcome, event, words) = match setback {
         RolloutSetback::Held => (
             RolloutOutcome::Held,
@@ -105,32 +103,23 @@ pub fn rollout_setback(
             "the new version failed, the last healthy one runs",
         ),
     };
-    telemetry.metrics.rollout(outcome);
+    of.telemetry.metrics.rollout(outcome);
     let message = format!("{words}: {reason}: {message}");
-    note(telemetry, pod, uid, event, &message);
+    note(of, event, &message);
 }
 
 /// The newest version of a pod, `uid`, is healthy.
-pub fn rollout_succeeded(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
-    telemetry.metrics.rollout(RolloutOutcome::Succeeded);
+pub fn rollout_succeeded(of: PodTelemetry<'_>) {
+    of.telemetry.metrics.rollout(RolloutOutcome::Succeeded);
     let message = "the new version is healthy";
-    let kind = Kind::Normal;
-    let journal = &telemetry.journal;
-    journal.pod(pod, uid, None, kind, "RolloutSucceeded", message);
-    tracing::info!(pod = %Shown(pod), uid = %uid, "{message}");
+    of.event(None, Kind::Normal, "RolloutSucceeded", message);
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "{message}");
 }
 
 /// Somebody asked for something about the rollouts of the pod that runs as `uid`.
-pub fn rollout_commanded(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    reason: &'static str,
-    message: String,
-) {
-    tracing::info!(pod = %Shown(pod), uid = %uid, "{message}");
-    let journal = &telemetry.journal;
-    journal.pod(pod, uid, None, Kind::Normal, reason, message);
+pub fn rollout_commanded(of: PodTelemetry<'_>, reason: &'static str, message: String) {
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "{message}");
+    of.event(None, Kind::Normal, reason, message);
 }
 
 /// A pod isn't run, since another has its full name.
@@ -155,37 +144,37 @@ pub fn pod_duplicate(telemetry: &Telemetry, pod: &SourcePod) {
 }
 
 /// A pod is wanted from now on.
-pub fn pod_added(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, source: &str) {
+pub fn pod_added(of: PodTelemetry<'_>, source: &str) {
     let message = format!("wanted by {source}");
-    trace(telemetry, pod, uid, "Added", message);
+    trace(of, "Added", message);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         source = source,
         "pod added"
     );
 }
 
 /// A pod is no longer wanted.
-pub fn pod_removed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str) {
+pub fn pod_removed(of: PodTelemetry<'_>, reason: &str) {
     let message = format!("no longer wanted: {reason}");
-    trace(telemetry, pod, uid, "Removed", message);
+    trace(of, "Removed", message);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         reason = reason,
         "pod removed; stopping it"
     );
 }
 
 /// Nothing of a removed pod is left.
-pub fn pod_gone(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, took: Duration) {
+pub fn pod_gone(of: PodTelemetry<'_>, took: Duration) {
     let message = format!("all resources removed after {} ms", millis(took));
-    trace(telemetry, pod, uid, "Gone", message);
-    telemetry.journal.clear_refs(uid);
+    trace(of, "Gone", message);
+    of.telemetry.journal.clear_refs(of.uid);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         elapsed_ms = millis(took),
         "removed the pod"
     );
@@ -195,33 +184,29 @@ pub fn pod_gone(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, took: Durat
 /// cause changes.
 ///
 /// Upstream: `podWorkerLoop` of `pkg/kubelet/pod_workers.go`.
-pub fn status_unknown(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn status_unknown(of: PodTelemetry<'_>, error: &str) {
+    of.event(
         None,
         Kind::Warning,
         "FailedSync",
         format!("error determining status: {error}"),
     );
-    tracing::warn!(pod = %Shown(pod), uid = %uid, error = error, "failed to determine the pod's state");
+    tracing::warn!(pod = %Shown(of.name), uid = %of.uid, error = error, "failed to determine the pod's state");
 }
 
 /// A plan is about to be walked.
-pub fn plan_decided(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, plan: &Plan) {
+pub fn plan_decided(of: PodTelemetry<'_>, plan: &Plan) {
     let steps: Vec<String> = plan.steps.iter().map(shown_step).collect();
     let mut message = steps.join(", then ");
     for (name, waiting) in &plan.waiting {
         let _ = write!(message, "; container {name} waits: {}", waiting.reason);
     }
-    trace(telemetry, pod, uid, "Planned", message);
+    trace(of, "Planned", message);
     let replaced = plan.steps.iter().any(
         |step| matches!(step, Step::CreateSandbox { reason, .. } if *reason != Reason::NoSandbox),
     );
     if replaced {
-        telemetry.journal.pod(
-            pod,
-            uid,
+        of.event(
             None,
             Kind::Normal,
             "SandboxChanged",
@@ -243,7 +228,7 @@ fn shown_step(step: &Step) -> String {
 }
 
 /// Records the Engine calls of a sync, in order.
-pub fn engine_called(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, calls: &[EngineCall]) {
+pub fn engine_called(of: PodTelemetry<'_>, calls: &[EngineCall]) {
     if calls.is_empty() {
         return;
     }
@@ -252,52 +237,39 @@ pub fn engine_called(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, calls:
     if let Some(more) = calls.len().checked_sub(CALLS_TOLD).filter(|more| *more > 0) {
         let _ = write!(message, " and {more} more");
     }
-    trace(telemetry, pod, uid, "EngineCalls", message);
+    trace(of, "EngineCalls", message);
 }
 
 /// A sandbox runs.
-pub fn sandbox_created(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    id: &ContainerId,
-    ips: &[std::net::IpAddr],
-) {
+pub fn sandbox_created(of: PodTelemetry<'_>, id: &ContainerId, ips: &[std::net::IpAddr]) {
     let mut message = format!("sandbox {} runs", id.short());
     for (index, ip) in ips.iter().enumerate() {
         let _ = write!(message, "{}{ip}", if index == 0 { " at " } else { ", " });
     }
-    trace(telemetry, pod, uid, "SandboxCreated", message);
+    trace(of, "SandboxCreated", message);
 }
 
 /// A round of a pod is done. Logged only if it had something to do: as a warning when it failed.
-pub fn sync_done(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    plan_steps: usize,
-    result: &PodSyncResult,
-    took: Duration,
-) {
-    telemetry.metrics.synced(took);
+pub fn sync_done(of: PodTelemetry<'_>, plan_steps: usize, result: &PodSyncResult, took: Duration) {
+    of.telemetry.metrics.synced(took);
     for error in result.errors() {
-        telemetry.metrics.sync_failed(error.reason);
+        of.telemetry.metrics.sync_failed(error.reason);
     }
     let at_once = |error: &SyncError| error.retry_after == Some(Duration::ZERO);
     if let Some(error) = result.error() {
         if result.errors().all(at_once) {
             // The cause is known and mended; the next sync follows at once.
             let message = format!("retried immediately: {error}");
-            trace(telemetry, pod, uid, "Round", message);
-            tracing::debug!(pod = %Shown(pod), uid = %uid, error = error, "sync retried");
+            trace(of, "Round", message);
+            tracing::debug!(pod = %Shown(of.name), uid = %of.uid, error = error, "sync retried");
             return;
         }
-        tell_failures(telemetry, pod, uid, result);
+        tell_failures(of, result);
         let message = format!("failed after {} ms: {error}", millis(took));
-        trace(telemetry, pod, uid, "Round", message);
+        trace(of, "Round", message);
         tracing::warn!(
-            pod = %Shown(pod),
-            uid = %uid,
+            pod = %Shown(of.name),
+            uid = %of.uid,
             elapsed_ms = millis(took),
             error = error,
             "sync failed; retrying"
@@ -305,10 +277,10 @@ pub fn sync_done(
     } else if plan_steps > 0 {
         let ending = if plan_steps == 1 { "" } else { "s" };
         let message = format!("completed {plan_steps} step{ending} in {} ms", millis(took));
-        trace(telemetry, pod, uid, "Round", message);
+        trace(of, "Round", message);
         tracing::info!(
-            pod = %Shown(pod),
-            uid = %uid,
+            pod = %Shown(of.name),
+            uid = %of.uid,
             elapsed_ms = millis(took),
             "sync completed: {plan_steps} step{ending}"
         );
@@ -317,11 +289,9 @@ pub fn sync_done(
 
 /// Reports a failure, as upstream's kubelet does where it happens. That the Engine is away is reported
 /// of the Node, not of every pod; what is wrong with an image was reported by its puller.
-fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &PodSyncResult) {
+fn tell_failures(of: PodTelemetry<'_>, result: &PodSyncResult) {
     let warn = |container: Option<&str>, reason: &str, message: String| {
-        telemetry
-            .journal
-            .pod(pod, uid, container, Kind::Warning, reason, message);
+        of.event(container, Kind::Warning, reason, message);
     };
     let mut kills = Vec::new();
     for failed in &result.sync_results {
@@ -372,35 +342,26 @@ fn is_of_image(reason: SyncErrorReason) -> bool {
 }
 
 /// Volumes of a running pod were written anew.
-pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
+pub fn volumes_refreshed(of: PodTelemetry<'_>, volumes: &[String]) {
     let message = format!("updated volumes: {}", volumes.join(", "));
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
+    of.event(None, Kind::Trace, "VolumesRefreshed", message);
     tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         "updated volumes: {}",
         volumes.join(", ")
     );
 }
 
 /// Volumes of a running pod could not be brought up to date; they stay as they were.
-pub fn volumes_not_refreshed(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    error: &SyncError,
-) {
+pub fn volumes_not_refreshed(of: PodTelemetry<'_>, error: &SyncError) {
     let (kind, message) = (Kind::Warning, error.message.as_str());
     let reason = error.reason.to_string();
-    telemetry
-        .journal
-        .pod(pod, uid, None, kind, &reason, message);
-    telemetry.metrics.sync_failed(error.reason);
+    of.event(None, kind, &reason, message);
+    of.telemetry.metrics.sync_failed(error.reason);
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         reason = %error.reason,
         error = error.message.as_str(),
         "failed to update volumes; retrying"
@@ -408,11 +369,9 @@ pub fn volumes_not_refreshed(
 }
 
 /// The plan stops a whole pod.
-pub fn pod_killed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &Reason) {
+pub fn pod_killed(of: PodTelemetry<'_>, reason: &Reason) {
     if *reason == Reason::DeadlineExceeded {
-        telemetry.journal.pod(
-            pod,
-            uid,
+        of.event(
             None,
             Kind::Normal,
             "DeadlineExceeded",
@@ -420,16 +379,16 @@ pub fn pod_killed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &
         );
     }
     let message = format!("stopping its containers: {reason}");
-    trace(telemetry, pod, uid, "Stopping", message);
-    tracing::info!(pod = %Shown(pod), uid = %uid, reason = %reason, "stopping the pod's containers");
+    trace(of, "Stopping", message);
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, reason = %reason, "stopping the pod's containers");
 }
 
 /// Something of a pod could not be removed; it will be tried again.
-pub fn remove_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
-    trace(telemetry, pod, uid, "RemoveFailed", error.to_owned());
+pub fn remove_failed(of: PodTelemetry<'_>, error: &str) {
+    trace(of, "RemoveFailed", error.to_owned());
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         error = error,
         "failed to remove the pod's remains; retrying"
     );
@@ -446,15 +405,9 @@ pub fn orphan_left(uid: &PodUid, error: &str) {
 }
 
 /// A pod is evicted. `signal` is what for.
-pub fn pod_evicted(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    signal: &'static str,
-    message: &str,
-) {
-    telemetry.metrics.pod_evicted(signal);
-    note(telemetry, pod, uid, "Evicted", message);
+pub fn pod_evicted(of: PodTelemetry<'_>, signal: &'static str, message: &str) {
+    of.telemetry.metrics.pod_evicted(signal);
+    note(of, "Evicted", message);
 }
 
 /// The node is short of something, and what is left of it is reclaimed.
@@ -468,29 +421,21 @@ pub fn eviction_threshold_met(telemetry: &Telemetry, resource: &str) {
 }
 
 /// Something is done otherwise than the manifest asks.
-pub fn note(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
-    telemetry
-        .journal
-        .pod(pod, uid, None, Kind::Warning, reason, message);
-    tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+pub fn note(of: PodTelemetry<'_>, reason: &str, message: &str) {
+    of.event(None, Kind::Warning, reason, message);
+    tracing::warn!(pod = %Shown(of.name), uid = %of.uid, reason = reason, "{message}");
 }
 
 /// Something is done otherwise than the manifest asks, as is usual on a machine like this.
-pub fn usual_note(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    reason: &str,
-    message: &str,
-) {
-    trace(telemetry, pod, uid, reason, message.to_owned());
-    tracing::debug!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+pub fn usual_note(of: PodTelemetry<'_>, reason: &str, message: &str) {
+    trace(of, reason, message.to_owned());
+    tracing::debug!(pod = %Shown(of.name), uid = %of.uid, reason = reason, "{message}");
 }
 
 /// Something became of a pod of a Job.
-pub fn job_pod(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
-    trace(telemetry, pod, uid, reason, message.to_owned());
-    tracing::info!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+pub fn job_pod(of: PodTelemetry<'_>, reason: &str, message: &str) {
+    trace(of, reason, message.to_owned());
+    tracing::info!(pod = %Shown(of.name), uid = %of.uid, reason = reason, "{message}");
 }
 
 /// Something became of a workload that its users see.

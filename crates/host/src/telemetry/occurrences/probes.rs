@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Shown, Telemetry, millis};
+use super::{PodTelemetry, Shown, Telemetry, millis};
 use crate::telemetry::journal::{Kind, POST_START_FAILED, UNHEALTHY};
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::probe::{Outcome, ProbeKind, ProbeResult};
@@ -124,24 +124,16 @@ pub fn probes_not_kept(error: &str) {
 ///
 /// Upstream: `startContainer` and `executePreStopHook` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
-pub fn hook_failed(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    hook: &'static str,
-    why: &str,
-) {
+pub fn hook_failed(of: PodTelemetry<'_>, container: &str, hook: &'static str, why: &str) {
     let reason = match hook {
         "PostStart" => POST_START_FAILED,
         _ => "FailedPreStopHook",
     };
-    let journal = &telemetry.journal;
     let message = format!("{hook}Hook failed");
-    journal.pod(pod, uid, Some(container), Kind::Warning, reason, message);
+    of.event(Some(container), Kind::Warning, reason, message);
     tracing::warn!(
-        pod = %Shown(pod),
-        uid = %uid,
+        pod = %Shown(of.name),
+        uid = %of.uid,
         container = container,
         error = why,
         "{hook} hook failed"
@@ -151,16 +143,8 @@ pub fn hook_failed(
 /// A hook that was to speak TLS was answered in plain HTTP, and asked so again.
 ///
 /// Upstream: `runHTTPHandler` of `pkg/kubelet/lifecycle/handlers.go`.
-pub fn hook_fell_back(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    container: &str,
-    host: &str,
-) {
-    telemetry.journal.pod(
-        pod,
-        uid,
+pub fn hook_fell_back(of: PodTelemetry<'_>, container: &str, host: &str) {
+    of.event(
         Some(container),
         Kind::Warning,
         "LifecycleHTTPFallback",

@@ -11,13 +11,13 @@ fn every_occurrence_moves_its_series() {
     let (pod, uid) = (FullName::new("web", "default"), PodUid::from("u"));
     let id = ContainerId::docker("abc");
     let took = Duration::from_millis(5);
-    container_started(&telemetry, &pod, &uid, "c", &id, 0, "NeverStarted");
-    container_started(&telemetry, &pod, &uid, "c", &id, 1, "Exited");
-    container_died(&telemetry, &pod, &uid, "c", &id, 1, "Error");
-    container_killed(&telemetry, &pod, &uid, "c", &id, "removed", took);
-    image_pulled(&telemetry, &pod, &uid, "c", "i", 3, took);
+    container_started(telemetry.pod(&pod, &uid), "c", &id, 0, "NeverStarted");
+    container_started(telemetry.pod(&pod, &uid), "c", &id, 1, "Exited");
+    container_died(telemetry.pod(&pod, &uid), "c", &id, 1, "Error");
+    container_killed(telemetry.pod(&pod, &uid), "c", &id, "removed", took);
+    image_pulled(telemetry.pod(&pod, &uid), "c", "i", 3, took);
     let error = SyncError::new(SyncErrorReason::ErrImagePull, "no");
-    image_failed(&telemetry, &pod, &uid, "c", "i", took, &error);
+    image_failed(telemetry.pod(&pod, &uid), "c", "i", took, &error);
     engine_back(&telemetry, "27", None);
     gap(&telemetry, "start", true);
     let mut result = PodSyncResult::default();
@@ -26,7 +26,7 @@ fn every_occurrence_moves_its_series() {
         "c",
         SyncError::new(SyncErrorReason::RunContainerError, "x"),
     )]);
-    sync_done(&telemetry, &pod, &uid, 1, &result, took);
+    sync_done(telemetry.pod(&pod, &uid), 1, &result, took);
     let text = telemetry.metrics.encode();
     for line in [
         "mirrorlet_container_starts_total 2",
@@ -110,7 +110,7 @@ fn failures_are_told_in_upstreams_words() {
         let (pod, uid) = (FullName::new("web", "default"), PodUid::from("u"));
         let mut result = PodSyncResult::default();
         result.add_sync_result([failed(action, "c", reason, words)]);
-        sync_done(&telemetry, &pod, &uid, 1, &result, Duration::ZERO);
+        sync_done(telemetry.pod(&pod, &uid), 1, &result, Duration::ZERO);
         // docker 66
         assert_eq!(events(&telemetry, &pod), expected, "{action} {reason}");
     }
@@ -121,9 +121,9 @@ fn images_are_told_of_in_upstreams_words() {
     let telemetry = Telemetry::new();
     let (pod, uid) = (FullName::new("web", "default"), PodUid::from("u"));
     let took = Duration::from_millis(1500);
-    image_awaited(&telemetry, &pod, &uid, "c", "web:1");
-    image_pulled(&telemetry, &pod, &uid, "c", "web:1", 42, took);
-    image_present(&telemetry, &pod, &uid, "c", "web:1");
+    image_awaited(telemetry.pod(&pod, &uid), "c", "web:1");
+    image_pulled(telemetry.pod(&pod, &uid), "c", "web:1", 42, took);
+    image_present(telemetry.pod(&pod, &uid), "c", "web:1");
     for (reason, words) in [
         (
             SyncErrorReason::ErrImagePull,
@@ -138,7 +138,7 @@ fn images_are_told_of_in_upstreams_words() {
             retry_after: Some(Duration::from_secs(10)),
             ..SyncError::new(reason, words)
         };
-        image_failed(&telemetry, &pod, &uid, "c", "web:1", took, &error);
+        image_failed(telemetry.pod(&pod, &uid), "c", "web:1", took, &error);
     }
     // docker 66
     assert_eq!(
@@ -185,7 +185,7 @@ fn decisions_are_told_with_their_reasons() {
         ],
         ..Plan::default()
     };
-    plan_decided(&telemetry, &pod, &uid, &plan);
+    plan_decided(telemetry.pod(&pod, &uid), &plan);
     let story = telemetry.journal.story(&pod);
     assert_eq!(
         &*story[0].message,
@@ -205,11 +205,11 @@ fn decisions_are_told_with_their_reasons() {
             "Container c definition changed, will be restarted",
         ),
     ] {
-        container_stopping(&telemetry, &pod, &uid, "c", reason.as_ref());
+        container_stopping(telemetry.pod(&pod, &uid), "c", reason.as_ref());
         let told = events(&telemetry, &pod);
         assert_eq!(told.last(), Some(&format!("Normal Killing c: {message}")));
     }
-    pod_killed(&telemetry, &pod, &uid, &Reason::DeadlineExceeded);
+    pod_killed(telemetry.pod(&pod, &uid), &Reason::DeadlineExceeded);
     assert_eq!(
         events(&telemetry, &pod).last().map(String::as_str),
         Some(
