@@ -1,5 +1,5 @@
-//! What the root directory keeps of who we are: the owner id of our containers, the salt, and the
-//! Node's name.
+//! The agent's identity, as the root directory keeps it: the owner id of its containers, the salt, and
+//! the Node's name.
 
 use std::collections::BTreeSet;
 use std::fs::File;

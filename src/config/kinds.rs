@@ -1,6 +1,8 @@
 //! The kinds of settings: each kind reads its texts, shows its value, and describes itself for the
 //! schema and the docs.
 //!
+//! One piece: a kind is read, shown and described side by side, so that the three agree.
+//!
 //! Faults are words without the setting's name: the caller knows where the text came from.
 
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! What is decided about all pods: each by itself, except for those that swap host ports.
+//! Decisions about all pods: about each by itself, except for those that swap host ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -71,7 +71,7 @@ impl RolloutHandle {
     }
 }
 
-/// What plans are made from.
+/// The state that plans are made from.
 struct Planner<'a> {
     options: &'a RolloutOptions,
     histories: &'a Histories,

@@ -244,7 +244,7 @@ resources! {
         namespaced: false, verbs: &["create"],
     };
 
-    /// Who asks.
+    /// The user who sends a request.
     SUBJECT_REVIEWS = "authentication.k8s.io" "selfsubjectreviews" "selfsubjectreview"
         "SelfSubjectReview" {
         namespaced: false, verbs: &["create"],

@@ -3,6 +3,9 @@
 //! A pod's references are *held* while it lives, so that whoever keeps the objects can watch just
 //! these, and tells the pod when one has changed. [`PodObjects`] chooses by the pod's origin: a pod of
 //! a manifest gets [`ManifestObjects`] alone, a pod of the API server only what is there.
+//!
+//! One piece: the two implementations of the trait differ in a few lines each, and are read side by
+//! side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

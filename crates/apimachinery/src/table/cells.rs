@@ -1,4 +1,4 @@
-//! What the cells of a row hold.
+//! The values of the cells of a row.
 
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::clock::age;

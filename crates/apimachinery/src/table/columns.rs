@@ -15,7 +15,7 @@ use crate::resources::{PODS, Resource};
 /// `#` before numbers, `?` before what is true or false.
 pub(super) struct Column(pub &'static str, Cell);
 
-/// What a cell holds. Places in an object are JSON pointers.
+/// The source of a cell's value. Places in an object are JSON pointers.
 enum Cell {
     /// The text there, or another where it is empty.
     Text(&'static str, &'static str),
@@ -27,7 +27,7 @@ enum Cell {
     Containers(&'static str, &'static str),
     /// The labels there, as a selector is printed.
     Labels(&'static str),
-    /// What a function makes of the object.
+    /// The result of a function of the object.
     Made(fn(&Value, Timestamp) -> Value),
     /// One of those that [`pod_cells`] makes together.
     OfPod,

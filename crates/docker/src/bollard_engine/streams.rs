@@ -281,7 +281,7 @@ pub(super) fn event(line: &str) -> Option<EventMessage> {
     }
 }
 
-/// What an event of an image or a network means here.
+/// The change that an event of an image or a network reports, if it is of use.
 fn other_event(event: EventMessage) -> Option<OtherEvent> {
     if event.action.as_deref() != Some(DISCONNECT) {
         return Some(OtherEvent::Image);

@@ -159,7 +159,7 @@ impl PodFiles {
     }
 }
 
-/// What is to be done about the volume of a claim that is gone.
+/// The message about the volume of a claim that is gone: how to restore it, and how to start without.
 fn lost(claim: &ClaimName, volume: &str) -> String {
     format!(
         "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
