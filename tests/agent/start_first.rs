@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use crate::common::traffic::{self, Traffic};
-use crate::common::{Bed, IMAGE, TestAgent, ask, free_port, sleeper};
+use crate::common::{Bed, IMAGE, PATIENCE, TestAgent, ask, free_port, http, sleeper};
 use mirrorlet::app::cleanup::{Leftovers, cleanup};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -141,6 +141,40 @@ async fn a_version_that_is_put_back_while_it_ends_is_judged_by_its_new_life() {
     assert_eq!(ask(at).as_deref(), Ok("one"));
     // rollouts 32
     assert_eq!(traffic.failures(), [""; 0]);
+}
+
+/// Connections to a version that is stopping go on when one that was replaced earlier ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_stay_with_a_version_that_stops_while_an_older_one_ends() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let addresses = [Ipv4Addr::LOCALHOST, gateway(&bed)].map(|ip| SocketAddr::from((ip, port)));
+    let text = |says: &str| {
+        let text = slow("web", port).replace("Recreate", "StartFirst");
+        text.replace("echo web", &format!("echo {says}"))
+    };
+    let mut ids = Vec::new();
+    let mut under_way = Vec::new();
+    for says in ["one", "two", "three"] {
+        if says == "three" {
+            under_way.extend(addresses.map(|at| TcpStream::connect(at).unwrap()));
+        }
+        bed.write("web.yaml", &text(says));
+        until_says(&mut agent, addresses[0], says).await;
+        let mut all = bed.running().into_iter();
+        let new = all.find(|(name, id)| name.starts_with("k8s_web_") && !ids.contains(id));
+        ids.push(new.unwrap().1);
+    }
+    let end = |i: usize| bed.docker(&["exec", &ids[i], "touch", "/w/go"]);
+    end(0);
+    let is_gone = |report: &StatusReport| report.pods.len() == 2;
+    agent.until("the first version to be gone", is_gone).await;
+    for stream in under_way {
+        // rollouts S1
+        assert_eq!(http::ask_on(stream, PATIENCE).as_deref(), Ok("two"));
+    }
+    end(1);
+    agent.stop().await;
 }
 
 /// The network namespace of a container.

@@ -7,8 +7,13 @@ use std::time::Duration;
 /// The answer of the server at `at` to a request for `/x`, on a connection of its own. `patience`
 /// bounds the connection and each wait for a part of the answer.
 pub fn ask(at: SocketAddr, patience: Duration) -> Result<String, String> {
+    let stream = TcpStream::connect_timeout(&at, patience).map_err(|error| error.to_string())?;
+    ask_on(stream, patience)
+}
+
+/// The same on a connection that is there.
+pub fn ask_on(mut stream: TcpStream, patience: Duration) -> Result<String, String> {
     let failed = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect_timeout(&at, patience).map_err(failed)?;
     stream.set_read_timeout(Some(patience)).map_err(failed)?;
     stream
         .write_all(b"GET /x HTTP/1.0\r\n\r\n")

@@ -75,8 +75,8 @@ impl Killer {
             .partition(|c| self.role(c) == Role::Sidecar);
         // Sidecars stop last, in the reverse order of their start; each waits, when its hook is
         // done and within its grace, for all before it.
-        let holds = &self.networks.host_ports.holds;
-        let is_replaced = !holds.serves(&running.full_name, &running.uid);
+        let host_ports = &self.networks.host_ports;
+        let is_replaced = !host_ports.holds.serves(&running.full_name, &running.uid);
         let mut stopped: Vec<CancellationToken> = Vec::new();
         let mut kills = Vec::new();
         for container in &regular {
@@ -105,7 +105,12 @@ impl Killer {
                 };
                 self.stop_container(stop).await
             });
-        result.add_sync_result(join_all(kills).await);
+        let kills = join_all(kills);
+        result.add_sync_result(if is_replaced {
+            host_ports.while_ending(&running.full_name, kills).await
+        } else {
+            kills.await
+        });
         let sandboxes = running
             .sandboxes
             .iter()
@@ -126,7 +131,7 @@ impl Killer {
         let stopped: Vec<SyncResult> = join_all(kills).await.into_iter().flatten().collect();
         if !stopped.is_empty() {
             // A step that fails here is repeated before the next sandbox starts.
-            let _ = self.networks.host_ports.ended(&running.full_name).await;
+            let _ = host_ports.ended(running).await;
         }
         result.add_sync_result(stopped);
         result

@@ -345,13 +345,14 @@ impl Index {
 
     /// All records of that pod.
     pub(crate) fn of_pod(&self, uid: &PodUid) -> Vec<Record> {
-        self.state
-            .lock()
-            .records
-            .values()
-            .filter(|r| r.ours.uid == *uid)
-            .cloned()
-            .collect()
+        self.filtered(|record| record.ours.uid == *uid)
+    }
+
+    /// The records that are so.
+    pub(crate) fn filtered(&self, is_it: impl Fn(&Record) -> bool) -> Vec<Record> {
+        let state = self.state.lock();
+        let records = state.records.values();
+        records.filter(|record| is_it(record)).cloned().collect()
     }
 
     /// Whether there is such a record.
@@ -377,17 +378,10 @@ impl Index {
     /// The sandboxes that host ports can be led to by rules of ours, unless they are known to have
     /// ended.
     pub(crate) fn led_sandboxes(&self) -> Vec<Record> {
-        let is_led = |record: &&Record| {
+        self.filtered(|record| {
             matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if !forwarded_ports.is_empty())
                 && record.state != ContainerState::Exited
-        };
-        self.state
-            .lock()
-            .records
-            .values()
-            .filter(is_led)
-            .cloned()
-            .collect()
+        })
     }
 
     /// Every pod there is a record of; with `all`, dead ones too.

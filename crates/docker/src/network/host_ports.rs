@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use bollard::models::PortMap;
 use tokio::sync::Mutex;
+
+mod flows;
 
 use super::super::containers::{Containers, runtime_error};
 use super::super::engine::HostSide;
@@ -104,30 +106,6 @@ impl HostPorts {
             return Ok(());
         }
         self.apply(&mut state).await
-    }
-
-    /// A version of a pod has ended: its rules go, and flows that led to it follow those of the one that
-    /// serves.
-    pub(crate) async fn ended(&self, name: &FullName) -> Result<(), SyncError> {
-        self.refresh().await?;
-        let mut forwards = self.state.lock().await.applied.clone().unwrap_or_default();
-        forwards.retain(|forward| forward.comment == name.to_string());
-        self.forget_flows(forwards, Flows::All).await;
-        Ok(())
-    }
-
-    /// Has the kernel forget flows to host ports that lead past the rules. Where it refuses, they do
-    /// until no packet comes for a while.
-    async fn forget_flows(&self, forwards: BTreeSet<Forward>, which: Flows) {
-        let forgotten = disk::blocking(move || nat::forget_flows(&forwards, which)).await;
-        if let Err(error) = forgotten
-            && !self.is_told.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!(
-                error = %error,
-                "failed to end flows to host ports that lead to pods that have ended (CONFIG_NF_CT_NETLINK)"
-            );
-        }
     }
 
     /// Fails where the host ports of a pod can't be handed over on this machine.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, Nla as _};
 use netlink_packet_netfilter::conntrack::{
     ConntrackAttribute, ConntrackMessage, IPTuple, ProtoInfo, ProtoInfoTCP, ProtoTuple,
     Protocol as Transport, Tuple,
@@ -26,24 +26,42 @@ const FLOWS_MAX: usize = 10_000;
 /// a SYN makes a new flow of one in `TIME_WAIT`.
 const CLOSED: [u8; 2] = [6, 8];
 
+/// The attribute that tells a flow from a later one of the same source and destination.
+///
+/// Upstream: Linux, `enum ctattr_type` of `nfnetlink_conntrack.h`.
+const CTA_ID: u16 = 12;
+
 /// Which of the flows that lead past the rules are forgotten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flows {
     /// TCP connections that are closed: the pod that they led to may still serve others.
     Closed,
     /// Those, and all of UDP.
     ClosedAndUdp,
-    /// All: the pod that they led to has ended.
-    All,
+    /// Those that are closed, and all to pods that have ended: to others than these.
+    Ended(Running),
+}
+
+/// The pods that still run, as the answers of their flows show them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Running {
+    /// Their addresses.
+    pub addresses: BTreeSet<Ipv4Addr>,
+    /// The ports of the engine's proxies of theirs.
+    pub proxies: BTreeSet<u16>,
 }
 
 impl Flows {
-    fn contain(self, flow: &Flow) -> bool {
-        match self {
-            Self::Closed => flow.is_closed,
-            Self::ClosedAndUdp => flow.is_closed || flow.transport == Transport::Udp,
-            Self::All => true,
-        }
+    fn contain(&self, flow: &Flow) -> bool {
+        let by = flow.answered_by;
+        flow.is_closed
+            || match self {
+                Self::Closed => false,
+                Self::ClosedAndUdp => flow.transport == Transport::Udp,
+                Self::Ended(running) => {
+                    !running.addresses.contains(by.ip()) && !running.proxies.contains(&by.port())
+                }
+            }
     }
 }
 
@@ -65,30 +83,29 @@ struct Flow {
 /// # Errors
 /// As the kernel says: it keeps no table of flows for programs (`CONFIG_NF_CT_NETLINK`), or this
 /// process lacks the right.
-pub fn forget_flows(forwards: &BTreeSet<Forward>, which: Flows) -> io::Result<usize> {
+pub fn forget_flows(forwards: &BTreeSet<Forward>, which: &Flows) -> io::Result<usize> {
     if forwards.is_empty() {
         return Ok(0);
     }
     let socket = netlink::open()?;
-    let mut stale: Vec<Vec<Tuple>> = Vec::new();
+    let mut stale: Vec<Vec<ConntrackAttribute>> = Vec::new();
     let all = ConntrackMessage::Get(Vec::new());
     netlink::ask(&socket, all, NLM_F_DUMP, |message| {
         let ConntrackMessage::New(attributes) = message else {
             return;
         };
-        if let Some((sent, flow)) = flow(attributes)
+        if let Some((name, flow)) = flow(attributes)
             && stale.len() < FLOWS_MAX
             && which.contain(&flow)
             && forwards.iter().any(|forward| strays(&flow, forward))
             && is_own(*flow.sent_to.ip())
         {
-            stale.push(sent);
+            stale.push(name);
         }
     })?;
     let mut forgotten = 0;
-    for sent in stale {
-        let it = ConntrackMessage::Delete(vec![ConntrackAttribute::CtaTupleOrig(sent)]);
-        match netlink::ask(&socket, it, NLM_F_ACK, |_| ()) {
+    for name in stale {
+        match netlink::ask(&socket, ConntrackMessage::Delete(name), NLM_F_ACK, |_| ()) {
             Ok(()) => forgotten += 1,
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
             Err(error) => return Err(error),
@@ -119,14 +136,16 @@ fn strays(flow: &Flow, forward: &Forward) -> bool {
     is_its && by != forward.pod && !by_proxy
 }
 
-/// A flow of the kernel's table, with what names it.
-fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<Tuple>, Flow)> {
-    let (mut sent, mut answered, mut is_closed) = (None, None, false);
+/// A flow of the kernel's table, with the attributes that name it: it, and not the one that a client
+/// which uses its source port again makes meanwhile.
+fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<ConntrackAttribute>, Flow)> {
+    let (mut sent, mut answered, mut id, mut is_closed) = (None, None, None, false);
     for attribute in attributes {
         match attribute {
             ConntrackAttribute::CtaTupleOrig(tuple) => sent = Some(tuple),
             ConntrackAttribute::CtaTupleReply(tuple) => answered = Some(tuple),
             ConntrackAttribute::CtaProtoInfo(parts) => is_closed = parts.iter().any(tells_closed),
+            other if other.kind() == CTA_ID => id = Some(other),
             _ => {}
         }
     }
@@ -137,7 +156,8 @@ fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<Tuple>, Flow)> {
         answered_by: end(&answered, true)?,
         is_closed,
     };
-    Some((sent, flow))
+    let sent = ConntrackAttribute::CtaTupleOrig(sent);
+    Some(([sent].into_iter().chain(id).collect(), flow))
 }
 
 fn tells_closed(part: &ProtoInfo) -> bool {
@@ -184,6 +204,8 @@ fn end(tuple: &[Tuple], source: bool) -> Option<SocketAddrV4> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::DefaultNla;
+
     use super::*;
 
     #[test]
@@ -242,6 +264,77 @@ mod tests {
             assert!(!strays(&flow(Transport::Tcp), udp), "{line}");
             assert!(!strays(&flow(Transport::Udp), &tcp), "{line}");
         }
+    }
+
+    #[test]
+    fn connections_to_pods_that_run_are_not_forgotten() {
+        let at = |text: &str| text.parse::<SocketAddrV4>().unwrap();
+        let running = Running {
+            addresses: [Ipv4Addr::new(172, 17, 0, 2)].into(),
+            proxies: [32_768].into(),
+        };
+        let ended = Flows::Ended(running);
+        // Of an open flow: whether it is forgotten with those of TCP and UDP that have ended, and of UDP
+        // when an agent starts.
+        let table = [
+            ("172.17.0.2:80", false, "the pod before, which is stopping"),
+            (
+                "172.17.0.4:80",
+                true,
+                "the one before that, which has ended",
+            ),
+            ("127.0.0.1:32768", false, "the proxy of the pod before"),
+            ("172.17.0.1:32700", true, "a proxy that has ended"),
+        ];
+        for (answered_by, has_ended, what) in table {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let open = Flow {
+                    transport,
+                    sent_to: at("10.0.0.1:80"),
+                    answered_by: at(answered_by),
+                    is_closed: false,
+                };
+                let is_udp = transport == Transport::Udp;
+                // rollouts S1
+                assert_eq!(ended.contain(&open), has_ended, "{what}");
+                assert!(!Flows::Closed.contain(&open), "{what}");
+                assert_eq!(Flows::ClosedAndUdp.contain(&open), is_udp, "{what}");
+                let closed = Flow {
+                    is_closed: true,
+                    ..open
+                };
+                for flows in [&Flows::Closed, &Flows::ClosedAndUdp, &ended] {
+                    assert!(flows.contain(&closed), "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_is_forgotten_by_its_id() {
+        let end = |port: u16| -> Vec<Tuple> {
+            let ip = |number| IpAddr::V4(Ipv4Addr::new(10, 0, 0, number));
+            vec![
+                Tuple::Ip(vec![
+                    IPTuple::SourceAddress(ip(1)),
+                    IPTuple::DestinationAddress(ip(2)),
+                ]),
+                Tuple::Proto(vec![
+                    ProtoTuple::Protocol(Transport::Tcp),
+                    ProtoTuple::SourcePort(port),
+                    ProtoTuple::DestinationPort(port),
+                ]),
+            ]
+        };
+        let id = ConntrackAttribute::Other(DefaultNla::new(CTA_ID, vec![1, 2, 3, 4]));
+        let sent = ConntrackAttribute::CtaTupleOrig(end(80));
+        let attributes = [
+            sent.clone(),
+            ConntrackAttribute::CtaTupleReply(end(81)),
+            ConntrackAttribute::CtaMark(5),
+            id.clone(),
+        ];
+        assert_eq!(flow(attributes.into()).unwrap().0, [sent, id]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod hold;
 mod netlink;
 mod ruleset;
 
-pub use flows::{Flows, forget_flows};
+pub use flows::{Flows, Running, forget_flows};
 pub use hold::{HeldPort, check_hold, hold};
 
 /// The family of the tables that lead ports to pods, whose addresses are of IPv4.

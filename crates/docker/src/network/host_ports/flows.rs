@@ -1,0 +1,100 @@
+//! Connections that were made before a host port changed pods.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+
+use super::super::super::index::Record;
+use super::HostPorts;
+use mirrorlet_core::api::FullName;
+use mirrorlet_core::observed::{ContainerState, RunningPod};
+use mirrorlet_host::disk;
+use mirrorlet_host::nat::{self, Flows, Forward, Running};
+use mirrorlet_runtime::SyncError;
+
+/// How often connections to a version that is stopping are looked at. A client that uses a source port
+/// again within this time may be refused; each look reads the kernel's table of flows.
+const FORGET_PERIOD: Duration = Duration::from_secs(1);
+
+impl HostPorts {
+    /// Waits until the containers of a version that has been replaced have ended. Connections to it
+    /// that are closed meanwhile are forgotten: their clients may use the source ports again.
+    pub(crate) async fn while_ending<T>(
+        &self,
+        name: &FullName,
+        ending: impl Future<Output = T>,
+    ) -> T {
+        let forgetting = async {
+            loop {
+                tokio::time::sleep(FORGET_PERIOD).await;
+                let forwards = self.applied_of(name).await;
+                self.forget_flows(forwards, Flows::Closed).await;
+            }
+        };
+        match select(pin!(ending), pin!(forgetting)).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right((never, _)) => never,
+        }
+    }
+
+    /// A version of a pod has ended: its rules go, and flows that led to it
+    /// follow those of the one that serves.
+    pub(crate) async fn ended(&self, pod: &RunningPod) -> Result<(), SyncError> {
+        self.refresh().await?;
+        let forwards = self.applied_of(&pod.full_name).await;
+        let runs = |record: &Record| {
+            record.ours.full_name == pod.full_name
+                && record.ours.uid != pod.uid
+                && record.state == ContainerState::Running
+        };
+        let running = running(&self.containers.index.filtered(runs));
+        self.forget_flows(forwards, Flows::Ended(running)).await;
+        Ok(())
+    }
+
+    /// The rules in the kernel that lead to a pod of that name.
+    async fn applied_of(&self, name: &FullName) -> BTreeSet<Forward> {
+        let mut forwards = self.state.lock().await.applied.clone().unwrap_or_default();
+        forwards.retain(|forward| forward.comment == name.to_string());
+        forwards
+    }
+
+    /// Has the kernel forget flows to host ports that lead past the rules. Where it refuses, they do
+    /// until no packet comes for a while.
+    pub(super) async fn forget_flows(&self, forwards: BTreeSet<Forward>, which: Flows) {
+        if forwards.is_empty() {
+            return;
+        }
+        let forgotten = disk::blocking(move || nat::forget_flows(&forwards, &which)).await;
+        if let Err(error) = forgotten
+            && !self.is_told.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                error = %error,
+                "failed to end flows to host ports that lead to pods that have ended (CONFIG_NF_CT_NETLINK)"
+            );
+        }
+    }
+}
+
+/// The pods that these sandboxes belong to, as flows to host ports show them.
+fn running(sandboxes: &[Record]) -> Running {
+    let mut running = Running::default();
+    for sandbox in sandboxes {
+        let addresses = sandbox.ips().iter().filter_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        });
+        running.addresses.extend(addresses);
+        let published = sandbox.published().into_iter().flat_map(|p| p.values());
+        let bindings = published.flatten().flatten();
+        let proxies =
+            bindings.filter_map(|binding| binding.host_port.as_deref()?.parse::<u16>().ok());
+        running.proxies.extend(proxies);
+    }
+    running
+}
