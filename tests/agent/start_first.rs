@@ -284,7 +284,7 @@ async fn connections_wait_though_the_agent_is_killed_between_two_versions() {
     until_says(&mut agent, at, "one").await;
     let traffic = Traffic::to(at);
     // It begins to listen later than a killed agent's hold ends.
-    let slow = web("two", port, "Recreate").replace("mkdir -p /w;", "mkdir -p /w; sleep 8;");
+    let slow = web("two", port, "Recreate").replace("mkdir -p /w;", "mkdir -p /w; sleep 6;");
     bed.write("web.yaml", &slow);
     recorder.until("die", "k8s_web_web-box_").await;
     agent.kill();
