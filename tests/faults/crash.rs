@@ -1,7 +1,7 @@
 //! The agent is killed before, during and after every single Engine call of a pod's start,
 //! restart, update, in-place change, failed edit and stop, of a Job and of a `StatefulSet`, and started
 //! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn, no failed
-//! request while a host port changes hands.
+//! request while a host port goes to the next version, under either order.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
 //! call is never made. *After*: it is made, and its answer is lost, which is no point of its own for a
@@ -44,6 +44,7 @@ enum When {
 enum Scenario {
     Start,
     Restart,
+    /// An edit whose version takes the old one's place and its host port: connections wait.
     Update,
     ImageChange,
     Stop,
@@ -251,8 +252,7 @@ impl Scenario {
                 &[("one", IMAGE), ("two", IMAGE)],
             )),
             Self::Row => Some(row(bed, 0)),
-            Self::Update => Some(manifest(None, false, &[("one", IMAGE)])),
-            Self::HandOver => Some(Self::start_first(bed, IMAGE)),
+            Self::Update | Self::HandOver => Some(self.web(bed, IMAGE)),
             // Healthy at once.
             Self::Restore => Some(manifest(None, false, &[("one", IMAGE)]).replace(
                 "spec:",
@@ -261,15 +261,19 @@ impl Scenario {
         }
     }
 
-    /// The web server whose host port is handed over.
-    fn start_first(bed: &Bed, image: &str) -> String {
+    /// The web server whose host port goes from one version to the next.
+    fn web(self, bed: &Bed, image: &str) -> String {
         let (port, script) = (host_port(bed), traffic::server("x"));
+        let order = match self {
+            Self::HandOver => "StartFirst",
+            _ => "Recreate",
+        };
         format!(
             r#"apiVersion: v1
 kind: Pod
 metadata:
   name: web
-  annotations: {{mirrorlet.dev/min-ready-seconds: "0", mirrorlet.dev/rollout: StartFirst}}
+  annotations: {{mirrorlet.dev/min-ready-seconds: "0", mirrorlet.dev/rollout: {order}}}
 spec:
   terminationGracePeriodSeconds: 5
   containers:
@@ -282,10 +286,10 @@ spec:
         )
     }
 
-    /// Requests to the host port that is handed over.
+    /// Requests to the host port that goes from one version to the next.
     fn traffic(self, bed: &Bed) -> Option<Traffic> {
         let at = || (Ipv4Addr::LOCALHOST, host_port(bed)).into();
-        matches!(self, Self::HandOver).then(|| Traffic::to(at()))
+        matches!(self, Self::Update | Self::HandOver).then(|| Traffic::to(at()))
     }
 
     /// The action while the agent may be killed.
@@ -298,8 +302,7 @@ spec:
             Self::Restart => {
                 bed.docker(&["kill", id(before, "one")]);
             }
-            Self::Update => bed.write("web.yaml", &manifest(None, false, &[("one", IMAGE_2)])),
-            Self::HandOver => bed.write("web.yaml", &Self::start_first(bed, IMAGE_2)),
+            Self::Update | Self::HandOver => bed.write("web.yaml", &self.web(bed, IMAGE_2)),
             Self::ImageChange => bed.write(
                 "web.yaml",
                 &manifest(Some(uid(bed)), false, &[("one", IMAGE_2), ("two", IMAGE)]),
@@ -564,7 +567,10 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
         } else {
             agent.until_running("web").await;
         }
-        if matches!(scenario, Scenario::Restore | Scenario::HandOver) {
+        if matches!(
+            scenario,
+            Scenario::Update | Scenario::Restore | Scenario::HandOver
+        ) {
             bed.until_healthy(1).await;
         }
         before = bed.running();
@@ -597,7 +603,7 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
         scenario.check(&bed, &history, &before).await;
     }
     if let Some(traffic) = traffic {
-        // rollouts S1
+        // rollouts S1, rollouts S8
         assert_eq!(traffic.failures(), Vec::<String>::new(), "killed at {at:?}");
     }
     let ran = Ran {
