@@ -402,9 +402,8 @@ fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
 
 /// The actions of a person on a pod's containers, and on its sandboxes, which have no name.
 fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, UserAction)> {
-    let containers = status.containers.iter();
-    let of_containers = containers.filter_map(|c| Some((&c.id, (Some(&*c.name), c.hand()?))));
-    let sandboxes = status.sandboxes.iter();
-    let of_sandboxes = sandboxes.filter_map(|s| Some((&s.id, (None, s.hand()?))));
-    of_containers.chain(of_sandboxes).collect()
+    let told = status.by_hand();
+    let told = told.filter(|(_, _, by_hand)| by_hand.what != UserAction::Signalled);
+    told.map(|(id, container, by_hand)| (id, (container, by_hand.what)))
+        .collect()
 }

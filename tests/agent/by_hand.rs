@@ -184,3 +184,35 @@ async fn a_restart_policy_given_to_docker_lasts_as_long_as_its_instance() {
     assert_eq!(policy, "no");
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_a_person_paused_is_reported_until_it_is_unpaused() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
+    let (container, sandbox) = (bed.running_id("web"), bed.running_id("POD"));
+    let paused = |pod: &PodReport| pod.status == "Paused";
+    for (id, named) in [(&container, "container web"), (&sandbox, "the sandbox")] {
+        bed.docker(&["pause", id]);
+        let message = agent.until_pod("web", paused).await.message;
+        let expected = format!("a person paused {named} with docker at ");
+        assert!(message.starts_with(&expected), "{message}");
+        let help = format!("; unpause it with: docker unpause {}", &id[..12]);
+        // box 12
+        assert!(message.ends_with(&help), "{message}");
+        let told = format!("ByHand A person paused {named} with docker");
+        agent.until_event("web-box", &told).await;
+        bed.docker(&["unpause", id]);
+        until_settled(&bed, &agent, "web", 0).await;
+        let told = format!("ByHand A person unpaused {named} with docker");
+        agent.until_event("web-box", &told).await;
+    }
+    agent.kill();
+    bed.docker(&["pause", &container]);
+    let agent = bed.agent().await;
+    let uid = agent.until_pod("web", paused).await.uid;
+    // A paused container can be stopped.
+    bed.write("web.yaml", &sleeper("web").replace("sleep 1", "sleep 2"));
+    let replaced = |pod: &PodReport| pod.uid != uid && pod.is_ready();
+    agent.until_pod("web", replaced).await;
+    agent.stop().await;
+}

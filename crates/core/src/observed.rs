@@ -74,6 +74,10 @@ pub enum UserAction {
     Restarted,
     /// `docker start` of an instance that had ended.
     Started,
+    /// `docker pause` of one that runs.
+    Paused,
+    /// `docker unpause`.
+    Unpaused,
 }
 
 impl fmt::Display for UserAction {
@@ -83,6 +87,8 @@ impl fmt::Display for UserAction {
             Self::Stopped => "stopped",
             Self::Restarted => "restarted",
             Self::Started => "started an ended instance of",
+            Self::Paused => "paused",
+            Self::Unpaused => "unpaused",
         })
     }
 }
@@ -105,7 +111,10 @@ impl UserActionRecord {
                 let left = BY_HAND_SETTLES.checked_sub(since(self.at, now));
                 left.filter(|left| !left.is_zero())
             }
-            UserAction::Restarted | UserAction::Started => None,
+            UserAction::Restarted
+            | UserAction::Started
+            | UserAction::Paused
+            | UserAction::Unpaused => None,
         }
     }
 }
@@ -176,7 +185,7 @@ impl ContainerStatus {
         )
     }
 
-    /// The action of a person that it ended or runs by; a mere signal is none.
+    /// The action of a person that it ended or runs by; a mere signal or pause is none.
     pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
@@ -190,9 +199,10 @@ impl ContainerStatus {
 
 /// The action of a person that an instance ended or runs by.
 fn hand(by_hand: Option<UserActionRecord>) -> Option<UserAction> {
-    by_hand
-        .map(|by| by.what)
-        .filter(|what| *what != UserAction::Signalled)
+    by_hand.map(|by| by.what).filter(|what| match what {
+        UserAction::Stopped | UserAction::Restarted | UserAction::Started => true,
+        UserAction::Signalled | UserAction::Paused | UserAction::Unpaused => false,
+    })
 }
 
 /// One instance of a pod's sandbox, as seen in the runtime.
@@ -218,7 +228,7 @@ pub struct SandboxStatus {
 }
 
 impl SandboxStatus {
-    /// The action of a person that it ended or runs by; a mere signal is none.
+    /// The action of a person that it ended or runs by; a mere signal or pause is none.
     pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
@@ -258,6 +268,15 @@ impl PodStatus {
         self.containers
             .iter()
             .filter(|c| c.state == ContainerState::Running)
+    }
+
+    /// The last actions of a person on its containers, and on its sandboxes, which have no name.
+    pub fn by_hand(&self) -> impl Iterator<Item = (&ContainerId, Option<&str>, UserActionRecord)> {
+        let containers = self.containers.iter();
+        let of_containers = containers.map(|c| (&c.id, Some(&*c.name), c.by_hand));
+        let of_sandboxes = self.sandboxes.iter().map(|s| (&s.id, None, s.by_hand));
+        let all = of_containers.chain(of_sandboxes);
+        all.filter_map(|(id, name, by_hand)| Some((id, name, by_hand?)))
     }
 
     /// Whether any process of the pod may be alive, its sandbox's included.

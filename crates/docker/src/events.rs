@@ -64,7 +64,8 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
             index.removed(id);
             PodEventKind::ContainerRemoved
         }
-        "oom" => {
+        // An inspect says which.
+        "oom" | "pause" | "unpause" => {
             index.doubt(id);
             PodEventKind::ContainerChanged
         }

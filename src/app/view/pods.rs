@@ -5,15 +5,15 @@ use std::sync::Arc;
 use super::View;
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::report::{
-    ContainerReport, LastInstance, PodReport, PortReport, RESTARTING, STARTING, STOPPED, STOPPING,
-    TERMINATING,
+    ContainerReport, LastInstance, PAUSED, PodReport, PortReport, RESTARTING, STARTING, STOPPED,
+    STOPPING, TERMINATING,
 };
 use mirrorlet_core::api::{FullName, Pod, PodUid, core, keys};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::RuntimeReach;
-use mirrorlet_core::observed::{PodStatus, Role};
+use mirrorlet_core::observed::{PodStatus, Role, UserAction};
 use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
@@ -234,10 +234,28 @@ fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) ->
             "a person restarted it: instances of its containers are being replaced",
         ),
         Some(Outstanding::Start) if printed == STOPPED => (STARTING, "a person started it"),
+        None if printed == "Running" && message.is_empty() => {
+            let words = paused(observed).map(|words| (PAUSED.to_owned(), words));
+            return words.unwrap_or((printed, message));
+        }
         // It is being started, or can't be.
         Some(Outstanding::Start) | None => return (printed, message),
     };
     (printed.to_owned(), message.to_owned())
+}
+
+/// Says which container or sandbox a person paused, and how to go on.
+fn paused(observed: &PodStatus) -> Option<String> {
+    let mut all = observed.by_hand();
+    let (id, container, by_hand) = all.find(|(_, _, by)| by.what == UserAction::Paused)?;
+    let what = container.map_or_else(
+        || "the sandbox".to_owned(),
+        |container| format!("container {container}"),
+    );
+    let (at, id) = (by_hand.at, id.short());
+    Some(format!(
+        "a person paused {what} with docker at {at:.0}; unpause it with: docker unpause {id}"
+    ))
 }
 
 /// Says what a pod that isn't simply running waits for.

@@ -393,6 +393,9 @@ pub const RESTARTING: &str = "Restarting";
 /// Status of a pod that a person stopped and started again, of which nothing runs yet.
 pub const STARTING: &str = "Starting";
 
+/// Status of a pod that runs, and of which a person paused a container.
+pub const PAUSED: &str = "Paused";
+
 impl PodReport {
     /// Whether it is a failed pod of a Job, which has another one in its place or has failed itself.
     pub fn is_tried_again(&self) -> bool {
@@ -416,10 +419,10 @@ impl PodReport {
         (&self.namespace, &self.name) == (&other.namespace, &other.name)
     }
 
-    /// Whether its containers that count are all ready, and stay: the pod is not being stopped, and none
-    /// has to stop by an order of a person.
+    /// Whether its containers that count are all ready, and stay: the pod is not being stopped, none
+    /// has to stop by an order of a person, and none is paused.
     pub fn is_ready(&self) -> bool {
-        let stays = ![TERMINATING, STOPPING, RESTARTING].contains(&self.status.as_str());
+        let stays = ![TERMINATING, STOPPING, RESTARTING, PAUSED].contains(&self.status.as_str());
         stays && self.ready == self.containers_total && self.ready > 0
     }
 

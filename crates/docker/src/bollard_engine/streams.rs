@@ -42,7 +42,9 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 const LOG_READ_BYTES: usize = 64 << 10;
 
 /// The container events that change our index. Renames and execs don't.
-const EVENTS: [&str; 7] = ["create", "start", "kill", "die", "stop", "oom", "destroy"];
+const EVENTS: [&str; 9] = [
+    "create", "start", "kill", "die", "stop", "oom", "pause", "unpause", "destroy",
+];
 
 /// The image events that change which image a name refers to, and the one of networks after which a
 /// pod may have no address.

@@ -30,8 +30,8 @@ use mirrorlet_core::observed::{
 use mirrorlet_core::small::SmallSort;
 pub(crate) use record::Record;
 use record::{
-    advance_by_list, from_summary, listed_state, merge_inspect, needs_address, needs_ending,
-    shown_state,
+    advance_by_list, from_summary, is_pause, listed_state, merge_inspect, needs_address,
+    needs_ending, shown_state,
 };
 
 /// Facts about a new container from our own create call.
@@ -193,6 +193,7 @@ impl Index {
                 record.state = ContainerState::Exited;
                 record.exit_code = exit_code.or(record.exit_code);
                 record.finished_at.get_or_insert(at);
+                record.by_hand = record.by_hand.filter(|by_hand| !is_pause(by_hand.what));
                 if let Some(by_hand) = &mut record.by_hand {
                     by_hand.at = Timestamp::now();
                 }
@@ -222,11 +223,13 @@ impl Index {
         match what {
             // Late news: it runs again, and an inspect says since when.
             UserAction::Stopped if runs => record.stale = true,
-            UserAction::Signalled if runs && record.by_hand.is_some() => {}
+            UserAction::Signalled if runs && record.by_hand.is_some_and(|b| !is_pause(b.what)) => {}
             UserAction::Signalled
             | UserAction::Stopped
             | UserAction::Restarted
-            | UserAction::Started => {
+            | UserAction::Started
+            | UserAction::Paused
+            | UserAction::Unpaused => {
                 let at = Timestamp::now();
                 record.by_hand = Some(UserActionRecord { what, at });
             }
@@ -241,7 +244,10 @@ impl Index {
         for record in self.state.lock().records.values_mut() {
             record.by_hand = record.by_hand.filter(|by_hand| match by_hand.what {
                 UserAction::Signalled | UserAction::Stopped => false,
-                UserAction::Restarted | UserAction::Started => true,
+                UserAction::Restarted
+                | UserAction::Started
+                | UserAction::Paused
+                | UserAction::Unpaused => true,
             });
         }
     }

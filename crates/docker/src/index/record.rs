@@ -292,7 +292,7 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
             reason,
         } => (started_at, finished_at, Some(exit_code), reason),
     };
-    record.by_hand = started_again(found).or(record.by_hand);
+    record.by_hand = started_again(found).or_else(|| paused(record.by_hand, found));
     record.started_at = started_at;
     record.finished_at = finished_at;
     record.exit_code = exit_code;
@@ -320,6 +320,28 @@ fn started_again(found: &ContainerInspectResponse) -> Option<UserActionRecord> {
         UserAction::Started
     };
     Some(UserActionRecord { what, at })
+}
+
+/// The action of a person after an inspect. The Engine doesn't say since when a container is paused:
+/// it is when this was noticed.
+fn paused(
+    known: Option<UserActionRecord>,
+    found: &ContainerInspectResponse,
+) -> Option<UserActionRecord> {
+    let is_paused = found.state.as_ref().and_then(|s| s.paused) == Some(true);
+    let was_paused = known.is_some_and(|known| known.what == UserAction::Paused);
+    let what = match (was_paused, is_paused) {
+        (false, true) => UserAction::Paused,
+        (true, false) => UserAction::Unpaused,
+        (true, true) | (false, false) => return known,
+    };
+    let at = Timestamp::now();
+    Some(UserActionRecord { what, at })
+}
+
+/// Whether it is a pause of a container, or the end of one.
+pub(super) fn is_pause(what: UserAction) -> bool {
+    matches!(what, UserAction::Paused | UserAction::Unpaused)
 }
 
 /// Whether the Engine gave a start up because the one who asked for it went away, as Engines of

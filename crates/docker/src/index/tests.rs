@@ -495,6 +495,22 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
         index.inspected(ID, u64::MAX, &found, "");
         assert_eq!(hand(&index), expect.or(Some(UserAction::Signalled)));
     }
+    // A pause is known by an inspect alone, which its event asks for.
+    let index = running();
+    for (action, paused, expect) in [
+        ("pause", true, Some(UserAction::Paused)),
+        ("pause", true, Some(UserAction::Paused)),
+        ("unpause", false, Some(UserAction::Unpaused)),
+    ] {
+        tell(&index, &[action]);
+        assert!(index.get(ID).unwrap().stale);
+        let mut found = inspect(Truth::Running);
+        found.state.as_mut().unwrap().paused = Some(paused);
+        index.inspected(ID, u64::MAX, &found, "");
+        assert_eq!(hand(&index), expect);
+    }
+    tell(&index, &["die"]);
+    assert_eq!(hand(&index), None);
     // The Engine starts it again by a policy of its own, and is asked in between.
     let index = running();
     tell(&index, &["die"]);

@@ -8,8 +8,8 @@ use super::{BAD, BOLD, GOOD, PENDING};
 use crate::cli::table::Cell;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
-    MirrorReport, PodReport, RESTARTING, RolloutPhase, RolloutReport, STARTING, STOPPED, STOPPING,
-    StatusReport, TERMINATING,
+    MirrorReport, PAUSED, PodReport, RESTARTING, RolloutPhase, RolloutReport, STARTING, STOPPED,
+    STOPPING, StatusReport, TERMINATING,
 };
 use mirrorlet_core::clock::age;
 
@@ -120,7 +120,7 @@ fn status_style(pod: &PodReport) -> Style {
         }
         "Running" | "Completed" | "Succeeded" => GOOD,
         "Pending" | "ContainerCreating" | "PodInitializing" | TERMINATING | STOPPING | STOPPED
-        | RESTARTING | STARTING => PENDING,
+        | RESTARTING | STARTING | PAUSED => PENDING,
         status if status.starts_with("Init:") && !status.contains("Err") => PENDING,
         _ => BAD,
     }

@@ -52,6 +52,8 @@ fn what_a_person_did_is_replaced_as_the_policy_says_and_never_waits_for_a_crash(
         // It ended again before it was replaced.
         (UserAction::Restarted, Exited, "Always", start()),
         (UserAction::Signalled, Running, "Always", vec![]),
+        (UserAction::Paused, Running, "Always", vec![]),
+        (UserAction::Unpaused, Running, "Always", vec![]),
     ] {
         let pod = pod(policy, Vec::new(), &["foo", "other"]);
         let mut seen = handled(&pod, 0, state, by(what, -1));
