@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -26,6 +27,10 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The Engine's network of pods where none is named.
 const DEFAULT_NETWORK: &str = "bridge";
+
+/// Time between two looks for a network that is missing. Nothing reports that it was created, and a
+/// person who creates it waits for pods to start.
+const NETWORK_PERIOD: Duration = Duration::from_secs(5);
 
 /// Files that container runtimes put into every container of theirs.
 const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
@@ -120,8 +125,10 @@ impl HostLook {
                     Err(error) => occurrences::host_access_unknown(&error.to_string()),
                 }
             }
+            let network_is_missing = |lack: &MissingAccess| lack.need == Need::PodNetwork;
             tokio::select! {
                 () = cancel.cancelled() => return,
+                () = sleep(NETWORK_PERIOD), if self.lacking.iter().any(network_is_missing) => {}
                 changed = reach.changed() => if changed.is_err() { return },
             }
         }
@@ -161,7 +168,18 @@ impl HostLook {
             ..HostAccess::default()
         };
         self.files.set_apart(access.is_apart);
-        access.network = self.network_seen(peer).await?;
+        let side = match self.engine.network_host_side(&self.network).await {
+            Ok(side) => Some(side),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
+        let why = format!("the Engine has no network {}", self.network);
+        access.pod_network = Found::from_bool(side.is_some(), &why);
+        let is_inside = peer.shares_network;
+        let is_inside = is_inside.or_else(|| side.as_ref().and_then(has_host_side));
+        access.network = is_inside.map_or(Found::Unknown, |is_inside| {
+            Found::from_bool(is_inside, "the agent is not in the host's network")
+        });
         access.port_rules = port_rules().await;
         if peer.shares_mounts == Some(true) {
             return Ok(HostAccess {
@@ -222,22 +240,6 @@ impl HostLook {
             seen?,
             "the Engine can't see mounts below the agent's root directory",
         ))
-    }
-
-    /// Whether the agent is in the host's network: the Engine's own, or one where the host's side of
-    /// the pods' network is found.
-    async fn network_seen(&self, peer: Peer) -> Result<Found, RuntimeError> {
-        let found = match peer.shares_network {
-            Some(shares) => Some(shares),
-            None => match self.engine.network_host_side(&self.network).await {
-                Ok(side) => has_host_side(&side),
-                Err(error) if error.is_not_found() => None,
-                Err(error) => return Err(error.into()),
-            },
-        };
-        Ok(found.map_or(Found::Unknown, |found| {
-            Found::from_bool(found, "the agent is not in the host's network")
-        }))
     }
 
     /// Reports newly missing access to the host, and access that is available again.

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use crate::common::node::until;
 use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper, sleeper_of};
 use futures::TryStreamExt as _;
-use mirrorlet_core::api::report::ContainerReport;
+use mirrorlet_core::api::report::{ContainerReport, StatusReport};
 use mirrorlet_core::logs::Instance;
 use mirrorlet_runtime::{LogChunk, LogOptions, LogStream};
 use tokio::net::TcpSocket;
@@ -360,4 +360,28 @@ async fn what_the_machine_has_no_room_or_labels_for_is_refused() {
     agent.until_pod("profile", |pod| pod.status == status).await;
     bed.write("room.yaml", &sleeper("room"));
     agent.until_pod("room", |pod| pod.ready == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_is_missing_is_reported_before_any_pod_needs_it() {
+    let bed = Bed::new();
+    let network = format!("absent-{}", std::process::id());
+    let mut resolved = bed.resolved();
+    resolved.config.network = Some(network.clone());
+    let agent = bed.agent_as(resolved).await;
+    let missing = |report: &StatusReport| {
+        let mut lacks = report.lacks.iter();
+        lacks.any(|lack| lack.need == "PodNetwork" && lack.message.contains(&network))
+    };
+    agent.until("a missing network", missing).await;
+    bed.docker(&["network", "create", &network]);
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    agent
+        .until("an existing network", |report| !missing(report))
+        .await;
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    agent.stop().await;
+    bed.docker(&["network", "rm", &network]);
 }

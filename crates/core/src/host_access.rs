@@ -14,6 +14,8 @@ crate::words! {
         Socket = "Socket",
         /// The root directory, at the same path for the agent and for the Engine.
         Root = "Root",
+        /// The Engine has the network of the setting `network`.
+        PodNetwork = "PodNetwork",
         /// The network in which the Engine's pods have their addresses.
         Network = "Network",
         /// The kernel's rules for host ports.
@@ -61,6 +63,8 @@ pub struct HostAccess {
     pub socket: Found,
     /// Whether the Engine finds the agent's root where the agent has it.
     pub root: Found,
+    /// Whether the Engine has the network that pods are attached to.
+    pub pod_network: Found,
     /// Whether the agent is in the Engine's network.
     pub network: Found,
     /// Whether the kernel takes the agent's rules for host ports.
@@ -106,6 +110,7 @@ fn missing(need: Need, seen: &HostAccess) -> Option<String> {
     let found = match need {
         Need::Socket => &seen.socket,
         Need::Root => &seen.root,
+        Need::PodNetwork => &seen.pod_network,
         Need::Network => &seen.network,
         // In another network they would lead nowhere.
         Need::PortRules if matches!(seen.network, Found::No(_)) => return None,
@@ -140,6 +145,11 @@ fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
         Need::Root => (
             "pods don't start, because their files are mounted by the host's paths",
             format!("mount {root} of the host at {root}, or choose another --root"),
+        ),
+        Need::PodNetwork => (
+            "no pod with a network of its own starts",
+            "create the network (docker network create NAME), or choose another one with --network"
+                .to_owned(),
         ),
         Need::Network => (
             "HTTP, TCP and gRPC probes and HTTP hooks can't reach pods, and the process that uses a host port can't be identified",
@@ -182,6 +192,7 @@ mod tests {
             is_apart: true,
             socket: Found::Yes,
             root: Found::Yes,
+            pod_network: Found::Yes,
             network: Found::Yes,
             port_rules: Found::Yes,
             propagation: Found::Yes,
@@ -202,6 +213,7 @@ mod tests {
             match need {
                 Need::Socket => seen.socket = no(),
                 Need::Root => seen.root = no(),
+                Need::PodNetwork => seen.pod_network = no(),
                 Need::Network => seen.network = no(),
                 Need::PortRules => seen.port_rules = no(),
                 Need::Propagation => seen.propagation = no(),

@@ -115,7 +115,7 @@ pub struct AgentReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MissingAccessReport {
-    /// The need, in one word: `Socket`, `Root`, `Network`, `Propagation`, `Processes`, `HostRoot`.
+    /// The need, in one word: `Socket`, `Root`, `PodNetwork`, `Network`, `Propagation`, `Processes`, `HostRoot`.
     pub need: String,
     /// The missing access, and what doesn't work without it.
     pub message: String,
