@@ -420,6 +420,26 @@ async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
         refused.contains("Forbidden") && refused.contains("row.yaml"),
         "{refused}"
     );
+    // The claim of a volume that was removed is lost, until there is one again.
+    let claim = format!("{template}-row-0");
+    let volume = format!("mirrorlet_default_{claim}");
+    let phases = |expected: &str| {
+        let shown = alone.output(&["get", "pvc", &claim, "--no-headers"], "");
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        (shown.split_whitespace().nth(1) == Some(expected)).then_some(())
+    };
+    alone.bed.remove("row.yaml");
+    alone.agent.until_gone("row-0").await;
+    for ended in alone.bed.containers().values() {
+        alone.bed.docker(&["rm", "-f", ended]);
+    }
+    alone.bed.docker(&["volume", "rm", &volume]);
+    alone.bed.write("row.yaml", &manifest);
+    // embedded 39
+    eventually("a lost claim", || phases("Lost")).await;
+    alone.bed.docker(&["volume", "create", &volume]);
+    alone.agent.until_running("row-0").await;
+    eventually("a bound claim", || phases("Bound")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
