@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
@@ -54,15 +53,7 @@ struct Served {
 
 impl PodNames {
     /// Keeps the files right until cancelled.
-    pub async fn run(self, cancel: CancellationToken) {
-        let work = self.keep();
-        tokio::select! {
-            () = cancel.cancelled() => {}
-            () = work => {}
-        }
-    }
-
-    async fn keep(self) {
+    pub async fn run(self) {
         let (mut merged, mut changed) = (self.merged.clone(), self.board.changed());
         let delivered = merged.wait_for(|merged| merged.delivered.manifests);
         if let Ok(Err(_)) = tokio::time::timeout(SOURCES_WAIT, delivered).await {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{drain, serve, spawn, until_told};
+use super::{drain, serve, spawn, spawn_until, until_told};
 use crate::cluster::{ApproverTask, ClusterClient, Election};
 use crate::config::ApiAccess;
 use crate::server::health;
@@ -40,7 +40,7 @@ pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
         anyhow::bail!("--kubeconfig none: there are no requests without an API server");
     };
     let mut parts = JoinSet::new();
-    spawn(&mut parts, "credentials", credentials.run(cancel.clone()));
+    spawn_until(&mut parts, &cancel, "credentials", credentials.run());
     if let Some(address) = options.metrics_address {
         let listener = serve::bind_metrics(address).await?;
         let serving = health::serve_metrics(listener, metrics.clone(), cancel.clone());
@@ -85,10 +85,11 @@ async fn decide(
         }
         occurrences::approver_leads(&lease);
         tokio::select! {
-            () = task.run(&cancel) => {
+            () = cancel.cancelled() => {
                 election.resign().await;
                 return;
             }
+            () = task.run() => return,
             () = election.lost() => occurrences::approver_lost(&lease),
         }
     }

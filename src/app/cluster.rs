@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
 use super::view::ClusterView;
-use super::{Parts, images, readings, spawn};
+use super::{Parts, images, readings, spawn_until};
 use crate::certificate;
 use crate::cluster::{ClusterClient, IdentityState, NodeIdentity};
 use crate::config::{ApiAccess, Config};
@@ -103,8 +103,8 @@ impl Cluster {
         cancel: &CancellationToken,
     ) -> ClusterView {
         let (images_writer, images_reader) = cell(Vec::new());
-        let listing = images::keep(links.images, images_writer, cancel.clone());
-        spawn(parts, "images", listing);
+        let listing = images::keep(links.images, images_writer);
+        spawn_until(parts, cancel, "images", listing);
         let Self {
             identity,
             node_api,
@@ -118,9 +118,8 @@ impl Cluster {
             links.engine,
             images_reader.clone(),
             links.pressures,
-            cancel.clone(),
         );
-        spawn(parts, "node readings", keeping);
+        spawn_until(parts, cancel, "node readings", keeping);
         ClusterView {
             reach: tasks.client.reach(),
             client: tasks.client.clone(),
@@ -163,12 +162,12 @@ fn open(
             };
             let (client, credentials, keeping) = ClusterClient::open_node(options, telemetry)?;
             let standing = keeping.standing();
-            spawn(parts, "client certificate", keeping.run(cancel.clone()));
+            spawn_until(parts, cancel, "client certificate", keeping.run());
             (client, credentials, standing)
         }
     };
     let problem = credentials.problem();
-    spawn(parts, "credentials", credentials.run(cancel.clone()));
+    spawn_until(parts, cancel, "credentials", credentials.run());
     Ok(Some((client, Identity { standing, problem })))
 }
 
@@ -179,7 +178,6 @@ pub(super) async fn keep_admit_node(
     node: Option<Reader<Option<Arc<Node>>>>,
     mut pressures: Reader<Pressures>,
     mut admit: Writer<AdmitNode>,
-    cancel: CancellationToken,
 ) {
     let mut node = node.unwrap_or_else(|| cell(None).1);
     let (app_armor, mut is_kept) = (!known.app_armor_disabled, true);
@@ -190,7 +188,6 @@ pub(super) async fn keep_admit_node(
         let pressed = Pressures::clone(&pressures.get());
         admit.publish(known.clone().under(pressed));
         tokio::select! {
-            () = cancel.cancelled() => return,
             changed = node.changed(), if is_kept => is_kept = changed.is_ok(),
             changed = pressures.changed() => if changed.is_err() { return },
         }

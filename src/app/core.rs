@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::desired::{MergeHandles, MergeOutputs, MergeTask};
-use super::{Parts, counts, embedded, gc, spawn};
+use super::{Parts, counts, embedded, gc, spawn, spawn_until};
 use crate::config::Config;
 use crate::jobs::{JobHandle, JobOptions, Jobs};
 use crate::names::PodNames;
@@ -121,7 +121,7 @@ impl Core {
             config.sweep_period,
             telemetry.clone(),
         );
-        spawn(parts, "observer", observer.at(config).run(cancel.clone()));
+        spawn_until(parts, cancel, "observer", observer.at(config).run());
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::default());
         let watched = sources.clone();
@@ -166,7 +166,7 @@ impl Core {
         spawn(parts, "workers", workers.run(cancel.clone()));
 
         let names = pod_names(config, runtime, &merged, &board);
-        spawn(parts, "pod names", names.run(cancel.clone()));
+        spawn_until(parts, cancel, "pod names", names.run());
         start_counts(watched, &board, &job_handle, &telemetry, parts, cancel);
         Self {
             cache,
@@ -192,13 +192,8 @@ fn start_collecting(
     cancel: &CancellationToken,
 ) -> Arc<ContainerGc> {
     let collector = Arc::new(collector);
-    let collecting = gc::collect(
-        Arc::clone(&collector),
-        pressures,
-        telemetry.clone(),
-        cancel.clone(),
-    );
-    spawn(parts, "container gc", collecting);
+    let collecting = gc::collect(Arc::clone(&collector), pressures, telemetry.clone());
+    spawn_until(parts, cancel, "container gc", collecting);
     collector
 }
 
@@ -212,21 +207,16 @@ fn start_counts(
     cancel: &CancellationToken,
 ) {
     let metrics = telemetry.metrics.clone();
-    let counting = counts::count_pods(board.clone(), metrics.clone(), cancel.clone());
-    spawn(parts, "counts", counting);
-    let workloads = counts::count_workloads(sources.clone(), metrics.clone(), cancel.clone());
-    spawn(parts, "workload counts", workloads);
-    let unready = counts::count_unready(
-        sources.clone(),
-        board.clone(),
-        metrics.clone(),
-        cancel.clone(),
-    );
-    spawn(parts, "counts of unready pods", unready);
-    let failed = counts::count_failed_jobs(jobs.reader(), metrics.clone(), cancel.clone());
-    spawn(parts, "counts of failed Jobs", failed);
-    let watching = counts::watch_sources(sources, metrics, cancel.clone());
-    spawn(parts, "source health", watching);
+    let counting = counts::count_pods(board.clone(), metrics.clone());
+    spawn_until(parts, cancel, "counts", counting);
+    let workloads = counts::count_workloads(sources.clone(), metrics.clone());
+    spawn_until(parts, cancel, "workload counts", workloads);
+    let unready = counts::count_unready(sources.clone(), board.clone(), metrics.clone());
+    spawn_until(parts, cancel, "counts of unready pods", unready);
+    let failed = counts::count_failed_jobs(jobs.reader(), metrics.clone());
+    spawn_until(parts, cancel, "counts of failed Jobs", failed);
+    let watching = counts::watch_sources(sources, metrics);
+    spawn_until(parts, cancel, "source health", watching);
 }
 
 /// The task that writes the names of pods into hosts files.

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::select_all;
-use tokio_util::sync::CancellationToken;
 
 use crate::jobs::JobStates;
 use crate::source::SourceReader;
@@ -22,7 +21,7 @@ use mirrorlet_host::telemetry::{Metrics, PodState};
 
 /// Keeps the number of pods in each state, of those that are not Ready, of those whose last sync
 /// failed, and of the containers in back-off until cancelled.
-pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: CancellationToken) {
+pub(super) async fn count_pods(board: Board, metrics: Metrics) {
     let mut changed = board.changed();
     loop {
         changed.mark_unchanged();
@@ -35,19 +34,14 @@ pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: Cancellat
         metrics.set_not_ready_pods(views.iter().filter(|view| is_unready(view)).count());
         metrics.set_failing_pods(views.iter().filter(|view| !view.error.is_empty()).count());
         metrics.set_containers_in_backoff(views.iter().map(in_backoff).sum());
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            told = changed.changed() => if told.is_err() { return },
+        if changed.changed().await.is_err() {
+            return;
         }
     }
 }
 
 /// Sets whether all sources of each kind can be read, until cancelled.
-pub(super) async fn watch_sources(
-    sources: Vec<SourceReader>,
-    metrics: Metrics,
-    cancel: CancellationToken,
-) {
+pub(super) async fn watch_sources(sources: Vec<SourceReader>, metrics: Metrics) {
     let mut healths: Vec<_> = sources.iter().map(|source| source.health.clone()).collect();
     loop {
         let mut up = BTreeMap::new();
@@ -58,35 +52,26 @@ pub(super) async fn watch_sources(
         for (kind, is_up) in up {
             metrics.set_source_up(kind, is_up);
         }
-        if !any_changed(&mut healths, &cancel).await {
+        if !any_changed(&mut healths).await {
             return;
         }
     }
 }
 
 /// Sets how many workloads of each kind the sources deliver, until cancelled.
-pub(super) async fn count_workloads(
-    sources: Vec<SourceReader>,
-    metrics: Metrics,
-    cancel: CancellationToken,
-) {
+pub(super) async fn count_workloads(sources: Vec<SourceReader>, metrics: Metrics) {
     let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
     loop {
         let sets: Vec<Arc<SourceState>> = states.iter().map(Reader::get).collect();
         metrics.set_workloads(&by_kind(sets.iter().filter_map(|state| state.set())));
-        if !any_changed(&mut states, &cancel).await {
+        if !any_changed(&mut states).await {
             return;
         }
     }
 }
 
 /// Keeps the number of pods that workloads want and that are not Ready until cancelled.
-pub(super) async fn count_unready(
-    sources: Vec<SourceReader>,
-    board: Board,
-    metrics: Metrics,
-    cancel: CancellationToken,
-) {
+pub(super) async fn count_unready(sources: Vec<SourceReader>, board: Board, metrics: Metrics) {
     let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
     let mut changed = board.changed();
     loop {
@@ -95,7 +80,7 @@ pub(super) async fn count_unready(
         let sets: Vec<_> = sets.iter().filter_map(|state| state.set()).collect();
         metrics.set_unready_pods(&unready(&sets, || board.all()));
         tokio::select! {
-            lasts = any_changed(&mut states, &cancel) => if !lasts { return },
+            lasts = any_changed(&mut states) => if !lasts { return },
             told = changed.changed() => if told.is_err() { return },
         }
     }
@@ -133,15 +118,11 @@ fn unready(
 }
 
 /// Keeps the number of Jobs that have failed until cancelled.
-pub(super) async fn count_failed_jobs(
-    states: Reader<JobStates>,
-    metrics: Metrics,
-    cancel: CancellationToken,
-) {
+pub(super) async fn count_failed_jobs(states: Reader<JobStates>, metrics: Metrics) {
     let mut states = [states];
     loop {
         metrics.set_failed_jobs(failed(&states[0].get().jobs));
-        if !any_changed(&mut states, &cancel).await {
+        if !any_changed(&mut states).await {
             return;
         }
     }
@@ -161,21 +142,14 @@ fn failed(jobs: &[JobReport]) -> usize {
     failed.filter(|job| !is_over(job)).count()
 }
 
-/// Waits until one of the values has changed. False once that can't be any more; of no values not
-/// before it is cancelled.
-async fn any_changed<T: Send + Sync + 'static>(
-    readers: &mut [Reader<T>],
-    cancel: &CancellationToken,
-) -> bool {
+/// Waits until one of the values has changed. False once that can't be any more; of no values it
+/// waits for ever.
+async fn any_changed<T: Send + Sync + 'static>(readers: &mut [Reader<T>]) -> bool {
     if readers.is_empty() {
-        cancel.cancelled().await;
-        return false;
+        return std::future::pending().await;
     }
     let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
-    tokio::select! {
-        () = cancel.cancelled() => false,
-        (changed, _, _) = changed => changed.is_ok(),
-    }
+    changed.await.0.is_ok()
 }
 
 /// How many workloads of each kind there are. Two documents of one workload count once.
@@ -235,11 +209,13 @@ fn in_backoff(view: &PodView) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::{Parts, spawn_until};
     use crate::source::source;
     use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp, keys};
     use mirrorlet_core::desired::PodSource;
     use mirrorlet_core::hold::{NewFile, with_files};
     use mirrorlet_core::merge::SourceName;
+    use tokio_util::sync::CancellationToken;
 
     #[tokio::test]
     async fn a_kind_of_source_is_up_while_all_of_it_can_be_read() {
@@ -250,8 +226,9 @@ mod tests {
         let metrics = Metrics::new();
         let cancel = CancellationToken::new();
         let readers = vec![directory, first_reader, second_reader];
-        let watching = watch_sources(readers, metrics.clone(), cancel.clone());
-        let watching = tokio::spawn(watching);
+        let watching = watch_sources(readers, metrics.clone());
+        let mut parts = Parts::new();
+        spawn_until(&mut parts, &cancel, "source health", watching);
         let until_up = async |expected: u8| {
             let urls = format!("mirrorlet_source_up{{source=\"http\"}} {expected}\n");
             while !metrics.encode().contains(&urls) {
@@ -272,7 +249,7 @@ mod tests {
         second.succeeded(Timestamp::UNIX_EPOCH);
         until_up(1).await;
         cancel.cancel();
-        watching.await.unwrap();
+        parts.join_next().await.unwrap().unwrap();
     }
 
     fn set_of(text: &str) -> Arc<SourceSet> {
@@ -329,7 +306,13 @@ mod tests {
         let (writer, board) = crate::store::board::board();
         let metrics = Metrics::new();
         let cancel = CancellationToken::new();
-        let counting = tokio::spawn(count_pods(board, metrics.clone(), cancel.clone()));
+        let mut parts = Parts::new();
+        spawn_until(
+            &mut parts,
+            &cancel,
+            "counts",
+            count_pods(board, metrics.clone()),
+        );
         let until = async |failing: usize, crashing: usize| {
             let failing = format!("mirrorlet_pods_failing {failing}\n");
             let crashing = format!("mirrorlet_containers_in_backoff {crashing}\n");
@@ -363,7 +346,7 @@ mod tests {
         writer.remove(&set.pods[1].uid());
         until(0, 0).await;
         cancel.cancel();
-        counting.await.unwrap();
+        parts.join_next().await.unwrap().unwrap();
     }
 
     #[test]
@@ -443,7 +426,8 @@ mod tests {
     #[tokio::test]
     async fn an_agent_without_sources_waits_for_its_end() {
         let cancel = CancellationToken::new();
-        let mut watching = Box::pin(watch_sources(Vec::new(), Metrics::new(), cancel.clone()));
+        let watching = watch_sources(Vec::new(), Metrics::new());
+        let mut watching = Box::pin(cancel.run_until_cancelled(watching));
         assert!(futures::poll!(&mut watching).is_pending());
         cancel.cancel();
         watching.await;

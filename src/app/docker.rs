@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::host::HostLook;
-use super::{Parts, spawn};
+use super::{Parts, spawn, spawn_until};
 use crate::config::{Config, ImageGcMode};
 use mirrorlet_core::api::report::{ImageGcReport, MissingAccessReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -112,7 +112,7 @@ impl Docker {
         let image_reclaim = image_gc.as_ref().map(ImageGc::reclaim);
         let image_gc = image_gc.map(|gc| {
             let report = gc.report();
-            spawn(parts, "image garbage collection", gc.run(cancel.clone()));
+            spawn_until(parts, cancel, "image garbage collection", gc.run());
             report
         });
         let options = DockerManagerOptions {
@@ -129,7 +129,7 @@ impl Docker {
         let sessions = manager.exec_sessions();
         spawn(parts, "exec sessions", sessions.run(cancel.clone()));
         let held_ports = manager.held_ports();
-        spawn(parts, "held ports", held_ports.run(cancel.clone()));
+        spawn_until(parts, cancel, "held ports", held_ports.run());
         Self {
             probe_client: manager.probe_client(),
             runtime: Arc::new(manager),

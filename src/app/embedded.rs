@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, spawn};
+use super::{Parts, spawn_until};
 use crate::certificate::{Authority, Credential, SIGNED_FOR};
 use crate::config::{ApiAccess, Config};
 use crate::server::embedded::{EmbeddedApi, EmbeddedParts, Renewal};
@@ -58,7 +58,7 @@ pub(super) fn start(
         metrics: served.metrics.clone(),
         life: SIGNED_FOR,
     };
-    spawn(parts, "embedded API", wiring.run(cancel.clone()));
+    spawn_until(parts, cancel, "embedded API", wiring.run(cancel.clone()));
     Ok(())
 }
 
@@ -77,22 +77,14 @@ impl Wiring {
     async fn run(self, cancel: CancellationToken) {
         let mut told = String::new();
         loop {
-            let round = cancel.child_token();
-            let served = tokio::select! {
-                () = cancel.cancelled() => return,
-                served = self.serve(round.clone()) => served,
-            };
-            if let Err(error) = served {
+            if let Err(error) = self.serve(cancel.child_token()).await {
                 let words = format!("{error:#}");
                 if told != words {
                     occurrences::server_failed("the embedded API", &words);
                     told = words;
                 }
             }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(BIND_PAUSE) => {}
-            }
+            tokio::time::sleep(BIND_PAUSE).await;
         }
     }
 
@@ -243,7 +235,13 @@ mod tests {
             life: Duration::from_secs(2),
         };
         let cancel = CancellationToken::new();
-        let running = tokio::spawn(wiring.run(cancel.clone()));
+        let mut parts = Parts::new();
+        spawn_until(
+            &mut parts,
+            &cancel,
+            "embedded API",
+            wiring.run(cancel.clone()),
+        );
         let path = root.path().join(KUBECONFIG);
         let read = || std::fs::read_to_string(&path).ok();
         let first = loop {
@@ -272,7 +270,7 @@ mod tests {
         }
         assert!(seen.len() > 2, "{}", seen.len());
         cancel.cancel();
-        running.await.unwrap();
+        parts.join_next().await.unwrap().unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, spawn};
+use super::{Parts, spawn_until};
 use crate::config::Config;
 use crate::config::eviction::policy;
 use crate::eviction::{EvictionHost, EvictionManager, Seen, Shortages};
@@ -51,7 +51,7 @@ impl Ends {
         let Self { pressures, orders } = self;
         let (manager, shortages) =
             EvictionManager::new(policy(config), host, board, orders, pressures, telemetry);
-        spawn(parts, "eviction", manager.run(cancel.clone()));
+        spawn_until(parts, cancel, "eviction", manager.run());
         shortages
     }
 }

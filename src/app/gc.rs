@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::store::cell::Reader;
@@ -31,26 +30,16 @@ pub(super) async fn collect(
     gc: Arc<ContainerGc>,
     pressures: Reader<Pressures>,
     telemetry: Telemetry,
-    cancel: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failed = false;
     loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        let collecting = async {
-            if pressures.get().contains(&Pressure::Disk) {
-                gc.delete_all_unused_containers().await
-            } else {
-                gc.garbage_collect().await
-            }
-        };
-        let outcome = tokio::select! {
-            () = cancel.cancelled() => return,
-            outcome = collecting => outcome,
+        ticks.tick().await;
+        let outcome = if pressures.get().contains(&Pressure::Disk) {
+            gc.delete_all_unused_containers().await
+        } else {
+            gc.garbage_collect().await
         };
         occurrences::containers_collected(&telemetry, &outcome, &mut failed);
     }
@@ -59,12 +48,14 @@ pub(super) async fn collect(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::{Parts, spawn_until};
     use crate::store::cell::cell;
     use mirrorlet_core::api::PodUid;
     use mirrorlet_core::gc::PodLife;
     use mirrorlet_runtime::Runtime;
     use mirrorlet_runtime::gc::PodStateProvider;
     use mirrorlet_testing::fake_runtime::FakeRuntime;
+    use tokio_util::sync::CancellationToken;
 
     struct Nobody;
 
@@ -89,14 +80,15 @@ mod tests {
         ));
         let cancel = CancellationToken::new();
         let (_writer, calm) = cell(Pressures::new());
-        let task = collect(gc, calm, Telemetry::new(), cancel.clone());
-        let task = tokio::spawn(task);
+        let mut parts = Parts::new();
+        let task = collect(gc, calm, Telemetry::new());
+        spawn_until(&mut parts, &cancel, "container gc", task);
         let began = Instant::now();
         fake.wait_until(|fake| fake.call_count("garbage_collect") == 3)
             .await;
         assert_eq!(began.elapsed().as_secs() / 60, 3);
         cancel.cancel();
-        task.await.unwrap();
+        parts.join_next().await.unwrap().unwrap();
         fake.assert_call_counts("garbage_collect", 3);
     }
 }

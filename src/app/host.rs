@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use mirrorlet_core::api::report::MissingAccessReport;
@@ -104,11 +103,7 @@ impl HostLook {
     }
 
     /// Looks whenever the Engine begins to answer, until cancelled.
-    pub(super) async fn run(
-        mut self,
-        mut reach: watch::Receiver<RuntimeReach>,
-        cancel: CancellationToken,
-    ) {
+    pub(super) async fn run(mut self, mut reach: watch::Receiver<RuntimeReach>) {
         self.tell(&HostAccess {
             socket: self.socket(),
             ..HostAccess::default()
@@ -116,18 +111,17 @@ impl HostLook {
         loop {
             let is_up = matches!(&*reach.borrow_and_update(), RuntimeReach::Up);
             if is_up {
-                let looked = tokio::select! {
-                    () = cancel.cancelled() => return,
-                    looked = async { self.find_lost().await?; self.look().await } => looked,
+                let looked = async {
+                    self.find_lost().await?;
+                    self.look().await
                 };
-                match looked {
+                match looked.await {
                     Ok(access) => self.tell(&access),
                     Err(error) => occurrences::host_access_unknown(&error.to_string()),
                 }
             }
             let network_is_missing = |lack: &MissingAccess| lack.need == Need::PodNetwork;
             tokio::select! {
-                () = cancel.cancelled() => return,
                 () = sleep(NETWORK_PERIOD), if self.lacking.iter().any(network_is_missing) => {}
                 changed = reach.changed() => if changed.is_err() { return },
             }

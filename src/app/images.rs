@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::store::cell::Writer;
 use mirrorlet_core::node::ImageSeen;
 use mirrorlet_docker::ImagePuller;
@@ -14,28 +12,16 @@ const LIST_GAP: Duration = Duration::from_secs(10);
 
 /// Lists all images at the start, and whenever they may have changed, until cancelled. While the
 /// Engine doesn't answer, the last list stands; its return is an event.
-pub(super) async fn keep(
-    images: Arc<ImagePuller>,
-    mut known: Writer<Vec<ImageSeen>>,
-    cancel: CancellationToken,
-) {
+pub(super) async fn keep(images: Arc<ImagePuller>, mut known: Writer<Vec<ImageSeen>>) {
     let mut changes = images.changed();
     loop {
         changes.mark_unchanged();
-        let listed = tokio::select! {
-            () = cancel.cancelled() => return,
-            listed = images.list() => listed,
-        };
-        if let Ok(listed) = listed {
+        if let Ok(listed) = images.list().await {
             known.publish(listed);
         }
-        let next = async {
-            tokio::time::sleep(LIST_GAP).await;
-            changes.changed().await
-        };
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            told = next => if told.is_err() { return },
+        tokio::time::sleep(LIST_GAP).await;
+        if changes.changed().await.is_err() {
+            return;
         }
     }
 }

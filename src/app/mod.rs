@@ -91,11 +91,7 @@ pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let mut agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
     // First, so that no notification of the watchdog comes before it.
     systemd::ready();
-    spawn(
-        &mut agent.parts,
-        "watchdog",
-        systemd::keep_alive(cancel.clone()),
-    );
+    spawn_until(&mut agent.parts, &cancel, "watchdog", systemd::keep_alive());
     agent.run_until_told(cancel).await
 }
 
@@ -255,10 +251,24 @@ async fn drain(parts: &mut Parts) {
     }
 }
 
+/// Spawns a part that ends by itself when the agent stops, after what it has to finish.
 fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
     parts.spawn(async move {
         part.await;
         name
+    });
+}
+
+/// Spawns a part that has nothing to do once the agent stops: it ends then, wherever it waits.
+fn spawn_until(
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+    name: &'static str,
+    part: impl Future<Output = ()> + Send + 'static,
+) {
+    let cancel = cancel.clone();
+    spawn(parts, name, async move {
+        cancel.run_until_cancelled(part).await;
     });
 }
 
@@ -297,8 +307,8 @@ fn admit_node(
     let known = known.on_host(app_armor_is_enabled());
     let (writer, reader) = cell(known.clone());
     let node = cluster.map(|cluster| cluster.tasks.node.clone());
-    let keeping = cluster::keep_admit_node(known, node, pressures, writer, cancel.clone());
-    spawn(parts, "admission facts", keeping);
+    let keeping = cluster::keep_admit_node(known, node, pressures, writer);
+    spawn_until(parts, cancel, "admission facts", keeping);
     reader
 }
 
@@ -337,14 +347,14 @@ fn start_sources(
         readers.push(reader);
         let (handle, refreshes) = refreshes();
         handles.push(handle);
-        let reading = files.run(writer, refreshes, cancel.clone());
-        spawn(parts, "file source", reading);
+        let reading = files.run(writer, refreshes);
+        spawn_until(parts, cancel, "file source", reading);
     }
     for url in &config.manifest_urls {
         let http = HttpSource::new(HttpOptions::new(config, url))?;
         let (writer, reader) = source(http.name());
         readers.push(reader);
-        spawn(parts, "URL source", http.run(writer, cancel.clone()));
+        spawn_until(parts, cancel, "URL source", http.run(writer));
     }
     Ok((readers, handles))
 }
@@ -412,8 +422,8 @@ impl Wired {
     fn tell(self, parts: &mut Parts, cancel: &CancellationToken) -> Served {
         let config = &self.resolved.config;
         let (docker, core) = (self.docker, self.core);
-        let looking = docker.host_look.run(core.reach.clone(), cancel.clone());
-        spawn(parts, "host access", looking);
+        let looking = docker.host_look.run(core.reach.clone());
+        spawn_until(parts, cancel, "host access", looking);
         let (version, changes) = watch::channel(0_u64);
         let news = News {
             reach: core.reach.clone(),
@@ -422,8 +432,8 @@ impl Wired {
             unkept: core.rollouts.unkept(),
             version: version.clone(),
         };
-        let telling = tell_pull_news(docker.images.progressed(), version.clone(), cancel.clone());
-        spawn(parts, "pull news", telling);
+        let telling = tell_pull_news(docker.images.progressed(), version.clone());
+        spawn_until(parts, cancel, "pull news", telling);
         let engine_reader = start_news(parts, cancel, config, &docker.runtime, news);
         let cluster = self.cluster.map(|cluster| {
             let links = Links {
@@ -441,8 +451,8 @@ impl Wired {
             cluster.link(links, &self.telemetry, parts, cancel)
         });
         if let Some(cluster) = cluster.clone() {
-            let telling = tell_cluster_news(cluster, version, cancel.clone());
-            spawn(parts, "cluster news", telling);
+            let telling = tell_cluster_news(cluster, version);
+            spawn_until(parts, cancel, "cluster news", telling);
         }
         let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
         let board = core.board.clone();

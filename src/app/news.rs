@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::view::ClusterView;
-use super::{Parts, spawn};
+use super::{Parts, spawn_until};
 use crate::config::Config;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::Diagnostic;
@@ -44,20 +44,15 @@ pub(super) fn start_news(
         ..EngineReport::default()
     };
     let (engine, engine_reader) = watch::channel(first);
-    let (runtime, cancel) = (Arc::clone(runtime), cancel.clone());
-    spawn(parts, "news", async move {
+    let runtime = Arc::clone(runtime);
+    spawn_until(parts, cancel, "news", async move {
         loop {
             tokio::select! {
-                () = cancel.cancelled() => return,
                 changed = news.reach.changed() => {
                     if changed.is_err() { return }
                     let now = news.reach.borrow_and_update().clone();
                     let before = engine.borrow().clone();
-                    // The agent ends at once though the Engine does not answer.
-                    let report = tokio::select! {
-                        () = cancel.cancelled() => return,
-                        report = engine_report(&endpoint, &now, &*runtime, &before) => report,
-                    };
+                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
                     engine.send_replace(report);
                 }
                 changed = news.pods.changed() => if changed.is_err() { return },
@@ -74,32 +69,21 @@ pub(super) fn start_news(
 pub(super) async fn tell_pull_news(
     mut progress: watch::Receiver<u64>,
     version: watch::Sender<u64>,
-    cancel: CancellationToken,
 ) {
     loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            told = progress.changed() => if told.is_err() { return },
+        if progress.changed().await.is_err() {
+            return;
         }
         version.send_modify(|version| *version += 1);
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(PULL_NEWS_GAP) => {}
-        }
+        tokio::time::sleep(PULL_NEWS_GAP).await;
     }
 }
 
 /// Has the report's version change with the cluster's part of it.
-pub(super) async fn tell_cluster_news(
-    mut cluster: ClusterView,
-    version: watch::Sender<u64>,
-    cancel: CancellationToken,
-) {
+pub(super) async fn tell_cluster_news(mut cluster: ClusterView, version: watch::Sender<u64>) {
     loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = cluster.changed() => version.send_modify(|version| *version += 1),
-        }
+        cluster.changed().await;
+        version.send_modify(|version| *version += 1);
     }
 }
 

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, spawn};
+use super::{Parts, spawn, spawn_until};
 use crate::certificate;
 use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
 use crate::config::{ApiAccess, Config, Key};
@@ -181,12 +181,12 @@ pub(super) fn start(
         let mut file = AuthoritiesFile::new(file);
         file.look(&authorities)
             .with_context(|| format!("--client-ca-file {} is unusable", file.path.display()))?;
-        let keeping = file.keep(Arc::clone(&authorities), problem, cancel.clone());
-        spawn(parts, "client authorities", keeping);
+        let keeping = file.keep(Arc::clone(&authorities), problem);
+        spawn_until(parts, cancel, "client authorities", keeping);
     } else {
         let authorities = Arc::clone(&authorities);
-        let keeping = keep_published(client.clone(), authorities, problem, cancel.clone());
-        spawn(parts, "client authorities", keeping);
+        let keeping = keep_published(client.clone(), authorities, problem);
+        spawn_until(parts, cancel, "client authorities", keeping);
     }
     let reviews = Reviews::new(client.clone(), config.node_name.clone());
     let node_api = NodeApi::new(NodeApiParts {
@@ -241,13 +241,9 @@ impl AuthoritiesFile {
         mut self,
         authorities: Arc<ClientAuthorities>,
         mut problem: Writer<Option<String>>,
-        cancel: CancellationToken,
     ) {
         loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(FILE_PERIOD) => {}
-            }
+            tokio::time::sleep(FILE_PERIOD).await;
             let authorities = Arc::clone(&authorities);
             let (file, words) = disk::blocking(move || {
                 let words = self
@@ -283,14 +279,10 @@ async fn keep_published(
     client: ClusterClient,
     authorities: Arc<ClientAuthorities>,
     mut problem: Writer<Option<String>>,
-    cancel: CancellationToken,
 ) {
     let mut seen = None;
     loop {
-        let asked = tokio::select! {
-            () = cancel.cancelled() => return,
-            asked = client.published_client_authorities() => asked,
-        };
+        let asked = client.published_client_authorities().await;
         let (pause, words) = match asked {
             Ok(pem) if seen.as_ref() == Some(&pem) => (PUBLISHED_PERIOD, None),
             Ok(pem) => match authorities.replace(pem.as_bytes()) {
@@ -306,9 +298,6 @@ async fn keep_published(
             Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
         };
         tell("the API server", words.as_deref(), &mut problem);
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
+        tokio::time::sleep(pause).await;
     }
 }

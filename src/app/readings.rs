@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::facts::Machine;
 use crate::config::{ApiAccess, Config};
@@ -66,7 +65,6 @@ pub(super) async fn keep(
     mut engine: watch::Receiver<EngineReport>,
     mut images: Reader<Vec<ImageSeen>>,
     mut pressures: Reader<Pressures>,
-    cancel: CancellationToken,
 ) {
     loop {
         readings.publish(Readings {
@@ -80,7 +78,6 @@ pub(super) async fn keep(
         known.images.clone_from(&images.get());
         facts.publish(known);
         let told = tokio::select! {
-            () = cancel.cancelled() => return,
             told = reach.changed() => told,
             told = engine.changed() => told,
             Ok(_) = images.changed() => Ok(()),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio_util::sync::CancellationToken;
 
 /// Reports that the sources are read and the socket is served.
 pub(super) fn ready() {
@@ -17,16 +16,14 @@ pub(super) fn stopping() {
 
 /// Feeds the watchdog twice per period until cancelled. It runs as a task, so that a stuck runtime
 /// misses the deadline.
-pub(super) async fn keep_alive(cancel: CancellationToken) {
+pub(super) async fn keep_alive() {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
-        return cancel.cancelled().await;
+        return std::future::pending().await;
     };
     let mut half = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
     loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            _ = half.tick() => notify(NotifyState::Watchdog),
-        }
+        half.tick().await;
+        notify(NotifyState::Watchdog);
     }
 }
 

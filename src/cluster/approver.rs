@@ -16,7 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio_util::sync::CancellationToken;
 
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::{ApiError, chain};
@@ -132,21 +131,15 @@ impl ApproverTask {
     ///
     /// # Cancel safety
     /// A decision that was on its way is made, or is made again.
-    pub async fn run(&mut self, cancel: &CancellationToken) {
+    pub async fn run(&mut self) {
         let mut backoff = PAUSES;
         loop {
-            let error = tokio::select! {
-                () = cancel.cancelled() => return,
-                error = self.follow(&mut backoff) => error,
-            };
+            let error = self.follow(&mut backoff).await;
             if self.told.as_ref() != Some(&error) {
                 occurrences::watch_failed("certificatesigningrequests", &error);
                 self.told = Some(error);
             }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(spread(backoff.pause())) => {}
-            }
+            tokio::time::sleep(spread(backoff.pause())).await;
         }
     }
 

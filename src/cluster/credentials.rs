@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
 use super::connection::{Shared, Wire, wire};
@@ -115,18 +114,14 @@ impl CredentialsTask {
     }
 
     /// Runs until cancelled.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         loop {
             tokio::select! {
-                () = cancel.cancelled() => return,
                 () = tokio::time::sleep(CHECK_PERIOD) => {}
                 () = self.shared.doubts.notified() => {}
             }
             self.check().await;
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(CHECK_MIN) => {}
-            }
+            tokio::time::sleep(CHECK_MIN).await;
         }
     }
 

@@ -9,7 +9,6 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use kube::Api;
 use kube::api::PostParams;
-use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
 use super::error::ApiError;
@@ -72,27 +71,21 @@ impl LeaseTask {
     }
 
     /// Runs until cancelled. The Lease stays, and runs out.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         loop {
-            let node = tokio::select! {
-                () = cancel.cancelled() => return,
-                there = self.node.wait_for(Option::is_some) => there,
-            };
             // Nobody publishes the Node any more: the agent ends.
-            let Ok(node) = node else { return };
+            let Ok(node) = self.node.wait_for(Option::is_some).await else {
+                return;
+            };
             let Some(owner) = (*node).as_deref().and_then(owner_reference) else {
                 continue;
             };
             let uid = owner.uid.clone();
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = self.renew(owner) => {}
-            }
+            self.renew(owner).await;
             let other = |node: &Option<Arc<Node>>| {
                 node.as_ref().and_then(|node| node.metadata.uid.as_ref()) != Some(&uid)
             };
             tokio::select! {
-                () = cancel.cancelled() => return,
                 () = tokio::time::sleep(stretched(RENEW_PERIOD, JITTER)) => {}
                 // A Node that was registered again has no Lease: it dies with its Node.
                 _ = self.node.wait_for(other) => {}

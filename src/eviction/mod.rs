@@ -17,7 +17,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::{Reader, Writer, cell};
@@ -116,17 +115,10 @@ impl EvictionManager {
     }
 
     /// Runs until cancelled.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                pause = self.look() => {
-                    tokio::select! {
-                        () = cancel.cancelled() => return,
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                }
-            }
+            let pause = self.look().await;
+            tokio::time::sleep(pause).await;
         }
     }
 

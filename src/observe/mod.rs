@@ -20,7 +20,6 @@ use futures::stream::BoxStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::store::cache::{CacheWriter, Entry};
@@ -79,12 +78,6 @@ struct Sweep {
     outstanding: HashSet<PodUid>,
 }
 
-/// Why the connection to the runtime is over.
-enum Lost {
-    Cancelled,
-    Broken(String),
-}
-
 impl Observer {
     /// An observer that writes `cache`, with readers of its health and of its newest list.
     pub fn new(
@@ -129,27 +122,21 @@ impl Observer {
     }
 
     /// Observes until cancelled.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         let mut backoff = RECONNECT;
         loop {
             let lost = match self.runtime.watch().await {
                 Ok(events) => {
                     backoff.reset();
                     self.telemetry.metrics.set_event_stream_up(true);
-                    let lost = self.follow(events, &cancel).await;
+                    let lost = self.follow(events).await;
                     self.telemetry.metrics.set_event_stream_up(false);
                     lost
                 }
-                Err(error) => Lost::Broken(error.to_string()),
+                Err(error) => error.to_string(),
             };
-            match lost {
-                Lost::Cancelled => return,
-                Lost::Broken(cause) => self.lost(cause),
-            }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(backoff.pause()) => {}
-            }
+            self.lost(lost);
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 
@@ -183,12 +170,8 @@ impl Observer {
         self.reach.send_replace(RuntimeReach::Up);
     }
 
-    /// Follows one subscription until it breaks.
-    async fn follow(
-        &mut self,
-        mut events: BoxStream<'static, PodEvent>,
-        cancel: &CancellationToken,
-    ) -> Lost {
+    /// Follows one subscription until it breaks; says why.
+    async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>) -> String {
         let mut sweep =
             tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -196,9 +179,8 @@ impl Observer {
             self.start_looks();
             let retry_at = self.retry_at.unwrap_or_else(Instant::now);
             let listed = tokio::select! {
-                () = cancel.cancelled() => return Lost::Cancelled,
                 event = events.next() => match event {
-                    None => return Lost::Broken("the event stream ended".to_owned()),
+                    None => return "the event stream ended".to_owned(),
                     Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
                     Some(PodEvent::Gap { cause }) => {
                         let first = *self.reach.borrow() == RuntimeReach::Unknown;
@@ -233,7 +215,7 @@ impl Observer {
                 }
             };
             if let Err(error) = listed {
-                return Lost::Broken(error.to_string());
+                return error.to_string();
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::store::looks::{LookRequests, look_requests};
 use mirrorlet_core::api::{Pod, Timestamp};
 use mirrorlet_core::observed::Role;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
+use tokio_util::sync::CancellationToken;
 
 const SWEEP: Duration = Duration::from_mins(5);
 
@@ -29,7 +30,7 @@ impl Bed {
         let (observer, reach, listed) =
             Observer::new(runtime, writer, requests, SWEEP, telemetry.clone());
         let cancel = CancellationToken::new();
-        tokio::spawn(observer.run(cancel.clone()));
+        tokio::spawn(cancel.clone().run_until_cancelled_owned(observer.run()));
         Self {
             fake,
             cache: reader,

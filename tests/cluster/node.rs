@@ -31,7 +31,7 @@ struct Agent {
     standing: Reader<NodeRegistration>,
     reach: Reader<ApiReach>,
     telemetry: Telemetry,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Option<()>>,
     cancel: CancellationToken,
 }
 
@@ -99,9 +99,9 @@ impl Agent {
         let lease = LeaseTask::new(client.clone(), name, node.clone());
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        tasks.spawn(credentials.run(cancel.clone()));
-        tasks.spawn(task.run(cancel.clone()));
-        tasks.spawn(lease.run(cancel.clone()));
+        tasks.spawn(cancel.clone().run_until_cancelled_owned(credentials.run()));
+        tasks.spawn(cancel.clone().run_until_cancelled_owned(task.run()));
+        tasks.spawn(cancel.clone().run_until_cancelled_owned(lease.run()));
         Self {
             facts,
             readings,

@@ -115,7 +115,8 @@ impl Bed {
         let statuses = StatusTask::new(client, inputs, telemetry.clone());
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        tasks.spawn(credentials.run(cancel.clone()));
+        let keeping = cancel.clone().run_until_cancelled_owned(credentials.run());
+        tasks.spawn(async move { keeping.await.unwrap_or_default() });
         tasks.spawn(mirrors.run(cancel.clone()));
         tasks.spawn(statuses.run(cancel.clone()));
         tasks.spawn(feed(admin, node.clone(), told, cancel.clone()));

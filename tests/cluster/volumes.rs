@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 struct Reading {
     objects: ClusterObjects,
     cancel: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Option<()>>,
 }
 
 impl Reading {
@@ -32,7 +32,7 @@ impl Reading {
         let (client, _) = opened.unwrap();
         let (objects, task) = ClusterObjects::new(client, cell(None).1);
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(task.run(cancel.clone()));
+        let task = tokio::spawn(cancel.clone().run_until_cancelled_owned(task.run()));
         Self {
             objects,
             cancel,

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{Parts, spawn};
+use crate::app::{Parts, spawn, spawn_until};
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeRegistration, NodeTask};
 use crate::cluster::{
@@ -105,10 +105,10 @@ impl ClusterTasks {
             problems: problems_reader,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
-        spawn(parts, "node", task.run(cancel.clone()));
+        spawn_until(parts, cancel, "node", task.run());
         let lease = LeaseTask::new(client.clone(), node_name.clone(), node.clone());
         let renewed = lease.renewed();
-        spawn(parts, "lease", lease.run(cancel.clone()));
+        spawn_until(parts, cancel, "lease", lease.run());
 
         let settled = SettledPods::default();
         let (source_writer, pods) = source(ApiSource::name());
@@ -124,13 +124,13 @@ impl ClusterTasks {
             pods_max,
             settled: settled.clone(),
         });
-        let running = api.run(source_writer, api_pods, cancel.clone());
-        spawn(parts, "API source", running);
+        let running = api.run(source_writer, api_pods);
+        spawn_until(parts, cancel, "API source", running);
 
         let (objects, watching) = ClusterObjects::new(client.clone(), node.clone());
-        spawn(parts, "objects of pods", watching.run(cancel.clone()));
+        spawn_until(parts, cancel, "objects of pods", watching.run());
         let events = EventTask::new(client.clone(), telemetry.clone(), node_name.clone());
-        spawn(parts, "events", events.run(cancel.clone()));
+        spawn_until(parts, cancel, "events", events.run());
 
         let tasks = Self {
             client,
@@ -165,8 +165,8 @@ impl ClusterTasks {
         };
         let (task, mirrors) = MirrorTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "mirrors", task.run(cancel.clone()));
-        let telling = tell_problems(mirrors.clone(), merged, self.problems, cancel.clone());
-        spawn(parts, "problems of pods", telling);
+        let telling = tell_problems(mirrors.clone(), merged, self.problems);
+        spawn_until(parts, cancel, "problems of pods", telling);
 
         let inputs = StatusInputs {
             board: links.board,
@@ -203,7 +203,6 @@ async fn tell_problems(
     mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
     mut merged: Reader<Merged>,
     mut problems: Writer<PodProblems>,
-    cancel: CancellationToken,
 ) {
     loop {
         problems.publish(PodProblems {
@@ -211,7 +210,6 @@ async fn tell_problems(
             rollouts: rollout::problem_lines(merged.get().pods.values()),
         });
         let changed = tokio::select! {
-            () = cancel.cancelled() => return,
             changed = mirrors.changed() => changed.is_ok(),
             changed = merged.changed() => changed.is_ok(),
         };

@@ -15,7 +15,6 @@ mod tests;
 use std::time::Duration;
 
 use kube::config::Cluster;
-use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
 use super::connection::{no_wire, wire};
@@ -140,14 +139,10 @@ impl ClientCertificateTask {
     }
 
     /// Runs until cancelled.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         loop {
-            let pause = tokio::select! {
-                () = cancel.cancelled() => return,
-                pause = self.look(Timestamp::now()) => pause,
-            };
+            let pause = self.look(Timestamp::now()).await;
             tokio::select! {
-                () = cancel.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
                 // Their expiry is shown at once.
                 () = self.client.shared.renewed.notified() => {}

@@ -18,7 +18,6 @@ use futures::future::BoxFuture;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::ApiError;
@@ -89,7 +88,7 @@ impl EventTask {
     }
 
     /// Runs until cancelled. What waits then is lost with the agent.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         let mut reach = self.client.reach();
         let mut turn = Turn::Idle;
         loop {
@@ -100,7 +99,6 @@ impl EventTask {
                 turn = Turn::Writing(Box::new(write), writing);
             }
             tokio::select! {
-                () = cancel.cancelled() => return,
                 (entries, lost) = self.submissions.next() => self.take(&entries, lost),
                 written = outcome(&mut turn) => turn = self.settle(turn, written),
                 back = reach.wait_for(super::ApiReach::is_up), if waits_for_return(&turn) => {

@@ -9,6 +9,7 @@ use super::*;
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_host::telemetry::Metrics;
 use mirrorlet_host::telemetry::journal::Kind;
+use tokio_util::sync::CancellationToken;
 
 /// An API server that knows nothing but events, and does as it is told.
 #[derive(Clone, Default)]
@@ -115,7 +116,7 @@ struct Bed {
     api: Api,
     telemetry: Telemetry,
     cancel: CancellationToken,
-    running: tokio::task::JoinHandle<()>,
+    running: tokio::task::JoinHandle<Option<()>>,
 }
 
 impl Bed {
@@ -125,7 +126,7 @@ impl Bed {
         let cancel = CancellationToken::new();
         let task = EventTask::new(api.client(), telemetry.clone(), NodeName::from("box"));
         Self {
-            running: tokio::spawn(task.run(cancel.clone())),
+            running: tokio::spawn(cancel.clone().run_until_cancelled_owned(task.run())),
             api,
             telemetry,
             cancel,

@@ -22,7 +22,6 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
 use super::error::{ApiError, chain};
@@ -108,14 +107,6 @@ pub struct NodeTask {
     has_begun: bool,
 }
 
-/// How following a Node ended.
-enum Ended {
-    /// Cancelled.
-    Cancelled,
-    /// The Node is gone, or another has its name.
-    Gone,
-}
-
 /// The watch of our Node.
 struct Watch {
     events: BoxStream<'static, watcher::Result<Event<Watched<Node>>>>,
@@ -197,30 +188,20 @@ impl NodeTask {
     }
 
     /// Runs until cancelled. The Node stays: the Lease that expires shows that we are gone.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         let first_word = first_word(&mut self.inputs);
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word) => {}
-        }
+        let _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word).await;
         loop {
-            let registered = tokio::select! {
-                () = cancel.cancelled() => return,
-                node = self.register() => node,
-            };
-            match self.follow(registered, &cancel).await {
-                Ended::Cancelled => return,
-                Ended::Gone => {
-                    self.observed.publish(None);
-                    self.standing.publish(NodeRegistration::Waiting);
-                    occurrences::node_gone(&self.name);
-                }
-            }
+            let registered = self.register().await;
+            self.follow(registered).await;
+            self.observed.publish(None);
+            self.standing.publish(NodeRegistration::Waiting);
+            occurrences::node_gone(&self.name);
         }
     }
 
-    /// Keeps a registered Node true until it is gone.
-    async fn follow(&mut self, mut node: Node, cancel: &CancellationToken) -> Ended {
+    /// Keeps a registered Node true until it is gone, or another has its name.
+    async fn follow(&mut self, mut node: Node) {
         self.take(&node);
         let mut reach = self.client.reach();
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
@@ -233,7 +214,6 @@ impl NodeTask {
             // Every arm may be dropped: readers mark nothing as seen then, and an event that
             // was not taken yet stays in its stream.
             let is_time = tokio::select! {
-                () = cancel.cancelled() => return Ended::Cancelled,
                 () = until(due, earliest) => true,
                 _ = ticks.tick() => false,
                 Ok(_) = self.inputs.facts.changed() => false,
@@ -250,9 +230,9 @@ impl NodeTask {
                     News::None => continue,
                     // A watch never ends by itself.
                     News::Ended => { watch = self.watch(); continue }
-                    News::Gone => return Ended::Gone,
+                    News::Gone => return,
                     News::Node(news) if news.metadata.uid != node.metadata.uid => {
-                        return Ended::Gone;
+                        return;
                     }
                     News::Node(news) if !is_newer(&news, &node) => continue,
                     News::Node(news) => {
@@ -268,12 +248,8 @@ impl NodeTask {
                 continue;
             }
             let before = self.written;
-            let looked = tokio::select! {
-                () = cancel.cancelled() => return Ended::Cancelled,
-                looked = self.look(&mut node) => looked,
-            };
-            due = match looked {
-                Looked::Gone => return Ended::Gone,
+            due = match self.look(&mut node).await {
+                Looked::Gone => return,
                 Looked::Failed => Some(Instant::now() + spread(backoff.pause())),
                 Looked::Fine => {
                     backoff.reset();

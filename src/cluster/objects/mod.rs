@@ -354,7 +354,7 @@ impl Shared {
 impl ObjectsTask {
     /// Watches until cancelled. All watches are polled here: a node has few, and they are silent
     /// most of the time.
-    pub async fn run(self, cancel: CancellationToken) {
+    pub async fn run(self) {
         let mut running: FuturesUnordered<BoxFuture<'_, Subject>> = FuturesUnordered::new();
         let mut tokens: BTreeMap<Subject, CancellationToken> = BTreeMap::new();
         loop {
@@ -367,13 +367,12 @@ impl ObjectsTask {
             for subject in wanted {
                 // One that is still ending is begun again when it has ended.
                 tokens.entry(subject).or_insert_with_key(|subject| {
-                    let token = cancel.child_token();
+                    let token = CancellationToken::new();
                     running.push(Box::pin(self.watch(subject.clone(), token.clone())));
                     token
                 });
             }
             tokio::select! {
-                () = cancel.cancelled() => return,
                 () = self.shared.changed.notified() => {}
                 Some(ended) = running.next(), if !running.is_empty() => {
                     tokens.remove(&ended);
@@ -412,10 +411,7 @@ impl ObjectsTask {
                 },
             }
         };
-        tokio::select! {
-            () = cancel.cancelled() => {}
-            () = watching => {}
-        }
+        cancel.run_until_cancelled(watching).await;
         if subject == Subject::Services {
             self.shared.services.forget();
         }

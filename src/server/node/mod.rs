@@ -113,7 +113,7 @@ impl NodeApi {
                 metrics,
                 cancel.clone()
             ),
-            self.certificates.run(cancel),
+            cancel.run_until_cancelled(self.certificates.run()),
         );
         streams.ended().await;
     }

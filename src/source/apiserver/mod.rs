@@ -21,7 +21,6 @@ use futures::{FutureExt, Stream, StreamExt};
 use kube::Api;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
-use tokio_util::sync::CancellationToken;
 
 use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
@@ -117,21 +116,10 @@ impl ApiSource {
     }
 
     /// Delivers sets of ordinary pods to `source`, and all objects to `objects`, until cancelled.
-    pub async fn run(
-        self,
-        source: SourceWriter,
-        objects: ApiPodsWriter,
-        cancel: CancellationToken,
-    ) {
-        // Cancel safety: after cancellation nothing of this source is used any more.
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => {}
-            () = self.deliver(source, objects) => {}
-        }
-    }
-
-    async fn deliver(mut self, mut source: SourceWriter, mut objects: ApiPodsWriter) {
+    ///
+    /// # Cancel safety
+    /// After cancellation nothing of this source is used any more.
+    pub async fn run(mut self, mut source: SourceWriter, mut objects: ApiPodsWriter) {
         let (mut known, node) = (self.last_known, self.options.node_name.clone());
         let problems;
         (known, problems) = disk::blocking(move || {

@@ -24,6 +24,7 @@ use crate::store::pods::pod_manager;
 use mirrorlet_core::api::{PodUid, core};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState, SourceState};
 use mirrorlet_core::ending::is_settled;
+use tokio_util::sync::CancellationToken;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
@@ -108,7 +109,7 @@ struct Bench {
     settled: SettledPods,
     registered: Option<oneshot::Sender<()>>,
     cancel: CancellationToken,
-    running: JoinHandle<()>,
+    running: JoinHandle<Option<()>>,
 }
 
 impl Bench {
@@ -154,7 +155,11 @@ impl Bench {
         let (writer, reader) = source(ApiSource::name());
         let (_, api_pods, manager) = pod_manager();
         let cancel = CancellationToken::new();
-        let running = tokio::spawn(api.run(writer, api_pods, cancel.clone()));
+        let running = tokio::spawn(
+            cancel
+                .clone()
+                .run_until_cancelled_owned(api.run(writer, api_pods)),
+        );
         Self {
             root,
             asked,

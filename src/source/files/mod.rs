@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use self::directory::{Directory, FilesMissing, Look};
 use self::watch::{Changes, Watch};
@@ -107,17 +106,11 @@ impl FileSource {
     /// Delivers sets until cancelled. The first one comes as soon as the directory was looked at,
     /// even when it can't be read. A refresh has it looked at as soon as it is quiet; that of the
     /// embedded API at once.
-    pub async fn run(self, writer: SourceWriter, refreshes: Refreshes, cancel: CancellationToken) {
-        // Cancel safety: after cancellation nothing of this source is used any more, and a look
-        // that is under way only reads, or renames whole files in.
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => {}
-            () = self.deliver(writer, refreshes) => {}
-        }
-    }
-
-    async fn deliver(self, mut writer: SourceWriter, mut refreshes: Refreshes) {
+    ///
+    /// # Cancel safety
+    /// After cancellation nothing of this source is used any more, and a look that is under way
+    /// only reads, or renames whole files in.
+    pub async fn run(self, mut writer: SourceWriter, mut refreshes: Refreshes) {
         let changes = Arc::new(Changes::default());
         let mut eye = {
             let (path, root, node) = (

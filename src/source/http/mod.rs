@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::content::Content;
@@ -102,16 +101,10 @@ impl HttpSource {
 
     /// Delivers sets until cancelled. Nothing is delivered before the first good answer, unless
     /// an earlier life of the agent stored one.
-    pub async fn run(self, writer: SourceWriter, cancel: CancellationToken) {
-        // Cancel safety: after cancellation nothing of this source is used any more.
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => {}
-            () = self.deliver(writer) => {}
-        }
-    }
-
-    async fn deliver(self, mut writer: SourceWriter) {
+    ///
+    /// # Cancel safety
+    /// After cancellation nothing of this source is used any more.
+    pub async fn run(self, mut writer: SourceWriter) {
         let (root, node) = (self.root.clone(), self.node_name.clone());
         let location = self.fetcher.location().to_owned();
         let mut content = disk::blocking(move || Content::load(location, &root, node)).await;

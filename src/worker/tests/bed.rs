@@ -92,7 +92,8 @@ impl Bed {
         let workers = PodWorkers::new(context, wanted_reader, listed).evicting(evictions);
         let cancel = CancellationToken::new();
         let mut parts = JoinSet::new();
-        parts.spawn(observer.run(cancel.clone()));
+        let observing = cancel.clone().run_until_cancelled_owned(observer.run());
+        parts.spawn(async move { observing.await.unwrap_or_default() });
         parts.spawn(workers.run(cancel.clone()));
         let takes_ends = watch::Sender::new(true);
         let ends = take_ends(

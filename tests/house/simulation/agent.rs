@@ -175,7 +175,8 @@ impl Agent {
             cluster.link(links, &telemetry, &mut parts, &cancel)
         });
         let token = || cancel.clone();
-        spawn(&mut parts, observer.run(token()));
+        let observing = token().run_until_cancelled_owned(observer.run());
+        spawn(&mut parts, async { observing.await.unwrap_or_default() });
         spawn(&mut parts, merge.run(token()));
         spawn(&mut parts, workers.run(token()));
         spawn(&mut parts, probing.run(token()));

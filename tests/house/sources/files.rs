@@ -21,7 +21,7 @@ struct Bench {
     reader: SourceReader,
     refresh: RefreshHandle,
     cancel: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Option<()>>,
 }
 
 /// The source of the manifest directory below a path.
@@ -56,7 +56,11 @@ impl Bench {
         let (writer, reader) = source(files.name());
         let (refresh, refreshes) = refreshes();
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(files.run(writer, refreshes, cancel.clone()));
+        let task = tokio::spawn(
+            cancel
+                .clone()
+                .run_until_cancelled_owned(files.run(writer, refreshes)),
+        );
         Self {
             temp,
             reader,

@@ -140,7 +140,7 @@ struct Bench {
     root: TempDir,
     reader: SourceReader,
     cancel: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Option<()>>,
 }
 
 impl Bench {
@@ -165,7 +165,7 @@ impl Bench {
         let http = HttpSource::new(options).unwrap();
         let (writer, reader) = source(http.name());
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(http.run(writer, cancel.clone()));
+        let task = tokio::spawn(cancel.clone().run_until_cancelled_owned(http.run(writer)));
         Self {
             root,
             reader,

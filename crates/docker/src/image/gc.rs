@@ -18,7 +18,6 @@ use std::time::Duration;
 use bollard::models::ImageSummary;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use super::pulled::named;
 use super::remove::remove_image;
@@ -182,20 +181,16 @@ impl ImageGc {
 
     /// A pass every five minutes until cancelled; none at the start, when pods that need images are
     /// still to be started.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub async fn run(mut self) {
         let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let asked = tokio::select! {
-                () = cancel.cancelled() => return,
                 _ = ticks.tick() => None,
                 // It holds a sender itself, so there is always one.
                 asked = self.reclaims.1.recv() => asked,
             };
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = self.collect(Timestamp::now(), asked.is_some()) => {}
-            }
+            self.collect(Timestamp::now(), asked.is_some()).await;
             if let Some(asked) = asked {
                 let _ = asked.send(());
             }

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::{self, Notify};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::super::containers::Containers;
 use super::super::index::Record;
@@ -364,7 +363,7 @@ impl HeldPorts {
     }
 
     /// Runs until cancelled. What is held then ends with its lease.
-    pub async fn run(self, cancel: CancellationToken) {
+    pub async fn run(self) {
         let holds = &self.holds;
         holds.is_kept.store(true, Ordering::Relaxed);
         // Left by a previous agent.
@@ -374,7 +373,6 @@ impl HeldPorts {
         loop {
             let is_idle = holds.with(|state| state.ports.is_empty());
             tokio::select! {
-                () = cancel.cancelled() => return,
                 () = holds.begun.notified(), if is_idle => {}
                 () = tokio::time::sleep(LOOK_PERIOD), if !is_idle => {}
                 () = &mut lapsed, if !is_lapsed && is_idle => {

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
-use tokio_util::sync::CancellationToken;
 
 use self::keys::self_signed;
 use super::tls::Served;
@@ -144,17 +143,11 @@ impl CertificateTask {
     }
 
     /// Runs until cancelled.
-    pub(super) async fn run(mut self, cancel: CancellationToken) {
+    pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            pause = tokio::select! {
-                () = cancel.cancelled() => return,
-                pause = self.look(Timestamp::now()) => pause,
-            };
+            tokio::time::sleep(pause).await;
+            pause = self.look(Timestamp::now()).await;
         }
     }
 
