@@ -25,7 +25,9 @@ use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::jobs::JobHandle;
 use crate::rollout::{RolloutHandle, RolloutTarget};
-use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError};
+use crate::server::view::{
+    AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError, ViewErrorKind,
+};
 use crate::source::{SourceReader, problems_of};
 use crate::stats::StatsProvider;
 use crate::store::board::Board;
@@ -148,9 +150,10 @@ impl View {
         let wanted = self.manager.get().get_pod_by_uid(uid);
         wanted
             .or_else(|| self.board.get(uid).and_then(|view| view.pod))
-            .ok_or_else(|| ViewError::NotFound {
-                message: format!("no pod with UID {uid}"),
-                help: Some("list the pods with: mirrorlet status".to_owned()),
+            .ok_or_else(|| {
+                ViewErrorKind::NotFound
+                    .error(format!("no pod with UID {uid}"))
+                    .help("list the pods with: mirrorlet status")
             })
     }
 }
@@ -348,7 +351,7 @@ impl AgentView for View {
         let (board, samples) = (self.board.clone(), Arc::clone(&self.stats).samples());
         let merged = self.merged.clone();
         let told = samples.map(move |sample| {
-            let reading = sample.map_err(|error| ViewError::Failed(error.to_string()))?;
+            let reading = sample.map_err(|error| ViewErrorKind::Failed.error(error.to_string()))?;
             let views = board.all().into_iter();
             let pods = views.filter_map(|view| Some((view.uid, view.pod?)));
             let wanted = &merged.get().pods;

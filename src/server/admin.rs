@@ -31,7 +31,7 @@ use super::asked::Asked;
 use super::frame::framed;
 use super::remote::chunks;
 pub use super::rollouts::{CommandAnswer, CommandName, CommandQuery};
-use super::view::{AgentView, ViewError};
+use super::view::{AgentView, ViewError, ViewErrorKind};
 pub use super::view::{Order, OrderAnswer, PlanFile, PlanRequest, Verb};
 use super::{access, files, listen, orders, rollouts, story, usage, volumes};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -221,15 +221,15 @@ impl ApiError {
 
 impl From<ViewError> for ApiError {
     fn from(error: ViewError) -> Self {
-        let status = match &error {
-            ViewError::NotFound { .. } => StatusCode::NOT_FOUND,
-            ViewError::Invalid { .. } => StatusCode::BAD_REQUEST,
-            ViewError::Conflict { .. } => StatusCode::CONFLICT,
-            ViewError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-            ViewError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        let status = match error.kind {
+            ViewErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ViewErrorKind::Invalid => StatusCode::BAD_REQUEST,
+            ViewErrorKind::Conflict => StatusCode::CONFLICT,
+            ViewErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ViewErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let mut answer = Self::new(status, error.to_string());
-        answer.body.help = error.help().map(str::to_owned);
+        let mut answer = Self::new(status, error.message);
+        answer.body.help = error.help;
         answer
     }
 }

@@ -12,7 +12,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
-use super::view::{AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError};
+use super::view::{
+    AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError, ViewErrorKind,
+};
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport,
     JournalReport, PlanReport, PodUsage, StatusReport, TopReport, VolumeReport, VolumeState,
@@ -189,10 +191,7 @@ impl AgentView for FakeView {
 
     fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
         match pod {
-            "gone" => Err(ViewError::NotFound {
-                message: "pod gone not found".to_owned(),
-                help: None,
-            }),
+            "gone" => Err(ViewErrorKind::NotFound.error("pod gone not found")),
             name => Ok(HistoryReport {
                 name: name.to_owned(),
                 namespace: "ns".to_owned(),
@@ -244,10 +243,7 @@ impl AgentView for FakeView {
     async fn remove_volume(&self, name: &str) -> Result<VolumeReport, ViewError> {
         let mut volumes = self.volumes().await?.into_iter();
         let found = volumes.find(|volume| volume.name == name && volume.pods.is_empty());
-        found.ok_or_else(|| ViewError::Conflict {
-            message: format!("volume {name} is used"),
-            help: None,
-        })
+        found.ok_or_else(|| ViewErrorKind::Conflict.error(format!("volume {name} is used")))
     }
 
     async fn images(&self) -> Result<ImagesReport, ViewError> {
@@ -297,10 +293,7 @@ impl AgentView for FakeView {
             | Command::Start { .. }
             | Command::Evict { .. }
             | Command::Debug(_)
-            | Command::Restart { .. } => Err(ViewError::Conflict {
-                message: "already paused".to_owned(),
-                help: None,
-            }),
+            | Command::Restart { .. } => Err(ViewErrorKind::Conflict.error("already paused")),
         }
     }
 
@@ -353,10 +346,9 @@ impl AgentView for FakeView {
             Ok(LogChunk::Stderr("err\n".into())),
         ];
         match uid.as_str() {
-            "gone" => Err(ViewError::NotFound {
-                message: "pod gone not found".to_owned(),
-                help: Some("look again".to_owned()),
-            }),
+            "gone" => Err(ViewErrorKind::NotFound
+                .error("pod gone not found")
+                .help("look again")),
             "broken" => {
                 let cause = RuntimeError::Unavailable("socket gone".to_owned());
                 Ok(stream::iter(head).chain(stream::iter([Err(cause)])).boxed())
@@ -383,10 +375,9 @@ impl AgentView for FakeView {
         options: &ExecOptions,
     ) -> Result<Session, ViewError> {
         if uid.as_str() == "gone" {
-            return Err(ViewError::NotFound {
-                message: "pod gone not found".to_owned(),
-                help: Some("look again".to_owned()),
-            });
+            return Err(ViewErrorKind::NotFound
+                .error("pod gone not found")
+                .help("look again"));
         }
         let args = Bytes::from(options.command.join(" "));
         let (input, echo) = tokio::io::duplex(ECHO_BYTES);
@@ -428,7 +419,7 @@ impl AgentView for FakeView {
     /// Port 7 echoes, nobody listens on others.
     async fn port_forward(&self, _uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
         if port != 7 {
-            return Err(ViewError::Failed("connection refused".to_owned()));
+            return Err(ViewErrorKind::Failed.error("connection refused"));
         }
         let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
         tokio::spawn(async move {
@@ -474,7 +465,7 @@ impl AgentView for FakeView {
     ) -> Result<(), ViewError> {
         self.stat_path(uid, container, dir).await?;
         let sent: Result<Vec<Bytes>, _> = tar.try_collect().await;
-        let sent = sent.map_err(|error| ViewError::Failed(error.to_string()))?;
+        let sent = sent.map_err(|error| ViewErrorKind::Failed.error(error.to_string()))?;
         self.uploaded.lock().unwrap().extend(sent.concat());
         Ok(())
     }
@@ -482,10 +473,7 @@ impl AgentView for FakeView {
     /// Pod `gone` has a story, and is gone; all others never were.
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
         if pod != "ns/gone" {
-            return Err(ViewError::NotFound {
-                message: format!("pod {pod:?} not found"),
-                help: None,
-            });
+            return Err(ViewErrorKind::NotFound.error(format!("pod {pod:?} not found")));
         }
         Ok(ExplainReport {
             name: "gone".to_owned(),

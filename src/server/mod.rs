@@ -28,4 +28,4 @@ pub mod view;
 mod volumes;
 
 pub use stats::NodeStats;
-pub use view::{AgentView, Check, ViewError};
+pub use view::{AgentView, Check, ViewError, ViewErrorKind};

@@ -118,92 +118,85 @@ pub struct PlanFile {
 
 /// Why a question can't be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ViewError {
+#[error("{message}")]
+pub struct ViewError {
+    /// What kind of reason it is.
+    pub kind: ViewErrorKind,
+    /// The reason.
+    pub message: String,
+    /// How to fix it.
+    pub help: Option<String>,
+}
+
+/// The kinds of reasons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ViewErrorKind {
     /// The pod, container or instance named does not exist.
-    #[error("{message}")]
-    NotFound {
-        /// The missing object.
-        message: String,
-        /// How to fix it.
-        help: Option<String>,
-    },
+    NotFound,
     /// The question can't be answered as it was asked.
-    #[error("{message}")]
-    Invalid {
-        /// The missing or contradictory argument.
-        message: String,
-        /// How to fix it.
-        help: Option<String>,
-    },
+    Invalid,
     /// The request conflicts with the state of the object.
-    #[error("{message}")]
-    Conflict {
-        /// Why not.
-        message: String,
-        /// How to fix it.
-        help: Option<String>,
-    },
+    Conflict,
     /// The Engine doesn't answer.
-    #[error("{0}")]
-    Unavailable(String),
+    Unavailable,
     /// Something else failed.
-    #[error("{0}")]
-    Failed(String),
+    Failed,
+}
+
+impl ViewErrorKind {
+    /// An error of this kind.
+    pub fn error(self, message: impl Into<String>) -> ViewError {
+        ViewError {
+            kind: self,
+            message: message.into(),
+            help: None,
+        }
+    }
 }
 
 impl ViewError {
-    /// Advice that goes with the error.
-    pub fn help(&self) -> Option<&str> {
-        match self {
-            Self::NotFound { help, .. }
-            | Self::Invalid { help, .. }
-            | Self::Conflict { help, .. } => help.as_deref(),
-            Self::Unavailable(_) | Self::Failed(_) => None,
-        }
+    /// The error with advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
     }
 }
 
 impl From<PodNotFound> for ViewError {
     fn from(error: PodNotFound) -> Self {
-        // Its words say what to do.
-        let (message, help) = (error.to_string(), None);
-        match error {
-            PodNotFound::Unknown { .. } => Self::NotFound { message, help },
+        let kind = match error {
+            PodNotFound::Unknown { .. } => ViewErrorKind::NotFound,
             PodNotFound::Ambiguous { .. } | PodNotFound::SeveralWorkloads { .. } => {
-                Self::Invalid { message, help }
+                ViewErrorKind::Invalid
             }
-        }
+        };
+        // Its words say what to do.
+        kind.error(error.to_string())
     }
 }
 
 impl From<ContainerNotFound> for ViewError {
     fn from(error: ContainerNotFound) -> Self {
-        let (message, help) = (error.to_string(), None);
-        match error {
-            ContainerNotFound::Unknown { .. } => Self::NotFound { message, help },
-            ContainerNotFound::Unnamed { .. } => Self::Invalid { message, help },
-        }
+        let kind = match error {
+            ContainerNotFound::Unknown { .. } => ViewErrorKind::NotFound,
+            ContainerNotFound::Unnamed { .. } => ViewErrorKind::Invalid,
+        };
+        kind.error(error.to_string())
     }
 }
 
 impl From<RuntimeError> for ViewError {
     fn from(error: RuntimeError) -> Self {
-        match error {
-            RuntimeError::NotFound(message) => Self::NotFound {
-                message,
-                help: None,
-            },
-            RuntimeError::Conflict(message) => Self::Conflict {
-                message,
-                help: None,
-            },
+        let kind = match error {
+            RuntimeError::NotFound(message) => return ViewErrorKind::NotFound.error(message),
+            RuntimeError::Conflict(message) => return ViewErrorKind::Conflict.error(message),
             RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
-                Self::Unavailable(error.to_string())
+                ViewErrorKind::Unavailable
             }
-            RuntimeError::Refused { .. } | RuntimeError::Local(_) => {
-                Self::Failed(error.to_string())
-            }
-        }
+            RuntimeError::Refused { .. } | RuntimeError::Local(_) => ViewErrorKind::Failed,
+        };
+        kind.error(error.to_string())
     }
 }
 

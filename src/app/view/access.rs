@@ -1,7 +1,7 @@
 //! Selects the container instance of an exec, attach or log request.
 
 use super::View;
-use crate::server::view::ViewError;
+use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, core};
 use mirrorlet_core::logs::{Instance, NoLog, choose_log_instance};
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
@@ -46,14 +46,13 @@ impl View {
         let status = status.as_deref().unwrap_or(&empty);
         choose_log_instance(status, name, container, instance).map_err(|error| {
             let message = error.to_string();
-            let help = Some("see mirrorlet explain".to_owned());
             match error {
-                NoLog::NotAvailable { .. } | NoLog::NoPrevious { .. } => ViewError::NotFound {
-                    message,
-                    help: None,
-                },
+                NoLog::NotAvailable { .. } | NoLog::NoPrevious { .. } => {
+                    ViewErrorKind::NotFound.error(message)
+                }
                 NoLog::Terminated { .. } | NoLog::Removed { .. } | NoLog::Waiting { .. } => {
-                    ViewError::Conflict { message, help }
+                    let error = ViewErrorKind::Conflict.error(message);
+                    error.help("see mirrorlet explain")
                 }
             }
         })
@@ -87,25 +86,23 @@ pub(super) fn removed(pod: &Pod, status: Option<&core::PodStatus>, container: &s
             "container {container:?} of pod {namespace}/{name} was removed, and its log with it"
         )
     };
-    ViewError::NotFound {
-        message,
-        help: Some(format!("see mirrorlet explain {namespace}/{name}")),
-    }
+    ViewErrorKind::NotFound
+        .error(message)
+        .help(format!("see mirrorlet explain {namespace}/{name}"))
 }
 
 /// The newest instance, if it runs.
 fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, ViewError> {
     match newest {
         Some(newest) if newest.state == ContainerState::Running => Ok(newest.id.clone()),
-        newest => Err(ViewError::Conflict {
-            message: match newest.and_then(|newest| newest.exit_code) {
+        newest => Err(ViewErrorKind::Conflict
+            .error(match newest.and_then(|newest| newest.exit_code) {
                 Some(code) => {
                     format!("container {name:?} is not running: it exited with code {code}")
                 }
                 None => format!("container {name:?} has not started yet"),
-            },
-            help: Some("see mirrorlet explain".to_owned()),
-        }),
+            })
+            .help("see mirrorlet explain")),
     }
 }
 
@@ -161,7 +158,10 @@ mod tests {
         ] {
             let error = removed(&pod, status, "app");
             assert_eq!(error.to_string(), words);
-            assert_eq!(error.help(), Some("see mirrorlet explain default/logger"));
+            assert_eq!(
+                error.help.as_deref(),
+                Some("see mirrorlet explain default/logger")
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::server::view::ViewError;
+use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{
     EventReport, ExplainReport, JournalReport, PodReport, SourceReport,
 };
@@ -74,12 +74,12 @@ fn rejected(text: &str, sources: &[SourceReport], node: &NodeName) -> Option<Vie
         .collect();
     let name = by_name(text, rejected.keys(), node)?;
     let problem = rejected.get(name)?;
-    Some(ViewError::NotFound {
-        message: format!(
+    Some(ViewError {
+        help: problem.help.clone(),
+        ..ViewErrorKind::NotFound.error(format!(
             "pod {}/{} is not running, its manifest is rejected: {problem}",
             name.namespace, name.name
-        ),
-        help: problem.help.clone(),
+        ))
     })
 }
 
@@ -106,9 +106,9 @@ fn rejected_workload(
     } else {
         "none of its pods run"
     };
-    Some(ViewError::NotFound {
-        message: format!("{key} is rejected, {consequence}: {problem}"),
+    Some(ViewError {
         help: problem.help.clone(),
+        ..ViewErrorKind::NotFound.error(format!("{key} is rejected, {consequence}: {problem}"))
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::View;
-use crate::server::view::ViewError;
+use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{ImageReport, ImagesReport};
 use mirrorlet_core::api::{FullName, Pod};
 use mirrorlet_core::reference::Reference;
@@ -16,7 +16,7 @@ impl View {
     /// See [`AgentView::images`](crate::server::view::AgentView::images).
     pub(super) async fn list_images(&self) -> Result<ImagesReport, ViewError> {
         let listed = self.images.list_all().await;
-        let listed = listed.map_err(|error| ViewError::Unavailable(error.to_string()))?;
+        let listed = listed.map_err(|error| ViewErrorKind::Unavailable.error(error.to_string()))?;
         let merged = self.merged.get();
         let wanted = merged.pods.values().chain(merged.beside.values());
         let wanted = wanted.map(|wanted| Arc::clone(&wanted.pod));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{View, rollouts};
 use crate::jobs::OrderError;
 use crate::rollout::{CommandError, RolloutTarget};
-use crate::server::view::{Order, OrderAnswer, Verb, ViewError};
+use crate::server::view::{Order, OrderAnswer, Verb, ViewError, ViewErrorKind};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
@@ -56,10 +56,9 @@ impl View {
                 at: Timestamp::now(),
             },
             Verb::Restart if instances.is_empty() => {
-                return Err(ViewError::Conflict {
-                    message: format!("no container of pod {name} was started yet"),
-                    help: Some("see mirrorlet explain".to_owned()),
-                });
+                return Err(ViewErrorKind::Conflict
+                    .error(format!("no container of pod {name} was started yet"))
+                    .help("see mirrorlet explain"));
             }
             Verb::Restart => Command::Restart { instances },
         };
@@ -101,7 +100,7 @@ impl View {
                     "nothing was restarted: "
                 };
                 let (reason, message) = (error.reason, error.message);
-                Err(ViewError::Failed(format!("{so}{reason}: {message}")))
+                Err(ViewErrorKind::Failed.error(format!("{so}{reason}: {message}")))
             }
         }
     }
@@ -122,10 +121,9 @@ impl View {
 
     async fn restart_job(&self, job: JobName, order: &Order) -> Result<OrderAnswer, ViewError> {
         if order.verb != Verb::Restart || order.pull || order.container.is_some() {
-            return Err(ViewError::Invalid {
-                message: format!("Job {job} as a whole can only be restarted"),
-                help: Some("spec.suspend of its document stops it".to_owned()),
-            });
+            return Err(ViewErrorKind::Invalid
+                .error(format!("Job {job} as a whole can only be restarted"))
+                .help("spec.suspend of its document stops it"));
         }
         answer_of(self.jobs.restart(job).await)
     }
@@ -159,9 +157,10 @@ impl View {
         let current = histories.get(name).and_then(|history| history.current());
         let view = current.and_then(|current| self.board.get(&current.uid()));
         let found = current.zip(view);
-        let (current, view) = found.ok_or_else(|| ViewError::Conflict {
-            message: format!("pod {name} was not started yet"),
-            help: Some("see mirrorlet explain".to_owned()),
+        let (current, view) = found.ok_or_else(|| {
+            ViewErrorKind::Conflict
+                .error(format!("pod {name} was not started yet"))
+                .help("see mirrorlet explain")
         })?;
         Ok((Arc::clone(&current.pod), view))
     }
@@ -177,10 +176,9 @@ fn concerned(pod: &Pod, order: &Order) -> Result<Vec<String>, ViewError> {
         let asked = choose_container(pod, Some(asked))?;
         names.retain(|name| *name == asked);
         if names.is_empty() {
-            return Err(ViewError::Invalid {
-                message: format!("container {asked} is an init container"),
-                help: Some("it runs again when the whole pod is stopped and started".to_owned()),
-            });
+            return Err(ViewErrorKind::Invalid
+                .error(format!("container {asked} is an init container"))
+                .help("it runs again when the whole pod is stopped and started"));
         }
     }
     Ok(names)
@@ -190,11 +188,12 @@ fn concerned(pod: &Pod, order: &Order) -> Result<Vec<String>, ViewError> {
 fn run_instead(text: &str) -> Option<ViewError> {
     let (word, name) = text.split_once('/')?;
     let is_cron_job = WorkloadKind::of_word(word) == Some(WorkloadKind::CronJob);
-    is_cron_job.then(|| ViewError::Invalid {
-        message: format!("CronJob {name} can only be run"),
-        help: Some(format!(
-            "use mirrorlet run-job {name}; spec.suspend of its document stops new runs"
-        )),
+    is_cron_job.then(|| {
+        ViewErrorKind::Invalid
+            .error(format!("CronJob {name} can only be run"))
+            .help(format!(
+                "use mirrorlet run-job {name}; spec.suspend of its document stops new runs"
+            ))
     })
 }
 
@@ -224,10 +223,9 @@ fn one_named<'a>(
             name: name.clone(),
         });
     match (meant.next(), meant.next()) {
-        (Some(first), Some(second)) => Err(ViewError::Invalid {
-            message: format!("{text} may be {first} or {second}"),
-            help: Some(format!("write {kind}/NAMESPACE/{name}")),
-        }),
+        (Some(first), Some(second)) => Err(ViewErrorKind::Invalid
+            .error(format!("{text} may be {first} or {second}"))
+            .help(format!("write {kind}/NAMESPACE/{name}"))),
         (found, _) => Ok(found),
     }
 }
@@ -241,18 +239,14 @@ fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewErr
             is_job: true,
             is_unchanged: false,
         }),
-        Err(error @ OrderError::Unknown(_)) => Err(ViewError::NotFound {
-            message: error.to_string(),
-            help: Some("list them with: mirrorlet status".to_owned()),
-        }),
+        Err(error @ OrderError::Unknown(_)) => Err(ViewErrorKind::NotFound
+            .error(error.to_string())
+            .help("list them with: mirrorlet status")),
         Err(error @ (OrderError::Unreadable(_) | OrderError::Taken(_))) => {
-            Err(ViewError::Conflict {
-                message: error.to_string(),
-                help: None,
-            })
+            Err(ViewErrorKind::Conflict.error(error.to_string()))
         }
         Err(error @ (OrderError::Disk(_) | OrderError::Busy)) => {
-            Err(ViewError::Failed(error.to_string()))
+            Err(ViewErrorKind::Failed.error(error.to_string()))
         }
     }
 }
@@ -275,7 +269,7 @@ mod tests {
         let error = run_instead("cronjob/every").unwrap();
         assert_eq!(error.to_string(), "CronJob every can only be run");
         let help = "use mirrorlet run-job every; spec.suspend of its document stops new runs";
-        assert_eq!(error.help(), Some(help));
+        assert_eq!(error.help.as_deref(), Some(help));
         assert_eq!(run_instead("deployment/web"), None);
         assert_eq!(run_instead("web"), None);
     }

@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 
 use crate::config::Config;
 use crate::rollout::{CommandError, Histories, RolloutTarget};
-use crate::server::view::{PlanRequest, ViewError};
+use crate::server::view::{PlanRequest, ViewError, ViewErrorKind};
 use crate::source::SourceReader;
 use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
 use mirrorlet_core::api::{FullName, PodUid};
@@ -35,13 +35,12 @@ pub(super) fn static_pod(
         .collect();
     let pod = find_pod(&wanted, text)?;
     if merged.pods.get(&pod.uid).is_some_and(SourcePod::is_api) {
-        return Err(ViewError::Invalid {
-            message: format!(
+        return Err(ViewErrorKind::Invalid
+            .error(format!(
                 "pod {}/{} is a pod of the API server",
                 pod.namespace, pod.name
-            ),
-            help: Some("its controller rolls it out: see kubectl rollout".to_owned()),
-        });
+            ))
+            .help("its controller rolls it out: see kubectl rollout"));
     }
     if let Some(owner) = &pod.workload
         && merged
@@ -49,13 +48,15 @@ pub(super) fn static_pod(
             .get(&pod.uid)
             .is_some_and(|pod| pod.runs.is_some())
     {
-        return Err(ViewError::Invalid {
-            message: format!("pod {}/{} is a pod of {owner}", pod.namespace, pod.name),
-            help: Some(format!(
+        return Err(ViewErrorKind::Invalid
+            .error(format!(
+                "pod {}/{} is a pod of {owner}",
+                pod.namespace, pod.name
+            ))
+            .help(format!(
                 "have the Job run again: mirrorlet restart {}",
                 owner.replace("Job/", "job/")
-            )),
-        });
+            )));
     }
     Ok(FullName::new(pod.name.as_str(), pod.namespace.as_str()))
 }
@@ -68,7 +69,14 @@ pub(super) fn whom(
 ) -> Result<RolloutTarget, ViewError> {
     let found = static_pod(text, pods, merged);
     let named = WorkloadKind::named(text);
-    let (Some((namespace, owner)), Err(ViewError::NotFound { .. })) = (named, &found) else {
+    let (
+        Some((namespace, owner)),
+        Err(ViewError {
+            kind: ViewErrorKind::NotFound,
+            ..
+        }),
+    ) = (named, &found)
+    else {
         return found.map(RolloutTarget::Pod);
     };
     if let Some(error) = without_rollouts(text) {
@@ -86,19 +94,17 @@ pub(super) fn whom(
     let mut keys = keys.into_iter();
     match (keys.next(), keys.next()) {
         (Some(key), None) => Ok(RolloutTarget::Workload(key)),
-        (None, _) => Err(ViewError::NotFound {
-            message: format!("{} not found", described(text)),
-            help: Some("mirrorlet status lists all workloads".to_owned()),
-        }),
-        (Some(one), Some(other)) => Err(ViewError::Invalid {
-            message: format!("{text:?} means {one} and {other}"),
-            help: Some(format!(
+        (None, _) => Err(ViewErrorKind::NotFound
+            .error(format!("{} not found", described(text)))
+            .help("mirrorlet status lists all workloads")),
+        (Some(one), Some(other)) => Err(ViewErrorKind::Invalid
+            .error(format!("{text:?} means {one} and {other}"))
+            .help(format!(
                 "name the namespace, too: {}/{}/{}",
                 one.kind.as_str().to_lowercase(),
                 one.namespace,
                 one.name
-            )),
-        }),
+            ))),
     }
 }
 
@@ -124,10 +130,7 @@ fn without_rollouts(text: &str) -> Option<ViewError> {
             return None;
         }
     };
-    Some(ViewError::Invalid {
-        message: message.to_owned(),
-        help: Some(help),
-    })
+    Some(ViewErrorKind::Invalid.error(message).help(help))
 }
 
 /// The sources' states with the manifests of a request in the manifest directory.
@@ -170,9 +173,8 @@ pub(super) fn history(
     history: Option<&History>,
     runs: impl Fn(&PodUid) -> bool,
 ) -> Result<HistoryReport, ViewError> {
-    let history = history.ok_or_else(|| ViewError::NotFound {
-        message: format!("no revision of pod {name} is known yet"),
-        help: None,
+    let history = history.ok_or_else(|| {
+        ViewErrorKind::NotFound.error(format!("no revision of pod {name} is known yet"))
     })?;
     let mut known: Vec<&Revision> = history.revisions.iter().collect();
     known.small_sort_by_key(|revision| revision.number);
@@ -204,9 +206,8 @@ pub(super) fn workload_history(
         let newest = member.revisions.last();
         newest.map(|newest| number(manifest_name(&newest.pod)))
     });
-    let first = members.first().ok_or_else(|| ViewError::NotFound {
-        message: format!("no revision of {key} is known yet"),
-        help: None,
+    let first = members.first().ok_or_else(|| {
+        ViewErrorKind::NotFound.error(format!("no revision of {key} is known yet"))
     })?;
     let name = FullName::new(key.owner(), key.namespace.as_str());
     let mut report = history(&name, Some(first), &runs)?;
@@ -279,8 +280,8 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
     let message = error.to_string().replacen("the pod", &target, 1);
     let refused = match error {
         CommandError::Refused(refused) => refused,
-        CommandError::Busy => return ViewError::Unavailable(message),
-        CommandError::NotKept(_) => return ViewError::Failed(message),
+        CommandError::Busy => return ViewErrorKind::Unavailable.error(message),
+        CommandError::NotKept(_) => return ViewErrorKind::Failed.error(message),
     };
     let help = match refused {
         Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
@@ -298,9 +299,9 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
         | Refused::AlreadyPaused
         | Refused::NotPaused => None,
     };
-    ViewError::Conflict {
-        message,
+    ViewError {
         help: help.map(str::to_owned),
+        ..ViewErrorKind::Conflict.error(message)
     }
 }
 
@@ -328,10 +329,10 @@ mod tests {
         ] {
             let error = whom(text, &[], &Merged::default()).unwrap_err();
             assert_eq!(error.to_string(), words);
-            assert_eq!(error.help(), Some(help));
+            assert_eq!(error.help.as_deref(), Some(help));
         }
         let error = whom("deployment/web", &[], &Merged::default()).unwrap_err();
-        assert!(matches!(error, ViewError::NotFound { .. }), "{error}");
+        assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
         assert_eq!(error.to_string(), "deployment \"web\" not found");
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::View;
-use crate::server::view::ViewError;
+use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::api::report::{VolumeReport, VolumeState};
 use mirrorlet_core::merge::Merged;
@@ -19,7 +19,7 @@ impl View {
         if !merged.delivered.manifests {
             // A claim without a document would count as released.
             let message = "not every source of manifests has been read yet";
-            return Err(ViewError::Unavailable(message.to_owned()));
+            return Err(ViewErrorKind::Unavailable.error(message));
         }
         let created = self.runtime.list_volumes().await?;
         let known = merged.known_objects();
@@ -49,25 +49,22 @@ impl View {
         let volumes = self.list_volumes().await?.into_iter();
         let mut named: Vec<_> = volumes.filter(|volume| volume.name == name).collect();
         let Some(volume) = named.pop() else {
-            return Err(ViewError::NotFound {
-                message: format!("no claim has a volume {name}"),
-                help: Some("list the volumes with: mirrorlet volumes".to_owned()),
-            });
+            return Err(ViewErrorKind::NotFound
+                .error(format!("no claim has a volume {name}"))
+                .help("list the volumes with: mirrorlet volumes"));
         };
         // The pods of a volume that is lost wait, and there is no data to keep for them.
         let is_lost = volume.state == VolumeState::Lost;
         if let Some(pod) = volume.pods.first().filter(|_| !is_lost) {
-            return Err(ViewError::Conflict {
-                message: format!("volume {name} is used by pod {pod}"),
-                help: Some("remove the manifest of the pod first".to_owned()),
-            });
+            return Err(ViewErrorKind::Conflict
+                .error(format!("volume {name} is used by pod {pod}"))
+                .help("remove the manifest of the pod first"));
         }
         if let Some(other) = named.first() {
             let (namespace, claim) = (&other.namespace, &other.claim);
-            return Err(ViewError::Conflict {
-                message: format!("claim {namespace}/{claim} has a volume of the same name"),
-                help: None,
-            });
+            return Err(ViewErrorKind::Conflict.error(format!(
+                "claim {namespace}/{claim} has a volume of the same name"
+            )));
         }
         if volume.created {
             match self.runtime.remove_volume(name).await {
@@ -83,7 +80,7 @@ impl View {
         let is_bound = bound.is_some_and(|bound| bound.name() == name);
         if is_bound && !self.claims.release(claim).await {
             let message = "its binding can't be removed from the disk; see the agent's log";
-            return Err(ViewError::Failed(format!("volume {name}: {message}")));
+            return Err(ViewErrorKind::Failed.error(format!("volume {name}: {message}")));
         }
         Ok(volume)
     }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::prepare::{Before, Prepared, prepare};
 use super::project::{BUILT_IN, seconds, uuid};
 use super::{Api, Call, answer, body, debug, files, header_text, leases, templates};
-use crate::server::view::ViewError;
+use crate::server::view::{ViewError, ViewErrorKind};
 
 /// The parameters of a write, except the object itself.
 struct Next<'a> {
@@ -41,13 +41,13 @@ fn new_uid() -> String {
 
 /// An error of the agent, as a client reads it.
 pub(super) fn of_view(error: &ViewError) -> Status {
-    match error {
-        ViewError::NotFound { message, .. } | ViewError::Invalid { message, .. } => {
-            Status::bad_request(message.clone())
+    let message = error.message.clone();
+    match error.kind {
+        ViewErrorKind::NotFound | ViewErrorKind::Invalid | ViewErrorKind::Conflict => {
+            Status::bad_request(message)
         }
-        ViewError::Conflict { message, .. } => Status::bad_request(message.clone()),
-        ViewError::Unavailable(message) => Status::unavailable(message.clone()),
-        ViewError::Failed(message) => Status::internal(message.clone()),
+        ViewErrorKind::Unavailable => Status::unavailable(message),
+        ViewErrorKind::Failed => Status::internal(message),
     }
 }
 

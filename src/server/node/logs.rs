@@ -15,7 +15,7 @@ use mirrorlet_streaming::gather::gathered;
 
 use super::Shared;
 use crate::server::remote::chunks;
-use crate::server::view::ViewError;
+use crate::server::view::ViewErrorKind;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::logs::Instance;
@@ -167,12 +167,12 @@ pub(in crate::server) async fn log_of(
         .logs(&uid, Some(container), &asked.options, instance)
         .await
         .map_err(|error| {
-            let status = match error {
+            let status = match error.kind {
                 // Whatever there is no log for, it is the question that is wrong.
-                ViewError::NotFound { .. }
-                | ViewError::Invalid { .. }
-                | ViewError::Conflict { .. } => StatusCode::BAD_REQUEST,
-                ViewError::Unavailable(_) | ViewError::Failed(_) => {
+                ViewErrorKind::NotFound | ViewErrorKind::Invalid | ViewErrorKind::Conflict => {
+                    StatusCode::BAD_REQUEST
+                }
+                ViewErrorKind::Unavailable | ViewErrorKind::Failed => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
             };
