@@ -95,6 +95,14 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// An answer with that status and these words.
+    pub(crate) fn api(status: impl Into<u16>, message: impl Into<String>) -> Self {
+        Self::Api {
+            status: status.into(),
+            message: message.into(),
+        }
+    }
+
     /// HTTP status of the answer, if there was one.
     pub fn status(&self) -> Option<u16> {
         match self {

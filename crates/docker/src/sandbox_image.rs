@@ -160,9 +160,11 @@ pub async fn ensure_sandbox_image(
         engine.load_image(archive.tar).await?;
         return Ok(SANDBOX_IMAGE.to_owned());
     };
-    let reference = Reference::parse(image).map_err(|e| EngineError::Api {
-        status: http::StatusCode::BAD_REQUEST.as_u16(),
-        message: format!("the sandbox image {image:?} is unusable: {e}"),
+    let reference = Reference::parse(image).map_err(|e| {
+        EngineError::api(
+            http::StatusCode::BAD_REQUEST,
+            format!("the sandbox image {image:?} is unusable: {e}"),
+        )
     })?;
     let image = reference.as_str();
     match engine.inspect_image(image).await {

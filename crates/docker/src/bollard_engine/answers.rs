@@ -5,7 +5,6 @@
 //! are empty in them. Of an image's labels nothing is kept, so that one with 20 MiB of them costs no
 //! memory of the agent's, whatever its containers are.
 
-use bollard::errors::Error;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -14,7 +13,7 @@ use serde_json::json;
 
 use super::BollardEngine;
 use super::pruner::{Keep, Pruner, TooMuch};
-use super::streams::error_text;
+use super::streams::refused;
 use crate::engine::{EngineError, READ_DEADLINE, Result};
 use crate::operation::Operation;
 use crate::translate::labels::READ_BACK;
@@ -186,10 +185,7 @@ impl BollardEngine {
             let request: Request<Full<Bytes>> = Request::get(path).body(Full::default())?;
             let response = self.transport.send(request).await?;
             if response.status() != StatusCode::OK {
-                return Err(Error::DockerResponseServerError {
-                    status_code: response.status().as_u16(),
-                    message: error_text(response).await,
-                });
+                return Err(refused(response).await);
             }
             let mut body = response.into_body();
             let mut pruner = Pruner::new(answer.keep, answer.kept_max);

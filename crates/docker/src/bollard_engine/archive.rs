@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::BollardEngine;
 use super::errors::unavailable;
 use super::lines::chunks;
-use super::streams::error_text;
+use super::streams::refused;
 use crate::engine::{CALL_DEADLINE, EngineError, EngineTar, READ_DEADLINE, Result};
 use crate::operation::Operation;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput};
@@ -41,10 +41,9 @@ impl BollardEngine {
         {
             Ok(response) => path_stat(&response),
             // An answer to HEAD has no words.
-            Err(EngineError::Api { status: 404, .. }) => Err(EngineError::Api {
-                status: 404,
-                message: missing(path),
-            }),
+            Err(EngineError::Api { status: 404, .. }) => {
+                Err(EngineError::api(404_u16, missing(path)))
+            }
             // Only an answer to GET says why.
             Err(error @ EngineError::Api { status: 500.., .. }) => {
                 let told = self.open_download(id, path).await;
@@ -91,10 +90,7 @@ impl BollardEngine {
             if response.status().is_success() {
                 return Ok(());
             }
-            Err(bollard::errors::Error::DockerResponseServerError {
-                status_code: response.status().as_u16(),
-                message: error_text(response).await,
-            })
+            Err(refused(response).await)
         };
         let late = async {
             // Broken off counts as sent: no answer may ever come to that.

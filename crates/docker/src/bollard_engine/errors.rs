@@ -21,14 +21,8 @@ pub(super) fn translate(
         Error::DockerResponseServerError {
             status_code,
             message,
-        } => EngineError::Api {
-            status: status_code,
-            message: message.trim().to_owned(),
-        },
-        Error::DockerStreamError { error } => EngineError::Api {
-            status: STREAM_ERROR_STATUS,
-            message: error,
-        },
+        } => EngineError::api(status_code, message.trim().to_owned()),
+        Error::DockerStreamError { error } => EngineError::api(STREAM_ERROR_STATUS, error),
         Error::JsonDataError { message, .. } => EngineError::Decode {
             operation,
             cause: message,

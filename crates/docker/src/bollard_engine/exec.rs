@@ -3,7 +3,6 @@
 //! bollard decodes what comes from a terminal by guessing, and loses bytes that look like a frame's
 //! header; so the connection is taken over (*hijacked*) and handed out raw.
 
-use bollard::errors::Error;
 use bollard::models::ExecConfig;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -13,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 
 use super::BollardEngine;
-use super::streams::error_text;
+use super::streams::refused;
 use crate::engine::{CALL_DEADLINE, ExecState, READ_DEADLINE, Result};
 use crate::operation::Operation;
 use mirrorlet_runtime::exec::DuplexStream;
@@ -102,10 +101,7 @@ impl BollardEngine {
         let work = async {
             let response = self.transport.hijack(request?).await?;
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return Err(Error::DockerResponseServerError {
-                    status_code: response.status().as_u16(),
-                    message: error_text(response).await,
-                });
+                return Err(refused(response).await);
             }
             Ok(hyper::upgrade::on(response).await?)
         };

@@ -202,10 +202,10 @@ fn path_part(name: &str) -> Result<&str> {
             .any(|p| p.is_empty() || p == "." || p == "..")
     };
     if name.is_empty() || !name.chars().all(plain) || climbs() {
-        return Err(EngineError::Api {
-            status: http::StatusCode::BAD_REQUEST.as_u16(),
-            message: format!("invalid name or id: {name:?}"),
-        });
+        return Err(EngineError::api(
+            http::StatusCode::BAD_REQUEST,
+            format!("invalid name or id: {name:?}"),
+        ));
     }
     Ok(name)
 }

@@ -73,10 +73,7 @@ impl BollardEngine {
             if response.status().is_success() {
                 return Ok(response);
             }
-            Err(Error::DockerResponseServerError {
-                status_code: response.status().as_u16(),
-                message: error_text(response).await,
-            })
+            Err(refused(response).await)
         };
         self.call(operation, target, after, work).await
     }
@@ -168,8 +165,16 @@ impl BollardEngine {
     }
 }
 
+/// The error of an answer that is none of those hoped for.
+pub(super) async fn refused(response: Response<Incoming>) -> Error {
+    Error::DockerResponseServerError {
+        status_code: response.status().as_u16(),
+        message: error_text(response).await,
+    }
+}
+
 /// The Engine's words in an answer that reports an error.
-pub(super) async fn error_text(response: Response<Incoming>) -> String {
+async fn error_text(response: Response<Incoming>) -> String {
     #[derive(Deserialize)]
     struct Words {
         message: String,
@@ -331,10 +336,10 @@ pub(super) fn pull_message(line: &str) -> Result<PullProgress> {
         .map(|e| (e.code, e.message))
         .or(wire.error.map(|message| (None, message)));
     if let Some((code, message)) = failed {
-        return Err(EngineError::Api {
-            status: code.filter(|c| *c != 0).unwrap_or(STREAM_ERROR_STATUS),
+        return Err(EngineError::api(
+            code.filter(|c| *c != 0).unwrap_or(STREAM_ERROR_STATUS),
             message,
-        });
+        ));
     }
     Ok(PullProgress {
         layer: wire.id,

@@ -42,13 +42,13 @@ impl Containers {
         image: &str,
     ) -> Result<String, EngineError> {
         let Some(ours) = identity(&self.owner, &request) else {
-            return Err(EngineError::Api {
-                status: 0,
-                message: format!(
+            return Err(EngineError::api(
+                0_u16,
+                format!(
                     "the name {:?} is not a container name of mirrorlet",
                     request.name
                 ),
-            });
+            ));
         };
         let mut name = request.name.clone();
         let mut attempt = 0;

@@ -14,10 +14,10 @@ pub(super) async fn remove_image(engine: &dyn Engine, image: &str) -> Result<(),
         return Ok(());
     };
     if engine.images_in_use().await?.contains(&id) {
-        return Err(EngineError::Api {
-            status: http::StatusCode::CONFLICT.as_u16(),
-            message: format!("image {image} is in use by a container"),
-        });
+        return Err(EngineError::api(
+            http::StatusCode::CONFLICT,
+            format!("image {image} is in use by a container"),
+        ));
     }
     for name in named(&tags).chain(named(&digests)).chain([&id]) {
         match engine.remove_image(name).await {

@@ -187,22 +187,20 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
         NETWORK_POD
     };
     let started = spec::started_at(pod).map(|time| time.to_string());
-    insert_common(&mut labels, owner, pod, attempt);
-    insert(&mut labels, keys::POD_STARTED, &started.unwrap_or_default());
     let led = if is_beside(pod) {
         forwarded_ports(pod)
     } else {
         Vec::new()
     };
-    insert(
-        &mut labels,
-        keys::HOST_PORTS,
-        &forwarded_ports::to_label(&led),
-    );
-    insert(&mut labels, keys::CONTAINER_NAME, keys::SANDBOX_NAME);
-    insert(&mut labels, keys::KIND, keys::KIND_SANDBOX);
-    insert(&mut labels, keys::NETWORK, network);
-    for unused in [
+    insert_common(&mut labels, owner, pod, attempt);
+    labels.extend(written([
+        (keys::POD_STARTED, started.unwrap_or_default()),
+        (keys::HOST_PORTS, forwarded_ports::to_label(&led)),
+        (keys::CONTAINER_NAME, keys::SANDBOX_NAME.to_owned()),
+        (keys::KIND, keys::KIND_SANDBOX.to_owned()),
+        (keys::NETWORK, network.to_owned()),
+    ]));
+    let unused = [
         keys::SANDBOX_ID,
         keys::LOG_PATH,
         keys::ROLE,
@@ -213,9 +211,8 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
         keys::TERMINATION_POLICY,
         keys::PRE_STOP_HANDLER,
         keys::CONTAINER_PORTS,
-    ] {
-        insert(&mut labels, unused, "");
-    }
+    ];
+    labels.extend(written(unused.map(|key| (key, String::new()))));
     labels
 }
 
@@ -231,41 +228,31 @@ pub(crate) fn container_labels(
 ) -> Labels {
     let mut labels = Labels::new();
     insert_common(&mut labels, owner, pod, restart_count);
-    insert(&mut labels, keys::CONTAINER_NAME, &container.name);
-    insert(&mut labels, keys::KIND, keys::KIND_CONTAINER);
-    insert(&mut labels, keys::ROLE, role.as_str());
-    insert(&mut labels, keys::SANDBOX_ID, sandbox_id);
-    insert(&mut labels, keys::IMAGE_ID, image_id);
-    insert(&mut labels, keys::NETWORK, "");
-    insert(&mut labels, keys::POD_STARTED, "");
-    insert(&mut labels, keys::HOST_PORTS, "");
-    insert(
-        &mut labels,
-        keys::LOG_PATH,
-        &log_path(pod, container, restart_count),
-    );
-    insert(
-        &mut labels,
-        keys::CONTAINER_HASH,
-        &spec::container_hash(container).to_string(),
-    );
-    insert(&mut labels, keys::RESTART_COUNT, &restart_count.to_string());
-    insert(
-        &mut labels,
-        keys::TERMINATION_PATH,
-        &termination_path(container),
-    );
-    insert(
-        &mut labels,
-        keys::TERMINATION_POLICY,
-        container
-            .termination_message_policy
-            .as_deref()
-            .unwrap_or("File"),
-    );
     let hooks = HookLabels::of(container);
-    insert(&mut labels, keys::PRE_STOP_HANDLER, &hooks.pre_stop);
-    insert(&mut labels, keys::CONTAINER_PORTS, &hooks.ports);
+    let policy = container.termination_message_policy.as_deref();
+    labels.extend(written([
+        (keys::CONTAINER_NAME, container.name.clone()),
+        (keys::KIND, keys::KIND_CONTAINER.to_owned()),
+        (keys::ROLE, role.as_str().to_owned()),
+        (keys::SANDBOX_ID, sandbox_id.to_owned()),
+        (keys::IMAGE_ID, image_id.to_owned()),
+        (keys::NETWORK, String::new()),
+        (keys::POD_STARTED, String::new()),
+        (keys::HOST_PORTS, String::new()),
+        (keys::LOG_PATH, log_path(pod, container, restart_count)),
+        (
+            keys::CONTAINER_HASH,
+            spec::container_hash(container).to_string(),
+        ),
+        (keys::RESTART_COUNT, restart_count.to_string()),
+        (keys::TERMINATION_PATH, termination_path(container)),
+        (
+            keys::TERMINATION_POLICY,
+            policy.unwrap_or("File").to_owned(),
+        ),
+        (keys::PRE_STOP_HANDLER, hooks.pre_stop),
+        (keys::CONTAINER_PORTS, hooks.ports),
+    ]));
     labels
 }
 
@@ -293,20 +280,20 @@ fn clean_termination_path(path: Option<&str>) -> String {
 
 fn insert_common(labels: &mut Labels, owner: &str, pod: &Pod, attempt: u32) {
     let full_name = FullName::of(pod);
-    insert(labels, keys::OWNER, owner);
-    insert(labels, keys::POD_NAME, &full_name.name);
-    insert(labels, keys::POD_NAMESPACE, &full_name.namespace);
-    insert(labels, keys::POD_UID, PodUid::of(pod).as_str());
-    insert(labels, keys::ATTEMPT, &attempt.to_string());
-    insert(
-        labels,
-        keys::TERMINATION_GRACE,
-        &spec::termination_grace(pod).as_secs().to_string(),
-    );
+    let grace = spec::termination_grace(pod).as_secs();
+    labels.extend(written([
+        (keys::OWNER, owner.to_owned()),
+        (keys::POD_NAME, full_name.name.to_string()),
+        (keys::POD_NAMESPACE, full_name.namespace.to_string()),
+        (keys::POD_UID, PodUid::of(pod).as_str().to_owned()),
+        (keys::ATTEMPT, attempt.to_string()),
+        (keys::TERMINATION_GRACE, grace.to_string()),
+    ]));
 }
 
-fn insert(labels: &mut Labels, key: &str, value: &str) {
-    labels.insert(key.to_owned(), value.to_owned());
+/// Labels with the keys as text.
+fn written<const N: usize>(labels: [(&str, String); N]) -> [(String, String); N] {
+    labels.map(|(key, value)| (key.to_owned(), value))
 }
 
 fn insert_users(labels: &mut Labels, key: String, value: &str) {

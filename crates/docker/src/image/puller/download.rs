@@ -202,10 +202,7 @@ fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
         }
     }
     let Some(last) = failures.into_iter().next_back() else {
-        return EngineError::Api {
-            status: 0,
-            message: "no attempt was made".to_owned(),
-        };
+        return EngineError::api(0_u16, "no attempt was made");
     };
     // One that says by itself what is to be done about it.
     if matches!(last, EngineError::Unavailable { .. }) || words.len() + hindrances.len() < 2 {
@@ -219,20 +216,17 @@ fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
     if !hindrances.is_empty() {
         message = format!("{message} ({})", hindrances.join("; "));
     }
-    EngineError::Api {
-        status: last.status().unwrap_or_default(),
-        message,
-    }
+    EngineError::api(last.status().unwrap_or_default(), message)
 }
 
 fn stalled(image: &str) -> EngineError {
-    EngineError::Api {
-        status: http::StatusCode::REQUEST_TIMEOUT.as_u16(),
-        message: format!(
+    EngineError::api(
+        http::StatusCode::REQUEST_TIMEOUT,
+        format!(
             "pull of {image:?} was cancelled: no progress for {} s",
             STALL.as_secs()
         ),
-    }
+    )
 }
 
 /// Whether the registry has no image to offer: it is in trouble, can't be found, or doesn't know the
