@@ -9,10 +9,8 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::store::kept::{Claim, SUFFIX, StateDir};
-use mirrorlet_core::api::hex;
+use crate::store::kept::{Claim, StateDir, file_name};
 use mirrorlet_core::job::JobName;
 use mirrorlet_host::disk;
 
@@ -154,9 +152,4 @@ fn write<T: Serialize>(
     };
     let written = kept.write(&file, &stored).and_then(|()| kept.sync());
     (Some(stored.record), written)
-}
-
-fn file_name(job: &JobName) -> String {
-    let digest = Sha256::digest(job.to_string().as_bytes());
-    format!("{}{SUFFIX}", hex(&digest[..16]))
 }

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
-use super::kept::{Claim, SUFFIX, StateDir};
-use mirrorlet_core::api::{Code, Diagnostic, hex};
+use super::kept::{Claim, StateDir, file_name};
+use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName, VolumeSeen};
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
@@ -177,9 +176,4 @@ fn write(kept: &StateDir, name: &ClaimName, bound: Option<&Bound>) -> std::io::R
         None => kept.remove(&file)?,
     }
     kept.sync()
-}
-
-fn file_name(name: &ClaimName) -> String {
-    let digest = Sha256::digest(name.to_string().as_bytes());
-    format!("{}{SUFFIX}", hex(&digest[..16]))
 }

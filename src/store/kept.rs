@@ -3,14 +3,16 @@
 //! Files are renamed in and synced, readable by root alone. What can't be read is set aside and
 //! reported, never fatal.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 
-use mirrorlet_core::api::{Code, Diagnostic};
+use mirrorlet_core::api::{Code, Diagnostic, hex};
 use mirrorlet_host::disk;
 
 /// The suffix of file names.
@@ -36,6 +38,12 @@ pub struct StateDir {
     pub version: u32,
     /// Largest file that is read, in bytes.
     pub bytes_max: u64,
+}
+
+/// The name of the file of what this text identifies.
+pub fn file_name(of: impl fmt::Display) -> String {
+    let digest = Sha256::digest(of.to_string());
+    format!("{}{SUFFIX}", hex(&digest[..16]))
 }
 
 impl StateDir {
