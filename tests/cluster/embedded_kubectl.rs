@@ -1,6 +1,6 @@
 //! kubectl's commands beyond apply, get and delete, with no cluster.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{IMAGE, IMAGE_2, eventually};
 use crate::embedded::{Box, STDIN, deployment};
@@ -372,6 +372,30 @@ async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
         described.contains("Replicas:           2 desired | 2 total"),
         "{described}"
     );
+    let ports = json!([{"name": "www", "port": 80}]);
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "row"},
+        "spec": {"clusterIP": "None", "selector": {"app": "row"}, "ports": ports},
+    });
+    alone.kubectl_with(&STDIN, &service.to_string());
+    let addresses = ["row-0", "row-1"].map(|pod| {
+        let pod = alone.object(&["pod", pod]);
+        pod["status"]["podIP"].as_str().unwrap().to_owned()
+    });
+    let reached = addresses.clone().map(|ip| format!("{ip}:80")).join(",");
+    let described = alone.kubectl(&["describe", "service", "row"]);
+    let mut lines = described.lines();
+    // embedded 61
+    assert!(
+        lines.any(|line| line.starts_with("Endpoints:") && line.ends_with(&reached)),
+        "{described}"
+    );
+    let endpoints = alone.kubectl(&["get", "endpoints", "row", "--no-headers"]);
+    assert!(endpoints.contains(&reached), "{endpoints}");
+    let of_service = ["-l", "kubernetes.io/service-name=row", "--no-headers"];
+    let slices = alone.kubectl(&[&["get", "endpointslices"], of_service.as_slice()].concat());
+    let slice: Vec<&str> = slices.split_whitespace().take(4).collect();
+    assert_eq!(slice, ["row-ipv4", "IPv4", "80", &addresses.join(",")]);
     // Each pod has its claim, which is made of the set's file.
     let claim = format!("{template}-row-1");
     assert_eq!(alone.object(&["pvc", &claim])["status"]["phase"], "Bound");

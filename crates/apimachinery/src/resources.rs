@@ -142,6 +142,16 @@ resources! {
         generations: false, short_names: &["svc"], categories: &["all"],
     };
 
+    /// `Endpoints`: the pods that a Service selects, in the older form.
+    ENDPOINTS = "" "endpoints" "endpoints" "Endpoints" {
+        generations: false, short_names: &["ep"], verbs: READ,
+    };
+
+    /// `EndpointSlice`s: the pods that a Service selects.
+    ENDPOINT_SLICES = "discovery.k8s.io" "endpointslices" "endpointslice" "EndpointSlice" {
+        generations: false, verbs: READ,
+    };
+
     /// `ReplicationController`s, which came before `ReplicaSet`s: there are none. `kubectl get all` and
     /// `kubectl cluster-info dump` ask for them.
     REPLICATION_CONTROLLERS = "" "replicationcontrollers" "replicationcontroller"
@@ -254,6 +264,7 @@ resources! {
 /// Every resource, by group, in the order of discovery.
 pub static RESOURCES: &[&Resource] = &[
     &CONFIG_MAPS,
+    &ENDPOINTS,
     &EVENTS,
     &NAMESPACES,
     &NODES,
@@ -274,6 +285,7 @@ pub static RESOURCES: &[&Resource] = &[
     &CRON_JOBS,
     &JOBS,
     &LEASES,
+    &ENDPOINT_SLICES,
     &NODE_METRICS,
     &POD_METRICS,
 ];

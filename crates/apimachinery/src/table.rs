@@ -105,7 +105,7 @@ pub fn bookmark(object: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::RESOURCES;
+    use crate::resources::{ENDPOINT_SLICES, ENDPOINTS, RESOURCES};
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {
@@ -131,5 +131,48 @@ mod tests {
                 assert_eq!(cells[age], "60s", "{}", resource.plural);
             }
         }
+    }
+
+    #[test]
+    fn of_the_pods_of_a_service_three_are_printed() {
+        let now = Timestamp::UNIX_EPOCH;
+        let ips = ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"];
+        let printed = |resource: &Resource, object: &Value| {
+            let all = cells(resource, object, now).into_iter().skip(1);
+            let without_age = all.filter(|cell| cell != "<unknown>");
+            let texts = without_age.map(|cell| cell.as_str().unwrap().to_owned());
+            texts.collect::<Vec<_>>()
+        };
+        let of = |addresses: Value, ports: Value| {
+            let endpoints = json!({"subsets": [{"addresses": addresses, "ports": ports}]});
+            printed(&ENDPOINTS, &endpoints)
+        };
+        let all = json!(ips.map(|ip| json!({"ip": ip})));
+        // embedded 61
+        assert_eq!(
+            of(all.clone(), json!([{"port": 80}])),
+            ["10.0.0.2:80,10.0.0.3:80,10.0.0.4:80 + 1 more..."]
+        );
+        assert_eq!(
+            of(all, json!([])),
+            ["10.0.0.2,10.0.0.3,10.0.0.4 + 1 more..."]
+        );
+        assert_eq!(
+            of(json!([{"ip": "fd00::2"}]), json!([{"port": 80}])),
+            ["[fd00::2]:80"]
+        );
+        assert_eq!(of(json!([]), json!([{"port": 80}])), [""]);
+        assert_eq!(printed(&ENDPOINTS, &json!({})), ["<none>"]);
+        let endpoints = ips.map(|ip| json!({"addresses": [ip]}));
+        let ports = json!([{"port": 80}, {"name": "all"}]);
+        let slice = json!({"addressType": "IPv4", "ports": ports, "endpoints": endpoints});
+        assert_eq!(
+            printed(&ENDPOINT_SLICES, &slice),
+            ["IPv4", "80,all", "10.0.0.2,10.0.0.3,10.0.0.4 + 1 more..."]
+        );
+        assert_eq!(
+            printed(&ENDPOINT_SLICES, &json!({"addressType": "IPv4"})),
+            ["IPv4", "<unset>", "<unset>"]
+        );
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::api::core::Service;
+use crate::api::core::{Service, ServicePort};
 use crate::api::{Code, Diagnostic, FullName, Pod, Severity};
 use crate::ending::is_api_pod;
 use crate::path::Path;
@@ -298,6 +298,21 @@ fn named_port(port: Option<&IntOrString>) -> Option<&str> {
     match port? {
         IntOrString::String(name) => Some(name),
         IntOrString::Int(_) => None,
+    }
+}
+
+/// The port at which a pod serves a port of a Service: the number of its `targetPort`, which may be
+/// the name of a container's port; none where the pod has no port of that name.
+///
+/// Upstream: `FindPort` of `pkg/api/v1/pod/util.go`.
+pub fn port_of_pod(port: &ServicePort, pod: &Pod) -> Option<i32> {
+    match port.target_port.as_ref() {
+        Some(IntOrString::String(name)) if !name.is_empty() => {
+            let protocol = port.protocol.as_deref().unwrap_or(DEFAULT_PROTOCOL);
+            container_port(pod, name, protocol)
+        }
+        Some(IntOrString::Int(number)) if *number != 0 => Some(*number),
+        Some(_) | None => Some(port.port),
     }
 }
 

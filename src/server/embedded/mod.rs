@@ -14,6 +14,7 @@ mod body;
 mod checks;
 mod debug;
 mod deletes;
+mod endpoints;
 mod events;
 mod files;
 mod garbage;

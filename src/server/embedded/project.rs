@@ -16,6 +16,7 @@ use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::endpoints;
 use super::files;
 use super::held::Held;
 use super::jobs;
@@ -98,6 +99,17 @@ impl Projection {
         }
         self.objects.insert(key, object.into());
     }
+
+    /// Adds objects of those kinds that clients can't write.
+    fn add_made(&mut self, objects: impl IntoIterator<Item = Value>, context: &Context<'_>) {
+        for mut object in objects {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            if let Some(resource) = Resource::of_kind(kind) {
+                complete(&mut object, resource.kind, context.started_at);
+                self.add(resource, object, None);
+            }
+        }
+    }
 }
 
 /// The key of the object of a document.
@@ -124,7 +136,10 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     // A pod that is being stopped gives way to one of its name that is wanted.
     let (leaving, wanted): (Vec<_>, Vec<_>) =
         shown.pods.iter().partition(|pod| pod.origin.is_none());
+    let mut pods = BTreeMap::new();
     for pod in leaving.into_iter().chain(wanted) {
+        let metadata = &pod.pod.metadata;
+        pods.insert((&metadata.namespace, &metadata.name), pod);
         let object = pod_object(pod, &owners, context);
         projection.add(&PODS, object, pod.origin.as_ref());
     }
@@ -137,6 +152,10 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
         projection.origins.insert(key.clone(), origin);
         let document = object.object.clone();
         projection.documents.insert(key.clone(), document);
+        if let Object::Service(service) = &object.object {
+            let made = endpoints::objects(service, &value, pods.values().copied());
+            projection.add_made(made, context);
+        }
         projection.objects.insert(key, value);
     }
     for known in &workloads {
@@ -156,12 +175,7 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
             let of_it = of_it.flat_map(|all| {
                 revisions::objects(&object, known.key.kind, all, context.started_at)
             });
-            for revision in of_it {
-                let kind = revision["kind"].as_str().unwrap_or_default();
-                if let Some(resource) = Resource::of_kind(kind) {
-                    projection.add(resource, revision, None);
-                }
-            }
+            projection.add_made(of_it, context);
             projection.add(resource, object, Some(&known.workload.origin));
         }
     }

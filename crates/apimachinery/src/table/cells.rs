@@ -116,6 +116,56 @@ pub(super) fn ports(service: &Value, _: Timestamp) -> Value {
     }))
 }
 
+/// The first of some texts, and how many more there are.
+fn few(all: &[String], none: &str) -> Value {
+    const SHOWN: usize = 3;
+    let shown = all.get(..all.len().min(SHOWN)).unwrap_or_default();
+    let shown = shown.join(",");
+    match all.len() {
+        0 => none.into(),
+        count if count > SHOWN => format!("{shown} + {} more...", count - SHOWN).into(),
+        _ => shown.into(),
+    }
+}
+
+/// The addresses of `Endpoints` that are Ready, each with each port.
+pub(super) fn endpoints(endpoints: &Value, _: Timestamp) -> Value {
+    let mut all = Vec::new();
+    for subset in array(&endpoints["subsets"]) {
+        let addresses = || array(&subset["addresses"]).map(|address| owned(&address["ip"]));
+        if array(&subset["ports"]).next().is_none() {
+            all.extend(addresses());
+        }
+        for port in array(&subset["ports"]) {
+            let port = count(&port["port"]);
+            all.extend(addresses().map(|ip| {
+                if ip.contains(':') {
+                    format!("[{ip}]:{port}")
+                } else {
+                    format!("{ip}:{port}")
+                }
+            }));
+        }
+    }
+    let is_empty = array(&endpoints["subsets"]).next().is_none();
+    few(&all, if is_empty { NONE } else { "" })
+}
+
+/// The ports of an `EndpointSlice`.
+pub(super) fn slice_ports(slice: &Value, _: Timestamp) -> Value {
+    let all = array(&slice["ports"]).map(|port| match port["port"].as_i64() {
+        Some(number) => number.to_string(),
+        None => port["name"].as_str().unwrap_or("*").to_owned(),
+    });
+    few(&all.collect::<Vec<_>>(), UNSET)
+}
+
+/// The addresses of an `EndpointSlice`.
+pub(super) fn slice_addresses(slice: &Value, _: Timestamp) -> Value {
+    let all = array(&slice["endpoints"]).flat_map(|endpoint| array(&endpoint["addresses"]));
+    few(&all.map(owned).collect::<Vec<_>>(), UNSET)
+}
+
 /// Access modes in kubectl's abbreviations.
 pub(super) fn access_modes(modes: &Value) -> Value {
     let short = array(modes).map(|mode| match mode.as_str().unwrap_or_default() {

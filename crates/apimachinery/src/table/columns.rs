@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use super::cells::{
     NONE, UNKNOWN, UNSET, access_modes, address, array, claim_modes, claimed, completions,
-    controller, count, duration, entries, external, involved, job_status, last_schedule,
-    node_status, or, owned, ports, ready, roles, selector, since, source, suspended,
+    controller, count, duration, endpoints, entries, external, involved, job_status, last_schedule,
+    node_status, or, owned, ports, ready, roles, selector, since, slice_addresses, slice_ports,
+    source, suspended,
 };
 use super::pods::pod_cells;
 use crate::resources::{PODS, Resource};
@@ -154,6 +155,20 @@ static COLUMNS: &[(&str, &[Column])] = &[
             Column("Port(s)", Made(ports)),
             AGE,
             Column("~Selector", Labels("/spec/selector")),
+        ],
+    ),
+    (
+        "endpoints",
+        &[NAME, Column("Endpoints", Made(endpoints)), AGE],
+    ),
+    (
+        "endpointslices",
+        &[
+            NAME,
+            Column("AddressType", Text("/addressType", "")),
+            Column("Ports", Made(slice_ports)),
+            Column("Endpoints", Made(slice_addresses)),
+            AGE,
         ],
     ),
     (
