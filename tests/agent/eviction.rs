@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper};
+use crate::common::{Bed, IMAGE, TestAgent, docker_client, eventually, sleeper};
 use mirrorlet::config::Resolved;
 use mirrorlet_core::eviction::{Amount, Signal};
 
@@ -80,9 +80,17 @@ async fn a_pod_over_its_size_limit_is_evicted_and_comes_back_with_an_empty_volum
     let message = "Evicted Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ";
     // eviction 7
     agent.until_event("greedy-box", message).await;
-    agent.until_running("greedy").await;
+    // The evicted instance runs on for a moment, with what it wrote.
+    let is_empty = || {
+        let mut running = bed.running().into_iter();
+        let (_, id) = running.find(|(name, _)| name.starts_with("k8s_greedy_"))?;
+        let mut listing = docker_client();
+        listing.args(["-H", &bed.docker, "exec", &id, "ls", "/data"]);
+        let listed = listing.output().unwrap();
+        (listed.status.success() && listed.stdout.is_empty()).then_some(())
+    };
     // eviction 8
-    assert_eq!(bed.exec("greedy", "ls /data"), "");
+    eventually("an instance with an empty volume", is_empty).await;
     assert_eq!(bed.running_id("modest"), modest);
     assert!(
         agent
