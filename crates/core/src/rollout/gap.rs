@@ -40,6 +40,11 @@ impl Gap {
         since >= STOP_MAX
     }
 
+    /// Whether a container that started that long ago should accept connections by now.
+    pub fn is_late(since: Duration) -> bool {
+        since >= WAIT_MAX
+    }
+
     /// Whether connections to the port wait.
     pub fn waits(self) -> bool {
         match self {
@@ -48,7 +53,7 @@ impl Gap {
                 left,
                 accepts,
             } => !(accepts && Self::is_overdue(since) && left > KILL_MARGIN),
-            Self::Starting { since } => since < WAIT_MAX,
+            Self::Starting { since } => !Self::is_late(since),
             Self::Serving | Self::Over => false,
         }
     }

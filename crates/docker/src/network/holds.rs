@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::super::containers::Containers;
 use super::super::index::Record;
 use super::super::translate::{ForwardedPort, Kind, OurContainer, led_ports_of};
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::Gap;
 use mirrorlet_core::spec;
@@ -141,10 +141,11 @@ impl Holds {
     }
 
     /// Notes which version of each pod serves, or is to. At first, ports of those that have taken
-    /// another's place and don't run yet are held: an agent before this one was killed in between.
+    /// another's place are held until they accept connections, unless they have run for long: an
+    /// agent before this one was killed in between.
     pub(super) fn serve(&self, pods: &ServingPods) {
         let left = |name: &FullName, new: &Pod| {
-            pods.successors.contains(name) && !self.runs(&PodUid::of(new))
+            pods.successors.contains(name) && !self.has_settled(&PodUid::of(new))
         };
         let is_held = self.with(|state| {
             state.serving.clone_from(&pods.serving);
@@ -220,6 +221,16 @@ impl Holds {
     fn runs(&self, uid: &PodUid) -> bool {
         let index = &self.containers.index;
         index.any(|record| record.ours.uid == *uid && is_running(record))
+    }
+
+    /// Whether a container of a version has run for long enough to accept connections.
+    fn has_settled(&self, uid: &PodUid) -> bool {
+        let now = Timestamp::now();
+        let is_late = |at| Duration::try_from(now.duration_since(at)).is_ok_and(Gap::is_late);
+        let index = &self.containers.index;
+        index.any(|record| {
+            record.ours.uid == *uid && is_running(record) && record.started_at.is_some_and(is_late)
+        })
     }
 
     /// Has the kernel hold what is to be held. Where it refuses, connections are refused, too: what
