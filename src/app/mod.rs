@@ -27,6 +27,7 @@ pub mod lock;
 mod news;
 mod node_api;
 pub mod owner;
+mod parts;
 mod readings;
 mod serve;
 mod stats;
@@ -38,9 +39,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::core::{Core, CoreOptions};
@@ -71,15 +70,10 @@ use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::objects::{NoObjects, PodObjects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
+pub use parts::Parts;
+use parts::{drain, spawn, spawn_until, until_told};
 use stats::ServedStats;
 use view::View;
-
-/// How long the parts are given to end once the agent is told to stop. They only drop what they
-/// hold: containers stay, and every call that is cut off is found again at the next start.
-const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
-
-/// A part of the agent that runs until the agent stops.
-pub type Parts = JoinSet<&'static str>;
 
 /// Runs the agent until it is stopped.
 ///
@@ -223,53 +217,6 @@ impl Agent {
     pub async fn drain(&mut self) {
         drain(&mut self.parts).await;
     }
-}
-
-/// Waits for a signal, or for a part that ended unexpectedly, which is an error.
-async fn until_told(parts: &mut Parts) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    let failed = tokio::select! {
-        _ = terminate.recv() => { occurrences::agent_stopping("SIGTERM"); None }
-        _ = interrupt.recv() => { occurrences::agent_stopping("SIGINT"); None }
-        _ = hangup.recv() => { occurrences::agent_stopping("SIGHUP"); None }
-        Some(ended) = parts.join_next() => Some(ended),
-    };
-    match failed {
-        None => Ok(()),
-        Some(Ok(part)) => anyhow::bail!("the agent's {part} ended unexpectedly"),
-        Some(Err(error)) => Err(error).context("a component of the agent failed"),
-    }
-}
-
-/// Waits, within a bound, for all parts to end after they were cancelled.
-async fn drain(parts: &mut Parts) {
-    let all = async { while parts.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
-        parts.shutdown().await;
-    }
-}
-
-/// Spawns a part that ends by itself when the agent stops, after what it has to finish.
-fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
-    parts.spawn(async move {
-        part.await;
-        name
-    });
-}
-
-/// Spawns a part that has nothing to do once the agent stops: it ends then, wherever it waits.
-fn spawn_until(
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-    name: &'static str,
-    part: impl Future<Output = ()> + Send + 'static,
-) {
-    let cancel = cancel.clone();
-    spawn(parts, name, async move {
-        cancel.run_until_cancelled(part).await;
-    });
 }
 
 /// The id that marks containers as ours. A Node that has another name than before is logged.
