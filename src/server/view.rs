@@ -120,15 +120,15 @@ pub struct PlanFile {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ViewError {
-    /// What kind of reason it is.
+    /// The kind of the failure.
     pub kind: ViewErrorKind,
-    /// The reason.
+    /// The cause, for a person.
     pub message: String,
     /// How to fix it.
     pub help: Option<String>,
 }
 
-/// The kinds of reasons.
+/// The kinds of failures, each with an HTTP status of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ViewErrorKind {
     /// The pod, container or instance named does not exist.

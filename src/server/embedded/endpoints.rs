@@ -40,10 +40,13 @@ impl<'a> Endpoint<'a> {
     /// None of a pod that is over, has no address, or has none of the Service's ports.
     fn of(service: &Service, shown: &'a ShownPod) -> Option<Self> {
         let pod = &shown.pod;
+        if !selects(service, pod) {
+            return None;
+        }
         let status = pod.status.as_ref()?;
         let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         let addresses = addresses(status);
-        if is_over || addresses.is_empty() || !selects(service, pod) {
+        if is_over || addresses.is_empty() {
             return None;
         }
         let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_deref());

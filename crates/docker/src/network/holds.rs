@@ -4,7 +4,8 @@
 //! connections nobody would answer. The kernel drops the first packets of such connections
 //! meanwhile ([`nat::hold`]), so that clients send them again; it does so for [`LEASE`] at a time,
 //! which [`HeldPorts`] renews. Whether a port is held is decided by [`Gap`]. An agent that finds a
-//! version stopped, or about to be, and its successor not started goes on with the hold.
+//! version stopped, or about to be, and its successor not accepting connections yet goes on with the
+//! hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
