@@ -68,7 +68,7 @@ use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_runtime::objects::{NoObjects, PodObjects};
+use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 pub use parts::Parts;
 use parts::{drain, spawn, spawn_until, until_told};
@@ -235,7 +235,7 @@ fn owner_of(config: &Config) -> anyhow::Result<String> {
 fn pod_objects(cluster: Option<&Cluster>) -> PodObjects {
     PodObjects::new(match cluster {
         Some(cluster) => Arc::clone(&cluster.tasks.objects) as _,
-        None => Arc::new(NoObjects::default()),
+        None => Arc::new(ManifestObjects::none()),
     })
 }
 

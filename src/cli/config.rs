@@ -2,10 +2,9 @@
 
 use std::io::{self, Write};
 
-use anstyle::Style;
 use anyhow::Context as _;
 
-use super::table::{self, Cell};
+use super::table;
 use super::{Failure, Outcome, client, resolve_args, root_of};
 use crate::config::args::{ConfigCommand, SettingArgs, ShowOutput};
 use crate::config::resolve::ShownSetting;
@@ -53,19 +52,16 @@ fn render(shown: &[ShownSetting], output: ShowOutput) -> anyhow::Result<String> 
 }
 
 fn table(shown: &[ShownSetting]) -> String {
-    let head = ["KEY", "VALUE", "FROM"].map(|title| Cell::styled(title, Style::new().bold()));
-    let rows: Vec<Vec<Cell>> = std::iter::once(head.to_vec())
-        .chain(shown.iter().map(|setting| {
-            let values = setting.values.join(", ");
-            let value = if values.is_empty() { "-" } else { &values };
-            vec![
-                setting.key.as_str().into(),
-                value.into(),
-                setting.origin.as_str().into(),
-            ]
-        }))
-        .collect();
-    table::render(&rows)
+    let row = |setting: &ShownSetting| {
+        let values = setting.values.join(", ");
+        let value = if values.is_empty() { "-" } else { &values };
+        vec![
+            setting.key.as_str().into(),
+            value.into(),
+            setting.origin.as_str().into(),
+        ]
+    };
+    table::titled(["KEY", "VALUE", "FROM"], shown.iter().map(row))
 }
 
 #[cfg(test)]

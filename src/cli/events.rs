@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 
 use super::explain::{fetch, is_within, newest};
-use super::table::{Cell, render_aligned};
+use super::table::{self, BAD, Cell, DIM, render_aligned};
 use super::{Failure, Outcome, client, print, print_document, print_one};
 use crate::config::args::{DocumentOutput, EventKind, EventsArgs};
 use mirrorlet_core::api::Timestamp;
@@ -14,10 +14,6 @@ use mirrorlet_core::workload::WorkloadKind;
 
 #[cfg(test)]
 mod tests;
-
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const BAD: Style = AnsiColor::Red.on_default();
 
 /// Prints Events once, or as they come.
 pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
@@ -172,9 +168,8 @@ impl Table {
             "CONTAINER",
             "MESSAGE",
         ];
-        let titles = titles.iter().map(|title| Cell::styled(title, BOLD));
         let is_first = self.widths.is_empty();
-        let head = is_first.then(|| titles.collect());
+        let head = is_first.then(|| table::titles(titles));
         let rows: Vec<_> = head.into_iter().chain(events.iter().map(row)).collect();
         render_aligned(&rows, &mut self.widths)
     }

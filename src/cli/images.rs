@@ -29,7 +29,6 @@ fn render(images: &[ImageReport], now: Timestamp) -> String {
     if images.is_empty() {
         return "no images\n".to_owned();
     }
-    let titles = ["IMAGE", "ID", "SIZE", "PULLED", "PODS"].map(Cell::from);
     let row = |image: &ImageReport| {
         let id = image.id.strip_prefix("sha256:").unwrap_or(&image.id);
         let id: String = id.chars().take(ID_DIGITS).collect();
@@ -44,12 +43,8 @@ fn render(images: &[ImageReport], now: Timestamp) -> String {
             image.pods.join(", ").into(),
         ]
     };
-    let rows = images.iter().map(row);
-    table::render(
-        &std::iter::once(titles.to_vec())
-            .chain(rows)
-            .collect::<Vec<_>>(),
-    )
+    let titles = ["IMAGE", "ID", "SIZE", "PULLED", "PODS"];
+    table::titled(titles, images.iter().map(row))
 }
 
 #[cfg(test)]
@@ -74,7 +69,8 @@ mod tests {
             ),
             image(&[], None, &[]),
         ];
-        insta::assert_snapshot!(render(&images, at(3600)));
+        let table = render(&images, at(3600));
+        insta::assert_snapshot!(anstream::adapter::strip_str(&table).to_string());
         assert_eq!(render(&[], at(0)), "no images\n");
     }
 }

@@ -16,6 +16,7 @@ use mirrorlet_core::api::{Diagnostic, Severity};
 use mirrorlet_core::small::SmallSort as _;
 use mirrorlet_host::disk;
 
+use super::table::counted;
 use super::{Failure, Outcome, ambient, print};
 use crate::config::args::ComposeArgs;
 
@@ -285,12 +286,6 @@ fn left(imported: &Imported, dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.small_sort();
     Ok(found)
-}
-
-/// A number with its noun.
-fn counted(number: usize, noun: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{ending}")
 }
 
 #[cfg(test)]

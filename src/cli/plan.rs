@@ -158,7 +158,6 @@ fn render(report: &PlanReport) -> String {
             .iter()
             .filter(|pod| pod.action != PlanAction::None)
     };
-    let titles = ["ACTION", "POD", "DOWNTIME", "CHANGED"].map(Cell::from);
     let rows = changed().map(|pod| {
         let downtime = match (pod.action, pod.downtime) {
             // It serves no more.
@@ -174,11 +173,7 @@ fn render(report: &PlanReport) -> String {
             pod.changes.join(", ").into(),
         ]
     });
-    let rows: Vec<_> = std::iter::once(titles.to_vec()).chain(rows).collect();
-    let mut text = String::new();
-    if rows.len() > 1 {
-        text.push_str(&table::render(&rows));
-    }
+    let mut text = table::titled(["ACTION", "POD", "DOWNTIME", "CHANGED"], rows);
     for order in &report.orders {
         let _ = write!(text, "\n{}", one_line(&in_order(order)));
     }
@@ -276,17 +271,7 @@ fn runs(runs: &[PlannedRun]) -> String {
             one_line(&run.reason).into(),
         ]
     });
-    table_of(["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"], rows)
-}
-
-/// A table of rows below their titles; empty where there are no rows.
-fn table_of<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = Vec<Cell>>) -> String {
-    let titles = titles.map(Cell::from).to_vec();
-    let rows: Vec<_> = std::iter::once(titles).chain(rows).collect();
-    if rows.len() == 1 {
-        return String::new();
-    }
-    table::render(&rows)
+    table::titled(["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"], rows)
 }
 
 /// The table of objects that pods refer to.
@@ -304,7 +289,7 @@ fn objects(objects: &[PlannedObject]) -> String {
             or_none(&object.pods).into(),
         ]
     });
-    table_of(["ACTION", "KIND", "NAME", "CHANGED", "USED BY"], rows)
+    table::titled(["ACTION", "KIND", "NAME", "CHANGED", "USED BY"], rows)
 }
 
 fn object_word(action: ObjectAction) -> &'static str {

@@ -92,10 +92,9 @@ async fn history(args: &RolloutHistoryArgs, root: &Path) -> Outcome {
 /// The revisions as a table, oldest first, as `kubectl rollout history` has them.
 fn revisions(report: &HistoryReport, now: Timestamp) -> String {
     let of_workload = report.revisions.iter().any(|row| row.pods.is_some());
-    let titles = ["REVISION", "AGE", "STATE", "CHANGED", "CAUSE"].map(Cell::from);
-    let mut titles = titles.to_vec();
+    let mut titles = vec!["REVISION", "AGE", "STATE", "CHANGED", "CAUSE"];
     if of_workload {
-        titles.insert(3, "PODS".into());
+        titles.insert(3, "PODS");
     }
     let row = |revision: &RevisionReport| {
         let cause = match (&*revision.reason, &*revision.message) {
@@ -119,10 +118,7 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
         }
         row
     };
-    let rows: Vec<_> = std::iter::once(titles)
-        .chain(report.revisions.iter().map(row))
-        .collect();
-    let mut text = table::render(&rows);
+    let mut text = table::titled(titles, report.revisions.iter().map(row));
     if report.paused {
         text.push_str("\nRollouts are paused; go on with: mirrorlet rollout resume\n");
     }

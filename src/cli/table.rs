@@ -1,7 +1,18 @@
 //! Columns, aligned by what a terminal shows.
 
-use anstyle::Style;
+use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
+
+/// Titles.
+pub const BOLD: Style = Style::new().bold();
+/// What matters less than the rest.
+pub const DIM: Style = Style::new().dimmed();
+/// What is as it should be.
+pub const GOOD: Style = AnsiColor::Green.on_default();
+/// What is not yet as it should be.
+pub const PENDING: Style = AnsiColor::Yellow.on_default();
+/// What has failed.
+pub const BAD: Style = AnsiColor::Red.on_default();
 
 /// Columns are this many spaces apart.
 const GAP: usize = 2;
@@ -40,10 +51,35 @@ impl From<&str> for Cell {
     }
 }
 
+impl From<&String> for Cell {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
 impl From<String> for Cell {
     fn from(text: String) -> Self {
         Self::from(text.as_str())
     }
+}
+
+/// The row of titles.
+pub fn titles<'a>(titles: impl IntoIterator<Item = &'a str>) -> Vec<Cell> {
+    let title = |title| Cell::styled(title, BOLD);
+    titles.into_iter().map(title).collect()
+}
+
+/// Rows below their titles, as [`render`] writes them; nothing where there are no rows.
+pub fn titled<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    rows: impl IntoIterator<Item = Vec<Cell>>,
+) -> String {
+    let mut all = vec![titles(names)];
+    all.extend(rows);
+    if all.len() == 1 {
+        return String::new();
+    }
+    render(&all)
 }
 
 /// The text on one line, without control characters: a container's own words must not drive the
@@ -58,6 +94,12 @@ pub fn one_line(text: &str) -> String {
         }
     }
     out
+}
+
+/// A number with its noun.
+pub fn counted(number: usize, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{ending}")
 }
 
 /// Rows as text, each column as wide as its widest cell, nothing after the last one. Styles are

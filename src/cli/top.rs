@@ -4,16 +4,12 @@ use std::cmp::Reverse;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use anstyle::Style;
-
 use super::status::CLEAR;
 use super::table::{self, Cell};
 use super::{Failure, Outcome, client, print, print_document, print_one, status};
 use crate::config::args::{DocumentOutput, TopArgs, TopOrder};
 use mirrorlet_core::api::report::{PodReport, PodUsage, StatusReport, TopReport, UsageReport};
 use mirrorlet_core::small::SmallSort;
-
-const BOLD: Style = Style::new().bold();
 
 /// Prints the usage once, or every two seconds.
 pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
@@ -74,8 +70,8 @@ fn sort(report: &mut TopReport, order: TopOrder) {
 }
 
 fn render(report: &TopReport, containers: bool) -> String {
-    let titles = |first: &str| -> Vec<Cell> {
-        let titles = [
+    let titles = |first| {
+        table::titles([
             first,
             "CPU",
             "CPU%",
@@ -83,11 +79,7 @@ fn render(report: &TopReport, containers: bool) -> String {
             "MEMORY",
             "MEMORY%",
             "MEMORY LIMIT",
-        ];
-        titles
-            .iter()
-            .map(|title| Cell::styled(title, BOLD))
-            .collect()
+        ])
     };
     let mut rows = vec![
         titles("NODE"),

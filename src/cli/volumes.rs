@@ -40,7 +40,6 @@ fn render(volumes: &[VolumeReport]) -> String {
     if volumes.is_empty() {
         return "no claim has a volume\n".to_owned();
     }
-    let titles = ["NAME", "STATE", "CLAIM", "STORAGE", "PODS"].map(Cell::from);
     let row = |volume: &VolumeReport| {
         let driver = volume
             .driver
@@ -54,10 +53,8 @@ fn render(volumes: &[VolumeReport]) -> String {
             volume.pods.join(", ").into(),
         ]
     };
-    let rows: Vec<_> = std::iter::once(titles.to_vec())
-        .chain(volumes.iter().map(row))
-        .collect();
-    table::render(&rows)
+    let titles = ["NAME", "STATE", "CLAIM", "STORAGE", "PODS"];
+    table::titled(titles, volumes.iter().map(row))
 }
 
 async fn remove(args: &RemoveArgs, root: &Path) -> Outcome {

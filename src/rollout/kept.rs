@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::store::kept::{Claim, SUFFIX, StateDir};
-use mirrorlet_core::api::{Code, Diagnostic, FullName, hex};
+use crate::store::kept::{Claim, StateDir, file_name};
+use mirrorlet_core::api::{Code, Diagnostic, FullName};
 use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
 use mirrorlet_core::rollout::{History, REVISIONS_MAX};
 use mirrorlet_host::disk;
@@ -144,11 +143,6 @@ fn tell(problems: &[Diagnostic]) {
     for problem in problems {
         occurrences::manifest_problem(problem);
     }
-}
-
-fn file_name(name: &FullName) -> String {
-    let digest = Sha256::digest(name.to_string().as_bytes());
-    format!("{}{SUFFIX}", hex(&digest[..16]))
 }
 
 #[cfg(test)]

@@ -12,10 +12,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use crate::store::kept::{Claim, SUFFIX, StateDir};
-use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
+use crate::store::kept::{self, Claim, StateDir};
+use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, PodUid};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::hold::{LastGood, LastGoodDocument};
 use mirrorlet_core::manifest::{
@@ -249,8 +248,7 @@ fn no_longer_good(location: &str, document: &StoredDocument, reasons: &[Diagnost
 /// Name of the file that keeps a location: nothing of the location itself, which may be a URL or
 /// longer than a file name.
 fn file_name(source: PodSource, location: &str) -> String {
-    let digest = Sha256::digest(format!("{source}\0{location}"));
-    format!("{}{SUFFIX}", hex(&digest[..16]))
+    kept::file_name(format_args!("{source}\0{location}"))
 }
 
 #[cfg(test)]

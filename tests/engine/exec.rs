@@ -10,7 +10,7 @@ use mirrorlet_docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
 };
 use mirrorlet_host::telemetry::Telemetry;
-use mirrorlet_runtime::objects::{NoObjects, PodObjects};
+use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use mirrorlet_runtime::{CommandOutput, Runtime, RuntimeError};
 
 /// A container of its own with a manager that can enter it.
@@ -43,7 +43,7 @@ impl Bed {
                 node: NodeFacts::default(),
                 pod_infra_image: None,
                 engine_concurrency: 4,
-                objects: PodObjects::new(Arc::new(NoObjects::default())),
+                objects: PodObjects::new(Arc::new(ManifestObjects::none())),
                 host_files: mirrorlet_host::volume::HostFiles::default(),
                 pod_logs_dir: None,
             },

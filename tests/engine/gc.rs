@@ -17,7 +17,7 @@ use mirrorlet_docker::{
 use mirrorlet_host::telemetry::{Metrics, Telemetry};
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::gc::{ContainerGc, PodStateProvider};
-use mirrorlet_runtime::objects::{NoObjects, PodObjects};
+use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 
 /// A pod whose container ends again and again.
 fn crasher(bed: &Bed, name: &str) -> String {
@@ -60,7 +60,7 @@ async fn collector(
             node: NodeFacts::default(),
             pod_infra_image: None,
             engine_concurrency: 4,
-            objects: PodObjects::new(Arc::new(NoObjects::default())),
+            objects: PodObjects::new(Arc::new(ManifestObjects::none())),
             host_files: mirrorlet_host::volume::HostFiles::default(),
             pod_logs_dir: None,
         },

@@ -296,10 +296,7 @@ impl CronJob {
         annotations.insert(keys::WORKLOAD.to_owned(), format!("Job/{name}"));
         annotations.insert(keys::CRON_JOB.to_owned(), self.name.name.clone());
         Job {
-            name: JobName {
-                namespace: self.name.namespace.clone(),
-                name,
-            },
+            name: JobName::new(&self.name.namespace, name),
             template: Arc::new(template),
             ..self.job.clone()
         }

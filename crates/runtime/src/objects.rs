@@ -154,6 +154,16 @@ pub struct ManifestObjects {
 }
 
 impl ManifestObjects {
+    /// No objects, and that is known: those of an API server where none is configured.
+    pub fn none() -> Self {
+        let objects = Self::default();
+        objects.publish(KnownObjects {
+            complete: true,
+            ..KnownObjects::default()
+        });
+        objects
+    }
+
     /// Replaces them, and tells the pods that refer to what has changed. Before the first call,
     /// nothing is known.
     pub fn publish(&self, objects: KnownObjects) {
@@ -242,45 +252,6 @@ impl Objects for ManifestObjects {
 
     async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
         self.known().storage(key).map(Arc::new)
-    }
-
-    async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
-        NoObjects::default().token(key).await
-    }
-
-    async fn services(&self) -> Result<Arc<[ServiceFacts]>, ObjectError> {
-        Ok(Arc::default())
-    }
-}
-
-/// The objects of an API server where none is configured: none.
-#[derive(Debug, Default)]
-pub struct NoObjects {
-    holders: Holders,
-}
-
-#[async_trait]
-impl Objects for NoObjects {
-    fn hold(&self, _: &PodUid, _: &References) {}
-
-    fn release(&self, pod: &PodUid) {
-        self.holders.release(pod);
-    }
-
-    fn subscribe(&self, pod: &PodUid) -> watch::Receiver<u64> {
-        self.holders.subscribe(pod)
-    }
-
-    async fn config_map(&self, key: &ObjectKey) -> Result<Arc<ConfigMap>, ObjectError> {
-        Err(ObjectError::not_found(key))
-    }
-
-    async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
-        Err(ObjectError::not_found(key))
-    }
-
-    async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
-        Err(ObjectError::not_found(key))
     }
 
     async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
@@ -410,7 +381,7 @@ mod tests {
     async fn without_an_api_server_there_are_no_objects() {
         let mut wanted = references("s");
         wanted.services = true;
-        let set = fetch(&NoObjects::default(), &wanted).await;
+        let set = fetch(&ManifestObjects::none(), &wanted).await;
         assert_eq!(
             set.secret("s").unwrap_err().to_string(),
             "secret \"s\" not found"
@@ -484,7 +455,7 @@ mod tests {
     #[tokio::test]
     async fn a_pod_gets_the_objects_of_its_origin_alone() {
         use mirrorlet_core::api::keys;
-        let objects = PodObjects::new(Arc::new(NoObjects::default()));
+        let objects = PodObjects::new(Arc::new(ManifestObjects::none()));
         let known_object = config_map("a", "1");
         let key = known_object.key();
         objects.manifests.publish(known(&[known_object], true));

@@ -200,10 +200,7 @@ fn run_instead(text: &str) -> Option<ViewError> {
 /// The name, or namespace and name, that a text is.
 fn job_name(text: &str) -> JobName {
     let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT_NAMESPACE, text));
-    JobName {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    }
+    JobName::new(namespace, name)
 }
 
 /// The one workload of a kind that has a name, or a namespace and a name.
@@ -218,10 +215,7 @@ fn one_named<'a>(
     };
     let mut meant = known
         .filter(|(of, known)| *known == name && namespace.is_none_or(|namespace| namespace == *of))
-        .map(|(namespace, name)| JobName {
-            namespace: namespace.clone(),
-            name: name.clone(),
-        });
+        .map(|(namespace, name)| JobName::new(namespace, name));
     match (meant.next(), meant.next()) {
         (Some(first), Some(second)) => Err(ViewErrorKind::Invalid
             .error(format!("{text} may be {first} or {second}"))

@@ -72,10 +72,7 @@ impl View {
                 Err(error) => return Err(error.into()),
             }
         }
-        let claim = ClaimName {
-            namespace: volume.namespace.clone(),
-            name: volume.claim.clone(),
-        };
+        let claim = ClaimName::new(&volume.namespace, &volume.claim);
         let bound = self.merged.get().bindings.get(&claim).cloned();
         let is_bound = bound.is_some_and(|bound| bound.name() == name);
         if is_bound && !self.claims.release(claim).await {

@@ -1,17 +1,13 @@
 //! A pod's story as text. Pure: the time is an argument.
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 
 use crate::cli::events::cells;
 use crate::cli::status::render::beside;
-use crate::cli::table::{self, Cell, one_line};
+use crate::cli::table::{self, BAD, BOLD, Cell, DIM, one_line};
 use mirrorlet_core::api::report::{ExplainReport, JournalReport, PodReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::clock::age;
-
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const BAD: Style = AnsiColor::Red.on_default();
 
 /// The report as text with ANSI styles, for an output that strips them where nobody sees them.
 pub(super) fn render(report: &ExplainReport, story: &mut Story, now: Timestamp) -> String {

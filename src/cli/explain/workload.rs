@@ -2,20 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 use serde::Serialize;
 
 use crate::cli::status::render::beside;
-use crate::cli::table::{self, Cell, one_line};
+use crate::cli::table::{self, BAD, BOLD, Cell, DIM, one_line};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::api::{Diagnostic, PodUid, Timestamp};
 use mirrorlet_core::select::find_pod;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
-
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const BAD: Style = AnsiColor::Red.on_default();
 
 /// The workloads that a text means: one, or those of several namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

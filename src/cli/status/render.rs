@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 
-use crate::cli::table::{self, Cell, one_line};
+use crate::cli::table::{self, BAD, BOLD, Cell, GOOD, PENDING, one_line};
 use mirrorlet_core::api::report::{
     CronJobReport, EngineReport, ImageGcReport, JobReport, MissingAccessReport, NO_PARALLELISM,
     PodReport, PullPhase, PullReport, SourceReport, StatusReport,
@@ -19,11 +19,6 @@ mod pods;
 mod workloads;
 
 pub(in crate::cli) use pods::beside;
-
-const BOLD: Style = Style::new().bold();
-const GOOD: Style = AnsiColor::Green.on_default();
-const PENDING: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default();
 
 /// The report as text with ANSI styles, for an output that strips them where nobody sees them.
 pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
@@ -109,25 +104,24 @@ fn cron_jobs(out: &mut String, cron_jobs: &[CronJobReport], now: Timestamp) {
         "LAST SCHEDULE",
         "NEXT",
     ];
-    let mut rows = vec![titles.map(|title| Cell::styled(title, BOLD)).to_vec()];
-    for cron in cron_jobs {
+    let row = |cron: &CronJobReport| {
         let last = cron.last_schedule.map(|last| age(last, now));
         let next = cron
             .next_schedule
             .map(|next| format!("in {}", age(now, next)));
-        rows.push(vec![
-            Cell::from(cron.namespace.as_str()),
-            Cell::from(cron.name.as_str()),
-            Cell::from(cron.schedule.as_str()),
-            Cell::from(cron.time_zone.as_str()),
+        vec![
+            Cell::from(&cron.namespace),
+            Cell::from(&cron.name),
+            Cell::from(&cron.schedule),
+            Cell::from(&cron.time_zone),
             Cell::from(if cron.suspended { "True" } else { "False" }),
-            Cell::from(cron.active.to_string().as_str()),
-            Cell::from(last.as_deref().unwrap_or("<none>")),
-            Cell::from(next.as_deref().unwrap_or("<none>")),
-        ]);
-    }
+            cron.active.to_string().into(),
+            last.as_deref().unwrap_or("<none>").into(),
+            next.as_deref().unwrap_or("<none>").into(),
+        ]
+    };
     out.push('\n');
-    out.push_str(&table::render(&rows));
+    out.push_str(&table::titled(titles, cron_jobs.iter().map(row)));
 }
 
 /// The Jobs, as kubectl prints them.
@@ -143,8 +137,7 @@ fn jobs(out: &mut String, jobs: &[JobReport], now: Timestamp) {
         "DURATION",
         "AGE",
     ];
-    let mut rows = vec![titles.map(|title| Cell::styled(title, BOLD)).to_vec()];
-    for job in jobs {
+    let row = |job: &JobReport| {
         let style = match job.condition.as_str() {
             "Complete" => GOOD,
             "Failed" => BAD,
@@ -158,17 +151,17 @@ fn jobs(out: &mut String, jobs: &[JobReport], now: Timestamp) {
             age(started, job.ended_at.unwrap_or(now))
         });
         let since = age(job.created_at.or(job.started_at).unwrap_or(now), now);
-        rows.push(vec![
-            Cell::from(one_line(&job.namespace).as_str()),
-            Cell::from(one_line(&job.name).as_str()),
+        vec![
+            Cell::from(&job.namespace),
+            Cell::from(&job.name),
             Cell::styled(&job.condition, style),
-            Cell::from(format!("{}/{wanted}", job.succeeded).as_str()),
-            Cell::from(lasted.as_str()),
-            Cell::from(since.as_str()),
-        ]);
-    }
+            format!("{}/{wanted}", job.succeeded).into(),
+            lasted.into(),
+            since.into(),
+        ]
+    };
     out.push('\n');
-    out.push_str(&table::render(&rows));
+    out.push_str(&table::titled(titles, jobs.iter().map(row)));
     let explained = |job: &&JobReport| job.has_failed() || job.reason == NO_PARALLELISM;
     for job in jobs.iter().filter(explained) {
         let name = one_line(&format!("{}/{}", job.namespace, job.name));

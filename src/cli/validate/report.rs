@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::cli::table::counted;
+
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::manifest;
 
@@ -159,9 +161,4 @@ impl Report {
         writeln!(out)?;
         Ok(())
     }
-}
-
-fn counted(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
 }

@@ -25,7 +25,8 @@ fn volumes_are_listed_with_their_claims_and_pods() {
         },
         volume("mirrorlet_default_old", "old", VolumeState::Released),
     ];
-    insta::assert_snapshot!(render(&volumes), @r"
+    let table = render(&volumes);
+    insta::assert_snapshot!(anstream::adapter::strip_str(&table).to_string(), @r"
     NAME                   STATE     CLAIM         STORAGE       PODS
     mirrorlet_default_db   Bound     default/db    driver local  default/db-box, default/dump-box
     ssd                    Bound     default/fast  /mnt/ssd

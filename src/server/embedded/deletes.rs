@@ -363,10 +363,7 @@ impl Api {
         let pod = self.store.view().pod_by_name(&key.namespace, &key.name)?;
         let job = WorkloadKey::of(&pod).filter(|owner| owner.kind == WorkloadKind::Job)?;
         let phase = pod.status.as_ref()?.phase.as_deref();
-        let name = JobName {
-            namespace: job.namespace,
-            name: job.name,
-        };
+        let name = JobName::new(job.namespace, job.name);
         matches!(phase, Some("Succeeded" | "Failed")).then(|| (name, PodUid::of(&pod)))
     }
 
@@ -378,10 +375,7 @@ impl Api {
         let is_run = key.resource == &JOBS
             && self.store.origin(key).is_none()
             && owners.any(|owner| owner["kind"] == CRON_JOBS.kind);
-        is_run.then(|| JobName {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-        })
+        is_run.then(|| JobName::new(&key.namespace, &key.name))
     }
 
     /// Has a pod end with the grace that its deletion says, or its own, and be shown so.

@@ -323,10 +323,7 @@ fn service_defaults(service: &mut Value) {
 }
 
 fn claim_status(claim: &mut Value, bindings: &Bindings) {
-    let name = ClaimName {
-        namespace: meta::namespace(claim).to_owned(),
-        name: meta::name(claim).to_owned(),
-    };
+    let name = ClaimName::new(meta::namespace(claim), meta::name(claim));
     claim["status"] = match bindings.get(&name) {
         Some(bound) => {
             claim["spec"]["volumeName"] = bound.name().into();

@@ -1,6 +1,5 @@
 //! One GET of a manifest URL: headers, redirects, bounds. Knows nothing of pods.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
+use mirrorlet_core::api::with_causes;
 use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
 
 /// Most redirects followed, as Go's HTTP client.
@@ -126,7 +126,7 @@ impl Fetcher {
         for _ in 0..=REDIRECTS_MAX {
             let request = self.request(&url, trusted, etag)?;
             let answer = self.client.request(request).await;
-            let response = answer.map_err(|error| FetchError::Transport(chain(&error)))?;
+            let response = answer.map_err(|error| FetchError::Transport(with_causes(&error)))?;
             match response.status() {
                 StatusCode::OK => return read(response).await,
                 StatusCode::NOT_MODIFIED if etag.is_some() => return Ok(Fetched::NotModified),
@@ -172,7 +172,7 @@ async fn read(response: Response<Incoming>) -> Result<Fetched, FetchError> {
     match body.collect().await {
         Ok(body) => Ok(Fetched::Body(body.to_bytes(), etag)),
         Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge),
-        Err(error) => Err(FetchError::Transport(chain(&*error))),
+        Err(error) => Err(FetchError::Transport(with_causes(&*error))),
     }
 }
 
@@ -290,21 +290,6 @@ fn may_see_headers(configured: &Url, target: &Url) -> bool {
     let same_service = configured.scheme() == target.scheme()
         && configured.port_or_known_default() == target.port_or_known_default();
     configured.host() == target.host() && (same_service || usual_upgrade)
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Everything here is a plain value that is parsed once and then trusted. Nothing here decides,
 //! waits, reads a clock or knows an I/O library; every other module may import it.
 
+mod causes;
 pub mod diagnostic;
 mod hex;
 pub mod ids;
@@ -13,6 +14,7 @@ pub mod requirement;
 mod watched;
 mod words;
 
+pub use causes::with_causes;
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};

@@ -182,10 +182,7 @@ fn ended(key: &WorkloadKey, end: &End) -> WorkloadEvent {
 
 /// The event of the `CronJob` that a Job is a run of.
 fn seen_by_cron_job(job: &Job, end: &End) -> Option<WorkloadEvent> {
-    let cron = JobName {
-        namespace: job.name.namespace.clone(),
-        name: job.cron_job()?.to_owned(),
-    };
+    let cron = JobName::new(&job.name.namespace, job.cron_job()?);
     let key = key_of(WorkloadKind::CronJob, &cron);
     let (name, condition) = (&job.name.name, end.condition());
     let message = format!("Saw completed job: {name}, condition: {condition}");
@@ -294,10 +291,7 @@ mod tests {
 
     #[test]
     fn a_missed_time_is_named_as_upstream_names_it() {
-        let name = JobName {
-            namespace: "default".to_owned(),
-            name: "backup".to_owned(),
-        };
+        let name = JobName::new("default", "backup");
         let due = "2026-03-04T02:30:00Z".parse().unwrap();
         let event = of_cron_job(&name, &CronNote::Missed(due));
         assert_eq!(event.event_type, EventType::Warning);

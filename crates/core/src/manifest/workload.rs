@@ -190,10 +190,7 @@ fn runs(key: &WorkloadKey, workload: &Workload, canonical: &Value, pod: &Arc<Pod
     let job = |name: String, path: &str, spec: &JobSpec| {
         let written = canonical.pointer(path)?;
         Some(Job {
-            name: JobName {
-                namespace: key.namespace.clone(),
-                name,
-            },
+            name: JobName::new(&key.namespace, name),
             content: job_content(key.kind, written, template(key.kind, canonical)?),
             rules: Rules::of(spec),
             template: Arc::clone(pod),
@@ -217,10 +214,7 @@ fn cron_job(key: &WorkloadKey, spec: &CronJobSpec, job: Job) -> Option<CronJob> 
         None => TimeZone::UTC,
     };
     Some(CronJob {
-        name: JobName {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-        },
+        name: JobName::new(&key.namespace, &key.name),
         schedule: Schedule::parse(&spec.schedule, zone).ok()?,
         text: spec.schedule.clone(),
         zone: spec.time_zone.clone(),

@@ -790,10 +790,7 @@ spec:
     let full = merged(2, &Bindings::new());
     assert_eq!(claims(&full), ["data-db-0", "data-db-1"]);
     let mut bindings = full.bindings;
-    let other = ClaimName {
-        namespace: "default".to_owned(),
-        name: "data-dbs-0".to_owned(),
-    };
+    let other = ClaimName::new("default", "data-dbs-0");
     bindings.insert(other, Bound::Volume("disk".to_owned()));
     for replicas in [1, 0] {
         let down = merged(replicas, &bindings);

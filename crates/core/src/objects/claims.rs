@@ -46,12 +46,17 @@ impl fmt::Display for ClaimName {
 }
 
 impl ClaimName {
+    /// The name of a claim in a namespace.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
     /// The name in a claim's key.
     pub fn of(key: &ObjectKey) -> Self {
-        Self {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-        }
+        Self::new(&key.namespace, &key.name)
     }
 
     /// The key of its document.
@@ -353,10 +358,10 @@ impl<'a> Claims<'a> {
         let bound = self.bindings.iter().find(|(_, bound)| is_it(bound));
         let reserved = || {
             let claim = found.spec.claim_ref.as_ref()?;
-            Some(ClaimName {
-                namespace: claim.namespace.clone().unwrap_or_default(),
-                name: claim.name.clone().unwrap_or_default(),
-            })
+            Some(ClaimName::new(
+                claim.namespace.clone().unwrap_or_default(),
+                claim.name.clone().unwrap_or_default(),
+            ))
         };
         bound.map(|(name, _)| name.clone()).or_else(reserved)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bollard::errors::Error;
 
 use crate::engine::EngineError;
+use mirrorlet_core::api::with_causes;
 
 /// HTTP status given to an error that the Engine reported inside of a stream it had already
 /// answered 200 to, and without a code of its own.
@@ -40,23 +41,8 @@ pub(super) fn translate(
 pub(super) fn unavailable(endpoint: &str, error: &dyn std::error::Error) -> EngineError {
     EngineError::Unavailable {
         endpoint: endpoint.to_owned(),
-        cause: chain(error),
+        cause: with_causes(error),
     }
-}
-
-/// An error and its causes, each said once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::translate::NodeFacts;
 use crate::{DockerManagerOptions, ImagePuller, Operation, PullerOptions};
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::exec::COMMAND_OUTPUT_MAX;
-use mirrorlet_runtime::objects::{NoObjects, PodObjects};
+use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use mirrorlet_runtime::{LogChunk, Runtime};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl Bed {
                 node: NodeFacts::default(),
                 pod_infra_image: None,
                 engine_concurrency: 4,
-                objects: PodObjects::new(Arc::new(NoObjects::default())),
+                objects: PodObjects::new(Arc::new(ManifestObjects::none())),
                 host_files: mirrorlet_host::volume::HostFiles::default(),
                 pod_logs_dir: None,
             },

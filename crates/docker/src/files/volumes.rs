@@ -141,10 +141,10 @@ impl PodFiles {
     ) -> RuntimeResult<Vec<(ClaimName, EngineVolume)>> {
         let listed = self.engine.list_volumes(&self.owner).await?;
         let created = listed.into_iter().filter_map(|mut volume| {
-            let claim = ClaimName {
-                namespace: volume.labels.remove(keys::CLAIM_NAMESPACE)?,
-                name: volume.labels.remove(keys::CLAIM_NAME)?,
-            };
+            let claim = ClaimName::new(
+                volume.labels.remove(keys::CLAIM_NAMESPACE)?,
+                volume.labels.remove(keys::CLAIM_NAME)?,
+            );
             let volume = EngineVolume {
                 name: volume.name,
                 driver: volume.driver,

@@ -22,7 +22,7 @@ use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::plan::{PlanInput, compute_pod_actions};
 use mirrorlet_core::probe::ProbeResults;
 use mirrorlet_host::telemetry::journal::Kind as Told;
-use mirrorlet_runtime::objects::{NoObjects, PodObjects};
+use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use mirrorlet_runtime::{SyncAction, SyncErrorReason, SyncResult};
 
 mod hooks;
@@ -51,7 +51,7 @@ fn manager_of(engine: &Arc<FakeEngine>, root: &std::path::Path, node: NodeFacts)
             node,
             pod_infra_image: None,
             engine_concurrency: 4,
-            objects: PodObjects::new(Arc::new(NoObjects::default())),
+            objects: PodObjects::new(Arc::new(ManifestObjects::none())),
             host_files: mirrorlet_host::volume::HostFiles::default(),
             pod_logs_dir: None,
         },

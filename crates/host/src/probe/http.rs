@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use url::Url;
 
 use super::{Client, ProbeError, drive, tls};
+use mirrorlet_core::api::with_causes;
 use mirrorlet_core::handler::{HttpGet, authority};
 
 /// Requests made for one attempt: the first one, and those that it is sent on to.
@@ -85,7 +86,7 @@ impl Client {
             }
             _ => return Err(ProbeError::Broken("unsupported protocol scheme".to_owned())),
         };
-        answered.map_err(|error| ProbeError::Broken(chain(&error)))
+        answered.map_err(|error| ProbeError::Broken(with_causes(&error)))
     }
 }
 
@@ -189,15 +190,4 @@ async fn read_some(mut body: Incoming, keep: bool) -> Result<Bytes, hyper::Error
         }
     }
     Ok(kept.freeze())
-}
-
-/// An error with its causes: hyper's own words alone rarely suffice.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{BAD, BOLD, GOOD, PENDING, line, styled};
-use crate::cli::table::one_line;
+use super::{line, styled};
+use crate::cli::table::{BAD, BOLD, GOOD, PENDING, one_line};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ApiReport, NodeReport, StatusReport};
 use mirrorlet_core::clock::{age, elapsed};

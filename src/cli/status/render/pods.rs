@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::{BAD, BOLD, GOOD, PENDING};
-use crate::cli::table::Cell;
+use crate::cli::table::{BAD, Cell, GOOD, PENDING, titles};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
     MirrorReport, PAUSED, PodReport, RESTARTING, RolloutPhase, RolloutReport, STARTING, STOPPED,
@@ -15,18 +14,14 @@ use mirrorlet_core::clock::age;
 
 /// Returns the titles, and a row for each pod.
 pub(super) fn pods(report: &StatusReport, now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
-    let titles = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+    let always = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     let mirror_title = report.api.is_some().then_some("MIRROR");
     let wide_titles = [
         "IP", "PORTS", "UID", "WORKLOAD", "SOURCE", "IMAGE", "MESSAGE",
     ];
-    let titles = titles
-        .iter()
-        .chain(mirror_title.iter())
-        .chain(wide_titles.iter().filter(|_| wide))
-        .map(|title| Cell::styled(title, BOLD))
-        .collect();
-    std::iter::once(titles)
+    let wide_titles = wide_titles.into_iter().filter(|_| wide);
+    let names = always.into_iter().chain(mirror_title).chain(wide_titles);
+    std::iter::once(titles(names))
         .chain(report.pods.iter().map(|pod| {
             let mirror = mirror_title.map(|_| mirror(pod.mirror.as_ref()));
             row(pod, mirror, now, wide)

@@ -1,7 +1,7 @@
 //! Deployments, `StatefulSet`s and `DaemonSet`s in the status report.
 
-use super::{BAD, BOLD, GOOD, PENDING, line, styled};
-use crate::cli::table::{self, Cell, one_line};
+use super::{line, styled};
+use crate::cli::table::{self, BAD, Cell, GOOD, PENDING, one_line};
 use anstyle::Style;
 use mirrorlet_core::api::report::WorkloadReport;
 use mirrorlet_core::workload::standing::FAILED;
@@ -19,20 +19,18 @@ pub(super) fn workloads(out: &mut String, workloads: &[WorkloadReport]) {
         "AVAILABLE",
         "PROGRESSING",
     ];
-    let mut rows = vec![titles.map(|title| Cell::styled(title, BOLD)).to_vec()];
-    for workload in workloads {
-        let style = style(workload);
-        rows.push(vec![
-            Cell::from(one_line(&workload.namespace).as_str()),
-            Cell::from(one_line(&workload.owner).as_str()),
-            Cell::from(format!("{}/{}", workload.ready, workload.wanted).as_str()),
-            Cell::from(workload.updated.to_string().as_str()),
-            Cell::from(workload.available.to_string().as_str()),
-            Cell::styled(&workload.progress, style),
-        ]);
-    }
+    let row = |workload: &WorkloadReport| {
+        vec![
+            Cell::from(&workload.namespace),
+            Cell::from(&workload.owner),
+            format!("{}/{}", workload.ready, workload.wanted).into(),
+            workload.updated.to_string().into(),
+            workload.available.to_string().into(),
+            Cell::styled(&workload.progress, style(workload)),
+        ]
+    };
     out.push('\n');
-    out.push_str(&table::render(&rows));
+    out.push_str(&table::titled(titles, workloads.iter().map(row)));
     for workload in workloads.iter().filter(|one| !one.message.is_empty()) {
         let name = one_line(&format!("{}/{}", workload.namespace, workload.owner));
         let (word, message) = (one_line(&workload.progress), one_line(&workload.message));

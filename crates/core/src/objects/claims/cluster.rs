@@ -185,10 +185,7 @@ mod tests {
         let owned_by = |kind: &str, uid: &str, controller: bool| {
             let owner = json!([{"apiVersion": "v1", "kind": kind, "name": "web", "uid": uid, "controller": controller}]);
             let claim = claim(|c| c["metadata"]["ownerReferences"] = owner.clone());
-            let name = ClaimName {
-                namespace: "a".to_owned(),
-                name: "web-scratch".to_owned(),
-            };
+            let name = ClaimName::new("a", "web-scratch");
             let storage = bound_storage(name, &claim, &volume(|_| {}), None).unwrap();
             check_made_for(&pod, &storage).is_ok()
         };
@@ -210,10 +207,7 @@ mod tests {
         }))
         .unwrap();
         let node = Arc::new(node);
-        let name = ClaimName {
-            namespace: "a".to_owned(),
-            name: "data".to_owned(),
-        };
+        let name = ClaimName::new("a", "data");
         let only_on = |host: &str| {
             json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
                 {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]}})

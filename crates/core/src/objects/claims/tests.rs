@@ -5,10 +5,7 @@ use crate::api::keys;
 
 fn name(text: &str) -> ClaimName {
     let (namespace, name) = text.split_once('/').unwrap_or(("n", text));
-    ClaimName {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    }
+    ClaimName::new(namespace, name)
 }
 
 /// A claim of 5Gi, with more of its spec.

@@ -23,10 +23,7 @@ fn pod(name: &str, uid: &str, more: Value) -> Pod {
 
 fn storage(place: Place) -> Storage {
     Storage {
-        claim: ClaimName {
-            namespace: "n".to_owned(),
-            name: "c".to_owned(),
-        },
+        claim: ClaimName::new("n", "c"),
         place,
         one_pod: false,
         pod: None,
