@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use super::ports::is_port;
 use super::{ADMIT_PERIOD, Rollouts, lives, seen, starts_first, troubles};
+use crate::store::board::PodView;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, all_move,
+    Cause, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, View, all_move,
     beside_pod, circles, decide, next_version, swap_refused, together,
 };
+use mirrorlet_core::status::trouble::Trouble;
 
 /// The state that decisions are made from.
 #[derive(Clone, Copy)]
@@ -240,16 +243,24 @@ impl Rollouts {
         let input = Input {
             wanted: newest,
             runs: self.runs(current, facts),
-            current: seen(view.as_ref(), &of_current),
-            beside: seen(beside.as_ref(), &of_beside),
+            current: self.seen(view.as_ref(), &of_current),
+            beside: self.seen(beside.as_ref(), &of_beside),
             preparation,
             turn: facts.turns.get(name).unwrap_or(&Turn::Now),
             restore: self.options.restore,
             restore_waits: restore_waits.as_ref(),
-            engine_away: self.engine_away,
+            engine_away: self.engine != RuntimeReach::Up,
             now: facts.now,
         };
         Some(decide(&history, &input))
+    }
+
+    /// The view of a version that is judged.
+    fn seen<'a>(&self, view: Option<&'a PodView>, troubles: &'a [Trouble]) -> View<'a> {
+        let uid = view.map(|view| &view.uid);
+        // Its status says nothing about it before it may start.
+        let view = view.filter(|view| !self.delays.waits(&view.uid));
+        seen(view, troubles, self.delays.counts_from(uid))
     }
 
     /// Why the healthy version of a pod can't take the place of the one that is judged: another pod has

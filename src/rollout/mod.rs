@@ -31,6 +31,7 @@ use mirrorlet_runtime::{ServingPods, SyncError};
 
 mod commands;
 mod decide;
+mod delays;
 mod gone;
 mod groups;
 mod handle;
@@ -45,6 +46,7 @@ mod turns;
 mod versions;
 
 use decide::Facts;
+use delays::Delays;
 use handle::{Answering, Request};
 pub use handle::{CommandError, Histories, RolloutHandle, RolloutTarget};
 use kept::HistoryStore;
@@ -86,8 +88,10 @@ pub struct Rollouts {
     node_edits: watch::Receiver<Arc<NodeEdits>>,
     look_at: Option<Instant>,
     reach: watch::Receiver<RuntimeReach>,
-    /// Whether the Engine was away at the last decision.
-    engine_away: bool,
+    /// The runtime at the last decision.
+    engine: RuntimeReach,
+    /// What may have kept versions from being started.
+    delays: Delays,
     /// Whether other versions of a pod run from now on, and that isn't on disk yet.
     switched: bool,
     /// Why host ports were last not handed over, if they weren't.
@@ -117,8 +121,9 @@ impl Rollouts {
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
             node_edits: options.node_edits.subscribe(),
-            reach: watch::channel(RuntimeReach::Unknown).1,
-            engine_away: false,
+            reach: watch::channel(RuntimeReach::Up).1,
+            engine: RuntimeReach::Unknown,
+            delays: Delays::default(),
             look_at: None,
             switched: false,
             not_served: None,
@@ -136,11 +141,15 @@ impl Rollouts {
     }
 
     fn look_at_engine(&mut self, now: Timestamp) {
-        let away = matches!(*self.reach.borrow_and_update(), RuntimeReach::Down(_));
-        if std::mem::replace(&mut self.engine_away, away) && !away {
-            self.histories
+        let reach = self.reach.borrow_and_update().clone();
+        match (std::mem::replace(&mut self.engine, reach), &self.engine) {
+            // No agent was there to start anything, or this one couldn't.
+            (RuntimeReach::Unknown, RuntimeReach::Up) => self.delays.begin(now),
+            (RuntimeReach::Down(_), RuntimeReach::Up) => self
+                .histories
                 .values_mut()
-                .for_each(|history| history.engine_is_back(now));
+                .for_each(|history| history.engine_is_back(now)),
+            _ => {}
         }
     }
 
@@ -157,6 +166,7 @@ impl Rollouts {
                 .for_each(|history| history.uncordon(now));
         }
         self.look_at_engine(now);
+        self.delays.look(&self.options.board, now);
         let may_be_free = self.ports.may_be_free(&self.phases, &self.options.board);
         if may_be_free || merged.objects != before.objects {
             self.preparations.try_again();
@@ -411,11 +421,16 @@ fn troubles(journal: &Journal, view: Option<&PodView>) -> Vec<Trouble> {
     })
 }
 
-/// The board's view of a version.
-fn seen<'a>(view: Option<&'a PodView>, troubles: &'a [Trouble]) -> View<'a> {
+/// The board's view of a version, whose deadline counts from then on at the earliest.
+fn seen<'a>(
+    view: Option<&'a PodView>,
+    troubles: &'a [Trouble],
+    counts_from: Timestamp,
+) -> View<'a> {
     View {
         troubles,
         status: view.and_then(|view| view.status.as_deref()),
         failed_probe: view.and_then(|view| view.failed_probe.as_deref()),
+        counts_from,
     }
 }

@@ -13,7 +13,7 @@ use super::options::takes_room;
 use super::ports::is_port;
 use super::{Histories, RolloutHandle, RolloutOptions, seen, starts_first};
 use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::objects::{KnownObjects, ObjectSet, references};
@@ -339,8 +339,8 @@ impl RolloutOptions {
             &Input {
                 wanted,
                 runs,
-                current: seen(view.as_ref(), &[]),
-                beside: seen(beside.as_ref(), &[]),
+                current: seen(view.as_ref(), &[], Timestamp::default()),
+                beside: seen(beside.as_ref(), &[], Timestamp::default()),
                 preparation: &preparation,
                 turn: &turn,
                 restore: self.restore,

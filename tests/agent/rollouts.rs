@@ -353,6 +353,29 @@ async fn an_edit_that_fails_is_undone() {
     agent.stop().await;
 }
 
+/// A version has its whole time to become ready once the one before it has stopped, however long that
+/// takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_stop_takes_no_time_from_the_next_version() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let deaf = "trap '' TERM; while :; do sleep 1; done";
+    let slow =
+        pod("slow", IMAGE, deaf, "", "").replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 9");
+    bed.write("slow.yaml", &slow);
+    let uid = agent.until_running("slow").await.uid;
+    bed.until_healthy(1).await;
+    let next = pod("slow", IMAGE_2, QUIET, "", "")
+        .replace("deadline-seconds: \"60\"", "deadline-seconds: \"5\"");
+    bed.write("slow.yaml", &next);
+    let updated = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uid;
+    let pod = agent.until_pod("slow", updated).await;
+    // rollouts S11
+    assert_eq!(told(&pod), "");
+    bed.until_healthy(1).await;
+    agent.stop().await;
+}
+
 /// Waits until nothing is left of a pod whose manifest has gone, and no version of it comes back.
 async fn assert_gone(bed: &Bed, agent: &TestAgent, name: &str) {
     agent.until_gone(name).await;

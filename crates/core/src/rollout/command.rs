@@ -129,10 +129,7 @@ impl History {
             Command::Start { instances, at } => {
                 (self.stopped, self.cordoned) = (false, false);
                 self.restart = instances;
-                // It has its time to become ready from now on.
-                if let Some((_, since)) = &mut self.current {
-                    *since = at;
-                }
+                self.begin(at);
                 Ok(running)
             }
             Command::Evict { instances } => {

@@ -47,6 +47,8 @@ pub struct Seen<'a> {
     pub troubles: &'a [Trouble],
     /// Its life.
     pub life: &'a Life,
+    /// Its deadline counts from then on at the earliest.
+    pub counts_from: Timestamp,
     /// The present time.
     pub now: Timestamp,
 }
@@ -61,7 +63,7 @@ impl Seen<'_> {
     /// Time until it has been ready for long enough, if it stays ready; none if it is not ready, or has
     /// been.
     pub(super) fn healthy_in(&self, settings: &Settings) -> Option<Duration> {
-        let since = ready_since(self.status)?;
+        let since = self.life.ready_since(self.status)?;
         if settings.min_ready.is_zero() {
             return None;
         }
@@ -102,7 +104,7 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
         return Health::Open(healthy_in);
     }
     let deadline = progress_deadline(pod);
-    if let Some(wait) = seen.left(seen.life.since, deadline) {
+    if let Some(wait) = seen.left(seen.life.since.max(seen.counts_from), deadline) {
         return Health::Open(Some(wait));
     }
     Health::Failed(late(pod, seen, settings, deadline))

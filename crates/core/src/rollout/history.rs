@@ -343,13 +343,19 @@ impl History {
     }
 
     /// The life of a revision that runs since then, with what its status says about it.
-    pub(super) fn live(&mut self, uid: &PodUid, since: Timestamp, status: &PodStatus) -> Life {
+    pub(super) fn live(
+        &mut self,
+        uid: &PodUid,
+        since: Timestamp,
+        status: &PodStatus,
+        now: Timestamp,
+    ) -> Life {
         let ran = self.get(uid).is_some_and(|revision| revision.ran > 0);
         let known = self.lives.remove(uid);
         let again = ran || known.is_some();
         let known = known.filter(|life| life.since == since);
         let life = known.unwrap_or_else(|| Life::new(since, again));
-        let life = life.seen(status);
+        let life = life.seen(status, now);
         self.lives.insert(uid.clone(), life.clone());
         life
     }
@@ -414,10 +420,14 @@ impl History {
     pub fn uncordon(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.cordoned) {
             self.stopped = false;
-            // It has its time to become ready from now on.
-            if let Some((_, since)) = &mut self.current {
-                *since = now;
-            }
+            self.begin(now);
+        }
+    }
+
+    /// Gives the versions that run their whole time to become ready from now on: they were stopped.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        for (_, since) in self.current.iter_mut().chain(&mut self.beside) {
+            *since = now;
         }
     }
 

@@ -26,6 +26,10 @@ pub struct Life {
     /// Whether the pod was ready in it at any time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_ready: bool,
+    /// A time since when the pod is ready that was still to come when it was first seen, because the
+    /// clock was set back; and when it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ready_ahead: Option<(Timestamp, Timestamp)>,
 }
 
 impl Life {
@@ -36,12 +40,13 @@ impl Life {
             again,
             before: BTreeMap::new(),
             was_ready: false,
+            ready_ahead: None,
         }
     }
 
-    /// Takes in what a status says.
+    /// Takes in what a status says at that time.
     #[must_use]
-    pub fn seen(mut self, status: &PodStatus) -> Self {
+    pub fn seen(mut self, status: &PodStatus, now: Timestamp) -> Self {
         let init = status.init_container_statuses.iter().flatten();
         for container in init.chain(status.container_statuses.iter().flatten()) {
             if self.is_first_instance(container) {
@@ -49,8 +54,22 @@ impl Life {
                 self.before.insert(container.name.clone(), count);
             }
         }
-        self.was_ready |= ready_since(status).is_some();
+        let ready = ready_since(status);
+        self.was_ready |= ready.is_some();
+        let known = self.ready_ahead.filter(|(ahead, _)| ready == Some(*ahead));
+        let ahead = ready.filter(|ready| *ready > now).map(|ready| (ready, now));
+        self.ready_ahead = match (known, ahead) {
+            (Some((ready, seen)), _) => Some((ready, seen.min(now))),
+            (None, ahead) => ahead,
+        };
         self
+    }
+
+    /// Since when the pod is ready, if it is: not before that was seen, where the clock was set back.
+    pub fn ready_since(&self, status: &PodStatus) -> Option<Timestamp> {
+        let ready = ready_since(status)?;
+        let ahead = self.ready_ahead.filter(|(ahead, _)| *ahead == ready);
+        Some(ahead.map_or(ready, |(_, seen)| seen))
     }
 
     /// Whether the instance before the present one belongs to an earlier life. A status has whole

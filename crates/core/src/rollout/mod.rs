@@ -103,6 +103,9 @@ pub struct View<'a> {
     pub failed_probe: Option<&'a str>,
     /// The failures of its probes and hooks, oldest first.
     pub troubles: &'a [Trouble],
+    /// Its deadline counts from then on at the earliest: before, the agent couldn't start it. No later
+    /// than the present.
+    pub counts_from: Timestamp,
 }
 
 /// The input of [`decide`].
@@ -289,12 +292,13 @@ fn judge_beside(
     let Some(status) = input.beside.status.filter(|_| looked_at) else {
         return (Phase::Judging, None, None);
     };
-    let life = history.live(uid, since, status);
+    let life = history.live(uid, since, status, input.now);
     let seen = Seen {
         status,
         failed_probe: input.beside.failed_probe,
         troubles: input.beside.troubles,
         life: &life,
+        counts_from: input.beside.counts_from,
         now: input.now,
     };
     let outcome = match assess(pod, &seen, &Settings::of(pod)) {
@@ -362,12 +366,13 @@ fn judge(
         };
     };
     let settings = Settings::of(pod);
-    let life = history.live(uid, since, status);
+    let life = history.live(uid, since, status, input.now);
     let seen = Seen {
         status,
         failed_probe: input.current.failed_probe,
         troubles: input.current.troubles,
         life: &life,
+        counts_from: input.current.counts_from,
         now: input.now,
     };
     match assess(pod, &seen, &settings) {

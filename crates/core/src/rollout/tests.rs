@@ -121,6 +121,7 @@ struct Story {
     restore: bool,
     restore_waits: Option<Cause>,
     engine_away: bool,
+    counts_from: i64,
     strategy: &'static str,
     now: i64,
 }
@@ -136,6 +137,7 @@ impl Story {
             restore: true,
             restore_waits: None,
             engine_away: false,
+            counts_from: 0,
             strategy: "Recreate",
             now: 0,
         }
@@ -176,11 +178,13 @@ impl Story {
                     status,
                     failed_probe: self.failed_probe,
                     troubles: &[],
+                    counts_from: at(self.counts_from),
                 },
                 beside: View {
                     status: beside,
                     failed_probe: None,
                     troubles: &[],
+                    counts_from: at(self.counts_from),
                 },
                 preparation: &self.preparation,
                 turn: &Turn::Now,
@@ -458,6 +462,54 @@ fn the_deadline_stands_still_while_the_engine_is_away() {
     }
 }
 
+/// Before a version can be started, no deadline counts: its agent was away, or the version before it
+/// had not stopped.
+#[test]
+fn the_deadline_counts_from_the_time_when_a_version_can_be_started() {
+    let unready: core::PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    for strategy in ["Recreate", "StartFirst"] {
+        let mut story = Story::edited();
+        story.strategy = strategy;
+        story.edit("b");
+        (story.preparation, story.now) = (Preparation::Done, 60);
+        story.decide(Some(&ready(0)));
+        let of = |story: &mut Story| match strategy {
+            "Recreate" => story.decide(Some(&unready)).phase,
+            _ => story.decide_with(Some(&ready(0)), Some(&unready)).phase,
+        };
+        (story.counts_from, story.now) = (3600, 3600);
+        // rollouts S11
+        assert_eq!(
+            of(&mut story),
+            Phase::Judging,
+            "{strategy}: began an hour later"
+        );
+        story.now = 3899;
+        assert_eq!(of(&mut story), Phase::Judging, "{strategy}");
+        story.now = 3900;
+        assert!(matches!(of(&mut story), Phase::Restored(_)), "{strategy}");
+    }
+}
+
+/// The clock is set back by an hour while `b` is ready for a second: it is healthy once it was ready
+/// for ten, by the clock as it is then.
+#[test]
+fn a_clock_that_is_set_back_makes_nothing_healthy_at_once() {
+    let mut story = Story::edited();
+    (story.preparation, story.now) = (Preparation::Done, 3660);
+    story.decide(Some(&ready(0)));
+    let ready = ready(3662);
+    for (now, phase) in [
+        (3663, Phase::Judging),
+        (63, Phase::Judging),
+        (73, Phase::Judging),
+        (74, Phase::Settled),
+    ] {
+        story.now = now;
+        assert_eq!(story.decide(Some(&ready)).phase, phase, "{now}");
+    }
+}
+
 /// The clock is set back by an hour once `b` has taken the place of `a`: its deadline begins anew.
 #[test]
 fn a_clock_that_is_set_back_delays_no_verdict_and_hastens_none() {
@@ -673,6 +725,7 @@ fn a_startup_probe_has_its_whole_budget() {
             failed_probe: None,
             troubles: &[],
             life: &Life::new(at(0), false),
+            counts_from: Timestamp::default(),
             now: at(now),
         };
         assess(&slow.pod, &seen, &Settings::default())

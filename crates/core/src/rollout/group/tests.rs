@@ -179,6 +179,7 @@ impl Fleet {
             status,
             failed_probe: None,
             troubles: &[],
+            counts_from: Timestamp::default(),
         };
         let decision = decide(
             &history,

@@ -24,13 +24,14 @@ fn restarts_of_an_earlier_life_do_not_count() {
         (12, true, true),
     ] {
         let status = restarted(9, started);
-        let life = Life::new(at(10), again).seen(&status);
+        let life = Life::new(at(10), again).seen(&status, at(1_000));
         for (now, fails) in [(20, fails), (100_000, true)] {
             let seen = Seen {
                 status: &status,
                 failed_probe: None,
                 troubles: &[],
                 life: &life,
+                counts_from: Timestamp::default(),
                 now: at(now),
             };
             let health = assess(&pod, &seen, &Settings::default());
@@ -38,12 +39,14 @@ fn restarts_of_an_earlier_life_do_not_count() {
             assert_eq!(matches!(health, Health::Failed(_)), fails, "{health:?}");
         }
     }
-    let life = Life::new(at(10), false).seen(&restarted(9, 3));
+    let life = Life::new(at(10), false).seen(&restarted(9, 3), at(1_000));
     for (status, expected) in [(restarted(9, 3), 0), (restarted(11, 12), 2)] {
         let containers = status.container_statuses.clone().unwrap();
         // rollouts 32
         assert_eq!(
-            life.clone().seen(&status).restarts(&containers[0]),
+            life.clone()
+                .seen(&status, at(1_000))
+                .restarts(&containers[0]),
             expected
         );
     }
@@ -122,6 +125,7 @@ fn a_version_that_crashed_until_its_deadline_says_so() {
         failed_probe: None,
         troubles: &[],
         life: &Life::new(at(0), false),
+        counts_from: Timestamp::default(),
         now: at(100_000),
     };
     let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
@@ -190,6 +194,7 @@ fn what_failed_of_a_container_is_a_part_of_the_cause() {
             failed_probe: None,
             troubles: &[trouble],
             life: &Life::new(at(0), false),
+            counts_from: Timestamp::default(),
             now: at(100_000),
         };
         let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
@@ -242,12 +247,13 @@ fn a_version_that_is_late_says_what_it_waits_for() {
     ] {
         let status = json!({"phase": "Running", "containerStatuses": [good(), unready]});
         let status: core::PodStatus = serde_json::from_value(status).unwrap();
-        let life = Life::new(at(0), false).seen(&status);
+        let life = Life::new(at(0), false).seen(&status, at(1_000));
         let seen = Seen {
             status: &status,
             failed_probe: None,
             troubles: &[],
             life: &life,
+            counts_from: Timestamp::default(),
             now: at(100_000),
         };
         let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
@@ -258,7 +264,7 @@ fn a_version_that_is_late_says_what_it_waits_for() {
         assert_eq!(&*cause.message, expected);
         assert_eq!(cause.field.as_deref(), field);
         // It was ready for a while.
-        let life = life.clone().seen(&ready(50));
+        let life = life.clone().seen(&ready(50), at(1_000));
         let seen = Seen {
             life: &life,
             ..seen

@@ -1,0 +1,136 @@
+//! What kept versions from being started: their deadlines don't count that time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::store::board::{Board, Phase, PodView};
+use mirrorlet_core::admit::host_port_holder;
+use mirrorlet_core::api::{PodUid, Timestamp};
+
+/// The versions that wait for others to stop, and since when versions could be started.
+#[derive(Debug, Default)]
+pub(super) struct Delays {
+    /// Since when this agent reaches the runtime.
+    begun: Timestamp,
+    /// Since when each version that had to wait may start; none while it waits.
+    waited: BTreeMap<PodUid, Option<Timestamp>>,
+}
+
+impl Delays {
+    /// From now on, versions can be started.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.begun = now;
+    }
+
+    /// Takes in which versions wait.
+    pub(super) fn look(&mut self, board: &Board, now: Timestamp) {
+        // A clock that was set back must delay no deadline.
+        self.begun = self.begun.min(now);
+        let views = board.all();
+        self.waited
+            .retain(|uid, _| views.iter().any(|view| view.uid == *uid));
+        for view in &views {
+            if waits(view, &views) {
+                self.waited.insert(view.uid.clone(), None);
+            } else if let Some(since) = self.waited.get_mut(&view.uid) {
+                *since = Some(since.unwrap_or(now).min(now));
+            }
+        }
+    }
+
+    /// Whether a version waits.
+    pub(super) fn waits(&self, uid: &PodUid) -> bool {
+        matches!(self.waited.get(uid), Some(None))
+    }
+
+    /// Since when a version can be started, as far as this agent knows.
+    pub(super) fn counts_from(&self, uid: Option<&PodUid>) -> Timestamp {
+        let waited = uid.and_then(|uid| self.waited.get(uid).copied().flatten());
+        waited.map_or(self.begun, |since| since.max(self.begun))
+    }
+}
+
+/// Whether a version waits for another pod that stops. One that can't be stopped is not worth
+/// waiting for.
+fn waits(view: &PodView, views: &[PodView]) -> bool {
+    let fails_to_stop = |other: &&PodView| {
+        matches!(other.phase, Phase::Terminating | Phase::Terminated) && !other.error.is_empty()
+    };
+    let is_awaited = |other: &PodView| {
+        let pods = view.pod.as_ref().zip(other.pod.as_ref());
+        let port = pods.and_then(|(pod, other)| {
+            host_port_holder(pod, &[Arc::clone(other)]).map(|(port, _)| port)
+        });
+        other.full_name == view.full_name || port.is_some()
+    };
+    view.phase == Phase::WaitingToStart && !views.iter().filter(fails_to_stop).any(is_awaited)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::board::board;
+    use mirrorlet_core::api::{FullName, Pod};
+    use serde_json::json;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn view(uid: &str, name: &str, phase: Phase, error: &str) -> PodView {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "default", "uid": uid},
+            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]},
+        }))
+        .unwrap();
+        PodView {
+            uid: uid.into(),
+            full_name: FullName::of(&pod),
+            pod: Some(Arc::new(pod)),
+            phase,
+            status: None,
+            observed: Arc::default(),
+            error: error.into(),
+            failed_probe: None,
+        }
+    }
+
+    #[test]
+    fn a_version_counts_from_the_time_when_it_may_start() {
+        let (writer, board) = board();
+        let mut delays = Delays::default();
+        delays.begin(at(10));
+        assert_eq!(delays.counts_from(None), at(10));
+        writer.publish(view("a", "web", Phase::Terminating, ""));
+        writer.publish(view("b", "web", Phase::WaitingToStart, ""));
+        delays.look(&board, at(20));
+        assert!(delays.waits(&"b".into()));
+        writer.publish(view("b", "web", Phase::Syncing, ""));
+        for now in [50, 60] {
+            delays.look(&board, at(now));
+            assert!(!delays.waits(&"b".into()));
+            assert_eq!(delays.counts_from(Some(&"b".into())), at(50), "{now}");
+        }
+        // The clock is set back.
+        delays.look(&board, at(5));
+        assert_eq!(delays.counts_from(Some(&"b".into())), at(5));
+        assert_eq!(delays.counts_from(Some(&"a".into())), at(5));
+        writer.remove(&"b".into());
+        delays.look(&board, at(6));
+        assert!(delays.waited.is_empty(), "forgotten");
+    }
+
+    #[test]
+    fn a_version_that_waits_for_what_can_not_be_stopped_is_judged() {
+        for (name, waits) in [("web", false), ("other", false), ("", true)] {
+            let (writer, board) = board();
+            writer.publish(view("b", "web", Phase::WaitingToStart, ""));
+            if !name.is_empty() {
+                writer.publish(view("a", name, Phase::Terminating, "permission denied"));
+            }
+            let mut delays = Delays::default();
+            delays.look(&board, at(20));
+            assert_eq!(delays.waits(&"b".into()), waits, "{name}");
+        }
+    }
+}
