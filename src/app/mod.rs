@@ -48,9 +48,9 @@ use crate::config::{ApiAccess, Config, Resolved};
 use crate::server::NodeStats;
 use crate::server::health::Served;
 use crate::server::view::AgentView;
-use crate::source::files::{FileSource, embedded_directory};
+use crate::source::files::{FileSource, embedded_directory, may_be_directory};
 use crate::source::http::{HttpOptions, HttpSource};
-use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
+use crate::source::last_good;
 use crate::source::{SourceReader, source};
 use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
@@ -263,8 +263,7 @@ fn admit_node(
 /// One that has gone since is not made again: an empty directory would say that every pod of it
 /// is to be stopped, its absence only that something is wrong.
 fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
-    let last_good = config.root.join(LAST_GOOD_DIR);
-    let had_manifests = std::fs::read_dir(last_good).is_ok_and(|mut dir| dir.next().is_some());
+    let had_manifests = last_good::may_hold_any(&config.root);
     if config.manifests.parent() == Some(config.root.as_path()) && !had_manifests {
         std::fs::create_dir_all(&config.manifests)
             .with_context(|| format!("failed to create {}", config.manifests.display()))?;
@@ -286,7 +285,7 @@ fn start_sources(
     if embedded::is_wanted(config) {
         make_private(&stored)?;
     }
-    if stored.is_dir() {
+    if may_be_directory(&stored) {
         directories.push(FileSource::embedded(config));
     }
     for files in directories {

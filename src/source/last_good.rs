@@ -7,6 +7,7 @@
 //! [`LastGoodStore::flush`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -30,6 +31,15 @@ const FORMAT_VERSION: u32 = 1;
 /// Largest stored file read: a manifest of the largest size, stored twice (as text and as
 /// documents), each byte escaped to at most six.
 const STORED_BYTES_MAX: u64 = 12 * MANIFEST_BYTES_MAX as u64;
+
+/// Whether last good versions may be stored under `root`: where that can't be told, there may be some.
+/// Blocks.
+pub fn may_hold_any(root: &Path) -> bool {
+    match fs::read_dir(root.join(DIRECTORY)) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -8,6 +8,7 @@ mod directory;
 mod scan;
 mod watch;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,13 @@ const EMBEDDED_DIRECTORY: &str = "api";
 /// The directory where the embedded API stores objects, `NAMESPACE/RESOURCE/NAME.yaml`.
 pub fn embedded_directory(root: &Path) -> PathBuf {
     root.join(EMBEDDED_DIRECTORY)
+}
+
+/// Whether there is a directory at that path, as far as can be told: one that can't be looked at holds
+/// objects that are not to be stopped.
+pub fn may_be_directory(path: &Path) -> bool {
+    let found = std::fs::metadata(path).map(|metadata| metadata.is_dir());
+    found.unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
 }
 
 impl FileSource {
@@ -245,5 +253,26 @@ impl Scanner {
         let mut set = self.directory.flush().then(|| self.directory.set())?;
         set.problems.extend(self.blind.clone());
         Some(set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_looked_at_may_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "x").unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        for (name, expected) in [
+            ("", true),
+            ("absent", false),
+            ("file", false),
+            ("loop", true),
+        ] {
+            assert_eq!(may_be_directory(&at(name)), expected, "{name}");
+        }
     }
 }

@@ -85,22 +85,36 @@ pub(super) fn list(dir: &Path) -> io::Result<Listing> {
 
 /// Lists the files that the embedded API stores: `NAMESPACE/RESOURCE/NAME.yaml`. A directory that is
 /// removed meanwhile has no files.
+///
+/// # Errors
+/// A directory is there and can't be read: nobody knows which files it has.
 pub(super) fn list_stored(dir: &Path) -> io::Result<Listing> {
     let mut listing = Listing::default();
     for namespace in directories(dir)? {
-        for resource in directories(&namespace).unwrap_or_default() {
-            if let Ok(found) = list(&resource) {
-                listing.manifests.extend(found.manifests);
-                let ignored = found.ignored.into_iter().map(|name| resource.join(name));
-                let below = |path: PathBuf| {
-                    let path = path.strip_prefix(dir).map(Path::to_owned).unwrap_or(path);
-                    path.to_string_lossy().into_owned()
-                };
-                listing.ignored.extend(ignored.map(below));
-            }
+        for resource in unless_gone(&namespace, directories(&namespace))? {
+            let found = unless_gone(&resource, list(&resource))?;
+            listing.manifests.extend(found.manifests);
+            let ignored = found.ignored.into_iter().map(|name| resource.join(name));
+            let below = |path: PathBuf| {
+                let path = path.strip_prefix(dir).map(Path::to_owned).unwrap_or(path);
+                path.to_string_lossy().into_owned()
+            };
+            listing.ignored.extend(ignored.map(below));
         }
     }
     Ok(listing)
+}
+
+/// What was found in a directory; nothing if there is none any more, or a person put a file in its
+/// place. Another error names the directory.
+fn unless_gone<T: Default>(directory: &Path, found: io::Result<T>) -> io::Result<T> {
+    found.or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(T::default()),
+        kind => Err(io::Error::new(
+            kind,
+            format!("{}: {error}", directory.display()),
+        )),
+    })
 }
 
 /// The directories in a directory, by name, but those whose names begin with a dot.
@@ -125,7 +139,8 @@ fn look_at(path: &Path) -> Result<Result<Identity, String>, Gone> {
         Ok(metadata) => Ok(disk::check_regular(&metadata).map(|()| Identity::of(&metadata))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
             Ok(_) => Ok(Err("the symbolic link is broken".to_owned())),
-            Err(_) => Err(Gone),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Gone),
+            Err(error) => Ok(Err(error.to_string())),
         },
         Err(error) => Ok(Err(error.to_string())),
     }
@@ -250,6 +265,63 @@ mod tests {
         ));
         assert!(matches!(read(&at("absent.yaml")), Err(ReadError::Gone)));
         assert_eq!(read(&at("link.yaml")).unwrap().0, b"x");
+    }
+
+    /// A directory whose path is just short enough to be read; that of a longer name below it is not.
+    fn deep(root: &Path) -> PathBuf {
+        const PATH_MAX: usize = 4096;
+        let mut dir = root.to_owned();
+        while dir.as_os_str().len() < PATH_MAX - 250 {
+            dir.push("d".repeat(200));
+        }
+        let left = PATH_MAX - dir.as_os_str().len();
+        dir.push("e".repeat(left - 20));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// Makes a directory whose path may be too long.
+    fn make_below(parent: &Path, name: &str) {
+        let parent = File::open(parent).unwrap();
+        rustix::fs::mkdirat(parent, name, rustix::fs::Mode::RWXU).unwrap();
+    }
+
+    #[test]
+    fn a_stored_directory_that_cannot_be_read_is_not_empty() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = deep(root.path());
+        fs::create_dir_all(dir.join("a/pods")).unwrap();
+        fs::write(dir.join("a/pods/b.yaml"), "x").unwrap();
+        // A file in place of a directory, and an empty namespace, hold no files.
+        fs::write(dir.join("a/file"), "x").unwrap();
+        fs::create_dir(dir.join("b")).unwrap();
+        assert_eq!(list_stored(&dir).unwrap().manifests.len(), 1);
+
+        // The directory of a resource.
+        make_below(&dir.join("a"), "statefulsets-of-a-long-name");
+        let error = list_stored(&dir).unwrap_err();
+        // pods 1
+        assert_eq!(error.kind(), io::ErrorKind::InvalidFilename, "{error}");
+        assert!(error.to_string().contains("statefulsets"), "{error}");
+        fs::rename(dir.join("a"), root.path().join("a")).unwrap();
+        assert!(list_stored(&dir).unwrap().manifests.is_empty());
+
+        // The directory of a namespace.
+        make_below(&dir, "a-namespace-of-a-long-name");
+        let error = list_stored(&dir).unwrap_err();
+        assert!(error.to_string().contains("a-namespace"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_empty() {
+        let found = |kind: io::ErrorKind| {
+            let found = unless_gone::<Vec<PathBuf>>(Path::new("/d"), Err(kind.into()));
+            found.map_err(|error| error.kind())
+        };
+        assert_eq!(found(io::ErrorKind::NotFound), Ok(Vec::new()));
+        assert_eq!(found(io::ErrorKind::NotADirectory), Ok(Vec::new()));
+        let denied = io::ErrorKind::PermissionDenied;
+        assert_eq!(found(denied), Err(denied));
     }
 
     #[test]

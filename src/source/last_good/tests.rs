@@ -215,3 +215,17 @@ fn a_secret_is_never_written() {
     assert_eq!(problems, []);
     assert_eq!(store.get(LOCATION).unwrap().documents, good.documents[1..]);
 }
+
+#[test]
+fn versions_that_cannot_be_listed_may_be_there() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join(DIRECTORY);
+    assert!(!may_hold_any(root.path()));
+    fs::create_dir(&dir).unwrap();
+    assert!(!may_hold_any(root.path()));
+    fs::write(dir.join("a.json"), "").unwrap();
+    assert!(may_hold_any(root.path()));
+    fs::remove_dir_all(&dir).unwrap();
+    std::os::unix::fs::symlink(DIRECTORY, &dir).unwrap();
+    assert!(may_hold_any(root.path()));
+}

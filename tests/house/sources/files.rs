@@ -176,6 +176,51 @@ async fn a_write_of_the_embedded_api_does_not_wait_until_the_directory_is_quiet(
 }
 
 #[tokio::test]
+async fn stored_objects_are_held_while_one_of_their_directories_cannot_be_read() {
+    const PATH_MAX: usize = 4096;
+    let temp = tempfile::tempdir().unwrap();
+    let mut stored = temp.path().join("manifests");
+    while stored.as_os_str().len() < PATH_MAX - 250 {
+        stored.push("d".repeat(200));
+    }
+    stored.push("e".repeat(PATH_MAX - stored.as_os_str().len() - 30));
+    fs::create_dir_all(stored.join("a/pods")).unwrap();
+    fs::write(stored.join("a/pods/web.yaml"), pod("web", "a:1")).unwrap();
+    let source = FileSource {
+        source: PodSource::Embedded,
+        directory: stored.clone(),
+        ..files(temp.path())
+    };
+    let mut bench = Bench::start_source(temp, source);
+    bench.expect(&["web a:1"], &[]).await;
+    bench.expect_stored("a:1").await;
+
+    // The path of the namespace's directory is longer than any that can be opened.
+    let parent = fs::File::open(&stored).unwrap();
+    let long = "a-namespace-with-too-long-a-name";
+    rustix::fs::renameat(&parent, "a", &parent, long).unwrap();
+    bench.refresh.refresh().await;
+    assert!(bench.reader.health.get().last_error.is_some());
+    let state = bench.reader.state.get();
+    // pods 1
+    assert_eq!(super::pods(state.set().unwrap()), ["web a:1"]);
+    bench.until_stored("a:1", true).await;
+
+    // Once all of them can be read, what is missing is gone.
+    fs::create_dir(stored.join("empty")).unwrap();
+    rustix::fs::renameat(
+        &parent,
+        long,
+        rustix::fs::CWD,
+        bench.temp.path().join("away"),
+    )
+    .unwrap();
+    bench.refresh.refresh().await;
+    assert!(bench.reader.health.get().last_error.is_none());
+    bench.expect(&[], &[]).await;
+}
+
+#[tokio::test]
 async fn an_empty_directory_is_synced() {
     let mut bench = Bench::start(|_| {});
     // pods 2

@@ -23,7 +23,6 @@ use super::{
     Result, VolumeError, VolumeManager, checked_name, empty_dir, files, host_path, make_dir,
     set_up_failed,
 };
-use mirrorlet_core::small::SmallCollect;
 
 /// Mode of a volume for a pod without an fsGroup: its users are unknown, as an emptyDir's.
 const MODE: u32 = 0o777;
@@ -89,7 +88,7 @@ impl VolumeManager {
     /// A claim has no storage, or is for one pod and another pod uses it.
     pub fn claims(&self, pod: &Pod, objects: &ObjectSet) -> Result<BTreeMap<String, Arc<Storage>>> {
         let all = self.claim_notes()?;
-        let own = noted(&self.paths(&PodUid::of(pod))?);
+        let own = noted(&self.paths(&PodUid::of(pod))?)?;
         let mut claims = BTreeMap::new();
         let mut failures = Vec::new();
         for volume in spec::spec(pod).volumes.iter().flatten() {
@@ -130,7 +129,7 @@ impl VolumeManager {
     pub fn claim_notes(&self) -> Result<Vec<(PodUid, ClaimNote)>> {
         let mut notes = Vec::new();
         for uid in self.list_pod_dirs()? {
-            let of_pod = noted(&self.paths(&uid)?).into_values();
+            let of_pod = noted(&self.paths(&uid)?)?.into_values();
             notes.extend(of_pod.map(|note| (uid.clone(), note)));
         }
         Ok(notes)
@@ -204,15 +203,25 @@ fn note(volume: &str, pod: &Pod, storage: &Storage, paths: &PodPaths) -> Result<
 }
 
 /// The records in a pod's directory, by the names of volumes.
-fn noted(paths: &PodPaths) -> BTreeMap<String, ClaimNote> {
-    let entries = fs::read_dir(paths.claim_notes_dir());
-    let entries = entries.into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            Some((name, read(&entry.path())?))
-        })
-        .collect_map()
+///
+/// # Errors
+/// They can't be listed. The pod may use any storage then.
+fn noted(paths: &PodPaths) -> Result<BTreeMap<String, ClaimNote>> {
+    let dir = paths.claim_notes_dir();
+    let fail = |e: io::Error| VolumeError::io("read directory", &dir, e);
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(e) => return Err(fail(e)),
+    };
+    let mut notes = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.map_err(fail)?;
+        if let (Ok(name), Some(note)) = (entry.file_name().into_string(), read(&entry.path())) {
+            notes.insert(name, note);
+        }
+    }
+    Ok(notes)
 }
 
 fn read(path: &Path) -> Option<ClaimNote> {

@@ -150,6 +150,30 @@ fn a_volume_without_a_directory_has_no_sub_paths() {
 }
 
 #[test]
+fn a_claim_for_one_pod_waits_while_the_users_of_storage_cannot_be_read() {
+    let root = Root::new();
+    let one_pod = Storage {
+        one_pod: true,
+        ..engine()
+    };
+    ensured(&root, &pod("p", UID, json!({})), one_pod.clone(), None).unwrap();
+    let objects = ObjectSet {
+        claims: [("c".to_owned(), Ok(Arc::new(one_pod.clone())))].into(),
+        ..ObjectSet::default()
+    };
+    let notes = root.manager.paths(&PodUid::from(UID)).unwrap();
+    let notes = notes.claim_notes_dir();
+    fs::remove_dir_all(&notes).unwrap();
+    std::os::unix::fs::symlink(&notes, &notes).unwrap();
+    let other = pod("q", "u-2", json!({}));
+    let error = root.manager.claims(&other, &objects).unwrap_err();
+    assert!(error.to_string().contains("read directory"), "{error}");
+    ensured(&root, &other, one_pod.clone(), None).unwrap_err();
+    fs::remove_file(&notes).unwrap();
+    ensured(&root, &other, one_pod, None).unwrap();
+}
+
+#[test]
 fn a_claim_for_one_pod_is_used_by_one_pod() {
     let one_pod = || Storage {
         one_pod: true,
