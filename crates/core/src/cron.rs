@@ -27,8 +27,11 @@ pub use schedule::{NotSchedule, Schedule, time_zone};
 pub const SUCCESSFUL_DEFAULT: u32 = 3;
 /// Runs that failed and that stay when a document says nothing, as upstream.
 pub const FAILED_DEFAULT: u32 = 1;
-/// The seconds by which the clock may be set back without a time being due again.
+/// The seconds for which all times are remembered: by as much the clock may be set back.
 const REMEMBERED: i64 = 2 * 86_400;
+/// The number of times that are remembered however long ago they were. A clock that is wrong by years at
+/// the start of a machine, and then right, comes to the last one again: of a weekly schedule, for example.
+const TIMES_MIN: usize = 32;
 /// Most times that are remembered: those of two days at each minute.
 const TIMES_MAX: usize = 2 * 24 * 60;
 /// Longest time between two looks: the clock may be set forward, or the machine sleep.
@@ -100,6 +103,9 @@ pub enum Runs {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CronJobRecord {
+    /// When the CronJob was created: no time before that is due. An earlier release didn't record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
     /// Up to when the schedule was followed.
     pub followed: Timestamp,
     /// The last time that was due and for which a run was started.
@@ -169,6 +175,7 @@ pub enum CronNote {
 pub fn decide(input: &CronInput<'_>) -> CronDecision {
     let (cron, now) = (input.cron, input.now);
     let mut record = input.record.cloned().unwrap_or_else(|| CronJobRecord {
+        created: Some(now),
         followed: now,
         last: None,
         times: BTreeSet::new(),
@@ -176,6 +183,8 @@ pub fn decide(input: &CronInput<'_>) -> CronDecision {
         runs: Vec::new(),
     });
     let mut begun = Vec::new();
+    // Before the clock takes it back: the best that is known of a record without it.
+    record.created.get_or_insert(record.followed);
     // The clock was set back: what comes again isn't due again.
     record.followed = record.followed.min(now);
     if input.ordered {
@@ -184,7 +193,7 @@ pub fn decide(input: &CronInput<'_>) -> CronDecision {
         begun.push(start(&mut record, cron, None, &number));
     }
     let mut note = None;
-    let due = due(input, &record).filter(|_| input.may_start && !cron.suspend);
+    let due = due(input, &mut record).filter(|_| input.may_start && !cron.suspend);
     if let Some((due, false)) = due {
         note = Some(CronNote::Missed(due));
     }
@@ -226,14 +235,23 @@ fn deleted(before: Option<&CronJobRecord>, after: &CronJobRecord) -> Vec<JobName
 }
 
 /// The time that is due now, and whether it isn't too late: the last one, if there was no run for it.
-/// Those before it are left out, however many.
-fn due(input: &CronInput<'_>, record: &CronJobRecord) -> Option<(Timestamp, bool)> {
+/// Those before it are left out, however many. A clock that was wrong and is right again has followed the
+/// schedule as far as before.
+fn due(input: &CronInput<'_>, record: &mut CronJobRecord) -> Option<(Timestamp, bool)> {
     let due = input.cron.schedule.previous(input.now)?;
-    let is_new = due > record.followed && !record.times.contains(&due.as_second());
+    // While the clock is behind the creation, one of the two is wrong, and the schedule goes on.
+    let created = record.created.filter(|created| *created <= input.now);
+    let is_early = created.is_some_and(|created| due <= created);
+    if is_early || record.times.contains(&due.as_second()) {
+        record.followed = record.followed.max(due);
+    }
+    if due <= record.followed {
+        return None;
+    }
     let late = elapsed(due, input.now);
     let deadline = input.cron.starting_deadline;
     let in_time = deadline.is_none_or(|seconds| late <= Duration::from_secs(seconds));
-    is_new.then_some((due, in_time))
+    Some((due, in_time))
 }
 
 fn start(
@@ -249,12 +267,13 @@ fn start(
     name
 }
 
-/// Times that the clock won't come to again are forgotten.
+/// Times that the clock won't come to again are forgotten, but not the newest ones.
 fn forget_times(record: &mut CronJobRecord, now: Timestamp) {
     let oldest = now.as_second() - REMEMBERED;
-    record.times.retain(|time| *time >= oldest);
-    while record.times.len() > TIMES_MAX {
-        record.times.pop_first();
+    let times = &mut record.times;
+    let is_old = |times: &BTreeSet<i64>| times.first().is_some_and(|time| *time < oldest);
+    while times.len() > TIMES_MAX || (times.len() > TIMES_MIN && is_old(times)) {
+        times.pop_first();
     }
 }
 

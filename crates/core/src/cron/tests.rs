@@ -391,6 +391,89 @@ fn a_clock_that_jumps_doubles_nothing() {
 }
 
 #[test]
+fn a_clock_that_is_wrong_by_years_at_boot_doubles_nothing() {
+    for (schedule, last, next) in [
+        ("@monthly", "2026-05-01T00:00", "2026-06-01T00:00"),
+        ("@weekly", "2026-05-17T00:00", "2026-05-24T00:00"),
+        ("0 3 * * 1", "2026-05-18T03:00", "2026-05-25T03:00"),
+        ("0 3 * * *", "2026-05-20T03:00", "2026-05-21T03:00"),
+    ] {
+        let mut life = Life::new(&format!("schedule: \"{schedule}\""));
+        life.at("2026-04-01T12:00");
+        let ran = |at: &str| at[8..].to_owned();
+        assert_eq!(life.at(last), ran(last), "{schedule}");
+        assert_eq!(life.at("2026-05-20T11:00"), "");
+        for boot in ["1970-01-01T00:10", "2019-07-03T12:00"] {
+            assert_eq!(life.at(boot), "", "{schedule}");
+            // workloads 11
+            assert_eq!(life.at("2026-05-20T12:00"), "", "{schedule}");
+        }
+        // A record of the release before has no creation.
+        life.record.as_mut().unwrap().created = None;
+        assert_eq!(life.at("1970-01-01T00:10"), "");
+        assert_eq!(life.at("2026-05-20T12:00"), "");
+        assert_eq!(life.at(next), ran(next));
+        // Set forward by years, by mistake: one late run, and none of it again.
+        assert!(!life.at("2031-01-01T12:00").is_empty());
+        assert_eq!(life.at("2026-06-02T12:00"), "");
+    }
+}
+
+#[test]
+fn a_new_cron_job_begins_with_the_next_time_over_a_clock_that_is_wrong_at_boot() {
+    let mut life = Life::new("schedule: \"@weekly\"");
+    assert_eq!(life.at("2026-05-20T12:00"), "");
+    assert_eq!(life.at("1970-01-01T00:10"), "");
+    // workloads 11
+    assert_eq!(life.at("2026-05-20T12:10"), "");
+    assert_eq!(life.at("2026-05-24T00:00"), "24T00:00");
+    // One that was created while the clock was ahead doesn't wait for that.
+    let mut life = Life::new("schedule: \"@weekly\"");
+    assert_eq!(life.at("2031-01-01T12:00"), "");
+    assert_eq!(life.at("2026-05-20T12:00"), "");
+    assert_eq!(life.at("2026-05-24T00:00"), "24T00:00");
+}
+
+#[test]
+fn records_of_the_release_before_are_read() {
+    let text = r#"{"followed":"2026-05-17T00:00:00Z","last":"2026-05-17T00:00:00Z","times":[1778976000],"ordered":2,"runs":[]}"#;
+    let mut life = Life::new("schedule: \"@weekly\"");
+    life.record = Some(serde_json::from_str(text).unwrap());
+    assert_eq!(life.at("1970-01-01T00:10"), "");
+    assert_eq!(life.at("2026-05-20T12:00"), "");
+    assert_eq!(life.at("2026-05-24T00:00"), "24T00:00");
+}
+
+#[test]
+fn no_walk_of_the_clock_doubles_a_run() {
+    let mut seed = 5;
+    for schedule in ["@weekly", "@monthly", "0 3 * * *", "0 0 29 2 *"] {
+        for _ in 0..50 {
+            let mut life = Life::new(&format!("schedule: \"{schedule}\""));
+            let (right, mut begun) = (utc("2026-05-20T12:00").as_second(), BTreeSet::new());
+            let mut roll = |sides: u64| i64::try_from(dice(&mut seed, sides)).unwrap();
+            let mut passed = 0;
+            for _ in 0..30 {
+                passed += roll(20 * 86_400);
+                // Right in most looks, else wrong by up to fifty years.
+                let wrong = match roll(3) {
+                    0 => (roll(100) - 50) * 365 * 86_400,
+                    _ => 0,
+                };
+                let now = Timestamp::from_second(right + passed + wrong).unwrap();
+                if !life.step(now, false).is_empty() {
+                    let due = life.record.as_ref().unwrap().last;
+                    // workloads 11
+                    assert!(begun.insert(due), "{schedule}: doubled at {now}");
+                    life.end(true);
+                }
+            }
+            assert!(!begun.is_empty() || schedule == "0 0 29 2 *");
+        }
+    }
+}
+
+#[test]
 fn a_run_that_is_due_while_another_runs() {
     for (policy, second, runs) in [
         ("Allow", "01T02:00", 2),
@@ -468,12 +551,10 @@ fn year(life: &mut Life, seed: &mut u64, from: i64, end: i64) -> (Vec<Part>, Vec
     let (mut now, mut wrong) = (from, 0);
     let (mut parts, mut begun) = (Vec::new(), Vec::new());
     while now < end {
-        life.step(Timestamp::from_second(now + wrong).unwrap(), false);
-        let record = life.record.as_ref().unwrap();
-        for run in &record.runs {
-            if life.ended.insert(run.job.name.clone(), true).is_none() {
-                begun.push(run.due.unwrap().as_second());
-            }
+        let at = Timestamp::from_second(now + wrong).unwrap();
+        if !life.step(at, false).is_empty() {
+            begun.push(life.record.as_ref().unwrap().last.unwrap().as_second());
+            life.end(true);
         }
         let from = now;
         let roll = |seed: &mut u64, sides: u64| i64::try_from(dice(seed, sides)).unwrap();

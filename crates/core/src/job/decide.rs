@@ -138,12 +138,10 @@ impl Draft<'_> {
         }
     }
 
-    /// After the clock was set back, nothing waits until it has caught up.
+    /// After the clock was set back, no pod waits until it has caught up. When the Job was started stays
+    /// as it is: the clock may be wrong now, and the years until it is right again are not the Job's.
     fn mend_clock(&mut self) {
         let now = self.input.now;
-        if let Some(started) = &mut self.record.started {
-            *started = (*started).min(now);
-        }
         for wait in self.record.waits.values_mut() {
             wait.last = wait.last.min(now);
         }
@@ -324,7 +322,7 @@ impl Draft<'_> {
 
     /// The remains of a Job that is over stay as long as its document says.
     fn expire(&mut self) {
-        let Some(end) = &mut self.record.end else {
+        let Some(end) = &self.record.end else {
             return;
         };
         let Some(seconds) = self.input.job.rules.ttl else {
@@ -333,7 +331,6 @@ impl Draft<'_> {
         if self.record.over.is_empty() {
             return;
         }
-        end.at = end.at.min(self.input.now);
         let left = Duration::from_secs(seconds).saturating_sub(elapsed(end.at, self.input.now));
         if left.is_zero() {
             self.record.over.clear();

@@ -387,6 +387,43 @@ fn a_deadline_ends_a_job_and_a_time_to_live_its_pods() {
 }
 
 #[test]
+fn a_clock_that_is_wrong_for_a_while_ends_no_job_and_removes_no_pod() {
+    const DAY: i64 = 86_400;
+    // By how much the clock is wrong at the boot, and for how long.
+    for (wrong, looks) in [(-11 * DAY, 1), (-11 * DAY, 20), (-3_600, 1), (-30, 2)] {
+        let mut life = Life::new("activeDeadlineSeconds: 600\n  ttlSecondsAfterFinished: 300");
+        assert_eq!(life.step(), "0.0");
+        assert_eq!(life.after(60), "0.0");
+        let before = life.record().clone();
+        life.after(wrong);
+        for _ in 0..looks {
+            assert_eq!(life.after(2), "0.0", "{wrong}");
+            assert!(life.look_again.is_some_and(|seconds| seconds <= 600));
+        }
+        // workloads 9
+        assert_eq!(life.after(-wrong), "0.0", "{wrong}");
+        assert_eq!(*life.record(), before);
+        // The deadline is that of the right clock.
+        let spent = 60 + 2 * looks;
+        assert_eq!(life.after(600 - spent - 1), "0.0");
+        assert_eq!(life.after(1), "");
+        assert_eq!(life.end(), "DeadlineExceeded");
+
+        // So is the time to live.
+        life.after(wrong);
+        for _ in 0..looks {
+            life.after(2);
+        }
+        life.after(-wrong);
+        assert_eq!(pods(&life.job, life.record()).len(), 1, "{wrong}");
+        life.after(300 - 2 * looks - 1);
+        assert_eq!(pods(&life.job, life.record()).len(), 1);
+        life.after(1);
+        assert!(pods(&life.job, life.record()).is_empty());
+    }
+}
+
+#[test]
 fn a_job_is_suspended_and_goes_on_where_it_was() {
     let mut life = Life::new("completions: 2\n  activeDeadlineSeconds: 60");
     assert_eq!(life.step(), "0.0");
