@@ -19,9 +19,10 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
-    /// Starts the pods that are new, those that run already first.
+    /// Starts the pods that are new, those that run already first. One whose remains are being removed
+    /// follows when they are.
     pub(super) fn start_new(&mut self, wanted: &Wanted, cancel: &CancellationToken) {
-        let new = |uid: &&PodUid| !self.workers.contains_key(*uid);
+        let new = |uid: &&PodUid| !self.workers.contains_key(*uid) && !self.tidy.removes(uid);
         let uids: BTreeSet<PodUid> = wanted.pods.keys().filter(new).cloned().collect_set();
         if uids.is_empty() {
             return;

@@ -175,7 +175,7 @@ pub struct PodWorkers {
     /// The remains of unknown pods on disk.
     tidy: Tidy,
     /// The pods that run.
-    running: RuntimeCache,
+    running: Arc<RuntimeCache>,
     /// Orders to evict pods.
     evictions: mpsc::Receiver<Evict>,
     /// Pods of manifests that were evicted.
@@ -204,7 +204,7 @@ impl PodWorkers {
     ) -> Self {
         Self {
             tidy: Tidy::default(),
-            running: RuntimeCache::new(Arc::clone(&context.runtime)),
+            running: Arc::new(RuntimeCache::new(Arc::clone(&context.runtime))),
             context,
             locks: Arc::default(),
             wanted,
@@ -247,7 +247,7 @@ impl PodWorkers {
         let (mut node, mut node_told) = (self.context.node.clone(), true);
         self.adopt_and_stop_unwanted(&cancel);
         self.apply(&cancel);
-        self.tidy_once().await;
+        self.tidy_once();
         loop {
             let back = self.evicted.next();
             tokio::select! {
@@ -256,7 +256,7 @@ impl PodWorkers {
                     if changed.is_err() { break }
                     self.apply(&cancel);
                     self.adopt_and_stop_unwanted(&cancel);
-                    self.tidy_once().await;
+                    self.tidy_once();
                 }
                 _ = self.listed.changed() => {
                     self.gone.clear();
@@ -268,7 +268,7 @@ impl PodWorkers {
                 () = tokio::time::sleep(back.unwrap_or_default()), if back.is_some() => {
                     self.admit_refused();
                 }
-                () = self.tidy.due() => self.tidy().await,
+                step = self.tidy.step() => self.tidy(step, &cancel),
                 // Nobody publishes the node any more: it stays as it is.
                 changed = node.changed(), if node_told => match changed {
                     Ok(_) => self.admit_refused(),
@@ -282,6 +282,7 @@ impl PodWorkers {
             }
             self.wake_ordered(&cancel);
         }
+        self.tidy.end().await;
         while self.tasks.join_next().await.is_some() {}
     }
 
@@ -351,7 +352,7 @@ impl PodWorkers {
                 // Those that may still be wanted wait for nobody, but others may have to wait for them.
                 self.locks.pod_stops(pod, &AtomicBool::new(true));
             }
-            if wanted.delivered.may_stop(&uid) {
+            if wanted.delivered.may_stop(&uid) && !self.tidy.removes(&uid) {
                 occurrences::pod_removed(
                     self.context.telemetry.pod(&full_name, &uid),
                     "no source wants it",

@@ -7,6 +7,7 @@ mod evictions;
 mod ports;
 mod refresh;
 mod sources;
+mod tidy;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,16 +4,20 @@
 //! Upstream: `HandlePodCleanups` of `pkg/kubelet/kubelet_pods.go`, `cleanupOrphanedPodDirs` of
 //! `pkg/kubelet/kubelet_volumes.go`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::PodWorkers;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_host::telemetry::occurrences;
-use mirrorlet_runtime::RuntimeError;
+use mirrorlet_runtime::cache::RuntimeCache;
+use mirrorlet_runtime::{Runtime, RuntimeError};
 
 /// Pause between two looks, while nothing is left.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -21,18 +25,37 @@ const PERIOD: Duration = Duration::from_mins(1);
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_mins(2), Duration::from_hours(1));
 
-/// The next look, and the reported problems.
+/// The next look, the work under way, and the reported problems.
 #[derive(Debug)]
 pub(super) struct Tidy {
+    /// None before the first look, and while one is under way.
     next: Option<Instant>,
+    /// The look or the removal under way, one at a time. A disk may take minutes, or never answer:
+    /// no worker waits for that.
+    work: JoinSet<Step>,
+    /// The pods whose remains are being removed. No worker starts for one of them.
+    removing: BTreeSet<PodUid>,
     backoff: ExponentialBackoff,
     told: BTreeMap<PodUid, String>,
+}
+
+/// Where it is.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// It is time to look.
+    Due,
+    /// The pods that something is left of and that had no worker.
+    Found(Vec<PodUid>),
+    /// The removal has ended; the remains that are left, and why.
+    Removed(BTreeMap<PodUid, String>),
 }
 
 impl Default for Tidy {
     fn default() -> Self {
         Self {
             next: None,
+            work: JoinSet::new(),
+            removing: BTreeSet::new(),
             backoff: RETRY,
             told: BTreeMap::new(),
         }
@@ -40,69 +63,121 @@ impl Default for Tidy {
 }
 
 impl Tidy {
-    /// Ends when it is time to look, for ever before the first look.
-    pub(super) async fn due(&self) {
-        match self.next {
-            Some(next) => tokio::time::sleep_until(next).await,
-            None => std::future::pending().await,
+    /// Ends with the next step, for ever before the first look. Cancel safety: a step that is not taken
+    /// stays.
+    pub(super) async fn step(&mut self) -> Step {
+        let next = self.next;
+        tokio::select! {
+            // One that panicked has removed nothing more; the panic hook has logged it.
+            Some(ended) = self.work.join_next() => {
+                ended.unwrap_or_else(|_| Step::Removed(BTreeMap::new()))
+            }
+            () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                Step::Due
+            }
+            else => std::future::pending().await,
         }
+    }
+
+    /// Whether the remains of a pod are being removed.
+    pub(super) fn removes(&self, uid: &PodUid) -> bool {
+        self.removing.contains(uid)
+    }
+
+    /// Gives up what is under way. What is left then is found by the next agent.
+    pub(super) async fn end(&mut self) {
+        self.work.shutdown().await;
+    }
+
+    fn removed(&mut self, left: BTreeMap<PodUid, String>) {
+        for (uid, error) in &left {
+            if self.told.get(uid) != Some(error) {
+                occurrences::orphan_left(uid, error);
+            }
+        }
+        let pause = if left.is_empty() {
+            self.backoff.reset();
+            PERIOD
+        } else {
+            self.backoff.pause()
+        };
+        self.removing.clear();
+        self.told = left;
+        self.next = Some(Instant::now() + pause);
     }
 }
 
 impl PodWorkers {
     /// Looks for the first time once every source has delivered.
-    pub(super) async fn tidy_once(&mut self) {
-        if self.tidy.next.is_none() {
-            self.tidy().await;
+    pub(super) fn tidy_once(&mut self) {
+        if self.tidy.next.is_none() && self.tidy.work.is_empty() {
+            self.look_for_remains();
         }
     }
 
-    /// Removes the directories of unknown pods. No worker starts during that, so nothing
-    /// is removed that comes back; a pod of that UID would find old volumes.
-    pub(super) async fn tidy(&mut self) {
+    /// Goes on with the removal of the directories of unknown pods. No worker starts for one of them
+    /// during that, so nothing is removed that comes back; a pod of that UID would find old volumes.
+    pub(super) fn tidy(&mut self, step: Step, cancel: &CancellationToken) {
+        match step {
+            Step::Due => self.look_for_remains(),
+            Step::Found(orphans) => self.remove_remains(orphans),
+            Step::Removed(left) => {
+                self.tidy.removed(left);
+                // They may have come back meanwhile.
+                self.apply(cancel);
+                self.adopt_and_stop_unwanted(cancel);
+            }
+        }
+    }
+
+    fn look_for_remains(&mut self) {
+        self.tidy.next = None;
         if !self.wanted.borrow().delivered.all() {
             return;
         }
-        let mut left = BTreeMap::new();
         let keep = self.workers.keys().cloned().collect();
-        let orphans = self.context.runtime.list_orphans(&keep).await;
-        if !orphans.is_empty()
-            && let Err(error) = self.remove_orphans(orphans, &mut left).await
-        {
-            tracing::debug!(error = %error, "failed to list running pods; kept all directories");
-        }
-        for (uid, error) in &left {
-            if self.tidy.told.get(uid) != Some(error) {
-                occurrences::orphan_left(uid, error);
-            }
-        }
-        let pause = if left.is_empty() {
-            self.tidy.backoff.reset();
-            PERIOD
-        } else {
-            self.tidy.backoff.pause()
-        };
-        self.tidy.told = left;
-        self.tidy.next = Some(Instant::now() + pause);
+        let runtime = Arc::clone(&self.context.runtime);
+        let look = async move { Step::Found(runtime.list_orphans(&keep).await) };
+        self.tidy.work.spawn(look);
     }
 
-    /// Removes them, but for those of pods that run after all: what can't be undone is not done on
-    /// the strength of what was seen some time ago.
-    async fn remove_orphans(
-        &self,
-        orphans: Vec<PodUid>,
-        left: &mut BTreeMap<PodUid, String>,
-    ) -> Result<(), RuntimeError> {
-        self.running.force_update_if_older(Instant::now()).await?;
-        let running = self.running.get_pods().await?;
-        for uid in orphans {
-            if !running.find_pod_by_id(&uid).is_empty() {
-                continue;
-            }
-            if let Err(error) = self.context.runtime.delete_pod(&uid).await {
-                left.insert(uid, error.to_string());
-            }
+    fn remove_remains(&mut self, mut orphans: Vec<PodUid>) {
+        // Some may have come back since the look began.
+        let wanted = self.wanted.borrow().clone();
+        orphans.retain(|uid| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));
+        if orphans.is_empty() {
+            return self.tidy.removed(BTreeMap::new());
         }
-        Ok(())
+        self.tidy.removing = orphans.iter().cloned().collect();
+        let runtime = Arc::clone(&self.context.runtime);
+        let running = Arc::clone(&self.running);
+        self.tidy.work.spawn(async move {
+            let mut left = BTreeMap::new();
+            if let Err(error) = remove(&*runtime, &running, orphans, &mut left).await {
+                tracing::debug!(error = %error, "failed to list running pods; kept all directories");
+            }
+            Step::Removed(left)
+        });
     }
+}
+
+/// Removes the remains of pods, but for those of pods that run after all: what can't be undone is not done
+/// on the strength of what was seen some time ago.
+async fn remove(
+    runtime: &dyn Runtime,
+    running: &RuntimeCache,
+    orphans: Vec<PodUid>,
+    left: &mut BTreeMap<PodUid, String>,
+) -> Result<(), RuntimeError> {
+    running.force_update_if_older(Instant::now()).await?;
+    let running = running.get_pods().await?;
+    for uid in orphans {
+        if !running.find_pod_by_id(&uid).is_empty() {
+            continue;
+        }
+        if let Err(error) = runtime.delete_pod(&uid).await {
+            left.insert(uid, error.to_string());
+        }
+    }
+    Ok(())
 }
