@@ -1,7 +1,9 @@
-//! Decisions about all pods: about each by itself, except for those that swap host ports.
+//! Decisions about all pods: about one after the other, except for those that swap host ports.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::ports::is_port;
 use super::{ADMIT_PERIOD, Rollouts, lives, seen, starts_first, troubles};
@@ -12,8 +14,8 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, View, all_move,
-    beside_pod, circles, decide, next_version, swap_refused, together,
+    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, View,
+    all_move, beside_pod, circles, decide, is_beside, next_version, swap_refused, together,
 };
 use mirrorlet_core::status::trouble::Trouble;
 
@@ -30,6 +32,13 @@ pub(super) struct Facts<'a> {
     pub(super) listed: &'a Pods,
     /// The present time.
     pub(super) now: Timestamp,
+}
+
+/// A version that is to take the place of another.
+struct Next {
+    /// It, as it would be started.
+    target: Arc<Pod>,
+    running: Arc<Pod>,
 }
 
 /// Pods that swap host ports.
@@ -74,20 +83,46 @@ impl Circle {
 }
 
 impl Rollouts {
-    /// Decides about every pod. Those that swap host ports are updated together, or none of them is.
+    /// Decides about every pod. Those that swap host ports are updated together, or none of them is. Of
+    /// others that need the same room only the first one is updated: what runs of it from now on counts
+    /// for those after it. A restore comes before an edit.
     pub(super) fn decide_all(&mut self, facts: Facts<'_>) -> BTreeMap<FullName, Decision> {
-        let names = facts.wanted.keys();
-        let alone = names.map(|name| (name.clone(), self.preparation(name, facts, None)));
+        let mut edits = BTreeSet::new();
+        let alone = facts.wanted.keys().map(|name| {
+            let next = self.next(name, facts);
+            edits.extend(next.as_ref().map(|_| name.clone()));
+            (name.clone(), self.preparation(name, next, facts, None))
+        });
         let alone: BTreeMap<FullName, Preparation> = alone.collect();
+        let mut room = Cow::Borrowed(facts.before);
         let mut decisions = BTreeMap::new();
         for circle in self.circles(&alone, facts) {
-            decisions.extend(self.decide_circle(&circle, &alone, facts));
-        }
-        for (name, preparation) in &alone {
-            if !decisions.contains_key(name) {
-                let decision = self.decide(name, preparation, facts, None);
-                decisions.extend(decision.map(|decision| (name.clone(), decision)));
+            if matches!(room, Cow::Owned(_)) {
+                // It was made without what runs from now on.
+                self.look_in(Duration::ZERO);
+                break;
             }
+            let decided = self.decide_circle(&circle, &alone, facts);
+            make_room(&mut room, &decided, facts.wanted);
+            decisions.extend(decided);
+        }
+        let rest = alone
+            .iter()
+            .filter(|(name, _)| !decisions.contains_key(*name));
+        let (edits, others): (Vec<_>, Vec<_>) = rest.partition(|(name, _)| edits.contains(*name));
+        let mut decided = BTreeMap::new();
+        for (name, preparation) in others.into_iter().chain(edits) {
+            let present = Facts {
+                before: &room,
+                ..facts
+            };
+            let refused = self.refused_since(name, preparation, present);
+            let refused = refused.map(Preparation::Failed);
+            let preparation = refused.as_ref().unwrap_or(preparation);
+            let decision = self.decide(name, preparation, present, None);
+            decided.extend(decision.map(|decision| (name.clone(), decision)));
+            make_room(&mut room, &decided, facts.wanted);
+            decisions.append(&mut decided);
         }
         decisions
     }
@@ -120,7 +155,7 @@ impl Rollouts {
         facts: Facts<'_>,
     ) -> BTreeMap<FullName, Decision> {
         let swapped = circle.names.iter().filter_map(|name| {
-            let own = self.preparation(name, facts, Some(circle));
+            let own = self.preparation(name, self.next(name, facts), facts, Some(circle));
             let alone = match alone.get(name)? {
                 Preparation::Failed(cause) => cause.clone(),
                 // It runs, has failed, and is to be replaced by the healthy version.
@@ -175,21 +210,13 @@ impl Rollouts {
         }
     }
 
-    /// How far the target of a pod is prepared: by itself, or for an update together with the other
-    /// pods of a circle. The first question begins it.
-    fn preparation(
-        &mut self,
-        name: &FullName,
-        facts: Facts<'_>,
-        circle: Option<&Circle>,
-    ) -> Preparation {
+    /// The version of a pod that is to take the place of the one that runs, if one is.
+    fn next(&self, name: &FullName, facts: Facts<'_>) -> Option<Next> {
         let turn = facts.turns.get(name).unwrap_or(&Turn::Now);
-        let known = self.target(name, facts).zip(facts.wanted.get(name));
-        let Some(((target, history), newest)) = known else {
-            return Preparation::Done;
-        };
+        let (target, history) = self.target(name, facts)?;
+        let newest = facts.wanted.get(name)?;
         let uid = PodUid::of(&target);
-        let running = history.current().filter(|running| running.uid() != uid);
+        let running = history.current().filter(|running| running.uid() != uid)?;
         let failed = history
             .get(&uid)
             .is_some_and(|r| matches!(r.outcome, Outcome::Failed(_)));
@@ -197,28 +224,62 @@ impl Rollouts {
         let edited = history.newest.as_ref() != Some(&newest.uid());
         let tried = failed && !edited;
         let is_beside = history.beside.as_ref().is_some_and(|(one, _)| *one == uid);
-        let may_move = !tried && !history.paused && *turn == Turn::Now && !is_beside;
-        let Some(running) = running.filter(|_| may_move) else {
-            self.preparations.end(name);
-            return Preparation::Done;
-        };
-        let starts_first = starts_first(&target) && self.runs(&running.uid(), facts);
-        if let Some(circle) = circle.filter(|_| starts_first) {
-            return Preparation::Failed(swap_refused(&circle.names));
+        if tried || history.paused || *turn != Turn::Now || is_beside {
+            return None;
         }
+        let starts_first = starts_first(&target) && self.runs(&running.uid(), facts);
         let target = if starts_first {
             beside_pod(&target)
         } else {
             target
         };
+        let running = Arc::clone(&running.pod);
+        Some(Next { target, running })
+    }
+
+    /// Why a version that is prepared can't be started after all: another pod has taken the room for it
+    /// in the same pass, which `facts` has.
+    fn refused_since(
+        &mut self,
+        name: &FullName,
+        preparation: &Preparation,
+        facts: Facts<'_>,
+    ) -> Option<Cause> {
+        let Next { target, running } = match preparation {
+            Preparation::Done => self.next(name, facts)?,
+            Preparation::UnderWay | Preparation::Failed(_) => return None,
+        };
+        let cause = self
+            .options
+            .refused(&target, Some(&running), facts.before)?;
+        self.look_in(ADMIT_PERIOD);
+        Some(cause)
+    }
+
+    /// How far the next version of a pod is prepared: by itself, or for an update together with the other
+    /// pods of a circle. The first question begins it.
+    fn preparation(
+        &mut self,
+        name: &FullName,
+        next: Option<Next>,
+        facts: Facts<'_>,
+        circle: Option<&Circle>,
+    ) -> Preparation {
+        let Some(Next { target, running }) = next else {
+            self.preparations.end(name);
+            return Preparation::Done;
+        };
+        if let Some(circle) = circle.filter(|_| is_beside(&target)) {
+            return Preparation::Failed(swap_refused(&circle.names));
+        }
         let room = circle.map_or(facts.before, |circle| &circle.after);
-        if let Some(cause) = self.options.refused(&target, Some(&running.pod), room) {
+        if let Some(cause) = self.options.refused(&target, Some(&running), room) {
             self.look_in(ADMIT_PERIOD);
             return Preparation::Failed(cause);
         }
         let others = circle.into_iter().flat_map(|circle| &circle.stops);
         let others = others.filter(|other| FullName::of(other) != *name);
-        let stops = std::iter::once(&running.pod).chain(others).cloned();
+        let stops = std::iter::once(&running).chain(others).cloned();
         self.preparations.of(name, &target, stops.collect())
     }
 
@@ -293,5 +354,30 @@ impl Rollouts {
             history.take_running(newest);
         }
         history
+    }
+}
+
+/// Puts what runs from now on in the place of what ran so far.
+fn make_room(
+    room: &mut Cow<'_, Merged>,
+    decisions: &BTreeMap<FullName, Decision>,
+    wanted: &BTreeMap<FullName, SourcePod>,
+) {
+    for (name, decision) in decisions {
+        let moves = decision
+            .change
+            .is_some_and(|change| change != Change::Succeeded);
+        let Some(newest) = wanted.get(name).filter(|_| moves) else {
+            continue;
+        };
+        let room = room.to_mut();
+        let is_other = |pod: &SourcePod| pod.is_api() || pod.full_name() != *name;
+        room.pods.retain(|_, pod| is_other(pod));
+        room.beside.retain(|_, pod| is_other(pod));
+        let pod = decision.pod(newest);
+        room.pods.insert(pod.uid(), pod);
+        if let Some(pod) = decision.beside(newest) {
+            room.beside.insert(pod.uid(), pod);
+        }
     }
 }

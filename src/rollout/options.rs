@@ -13,7 +13,9 @@ use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::merge::Merged;
-use mirrorlet_core::rollout::{Cause, Settings, beside_refused, is_beside, without_host_ports};
+use mirrorlet_core::rollout::{
+    Cause, Settings, admitted_pod, beside_refused, is_beside, without_host_ports,
+};
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::objects::ManifestObjects;
 use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
@@ -61,12 +63,12 @@ impl RolloutOptions {
         before: &Merged,
     ) -> Option<Cause> {
         let name = FullName::of(revision);
-        let others = before
-            .pods
-            .values()
+        // Versions that are judged beside others take room, too; they bind no host ports.
+        let others = before.pods.values().chain(before.beside.values());
+        let others = others
             .filter(|pod| pod.is_api() || pod.full_name() != name)
             .filter(|pod| takes_room(&self.board, &pod.pod));
-        let mut others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
+        let mut others: Vec<Arc<Pod>> = others.map(|pod| admitted_pod(&pod.pod)).collect();
         if let Some(running) = running.filter(|_| is_beside(revision)) {
             if let Some(cause) = beside_refused(running, revision, &Settings::of(revision)) {
                 return Some(cause);

@@ -87,7 +87,7 @@ impl Planner<'_> {
         let mut plans = self.plan(&all, room).await;
         loop {
             // Those that wait for a port get it once its holder was replaced by a version without it.
-            while room.replace(self.wanted.iter().zip(&plans)) {
+            while self.replace(&mut plans, room).await {
                 let at = waiting(&plans);
                 let again = self.plan(&at, room).await;
                 put(&mut plans, at.into_iter().zip(again));
@@ -96,6 +96,39 @@ impl Planner<'_> {
                 return plans;
             }
         }
+    }
+
+    /// Puts the versions that are planned to replace others in their place, one after the other, and says
+    /// whether there are any that were not there yet. One whose room another has taken is planned anew.
+    async fn replace(&self, plans: &mut [Plan], room: &mut Room) -> bool {
+        let mut is_news = false;
+        for (at, newest) in self.wanted.iter().enumerate() {
+            let replaced = |plan: &&mut Plan| plan.pod.action == PlanAction::Replace;
+            let Some(plan) = plans.get_mut(at).filter(replaced) else {
+                continue;
+            };
+            let Some(old) = room.replaced_by(newest) else {
+                continue;
+            };
+            let is_refused = || {
+                let next = match plan.pod.downtime {
+                    Downtime::None => beside_pod(&newest.pod),
+                    Downtime::Gap | Downtime::UntilReady => Arc::clone(&newest.pod),
+                };
+                let refused = self.options.refused(&next, Some(&old.pod), &room.pods);
+                refused.is_some()
+            };
+            if is_news && is_refused() {
+                let again = self.plan(&[at], room).await;
+                if let Some(again) = again.into_iter().next() {
+                    *plan = again;
+                }
+            } else {
+                room.replace(old, newest);
+                is_news = true;
+            }
+        }
+        is_news
     }
 
     /// Plans pods that swap host ports anew, as replaced together; false if there are none that can be.
@@ -208,24 +241,19 @@ impl Room {
         self.pods.pods.contains_key(uid) || stops.any(|pod| PodUid::of(pod) == *uid)
     }
 
-    /// Puts the versions that are planned to replace others in their place, and says whether there are
-    /// any that were not there yet.
-    fn replace<'a>(&mut self, plans: impl Iterator<Item = (&'a SourcePod, &'a Plan)>) -> bool {
-        let mut is_news = false;
-        for (newest, _) in plans.filter(|(_, plan)| plan.pod.action == PlanAction::Replace) {
-            let name = newest.full_name();
-            let is_old = |pod: &&SourcePod| {
-                !pod.is_api() && pod.full_name() == name && pod.uid() != newest.uid()
-            };
-            let Some(old) = self.pods.pods.values().find(is_old).cloned() else {
-                continue;
-            };
-            self.pods.pods.remove(&old.uid());
-            self.pods.pods.insert(newest.uid(), newest.clone());
-            self.stops.push(old.pod);
-            is_news = true;
-        }
-        is_news
+    /// The version in the room that a planned one replaces, unless that is there already.
+    fn replaced_by(&self, newest: &SourcePod) -> Option<SourcePod> {
+        let name = newest.full_name();
+        let is_old = |pod: &&SourcePod| {
+            !pod.is_api() && pod.full_name() == name && pod.uid() != newest.uid()
+        };
+        self.pods.pods.values().find(is_old).cloned()
+    }
+
+    fn replace(&mut self, old: SourcePod, newest: &SourcePod) {
+        self.pods.pods.remove(&old.uid());
+        self.pods.pods.insert(newest.uid(), newest.clone());
+        self.stops.push(old.pod);
     }
 }
 

@@ -338,6 +338,105 @@ async fn a_port_that_another_pod_gives_up_is_planned_as_free() {
     }
 }
 
+/// Applies what sources want as the agent does, pass after pass. Between two of them every preparation ends.
+async fn follow(rollouts: &mut Rollouts, newest: &Merged, before: &Merged) -> Merged {
+    let mut before = before.clone();
+    for _ in 0..4 {
+        let mut after = newest.clone();
+        let listed = listed(&before);
+        rollouts.apply(&mut after, &before, &listed).await;
+        tokio::time::sleep(std::time::Duration::from_secs(11)).await;
+        before = after;
+    }
+    before
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_edits_to_one_host_port_the_second_is_held() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+    let none = Merged::default();
+    let mut before = merged_of(vec![with_port(0, 1), with_port(1, 2)], &none);
+    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let newest = merged_of(vec![with_port(0, 3), with_port(1, 3)], &before);
+    let plan = handle.plan(&newest, &before, false).await;
+    let actions: Vec<PlanAction> = plan.iter().map(|planned| planned.action).collect();
+    // rollouts 8
+    assert_eq!(actions, [PlanAction::Replace, PlanAction::Held], "{plan:?}");
+    let after = follow(&mut rollouts, &newest, &before).await;
+    let of = |merged: &Merged| -> Vec<String> {
+        let uids = runs(merged).into_values();
+        uids.map(|uid| uid.to_string()).collect()
+    };
+    // rollouts 8
+    assert_eq!(of(&after), ["0-3", "1-2"], "the second one runs on");
+    let held = &after.pods[&PodUid::from("1-2")];
+    assert!(held.held && held.problems[0].message.contains("3/tcp"));
+    // Once the port is free, it goes on by itself.
+    let newest = merged_of(vec![with_port(0, 4), with_port(1, 3)], &after);
+    let after = follow(&mut rollouts, &newest, &after).await;
+    assert_eq!(of(&after), ["0-4", "1-3"]);
+    rollouts.shut_down().await;
+}
+
+/// A version of a pod that asks for that much memory.
+fn with_memory(name: u8, version: u8, memory: &str, strategy: &str) -> SourcePod {
+    let mut with = pod(name, version);
+    let pod = Arc::make_mut(&mut with.pod);
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert("mirrorlet.dev/rollout".to_owned(), strategy.to_owned());
+    let resources = serde_json::json!({"requests": {"memory": memory}});
+    let spec = pod.spec.as_mut().unwrap();
+    spec.containers[0].resources = serde_json::from_value(resources).unwrap();
+    with
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_beside_others_take_room_and_an_edit_waits_for_it() {
+    // Whether both edits come at a time.
+    for at_once in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let fake = FakeRuntime::new();
+        let node =
+            serde_json::json!({"status": {"allocatable": {"memory": "350Mi", "pods": "10"}}});
+        let node = AdmitNode::of(&serde_json::from_value(node).unwrap());
+        let options = RolloutOptions {
+            node: cell(node).1,
+            ..options(&fake)
+        };
+        let (mut rollouts, handle) = Rollouts::load(root.path(), options);
+        let web = |version| with_memory(0, version, "100Mi", "StartFirst");
+        let db = |version, memory| with_memory(1, version, memory, "Recreate");
+        let empty = Merged::default();
+        let mut before = merged_of(vec![web(1), db(1, "100Mi")], &none);
+        rollouts.apply(&mut before, &none, &Pods::default()).await;
+        if !at_once {
+            let newest = merged_of(vec![web(2), db(1, "100Mi")], &before);
+            before = follow(&mut rollouts, &newest, &before).await;
+            assert!(before.beside.contains_key(&"0-2".into()));
+        }
+        let newest = merged_of(vec![web(2), db(2, "200Mi")], &before);
+        if !at_once {
+            let plan = handle.plan(&newest, &before, false).await;
+            assert_eq!(plan[1].action, PlanAction::Held, "{plan:?}");
+        }
+        let after = follow(&mut rollouts, &newest, &before).await;
+        assert!(after.beside.contains_key(&"0-2".into()));
+        // rollouts S2a
+        assert!(after.pods.contains_key(&"1-1".into()), "{at_once}");
+        let problems = &after.pods[&PodUid::from("1-1")].problems;
+        let told = &problems[0].message;
+        assert!(told.contains("OutOfmemory"), "{told}");
+        // The version beside ends; the edit goes on by itself.
+        let newest = merged_of(vec![web(1), db(2, "200Mi")], &after);
+        let after = follow(&mut rollouts, &newest, &after).await;
+        assert!(after.beside.is_empty());
+        assert!(after.pods.contains_key(&"1-2".into()), "{at_once}");
+        rollouts.shut_down().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_restarts_nothing_is_no_change() {
     let root = tempfile::tempdir().unwrap();

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::admit::REJECTED;
 use crate::api::{Pod, PodUid, Timestamp, core};
 use crate::desired::SourcePod;
 use crate::status::trouble::Trouble;
@@ -52,6 +53,9 @@ pub use settings::{
     ANNOTATION_PREFIX, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, ROLLOUT_ANNOTATIONS,
     RolloutStrategy, Settings, is_rollout_annotation,
 };
+
+/// How often a revision that the node has refused is looked at.
+const REJECTED_LOOK: Duration = Duration::from_secs(10);
 
 /// Why a revision does not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,6 +296,11 @@ fn judge_beside(
     let Some(status) = input.beside.status.filter(|_| looked_at) else {
         return (Phase::Judging, None, None);
     };
+    if let Some(cause) = rejected(status) {
+        // It never ran. The worker starts it once there is room, and its time begins then.
+        history.beside = Some((uid.clone(), input.now));
+        return (Phase::Held(cause), None, Some(REJECTED_LOOK));
+    }
     let life = history.live(uid, since, status, input.now);
     let seen = Seen {
         status,
@@ -315,6 +324,15 @@ fn judge_beside(
     history.set_outcome(uid, outcome);
     history.switch(uid, input.now);
     (Phase::Settled, Some(Change::HandedOver), None)
+}
+
+/// Why the node has refused a pod that therefore never ran, if it has.
+fn rejected(status: &core::PodStatus) -> Option<Cause> {
+    let failed = status.phase.as_deref() == Some("Failed");
+    let message = status.message.as_deref().filter(|_| failed)?;
+    let why = message.strip_prefix(REJECTED)?;
+    let reason = status.reason.as_deref().unwrap_or("Rejected");
+    Some(Cause::new(reason, why))
 }
 
 /// Judges the current revision where it runs on instead of the target: the edit to the target came

@@ -81,6 +81,33 @@ fn a_revision_that_fails_beside_the_old_one_is_stopped_and_not_tried_again() {
     assert_eq!(&*cause.reason, "ProgressDeadlineExceeded");
 }
 
+#[test]
+fn a_revision_that_the_node_refuses_beside_the_old_one_is_held_and_goes_on_by_itself() {
+    let mut story = started();
+    story.now += 1;
+    let decision = story.decide_with(Some(&ready(0)), Some(&rejected()));
+    let Phase::Held(cause) = &decision.phase else {
+        panic!("{:?}", decision.phase);
+    };
+    assert_eq!(&*cause.reason, "NodePorts");
+    assert_eq!((decision.change, story.runs().as_str()), (None, "a"));
+    // Its worker starts it as soon as it can.
+    assert_eq!(runs_beside(&decision, &story).as_deref(), Some("b"));
+    assert!(decision.look_again.is_some());
+    assert!(decision.pod(&story.wanted).held);
+    story.now += 3_600;
+    let decision = story.decide_with(Some(&ready(0)), Some(&rejected()));
+    assert!(matches!(decision.phase, Phase::Held(_)), "never failed");
+    // There is room: it has its whole time.
+    story.now += 200;
+    let decision = story.decide_with(Some(&ready(0)), Some(&crashing(0)));
+    assert_eq!(decision.phase, Phase::Judging);
+    let since = story.now - 20;
+    story.decide_with(Some(&ready(0)), Some(&ready(since)));
+    // rollouts S2a
+    assert_eq!(story.runs(), "b");
+}
+
 /// Revision `c` runs beside `b`, which took the place of `a` and was not judged before the edit to `c`.
 #[test]
 fn when_both_fail_the_last_healthy_revision_runs() {
