@@ -260,6 +260,7 @@ fn parameters(action: &str) -> &'static [(&'static str, &'static str)] {
         "delete" | "deletecollection" => &[
             ("dryRun", "string"),
             ("gracePeriodSeconds", "integer"),
+            ("orphanDependents", "boolean"),
             ("propagationPolicy", "string"),
         ],
         _ => &[],

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::status::{Cause, Status};
 
@@ -121,6 +121,45 @@ pub fn check_timeout(query: &Query) -> Result<(), Status> {
         rest = unit;
     }
     Ok(())
+}
+
+/// The options of a deletion that are in its parameters, in the form that a body has.
+///
+/// Upstream: `Convert_url_Values_To_v1_DeleteOptions` of
+/// `apimachinery/pkg/apis/meta/v1/conversion.go`, which takes any text but `false` and `0` for true.
+///
+/// # Errors
+/// One is of the wrong form.
+pub fn of_deletion(query: &Query) -> Result<Value, Status> {
+    let malformed = |key: &str, text: &str, form: &str| {
+        let message = format!("the parameter {key} is invalid: {text:?} is not {form}");
+        Err(Status::bad_request(message))
+    };
+    let mut options = Map::new();
+    if let Some(text) = value(query, "gracePeriodSeconds") {
+        let Ok(seconds) = text.parse::<i64>() else {
+            return malformed("gracePeriodSeconds", text, "an integer");
+        };
+        options.insert("gracePeriodSeconds".to_owned(), seconds.into());
+    }
+    if let Some(text) = value(query, "orphanDependents") {
+        let orphans = match text.to_ascii_lowercase().as_str() {
+            "true" | "1" => true,
+            "false" | "0" => false,
+            _ => return malformed("orphanDependents", text, "true or false"),
+        };
+        options.insert("orphanDependents".to_owned(), orphans.into());
+    }
+    if let Some(policy) = value(query, "propagationPolicy") {
+        options.insert("propagationPolicy".to_owned(), policy.into());
+    }
+    for key in ["uid", "resourceVersion"] {
+        if let Some(text) = value(query, key).filter(|text| !text.is_empty()) {
+            let preconditions = options.entry("preconditions").or_insert_with(|| json!({}));
+            preconditions[key] = text.into();
+        }
+    }
+    Ok(options.into())
 }
 
 impl ListOptions {
@@ -343,6 +382,40 @@ mod tests {
             let query = vec![("timeout".to_owned(), text.to_owned())];
             let code = check_timeout(&query).map_err(|status| status.code);
             assert_eq!(code, if is_one { Ok(()) } else { Err(400) }, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_options_of_a_deletion_may_be_parameters() {
+        for (text, expected) in [
+            ("", Ok(json!({}))),
+            ("dryRun=All&labelSelector=a", Ok(json!({}))),
+            (
+                "gracePeriodSeconds=0&propagationPolicy=Orphan",
+                Ok(json!({"gracePeriodSeconds": 0, "propagationPolicy": "Orphan"})),
+            ),
+            (
+                "orphanDependents=True",
+                Ok(json!({"orphanDependents": true})),
+            ),
+            ("orphanDependents=0", Ok(json!({"orphanDependents": false}))),
+            (
+                "uid=u-1&resourceVersion=7",
+                Ok(json!({"preconditions": {"uid": "u-1", "resourceVersion": "7"}})),
+            ),
+            ("gracePeriodSeconds=soon", Err(400)),
+            ("gracePeriodSeconds=", Err(400)),
+            ("gracePeriodSeconds=1.5", Err(400)),
+            ("orphanDependents=maybe", Err(400)),
+        ] {
+            let query: Vec<_> = text
+                .split('&')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect();
+            let options = of_deletion(&query).map_err(|status| status.code);
+            // embedded 62
+            assert_eq!(options, expected, "{text}");
         }
     }
 

@@ -77,8 +77,12 @@ impl Bed {
         });
     }
 
-    /// The code of an answer, and its body.
+    /// The code of an answer, and its body. A body of `null` is sent as an empty one.
     pub(super) async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = match body {
+            Value::Null => Body::empty(),
+            body => Body::from(body.to_string()),
+        };
         let kind = match method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
@@ -87,7 +91,7 @@ impl Bed {
             .method(method)
             .uri(path)
             .header(header::CONTENT_TYPE, kind)
-            .body(Body::from(body.to_string()));
+            .body(body);
         let answered = self.api.answer(request.unwrap()).await;
         let answer = answered.unwrap_or_else(|status| answer::refused(&status));
         let code = answer.status().as_u16();

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use mirrorlet_apimachinery::bounds::{VALUES_MAX, check_json, too_many_values};
+use mirrorlet_apimachinery::options::of_deletion;
 use mirrorlet_apimachinery::patch;
 use mirrorlet_apimachinery::protobuf::{self, PROTOBUF};
 use mirrorlet_apimachinery::status::Status;
@@ -181,12 +182,14 @@ pub(super) fn small(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status> {
     object(headers, body)
 }
 
-/// The options of a deletion, of which there may be none.
-pub(super) fn options(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status> {
+/// The options of a deletion: those in its body or, where that is empty, in its parameters.
+///
+/// Upstream: `DeleteResource` of `apiserver/pkg/endpoints/handlers/delete.go`.
+pub(super) fn options(call: &Call, body: &[u8]) -> Result<Value, Status> {
     if body.is_empty() {
-        return Ok(Value::Null);
+        return of_deletion(&call.query);
     }
-    small(headers, body)
+    small(&call.headers, body)
 }
 
 #[cfg(test)]
@@ -226,7 +229,7 @@ mod tests {
         let text = format!("a: |\n  {}\n", ",".repeat(2 * VALUES_MAX));
         assert_eq!(code("application/yaml", &text), (200, 200));
         let options = format!(r#"{{"x": "{}"}}"#, "x".repeat(OPTIONS_BYTES_MAX));
-        let refused = super::options(&HeaderMap::new(), options.as_bytes()).unwrap_err();
+        let refused = small(&HeaderMap::new(), options.as_bytes()).unwrap_err();
         // embedded 59
         assert_eq!(refused.code, 413);
     }

@@ -65,7 +65,7 @@ pub(super) fn deletion(object: &Value, options: &Value) -> Deletion {
 impl Api {
     /// Answers `delete`.
     pub(super) async fn delete(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
-        let options = body::options(&call.headers, bytes)?;
+        let options = body::options(call, bytes)?;
         let key = call.key();
         let value = self.asked_to_remove(&key, &options, call).await?;
         // kubectl drains by deletions, too.
@@ -93,7 +93,7 @@ impl Api {
         call: &Call,
         bytes: &[u8],
     ) -> Result<Response, Status> {
-        let options = body::options(&call.headers, bytes)?;
+        let options = body::options(call, bytes)?;
         let list = ListOptions::parse(&call.query)?;
         let resource = call.target.resource;
         let selector = Selector::parse(&list.label_selector, &list.field_selector, resource)?;
@@ -419,6 +419,64 @@ mod tests {
 
     use super::*;
     use crate::server::embedded::bed::Bed;
+    use crate::server::view::ShownPod;
+
+    #[tokio::test]
+    async fn dependents_stay_if_the_query_says_so() {
+        let bed = Bed::new();
+        bed.view.shown.lock().unwrap().complete = true;
+        let key = |name: &str| Key::new(&CONFIG_MAPS, "default", name);
+        let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default", "uid": format!("u-{name}")}});
+        for owner in ["a", "b"] {
+            let name = format!("of-{owner}");
+            let mut owned = map(&name);
+            owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": format!("u-{owner}")}]);
+            bed.store(&key(owner), &map(owner));
+            bed.store(&key(&name), &owned);
+        }
+        let is_owned = |owner: &str| {
+            let file = bed.file(&key(&format!("of-{owner}")));
+            std::fs::read_to_string(file)
+                .unwrap()
+                .contains("ownerReferences")
+        };
+        let path = "/api/v1/namespaces/default/configmaps";
+        for (query, code) in [
+            ("propagationPolicy=Some", 422),
+            ("orphanDependents=maybe", 400),
+            ("propagationPolicy=Orphan", 200),
+        ] {
+            let path = format!("{path}/a?{query}");
+            let (answered, answer) = bed.ask("DELETE", &path, &Value::Null).await;
+            // embedded 62
+            assert_eq!(answered, code, "{answer}");
+            assert_eq!(is_owned("a"), code != 200, "{query}");
+            assert_eq!(bed.file(&key("a")).exists(), code != 200, "{query}");
+        }
+        // Those of a collection are read alike.
+        assert!(is_owned("b"));
+        let path = format!("{path}?orphanDependents=true&fieldSelector=metadata.name%3Db");
+        let (code, answer) = bed.ask("DELETE", &path, &Value::Null).await;
+        assert_eq!((code, is_owned("b")), (200, false), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_grace_in_the_query_is_that_of_the_pod() {
+        let bed = Bed::new();
+        let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u-1"}, "spec": {"containers": [{"name": "c"}]}});
+        bed.view.shown.lock().unwrap().pods.push(ShownPod {
+            pod: serde_json::from_value(pod).unwrap(),
+            origin: None,
+            terminating: true,
+        });
+        let path = "/api/v1/namespaces/default/pods/web";
+        let query = format!("{path}?gracePeriodSeconds=5");
+        let (code, answer) = bed.ask("DELETE", &query, &Value::Null).await;
+        assert_eq!(code, 200, "{answer}");
+        let (_, shown) = bed.ask("GET", path, &Value::Null).await;
+        // embedded 62
+        assert_eq!(shown["metadata"]["deletionGracePeriodSeconds"], 5);
+    }
 
     #[tokio::test]
     async fn a_collection_goes_but_for_what_manifests_define() {
