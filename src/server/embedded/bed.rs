@@ -1,5 +1,6 @@
 //! The API in memory and on a directory of its own, for tests. The agent shows what the test says.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt as _;
 use mirrorlet_apimachinery::cache::Key;
-use mirrorlet_core::desired::{Origin, PodSource, SourceObject};
+use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::manifest::{Accepted, ParseContext, parse_manifest};
 use mirrorlet_host::telemetry::Metrics;
 use serde_json::Value;
@@ -55,7 +56,7 @@ impl Bed {
         self.show(object, origin);
     }
 
-    /// Has the agent show an object that pods refer to.
+    /// Has the agent show an object that pods refer to, or a workload.
     pub(super) fn show(&self, object: &Value, origin: Origin) {
         let node = NodeName::from("box");
         let context = ParseContext {
@@ -66,15 +67,26 @@ impl Bed {
         let parsed = parse_manifest(object.to_string().as_bytes(), &context);
         let mut documents = parsed.documents.into_iter();
         let accepted = documents.next().and_then(|document| document.accepted);
-        let Some(Accepted::Object(object)) = accepted else {
-            panic!("{object}");
-        };
-        self.view.shown.lock().unwrap().objects.push(SourceObject {
-            object,
-            origin,
-            held: false,
-            places: mirrorlet_core::desired::Places::default(),
-        });
+        let mut shown = self.view.shown.lock().unwrap();
+        match accepted {
+            Some(Accepted::Object(object)) => shown.objects.push(SourceObject {
+                object,
+                origin,
+                held: false,
+                places: mirrorlet_core::desired::Places::default(),
+            }),
+            Some(Accepted::Workload(workload)) => shown.workloads.push(SourceWorkload {
+                namespace: workload.key.namespace.clone(),
+                owner: workload.key.owner(),
+                document: Arc::new(workload.canonical),
+                pods: BTreeSet::new(),
+                set: workload.set,
+                template_hash: workload.template_hash,
+                origin,
+                held: false,
+            }),
+            Some(Accepted::Pod(_) | Accepted::Namespace) | None => panic!("{object}"),
+        }
     }
 
     /// The code of an answer, and its body. A body of `null` is sent as an empty one.

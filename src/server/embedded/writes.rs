@@ -8,7 +8,7 @@ use mirrorlet_apimachinery::options::WriteOptions;
 use mirrorlet_apimachinery::resources::{
     DEPLOYMENTS, LEASES, NAMESPACES, PODS, Resource, SCALES, SERVICES, STATEFUL_SETS,
 };
-use mirrorlet_apimachinery::status::Status;
+use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_apimachinery::{apply, garbage, meta};
 use mirrorlet_core::api::core::Service;
@@ -176,19 +176,14 @@ impl Api {
         let scales = call.target.subresource.as_deref() == Some("scale");
         let _writing = self.writing.lock().await;
         let before = self.find(&key)?;
-        let shown = if scales {
-            scale(&before)
+        let mut object = if scales {
+            scaled(call, &before, bytes)?
         } else {
-            before.clone()
+            let object = body::changed(call, &before, bytes)?;
+            check_lists(&object)?;
+            object
         };
-        let mut object = body::changed(call, &shown, bytes)?;
         let is_whole_text = !is_patch && !scales && !bytes.starts_with(b"k8s\0");
-        check_lists(&object)?;
-        if scales {
-            let replicas = object["spec"]["replicas"].clone();
-            object = before.clone();
-            object["spec"]["replicas"] = replicas;
-        }
         meta::place(&mut object, resource, &key.namespace)?;
         meta::succeed(&mut object, &before, resource)?;
         let managed = before["metadata"].get("managedFields").cloned();
@@ -420,12 +415,42 @@ fn scale(object: &Value) -> Value {
             "resourceVersion": metadata["resourceVersion"],
             "creationTimestamp": metadata["creationTimestamp"],
         },
-        "spec": {"replicas": object["spec"]["replicas"]},
+        // A document that doesn't say it means one pod.
+        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(1)},
         "status": {
             "replicas": object["status"]["replicas"].as_i64().unwrap_or(0),
             "selector": selector.join(","),
         },
     })
+}
+
+/// The object as a write of its scale changes it: all of it stays but the number of pods.
+///
+/// Upstream: `scaleUpdatedObjectInfo` of `pkg/registry/apps/deployment/storage/storage.go`.
+///
+/// # Errors
+/// The scale is of another version or another object, or its number of pods is none.
+fn scaled(call: &Call, before: &Value, bytes: &[u8]) -> Result<Value, Status> {
+    let shown = scale(before);
+    let mut changed = body::changed(call, &shown, bytes)?;
+    check_lists(&changed)?;
+    meta::place(&mut changed, &SCALES, &call.target.namespace)?;
+    meta::succeed(&mut changed, &shown, call.target.resource)?;
+    let spec = &changed["spec"];
+    let replicas = match &spec["replicas"] {
+        // Clients in Go leave 0 out.
+        Value::Null if spec.is_object() || spec.is_null() => Some(0),
+        said => said.as_i64(),
+    };
+    let Some(replicas) = replicas.filter(|number| i32::try_from(*number).is_ok()) else {
+        let cause = Cause::invalid("spec.replicas", "must be an integer of 32 bits");
+        return Err(Status::invalid(&SCALES, call.name(), &[cause]));
+    };
+    let mut object = before.clone();
+    if shown["spec"]["replicas"] != replicas {
+        object["spec"]["replicas"] = replicas.into();
+    }
+    Ok(object)
 }
 
 #[cfg(test)]

@@ -182,3 +182,95 @@ async fn a_service_is_shown_with_the_defaults_of_upstream() {
     let (code, written) = bed.ask("PUT", &format!("{path}?dryRun=All"), &shown).await;
     assert_eq!(code, 200, "{written}");
 }
+
+fn deployment(replicas: Option<i64>) -> Value {
+    let mut object = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "default", "uid": "u-1"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web", "image": "busybox:1.36"}]},
+            },
+        },
+    });
+    if let Some(replicas) = replicas {
+        object["spec"]["replicas"] = replicas.into();
+    }
+    object
+}
+
+/// The code of the answer to a write of a Deployment's scale, and the number of pods that is stored
+/// then.
+async fn scale_to(
+    before: Option<i64>,
+    method: &str,
+    metadata: Value,
+    spec: Value,
+) -> (u16, Option<i64>) {
+    let bed = Bed::new();
+    let key = Key::new(&DEPLOYMENTS, "default", "web");
+    bed.store(&key, &deployment(before));
+    let mut scale = json!({"kind": "Scale", "apiVersion": "autoscaling/v1"});
+    scale["metadata"] = metadata;
+    scale["spec"] = spec;
+    let path = "/apis/apps/v1/namespaces/default/deployments/web/scale";
+    let (code, _) = bed.ask(method, path, &scale).await;
+    let text = fs::read_to_string(bed.file(&key)).unwrap();
+    let stored: Value = serde_saphyr::from_str(&text).unwrap();
+    (code, stored["spec"]["replicas"].as_i64())
+}
+
+#[tokio::test]
+async fn a_scale_that_is_put_says_all_of_it() {
+    for (spec, code, stored) in [
+        (json!({"replicas": 5}), 200, 5),
+        // As clients in Go send 0.
+        (json!({}), 200, 0),
+        (json!({"replicas": null}), 200, 0),
+        (json!({"replicas": 0}), 200, 0),
+        (json!({"replicas": "2"}), 422, 3),
+        (json!({"replicas": 1.5}), 422, 3),
+        (json!({"replicas": 1_u64 << 40}), 422, 3),
+        (json!({"replicas": -1}), 422, 3),
+        (json!("none"), 422, 3),
+    ] {
+        let metadata = json!({"name": "web", "namespace": "default"});
+        let scaled = scale_to(Some(3), "PUT", metadata, spec.clone()).await;
+        // embedded 63
+        assert_eq!(scaled, (code, Some(stored)), "{spec}");
+    }
+    for (metadata, code) in [
+        (json!({"name": "web", "resourceVersion": "999"}), 409),
+        (json!({"name": "web", "uid": "u-2"}), 409),
+        (json!({"name": "other"}), 400),
+        (json!({"name": "web", "namespace": "other"}), 400),
+    ] {
+        let scaled = scale_to(Some(3), "PUT", metadata.clone(), json!({"replicas": 5})).await;
+        // embedded 63
+        assert_eq!(scaled, (code, Some(3)), "{metadata}");
+    }
+}
+
+#[tokio::test]
+async fn a_patch_of_a_scale_keeps_the_number_that_it_does_not_have() {
+    let labels = json!({"labels": {"a": "b"}});
+    for (before, metadata, spec, code, stored) in [
+        (Some(3), labels.clone(), json!({}), 200, Some(3)),
+        (None, labels.clone(), json!({}), 200, None),
+        (None, json!({}), json!({"replicas": 1}), 200, None),
+        (Some(3), json!({}), json!({"replicas": 0}), 200, Some(0)),
+        (
+            Some(3),
+            json!({"resourceVersion": "999"}),
+            json!({"replicas": 5}),
+            409,
+            Some(3),
+        ),
+    ] {
+        let scaled = scale_to(before, "PATCH", metadata, spec.clone()).await;
+        // embedded 63
+        assert_eq!(scaled, (code, stored), "{spec}");
+    }
+}
