@@ -51,6 +51,8 @@ pub(crate) struct FakeView {
     pub(crate) shown: Mutex<Shown>,
     /// The problem of a manifest file.
     pub(crate) problem: Mutex<Option<Diagnostic>>,
+    /// Whether what is stored is not taken in in time.
+    pub(crate) is_slow: Mutex<bool>,
     /// Count of requests to read the manifests.
     pub(crate) refreshed: Mutex<u64>,
     /// The last lines of those.
@@ -132,6 +134,7 @@ impl FakeView {
             uploaded: Mutex::default(),
             shown: Mutex::default(),
             problem: Mutex::default(),
+            is_slow: Mutex::default(),
             refreshed: Mutex::default(),
             dropped: watch::Sender::new(0),
             logs_open: watch::Sender::new(0),
@@ -163,7 +166,8 @@ impl AgentView for FakeView {
     }
 
     async fn refresh_stored(&self) -> bool {
-        self.refresh().await
+        let is_slow = *self.is_slow.lock().unwrap();
+        self.refresh().await && !is_slow
     }
 
     fn problem_of(&self, location: &str) -> Option<Diagnostic> {

@@ -269,7 +269,7 @@ impl Status {
             json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
         Self {
             details: Some(json!({"causes": [cause], "retryAfterSeconds": 1}).into()),
-            ..Self::new(504, "Timeout", message)
+            ..Self::timeout(message)
         }
     }
 
@@ -289,6 +289,19 @@ impl Status {
     /// Something that is needed for an answer doesn't answer itself.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
+    }
+
+    /// The same, and the client may ask again after that time.
+    pub fn unavailable_for(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self {
+            details: Some(json!({"retryAfterSeconds": retry_after_seconds}).into()),
+            ..Self::unavailable(message)
+        }
+    }
+
+    /// The request isn't done to its end in the time for its answer.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(504, "Timeout", message)
     }
 
     /// The object that is sent.

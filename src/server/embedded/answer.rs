@@ -95,7 +95,7 @@ pub(super) fn refused(status: &Status) -> Response {
         .details
         .as_ref()
         .and_then(|d| d["retryAfterSeconds"].as_u64());
-    if let Some(seconds) = seconds.filter(|_| status.code == 429) {
+    if let Some(seconds) = seconds.filter(|_| [429, 503].contains(&status.code)) {
         answer
             .headers_mut()
             .insert(header::RETRY_AFTER, seconds.into());

@@ -39,7 +39,7 @@ impl Api {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let key = call.key();
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn().await?;
         let before = self.find(&key)?;
         let mut object = body::changed(call, &before, bytes)?;
         meta::place(&mut object, key.resource, &key.namespace)?;
@@ -52,7 +52,7 @@ impl Api {
                 let obeyed = self.store.view().command_rollout(&pod, command).await;
                 obeyed.map_err(|error| of_view(&error))?;
             }
-            self.taken_in().await;
+            self.loaded().await?;
             object = self.find(&key)?;
         }
         Ok(call.object(200, key.resource, object, form))

@@ -145,7 +145,7 @@ impl Api {
         call: &Call,
     ) -> Result<Value, Status> {
         let dry_run = WriteOptions::parse(&call.query)?.dry_run || options["dryRun"][0] == "All";
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn_of(key.resource).await?;
         if dry_run {
             let object = self.find(key)?;
             meta::check_preconditions(options, &object, key.resource)?;
@@ -245,18 +245,18 @@ impl Api {
             return Ok(false);
         };
         removed.map_err(|error| of_view(&error))?;
-        self.taken_in().await;
+        self.loaded().await?;
         Ok(true)
     }
 
     /// Removes the file of an object, and waits until the agent has read that.
     async fn remove_file(&self, key: &Key) -> Result<(), Status> {
         self.unlink(self.store.directory(), key).await?;
-        self.taken_in().await;
-        Ok(())
+        self.loaded().await
     }
 
     async fn unlink(&self, directory: &Path, key: &Key) -> Result<(), Status> {
+        self.store.set_behind(true);
         let (directory, removed) = (directory.to_owned(), key.clone());
         disk::blocking(move || files::remove(&directory, &removed))
             .await

@@ -70,7 +70,7 @@ impl Api {
     /// Deletes what has lost its owners, and what comes of that.
     async fn collect_garbage(&self) -> Result<(), Status> {
         self.check_known().await?;
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn().await?;
         for _ in 0..ROUNDS_MAX {
             let steps = self
                 .store

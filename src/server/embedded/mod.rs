@@ -126,7 +126,7 @@ struct Api {
     node: NodeName,
     /// Set once the agent has read what is stored: before, a list would lack objects.
     known: Arc<OnceCell<()>>,
-    /// One write at a time.
+    /// One write at a time, which begins with [`Api::turn`].
     writing: Arc<Mutex<()>>,
     bodies: Bodies,
     watches: Watches,

@@ -81,6 +81,10 @@ impl Api {
         self.remove_all(users).await?;
         self.remove_all(used).await?;
         self.remove_all(vec![key.clone()]).await?;
+        // All of it is removed first: nothing goes on with the rest later.
+        if self.store.is_behind() {
+            self.loaded().await?;
+        }
         terminating
     }
 
@@ -110,6 +114,7 @@ impl Api {
         if keys.is_empty() {
             return Ok(());
         }
+        self.store.set_behind(true);
         let directory = self.store.directory().to_owned();
         let (leases, files): (Vec<_>, Vec<_>) =
             keys.into_iter().partition(|key| key.resource == &LEASES);

@@ -21,7 +21,7 @@ impl Api {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let key = call.key();
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn().await?;
         let before = self.find(&key)?;
         let mut object = body::changed(call, &before, bytes)?;
         meta::place(&mut object, key.resource, &key.namespace)?;
@@ -32,7 +32,7 @@ impl Api {
             let view = std::sync::Arc::clone(self.store.view());
             let kept = disk::blocking(move || view.edit_node(edits)).await;
             kept.map_err(|error| unstored(&error))?;
-            self.taken_in().await;
+            self.loaded().await?;
             object = self.find(&key)?;
         }
         Ok(call.object(200, key.resource, object, form))

@@ -80,6 +80,8 @@ struct State {
     held: Held,
     /// Whether the collection of garbage may have something to do.
     collectable: bool,
+    /// Whether something was stored that the agent may not have loaded yet.
+    is_behind: bool,
     conditions: Vec<NodeCondition>,
     events: Events,
     leases: Leases,
@@ -133,6 +135,7 @@ impl Store {
                 ending: namespaces,
                 held,
                 collectable: false,
+                is_behind: false,
                 conditions: Vec::new(),
                 events: Events {
                     correlator: Correlator::new(node),
@@ -247,6 +250,16 @@ impl Store {
         let is_in = |directory: &Path| Path::new(&origin.location) == files::path(directory, key);
         origin.source == PodSource::Embedded
             && (is_in(&self.directory) || is_in(&self.held_directory))
+    }
+
+    /// Whether something was stored that the agent may not have loaded yet: what is shown may be older.
+    pub(super) fn is_behind(&self) -> bool {
+        self.state.lock().is_behind
+    }
+
+    /// Notes that something is stored, or that the agent has loaded all that was.
+    pub(super) fn set_behind(&self, is_behind: bool) {
+        self.state.lock().is_behind = is_behind;
     }
 
     /// Looks at or changes the leases that clients made.

@@ -1,18 +1,23 @@
 //! Stores objects as files. A write is answered once the agent has loaded the file; a file that the
-//! agent doesn't load is removed, or replaced by the one before.
+//! agent doesn't load is removed, or replaced by the one before. As long as the agent hasn't loaded a
+//! file, no other one is written.
 
 use std::io;
 use std::path::Path;
 
 use mirrorlet_apimachinery::cache::Key;
-use mirrorlet_apimachinery::resources::LEASES;
+use mirrorlet_apimachinery::resources::{LEASES, Resource};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::manifest::BYTES_TOTAL_MAX;
 use mirrorlet_host::disk;
 use serde_json::Value;
+use tokio::sync::MutexGuard;
 
 use super::{Api, files};
+
+/// When a client may ask again whose write was refused because the one before isn't loaded yet.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
 pub(super) fn unstored(error: &io::Error) -> Status {
     Status::internal(format!("failed to store the object: {error}"))
@@ -73,11 +78,8 @@ impl Api {
         let bytes = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
         check_room(present, bytes(of_former), bytes(size))?;
         self.write_file(directory, key, text).await?;
-        let problem = self
-            .taken_in()
-            .await
-            .then(|| self.store.view().problem_of(&location));
-        if let Some(problem) = problem.flatten() {
+        self.loaded().await?;
+        if let Some(problem) = self.store.view().problem_of(&location) {
             self.put_back(key, former).await?;
             return Err(not_loaded(&problem));
         }
@@ -90,6 +92,7 @@ impl Api {
 
     /// Makes the file of an object what it was.
     async fn put_back(&self, key: &Key, former: Option<String>) -> Result<(), Status> {
+        self.store.set_behind(true);
         let (directory, key) = (self.store.directory().to_owned(), key.clone());
         let put_back = disk::blocking(move || match former {
             Some(former) => files::write(&directory, &key, &former),
@@ -107,15 +110,58 @@ impl Api {
         key: &Key,
         text: String,
     ) -> Result<(), Status> {
+        self.store.set_behind(true);
         let (directory, written) = (directory.to_owned(), key.clone());
         disk::blocking(move || files::write(&directory, &written, &text))
             .await
             .map_err(|error| unstored(&error))
     }
 
-    /// Waits until the agent has read what was stored. Returns whether it has.
+    /// Waits until a write of that resource has its turn.
+    ///
+    /// # Errors
+    /// The agent doesn't load what was stored before.
+    pub(super) async fn turn_of(&self, resource: &Resource) -> Result<MutexGuard<'_, ()>, Status> {
+        if resource == &LEASES {
+            // They are in memory.
+            return Ok(self.writing.lock().await);
+        }
+        self.turn().await
+    }
+
+    /// Waits until a write has its turn, and until the agent has loaded what was stored before: the next
+    /// version of an object is made of the one that is shown.
+    ///
+    /// # Errors
+    /// It doesn't load it.
+    pub(super) async fn turn(&self) -> Result<MutexGuard<'_, ()>, Status> {
+        let turn = self.writing.lock().await;
+        if self.store.is_behind() && !self.taken_in().await {
+            let message =
+                "the agent has not loaded yet what was stored before; try again in a moment";
+            return Err(Status::unavailable_for(message, RETRY_AFTER_SECONDS));
+        }
+        Ok(turn)
+    }
+
+    /// Waits until the agent has loaded what was stored.
+    ///
+    /// # Errors
+    /// It hasn't: what is shown may be older.
+    pub(super) async fn loaded(&self) -> Result<(), Status> {
+        if self.taken_in().await {
+            return Ok(());
+        }
+        let message = "the change is stored, but the agent has not loaded it yet; look at the object again in a moment";
+        Err(Status::timeout(message))
+    }
+
+    /// Waits until the agent has loaded what was stored. Returns whether it has.
     pub(super) async fn taken_in(&self) -> bool {
+        // A client that goes away ends the wait.
+        self.store.set_behind(true);
         let taken_in = self.store.view().refresh_stored().await;
+        self.store.set_behind(!taken_in);
         self.store.touch();
         taken_in
     }
@@ -129,6 +175,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::server::embedded::answer;
     use crate::server::embedded::bed::Bed;
 
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -197,5 +244,65 @@ mod tests {
         let (code, refused) = bed.ask("PATCH", &format!("{MAPS}/cfg"), &edit).await;
         assert_eq!(code, 413, "{refused}");
         assert_eq!(fs::read_to_string(bed.file(&key)).unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_not_loaded_yet_is_not_erased_by_the_next() {
+        let bed = Bed::new();
+        let (key, object) = map("cfg");
+        bed.store(&key, &object);
+        let path = format!("{MAPS}/cfg");
+        let is_slow = |is_slow: bool| *bed.view.is_slow.lock().unwrap() = is_slow;
+        let file = || fs::read_to_string(bed.file(&key)).unwrap();
+        is_slow(true);
+        let (code, answer) = bed.ask("PATCH", &path, &json!({"data": {"b": "2"}})).await;
+        // embedded 64
+        assert_eq!((code, &answer["reason"]), (504, &"Timeout".into()));
+        let stored: Value = serde_saphyr::from_str(&file()).unwrap();
+        assert_eq!(stored["data"], json!({"a": "1", "b": "2"}));
+        // What is shown is the object before.
+        let text = file();
+        let edit = json!({"data": {"c": "3"}});
+        for (method, body) in [("PATCH", &edit), ("PUT", &object), ("DELETE", &Value::Null)] {
+            let (code, answer) = bed.ask(method, &path, body).await;
+            // embedded 64
+            assert_eq!(code, 503, "{answer}");
+            assert_eq!(answer["details"]["retryAfterSeconds"], 1);
+            assert_eq!(file(), text, "{method}");
+        }
+        let lease = json!({"metadata": {"name": "leader"}});
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+        let (code, answer) = bed.ask("POST", leases, &lease).await;
+        assert_eq!(code, 201, "{answer}");
+        is_slow(false);
+        bed.view.shown.lock().unwrap().objects.clear();
+        bed.store(&key, &stored);
+        let (code, answer) = bed.ask("PATCH", &path, &edit).await;
+        assert_eq!(code, 200, "{answer}");
+        let stored: Value = serde_saphyr::from_str(&file()).unwrap();
+        assert_eq!(stored["data"], json!({"a": "1", "b": "2", "c": "3"}));
+    }
+
+    #[tokio::test]
+    async fn a_deletion_that_is_not_loaded_yet_stays_one() {
+        let bed = Bed::new();
+        let (key, object) = map("cfg");
+        bed.store(&key, &object);
+        let path = format!("{MAPS}/cfg");
+        *bed.view.is_slow.lock().unwrap() = true;
+        let (code, answer) = bed.ask("DELETE", &path, &Value::Null).await;
+        // embedded 64
+        assert_eq!(code, 504, "{answer}");
+        let edit = json!({"data": {"c": "3"}});
+        let (code, answer) = bed.ask("PATCH", &path, &edit).await;
+        assert_eq!(code, 503, "{answer}");
+        assert!(!bed.file(&key).exists());
+        *bed.view.is_slow.lock().unwrap() = false;
+        bed.view.shown.lock().unwrap().objects.clear();
+        let (code, answer) = bed.ask("PATCH", &path, &edit).await;
+        // embedded 64
+        assert_eq!(code, 404, "{answer}");
+        let refused = answer::refused(&Status::unavailable_for("later", 7));
+        assert_eq!(refused.headers()["retry-after"], "7");
     }
 }

@@ -130,7 +130,7 @@ impl Api {
         let form = answer::form(&call.headers, Include::Metadata)?;
         let resource = call.target.resource;
         // Decoded bodies are much larger than bytes: only one request has one.
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn_of(resource).await?;
         let mut object = body::object(&call.headers, bytes)?;
         check_lists(&object)?;
         meta::place(&mut object, resource, &call.target.namespace)?;
@@ -174,7 +174,7 @@ impl Api {
         let key = call.key();
         let is_patch = call.method == "PATCH";
         let scales = call.target.subresource.as_deref() == Some("scale");
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn_of(resource).await?;
         let before = self.find(&key)?;
         let mut object = if scales {
             scaled(call, &before, bytes)?
@@ -273,7 +273,7 @@ impl Api {
         let form = answer::form(&call.headers, Include::Metadata)?;
         let resource = call.target.resource;
         let key = call.key();
-        let _writing = self.writing.lock().await;
+        let _turn = self.turn_of(resource).await?;
         let mut applied = body::yaml(bytes)?;
         check_lists(&applied)?;
         meta::place(&mut applied, resource, &key.namespace)?;
