@@ -1,15 +1,18 @@
 //! Server-side apply: who manages which field, what an apply takes over or gives up, and conflicts.
 //!
-//! Upstream: `sigs.k8s.io/structured-merge-diff`, `apimachinery/pkg/util/managedfields`. Lists have
-//! the keys of strategic patches; upstream's atomic maps are merged field by field here.
+//! Upstream: `sigs.k8s.io/structured-merge-diff`, `apimachinery/pkg/util/managedfields`. Upstream's
+//! atomic maps are merged field by field here.
 
 mod fields;
+mod merge;
 
 use serde_json::{Map, Value, json};
 
-use self::fields::{Path, delete, fields_of_object, has, leaves, look_up, put_in, take_out, words};
+use self::fields::{
+    Path, delete, fields_of_object, has, leaves, look_up, put_in, take_out, with_all_keys, words,
+};
+use self::merge::merge;
 use crate::meta;
-use crate::patch;
 use crate::status::Status;
 
 /// Content type of an apply.
@@ -38,7 +41,13 @@ fn last_applied(object: &Value) -> Option<Value> {
 /// The entries of `managedFields`.
 fn entries(object: &Value) -> Vec<Value> {
     let entries = object["metadata"]["managedFields"].as_array();
-    entries.cloned().unwrap_or_default()
+    let mut entries = entries.cloned().unwrap_or_default();
+    for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+        if let Some(tree) = entry.get_mut("fieldsV1") {
+            *tree = with_all_keys(tree, Some(object));
+        }
+    }
+    entries
 }
 
 fn is_of(entry: &Value, manager: &str, operation: &str) -> bool {
@@ -205,8 +214,7 @@ pub fn apply(
     }
     let mut plain = applied.clone();
     meta::metadata(&mut plain).remove("resourceVersion");
-    let plain = serde_json::to_vec(&plain).map_err(|error| Status::internal(error.to_string()))?;
-    let mut object = patch::apply(&object, patch::STRATEGIC, &plain)?;
+    merge(&mut object, &plain)?;
     set_entries(&mut object, entries, Some((manager, APPLIED, wanted, now)));
     Ok(object)
 }
@@ -243,6 +251,10 @@ mod tests {
 
     fn containers(object: &Value) -> &Value {
         &object["spec"]["template"]["spec"]["containers"]
+    }
+
+    fn containers_mut(object: &mut Value) -> &mut Value {
+        &mut object["spec"]["template"]["spec"]["containers"]
     }
 
     #[test]
@@ -313,6 +325,70 @@ mod tests {
         .unwrap();
         let left = by(Some(&other), &config(None, "a", &Value::Null), "ci", false).unwrap();
         assert_eq!(left["spec"]["replicas"], 2);
+    }
+
+    /// A Deployment with those ports of its container, or a Service with them.
+    fn with_ports(kind: &str, ports: &Value) -> Value {
+        let spec = match kind {
+            "Service" => json!({"ports": ports}),
+            _ => json!({"template": {"spec": {"containers": [{"name": "dns", "ports": ports}]}}}),
+        };
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "dns"}, "spec": spec})
+    }
+
+    #[test]
+    fn ports_of_one_number_and_two_protocols_are_two() {
+        for (kind, key, at) in [
+            (
+                "Deployment",
+                "containerPort",
+                "/spec/template/spec/containers/0/ports",
+            ),
+            ("Service", "port", "/spec/ports"),
+        ] {
+            let ports =
+                json!([{key: 53, "name": "dns"}, {key: 53, "name": "dns-udp", "protocol": "UDP"}]);
+            let mut first = by(None, &with_ports(kind, &ports), "ci", false).unwrap();
+            // embedded 24
+            assert_eq!(first.pointer(at), Some(&ports), "{kind}");
+            let tree = first["metadata"]["managedFields"][0]["fieldsV1"].to_string();
+            let part = json!({key: 53, "protocol": "TCP"}).to_string();
+            let part = serde_json::to_string(&format!("k:{part}")).unwrap();
+            assert!(tree.contains(&part), "{tree}");
+            // It is shown with its protocol.
+            let list = first.pointer_mut(at).unwrap();
+            list[0]["protocol"] = "TCP".into();
+            let again = by(Some(&first), &with_ports(kind, &ports), "ci", false).unwrap();
+            assert_eq!(again, first);
+            let one = json!([{key: 53, "name": "dns-udp", "protocol": "UDP"}]);
+            let second = by(Some(&first), &with_ports(kind, &one), "ci", false).unwrap();
+            assert_eq!(second.pointer(at), Some(&one), "{kind}");
+            let twice = json!([{key: 53}, {key: 53, "protocol": "TCP"}]);
+            for ports in [twice, json!([{"name": "dns"}])] {
+                let refused = by(None, &with_ports(kind, &ports), "ci", false).unwrap_err();
+                assert_eq!(refused.code, 400, "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn managers_of_ports_that_were_noted_by_the_number_alone_stay() {
+        let ports = json!([{"containerPort": 53, "protocol": "UDP"}]);
+        let first = by(None, &with_ports("Deployment", &ports), "ci", false).unwrap();
+        let mut older = first.clone();
+        let managed = older["metadata"]["managedFields"].to_string();
+        let managed = managed.replace(r#",\"protocol\":\"UDP\""#, "");
+        older["metadata"]["managedFields"] = serde_json::from_str(&managed).unwrap();
+        assert_ne!(older, first);
+        let again = by(Some(&older), &with_ports("Deployment", &ports), "ci", false).unwrap();
+        // embedded 24
+        assert_eq!(again, first);
+        let mut named = older.clone();
+        containers_mut(&mut named)[0]["ports"][0]["name"] = "a".into();
+        note_update(&mut named, Some(&older), "other", NOW);
+        let entries = named["metadata"]["managedFields"].as_array().unwrap();
+        assert_eq!(entries.len(), 2, "{entries:?}");
+        assert_eq!(entries[0], first["metadata"]["managedFields"][0]);
     }
 
     #[test]

@@ -163,6 +163,36 @@ pub(crate) fn merge_key(list: &str, element: Option<&Value>) -> Option<&'static 
     })
 }
 
+/// The fields by which the elements of a list are told apart in what is applied on the server; none of a
+/// list that is replaced. Unlike strategic patches it tells two ports of one number apart.
+///
+/// Upstream: `x-kubernetes-list-map-keys` of the schemas of `k8s.io/api`.
+pub(crate) fn apply_keys(list: &str, element: Option<&Value>) -> Option<Vec<&'static str>> {
+    let key = merge_key(list, element)?;
+    Some(match key {
+        "containerPort" | "port" => vec![key, "protocol"],
+        "topologyKey" => vec![key, "whenUnsatisfiable"],
+        _ => vec![key],
+    })
+}
+
+/// The value of a key of a list's element. As in upstream's schemas, a port has the protocol TCP if it
+/// says none.
+pub(crate) fn key_value(element: &Value, key: &str) -> Value {
+    match &element[key] {
+        Value::Null if key == "protocol" => "TCP".into(),
+        value => value.clone(),
+    }
+}
+
+/// Refuses a value that is nested too deeply to be merged.
+pub(crate) fn check_depth(value: &Value) -> Result<(), Status> {
+    if bounds::is_deeper(value, DEPTH_MAX) {
+        return Err(too_deep());
+    }
+    Ok(())
+}
+
 /// Whether a list of texts is merged as a set.
 pub(crate) fn is_set(list: &str) -> bool {
     list == "finalizers"

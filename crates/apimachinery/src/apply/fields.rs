@@ -48,14 +48,44 @@ fn list_fields(list: &str, items: &[Value]) -> Value {
         for item in items {
             tree.insert(format!("v:{item}"), json!({}));
         }
-    } else if let Some(key) = patch::merge_key(list, items.first()) {
+    } else if let Some(keys) = patch::apply_keys(list, items.first()) {
         for item in items {
             let mut below = fields(item);
             below[ITSELF] = json!({});
-            tree.insert(format!("k:{}", json!({key: item[key]})), below);
+            tree.insert(key_part(&keys, item), below);
         }
     }
     Value::Object(tree)
+}
+
+/// The part of a path that means an element of a list with those keys.
+pub(super) fn key_part(keys: &[&str], item: &Value) -> String {
+    let values = keys
+        .iter()
+        .map(|key| ((*key).to_owned(), patch::key_value(item, key)));
+    format!("k:{}", Value::Object(values.collect()))
+}
+
+/// A tree of an object with all keys of its lists: one that an earlier version stored tells ports apart by
+/// their numbers alone.
+pub(super) fn with_all_keys(tree: &Value, object: Option<&Value>) -> Value {
+    in_field("", tree, object)
+}
+
+fn in_field(name: &str, tree: &Value, value: Option<&Value>) -> Value {
+    let Value::Object(map) = tree else {
+        return tree.clone();
+    };
+    let below = map.iter().map(|(part, below)| {
+        let found = value.and_then(|value| look_up(value, std::slice::from_ref(part)));
+        let keys = found
+            .filter(|_| part.starts_with("k:"))
+            .and_then(|item| Some((patch::apply_keys(name, Some(item))?, item)));
+        let whole = keys.map_or_else(|| part.clone(), |(keys, item)| key_part(&keys, item));
+        let field = part.strip_prefix("f:").unwrap_or_default();
+        (whole, in_field(field, below, found))
+    });
+    Value::Object(below.collect())
 }
 
 /// The paths of a tree's leaves.
@@ -136,9 +166,10 @@ fn index_of(items: &[Value], part: &str) -> Option<usize> {
     }
     let keys: Value = serde_json::from_str(part.strip_prefix("k:")?).ok()?;
     let keys = keys.as_object()?;
-    items
-        .iter()
-        .position(|item| keys.iter().all(|(key, value)| item[key] == *value))
+    items.iter().position(|item| {
+        keys.iter()
+            .all(|(key, value)| patch::key_value(item, key) == *value)
+    })
 }
 
 pub(super) fn look_up<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {

@@ -75,13 +75,33 @@ fn merge_field(
             target.insert(key, Value::Object(made));
         }
         (_, Value::Array(patch)) => {
-            let mut made = Vec::new();
-            merge_list(&key, &mut made, patch, depth)?;
+            let made = new_list(patch, depth)?;
             target.insert(key, Value::Array(made));
         }
         (_, value) => drop(target.insert(key, value)),
     }
     Ok(())
+}
+
+/// A list where there is none: as it is sent, without elements that are directives. Its elements are not
+/// merged with one another: two of one key are two.
+///
+/// Upstream: `removeDirectives`.
+fn new_list(patch: Vec<Value>, depth: usize) -> Result<Vec<Value>, Status> {
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let mut made = Vec::with_capacity(patch.len());
+    for item in patch {
+        match item {
+            Value::Object(fields) if fields.contains_key("$patch") => {}
+            Value::Object(fields) => {
+                let mut element = Map::new();
+                merge_map(&mut element, fields, depth)?;
+                made.push(Value::Object(element));
+            }
+            item => made.push(item),
+        }
+    }
+    Ok(made)
 }
 
 pub(super) fn merge_list(

@@ -79,6 +79,31 @@ fn strategic_patches_merge_lists_by_their_keys() {
 }
 
 #[test]
+fn a_list_is_taken_as_it_is_sent_where_there_is_none() {
+    let pod = json!({"spec": {"containers": [{"name": "dns"}]}});
+    let ports =
+        json!([{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}]);
+    for (sent, expected) in [
+        (ports.clone(), ports.clone()),
+        (
+            json!([{"$patch": "replace"}, {"containerPort": 53, "name": null}, {"containerPort": 54, "$patch": "delete"}]),
+            json!([{"containerPort": 53}]),
+        ),
+        (json!([{"name": "dns"}]), json!([{"name": "dns"}])),
+        (json!([]), json!([])),
+    ] {
+        let patch = json!({"spec": {"containers": [{"name": "dns", "ports": sent}]}});
+        let patched = strategic(&pod, &patch).unwrap();
+        // embedded 20
+        assert_eq!(patched["spec"]["containers"][0]["ports"], expected);
+    }
+    let both = json!({"spec": {"containers": [{"name": "dns", "ports": ports}]}});
+    let patched = strategic(&json!({}), &both).unwrap();
+    // embedded 20
+    assert_eq!(patched, both);
+}
+
+#[test]
 fn patches_that_do_not_apply_are_told_from_those_that_are_none() {
     let object = json!({"metadata": {"name": "web"}, "data": {"a": "1"}});
     for (content_type, body, expected) in [
