@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::resources::Resource;
+use crate::resources::{NAMESPACES, Resource};
 use crate::status::Status;
 
 /// Longest base of a generated name.
@@ -11,6 +11,9 @@ use crate::status::Status;
 const GENERATED_BASE_MAX: usize = 58;
 /// Letters of the random end of a generated name: no vowels, so that no word comes out.
 const GENERATED_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The label with its name that every namespace has.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// A text of the metadata; empty where there is none.
 fn text<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -148,6 +151,19 @@ fn tidy(metadata: &mut Map<String, Value>) {
     }
 }
 
+/// Gives a namespace the label with its name, whatever its author says about it.
+///
+/// Upstream: `SetDefaults_Namespace` of `pkg/apis/core/v1/defaults.go`.
+pub fn label_namespace(object: &mut Value) {
+    let name = name(object).to_owned();
+    let metadata = metadata(object);
+    let has_labels = metadata.get("labels").is_none_or(Value::is_object);
+    // Labels that are none are refused later.
+    if has_labels {
+        map(metadata, "labels").insert(NAME_LABEL.to_owned(), name.into());
+    }
+}
+
 /// Makes a body a new object: its identity is the server's affair, and so is its status.
 pub fn begin(object: &mut Value, resource: &Resource, uid: &str, now: &str) {
     if let Some(map) = object.as_object_mut() {
@@ -170,6 +186,9 @@ pub fn begin(object: &mut Value, resource: &Resource, uid: &str, now: &str) {
     metadata.insert("creationTimestamp".to_owned(), now.into());
     if has_generation {
         metadata.insert("generation".to_owned(), 1.into());
+    }
+    if resource == &NAMESPACES {
+        label_namespace(object);
     }
 }
 
@@ -230,6 +249,9 @@ pub fn succeed(object: &mut Value, before: &Value, resource: &Resource) -> Resul
     match before.get("status") {
         Some(status) => object["status"] = status.clone(),
         None => drop(object.as_object_mut().map(|map| map.remove("status"))),
+    }
+    if resource == &NAMESPACES {
+        label_namespace(object);
     }
     Ok(())
 }
@@ -310,6 +332,22 @@ mod tests {
                 .code,
             409
         );
+    }
+
+    #[test]
+    fn a_namespace_has_the_label_with_its_name() {
+        for labels in [json!(null), json!({}), json!({NAME_LABEL: "other"})] {
+            let mut new = json!({"metadata": {"name": "shop", "labels": labels}});
+            begin(&mut new, &NAMESPACES, "u-1", "2026-01-02T03:04:05Z");
+            // embedded 65
+            assert_eq!(new["metadata"]["labels"], json!({NAME_LABEL: "shop"}));
+            let mut next = json!({"metadata": {"name": "shop", "labels": labels}});
+            succeed(&mut next, &new, &NAMESPACES).unwrap();
+            assert_eq!(next["metadata"]["labels"], json!({NAME_LABEL: "shop"}));
+        }
+        let mut odd = json!({"metadata": {"name": "shop", "labels": "none"}});
+        label_namespace(&mut odd);
+        assert_eq!(odd["metadata"]["labels"], "none");
     }
 
     #[test]

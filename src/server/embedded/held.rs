@@ -13,12 +13,12 @@ use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::garbage;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{NAMESPACES, PODS, RESOURCES, Resource};
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::disk;
 use serde_json::{Value, json};
 
 use super::files;
+use super::namespace_files::Ending;
 
 /// The directory of their files, below that of all others. No source reads what begins with a dot.
 const DIRECTORY: &str = ".held";
@@ -58,8 +58,8 @@ pub(super) struct Held(BTreeMap<Key, Value>);
 pub(super) struct Read {
     /// The objects.
     pub(super) held: Held,
-    /// The namespaces that objects in them hold, and since when.
-    pub(super) namespaces: BTreeMap<String, Timestamp>,
+    /// The namespaces that objects in them hold.
+    pub(super) namespaces: BTreeMap<String, Ending>,
 }
 
 impl Held {
@@ -79,10 +79,7 @@ impl Held {
             if files::path(stored, &key).exists() {
                 files::remove(&directory, &key)?;
             } else if key.resource == &NAMESPACES {
-                let since = object["metadata"]["deletionTimestamp"].as_str();
-                let since = since.and_then(|since| since.parse().ok());
-                let since = since.unwrap_or_else(Timestamp::now);
-                read.namespaces.insert(key.name, since);
+                read.namespaces.insert(key.name, Ending::of(&object));
             } else {
                 read.held.insert(key, object);
             }

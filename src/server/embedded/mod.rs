@@ -21,6 +21,7 @@ mod garbage;
 mod held;
 mod jobs;
 mod leases;
+mod namespace_files;
 mod namespaces;
 mod node;
 mod openapi;

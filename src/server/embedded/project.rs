@@ -21,6 +21,7 @@ use super::files;
 use super::held::Held;
 use super::jobs;
 use super::leases::NODE_LEASES;
+use super::namespace_files::{Ending, StoredNamespace};
 use super::namespaces::terminate;
 use super::pods::pod_object;
 use super::revisions;
@@ -49,12 +50,12 @@ pub(super) struct Context<'a> {
     pub(super) started_at: Timestamp,
     /// The first start of an agent with its root directory: since then this node exists.
     pub(super) first_started_at: Timestamp,
-    /// Namespaces that were created, and when.
-    pub(super) namespaces: &'a BTreeMap<String, Timestamp>,
+    /// The namespaces that are stored.
+    pub(super) namespaces: &'a BTreeMap<String, StoredNamespace>,
     /// The deletions that were asked for, by the UID of the object.
     pub(super) deletions: &'a BTreeMap<String, Deletion>,
-    /// The namespaces that are being deleted, and since when.
-    pub(super) ending: &'a BTreeMap<String, Timestamp>,
+    /// The namespaces that are being deleted.
+    pub(super) ending: &'a BTreeMap<String, Ending>,
     /// The objects that finalizers hold after their end, and the directory of their files.
     pub(super) held: (&'a Held, &'a Path),
     /// When what stands at a location was there first.
@@ -418,21 +419,25 @@ fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) ->
 }
 
 fn namespace_object(name: &str, context: &Context<'_>) -> Value {
-    let created = context.namespaces.get(name).copied();
+    let ending = context.ending.get(name);
+    let of_ending = ending.and_then(|ending| ending.stored.as_ref());
+    let stored = context.namespaces.get(name).or(of_ending);
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {
-            "name": name,
-            "uid": uid_of(&format!("Namespace {name}")),
-            "creationTimestamp": seconds(created.unwrap_or(context.first_started_at)),
-            "labels": {"kubernetes.io/metadata.name": name},
-        },
+        "metadata": stored.map(|stored| stored.metadata.clone()).unwrap_or_default(),
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"},
     });
-    if let Some(since) = context.ending.get(name) {
-        terminate(&mut object, &seconds(*since));
+    let metadata = meta::metadata(&mut object);
+    metadata.insert("name".to_owned(), name.into());
+    let uid = metadata.entry("uid");
+    uid.or_insert_with(|| uid_of(&format!("Namespace {name}")).into());
+    meta::label_namespace(&mut object);
+    let since = stored.map_or(context.first_started_at, |stored| stored.since);
+    complete(&mut object, NAMESPACES.kind, since);
+    if let Some(ending) = ending {
+        terminate(&mut object, &seconds(ending.since));
     }
     object
 }

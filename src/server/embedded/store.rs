@@ -26,10 +26,11 @@ use tokio::sync::watch;
 use super::files;
 use super::held::{self, Held};
 use super::leases::Leases;
+use super::namespace_files::{Ending, StoredNamespace, stored_namespaces};
 use super::pods::pod_uid;
 use super::project::{Context, Deletion, project, seconds, uid_of};
 use super::templates::Templates;
-use super::times::{namespaces, owner_since, times};
+use super::times::{owner_since, times};
 use crate::server::view::{AgentView, Shown};
 use mirrorlet_core::small::SmallCollect;
 
@@ -75,8 +76,10 @@ struct State {
     /// Whether all sources of manifests had delivered then.
     complete: bool,
     deletions: BTreeMap<String, Deletion>,
-    /// The namespaces that are being deleted, and since when.
-    ending: BTreeMap<String, Timestamp>,
+    /// The namespaces that are stored, as their files were when the objects were made last.
+    namespaces: BTreeMap<String, StoredNamespace>,
+    /// The namespaces that are being deleted.
+    ending: BTreeMap<String, Ending>,
     held: Held,
     /// Whether the collection of garbage may have something to do.
     collectable: bool,
@@ -132,6 +135,7 @@ impl Store {
                 times: BTreeMap::new(),
                 complete: false,
                 deletions: BTreeMap::new(),
+                namespaces: BTreeMap::new(),
                 ending: namespaces,
                 held,
                 collectable: false,
@@ -193,7 +197,10 @@ impl Store {
     /// Has a namespace shown as being deleted until nothing is in it any more.
     pub(super) fn note_end(&self, namespace: &str, at: Timestamp) {
         let mut state = self.state.lock();
-        state.ending.entry(namespace.to_owned()).or_insert(at);
+        let stored = state.namespaces.get(namespace).cloned();
+        let ending = Ending { since: at, stored };
+        let name = namespace.to_owned();
+        state.ending.entry(name).or_insert(ending);
     }
 
     /// The directory of the files of what finalizers hold after its end.
@@ -292,13 +299,13 @@ impl Store {
         let shown = self.view.shown(&state.conditions);
         let conditions = shown.node.as_ref().and_then(|node| node.status.clone());
         state.conditions = conditions.and_then(|s| s.conditions).unwrap_or_default();
-        let namespaces = namespaces(&self.directory);
+        state.namespaces = stored_namespaces(&self.directory, &state.namespaces);
         state.times = times(&shown, &state.times);
         let context = Context {
             node: &self.node,
             started_at: self.started_at,
             first_started_at: self.first_started_at,
-            namespaces: &namespaces,
+            namespaces: &state.namespaces,
             deletions: &state.deletions,
             ending: &state.ending,
             held: (&state.held, &self.held_directory),

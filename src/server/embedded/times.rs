@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mirrorlet_apimachinery::resources::NAMESPACES;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::desired::{Origin, PodSource};
 
-use super::store::CLUSTER_DIRECTORY;
 use crate::server::view::Shown;
-use mirrorlet_core::small::SmallCollect;
 
 /// When the files that define what is shown were there first: their modification times when they were
 /// looked at first. An edit makes nothing new.
@@ -36,21 +33,6 @@ pub(super) fn times(
         }
     }
     times
-}
-
-/// The namespaces that were created, and when.
-pub(super) fn namespaces(directory: &Path) -> BTreeMap<String, Timestamp> {
-    let files = directory.join(CLUSTER_DIRECTORY).join(NAMESPACES.plural);
-    let Ok(entries) = std::fs::read_dir(files) else {
-        return BTreeMap::new();
-    };
-    let created = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let name = name.strip_suffix(".yaml").filter(|n| !n.starts_with('.'))?;
-        let modified = entry.metadata().ok()?.modified().ok()?;
-        Some((name.to_owned(), Timestamp::try_from(modified).ok()?))
-    });
-    created.collect_map()
 }
 
 /// When an agent made the owner file beside the directory of stored files, which it does at its first
