@@ -1,13 +1,17 @@
 //! An Engine that loses, doubles, delays and reorders events, fails, hangs and lies about what it
 //! did. Whatever it does: no container runs twice, restart counts are right, and nothing that is
 //! not concerned waits.
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::history::History;
 use crate::common::intercept::{After, Before, Call, Script, ScriptedEngine};
-use crate::common::{self, Bed, IMAGE_2, TestAgent, eventually, sleeper, sleeper_of};
+use crate::common::traffic::{self, Traffic};
+use crate::common::{
+    self, Bed, IMAGE, IMAGE_2, TestAgent, ask, eventually, free_port, sleeper, sleeper_of,
+};
 use async_trait::async_trait;
 use bollard::models::EventMessage;
 use futures::future::ready;
@@ -306,6 +310,66 @@ async fn an_edit_is_not_given_up_because_the_engine_is_slow() {
         })
         .await;
     assert!(starts.load(Ordering::SeqCst) > 3);
+    agent.stop().await;
+}
+
+/// A web server that answers `says`, with a host port.
+fn web(says: &str, port: u16, annotations: &str) -> String {
+    let script = traffic::server(says);
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  annotations: {{mirrorlet.dev/min-ready-seconds: "0"{annotations}}}
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: web
+    image: {IMAGE}
+    command: ["sh", "-c", {script:?}]
+    ports: [{{containerPort: 8080, hostPort: {port}}}]
+    readinessProbe: {{httpGet: {{path: /x, port: 8080}}, periodSeconds: 1}}
+"#
+    )
+}
+
+/// As where a security module forbids the Engine to send signals.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_can_not_be_stopped_serves_on() {
+    /// What fails of each attempt: the stop of the container, and that of the sandbox.
+    const STOPS: usize = 2;
+    let (bed, port) = (Bed::new(), free_port());
+    let at: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
+    let script = Failing {
+        operation: Operation::StopContainer,
+        target: "",
+        left: AtomicUsize::new(0),
+        made: false,
+        error: EngineError::Api {
+            status: 500,
+            message: "cannot stop container: permission denied".to_owned(),
+        },
+    };
+    let engine = ScriptedEngine::new(&bed.docker, script);
+    let agent = bed.agent_over(engine.clone()).await;
+    bed.write("web.yaml", &web("one", port, ""));
+    bed.until_healthy(1).await;
+    let traffic = Traffic::to(at);
+    // The pauses between the first attempts are shorter than a successor is waited for.
+    let stops = 5 * STOPS;
+    engine.script.left.store(stops, Ordering::SeqCst);
+    bed.write("web.yaml", &web("two", port, ""));
+    let fails = || (engine.script.left.load(Ordering::SeqCst) < stops).then_some(());
+    eventually("a stop to fail", fails).await;
+    // rollouts S11
+    assert_eq!(ask(at).as_deref(), Ok("one"));
+    eventually("the new version to answer", || {
+        ask(at).ok().filter(|says| says == "two")
+    })
+    .await;
+    // rollouts S11
+    assert_eq!(traffic.failures(), [""; 0]);
     agent.stop().await;
 }
 

@@ -235,13 +235,17 @@ impl Killer {
         let holds = &self.networks.host_ports.holds;
         let is_replaced =
             |ours: &OurContainer| stop.is_replaced || !holds.serves(&ours.full_name, &ours.uid);
-        let _held = match (record, stop.reason) {
+        let held = match (record, stop.reason) {
             (Some(Record { ours, .. }), None) if is_replaced(ours) => {
                 holds.begin(ours, stop.pod, stop.name, left).await
             }
             _ => None,
         };
-        self.containers.stop(stop.id, left).await
+        let stopped = self.containers.stop(stop.id, left).await;
+        if let (Err(_), Some(held)) = (&stopped, held) {
+            held.failed();
+        }
+        stopped
     }
 
     /// Grace of a container: the pod's where it is known, else what its labels say.

@@ -7,6 +7,9 @@ use std::time::Duration;
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// How long before it is killed connections to it wait again.
 const KILL_MARGIN: Duration = Duration::from_secs(1);
+/// How long after it should have been killed a container is assumed to be ending. One that still accepts
+/// connections after that serves: the Engine that is to kill it hangs.
+const KILL_MAX: Duration = Duration::from_secs(5);
 /// How long connections wait for the next step: the successor's network, and a process that
 /// accepts them.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -20,9 +23,18 @@ pub enum Gap {
     Stopping {
         /// How long ago.
         since: Duration,
-        /// Until when it may take.
+        /// Until when it may take; zero once it should have been killed.
         left: Duration,
+        /// How long ago it should have been killed.
+        overdue: Duration,
         /// Whether it still accepts connections; asked for once [`is_overdue`](Self::is_overdue).
+        accepts: bool,
+    },
+    /// The container that has it was told to end, the stop failed, and it still runs.
+    Unstopped {
+        /// How long ago the stop failed.
+        since: Duration,
+        /// Whether it accepts connections.
         accepts: bool,
     },
     /// The container has ended; its successor doesn't accept connections yet.
@@ -51,8 +63,13 @@ impl Gap {
             Self::Stopping {
                 since,
                 left,
+                overdue,
                 accepts,
-            } => !(accepts && Self::is_overdue(since) && left > KILL_MARGIN),
+            } => {
+                let serves_on = left > KILL_MARGIN || overdue >= KILL_MAX;
+                !(accepts && Self::is_overdue(since) && serves_on)
+            }
+            Self::Unstopped { since, accepts } => !accepts && !Self::is_late(since),
             Self::Starting { since } => !Self::is_late(since),
             Self::Serving | Self::Over => false,
         }
@@ -62,7 +79,7 @@ impl Gap {
     pub fn is_over(self) -> bool {
         match self {
             Self::Serving | Self::Stopping { .. } => false,
-            Self::Starting { .. } => !self.waits(),
+            Self::Unstopped { .. } | Self::Starting { .. } => !self.waits(),
             Self::Over => true,
         }
     }

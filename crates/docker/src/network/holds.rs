@@ -83,6 +83,8 @@ struct Stop {
     /// The port of it, where it is known.
     port: Option<u16>,
     kill_at: Instant,
+    /// When the Engine said that it could not be stopped.
+    failed: Option<Instant>,
 }
 
 /// The ports that the kernel was last asked to hold, and when.
@@ -92,18 +94,32 @@ struct Kernel {
     renewed: Option<Instant>,
 }
 
-/// Ports whose container is being stopped; it has ended when this is dropped.
+/// Ports whose container is being stopped; it has ended when this is dropped, unless the stop
+/// [failed](Self::failed).
 pub(crate) struct Stopping<'a> {
     holds: &'a Holds,
     ports: Vec<HeldPort>,
+    has_failed: bool,
+}
+
+impl Stopping<'_> {
+    /// The Engine could not stop the container. If it runs, it may serve on.
+    pub(crate) fn failed(mut self) {
+        self.has_failed = true;
+    }
 }
 
 impl Drop for Stopping<'_> {
     fn drop(&mut self) {
+        let now = Some(Instant::now());
         self.holds.with(|state| {
             for port in &self.ports {
-                if let Some(between) = state.ports.get_mut(port) {
-                    between.ended = Some(Instant::now());
+                match state.ports.get_mut(port) {
+                    Some(Between {
+                        stop: Some(stop), ..
+                    }) if self.has_failed => stop.failed = now,
+                    Some(between) => between.ended = now,
+                    None => {}
                 }
             }
         });
@@ -205,6 +221,7 @@ impl Holds {
                     uid: container.uid.clone(),
                     port: old_port,
                     kill_at,
+                    failed: None,
                 };
                 let between = Between::new(&container.full_name, Some(stop));
                 state.ports.insert(port, between);
@@ -215,7 +232,11 @@ impl Holds {
         }
         self.apply().await;
         self.begun.notify_one();
-        Some(Stopping { holds: self, ports })
+        Some(Stopping {
+            holds: self,
+            ports,
+            has_failed: false,
+        })
     }
 
     /// Whether a container of a version runs.
@@ -294,14 +315,24 @@ impl Holds {
         let serving = self.with(|state| state.serving.get(&between.full_name).cloned());
         let ended = match (between.ended, between.stop.clone()) {
             (Some(ended), _) => ended,
-            (None, Some(stop)) => {
-                let since = between.began.elapsed();
-                return Gap::Stopping {
-                    since,
-                    left: stop.kill_at.saturating_duration_since(Instant::now()),
-                    accepts: Gap::is_overdue(since) && self.old_accepts(between, &stop).await,
-                };
-            }
+            (None, Some(stop)) => match stop.failed {
+                None => {
+                    let (since, now) = (between.began.elapsed(), Instant::now());
+                    return Gap::Stopping {
+                        since,
+                        left: stop.kill_at.saturating_duration_since(now),
+                        overdue: now.saturating_duration_since(stop.kill_at),
+                        accepts: Gap::is_overdue(since) && self.old_accepts(between, &stop).await,
+                    };
+                }
+                Some(failed) if self.runs(&stop.uid) => {
+                    // Of a port that isn't known nobody can say that nobody listens there.
+                    let accepts = stop.port.is_none() || self.old_accepts(between, &stop).await;
+                    let since = failed.elapsed();
+                    return Gap::Unstopped { since, accepts };
+                }
+                Some(_) => *between.ended.insert(Instant::now()),
+            },
             (None, None) if serving.as_ref().is_some_and(|new| self.another_runs(new)) => {
                 return Gap::Serving;
             }
