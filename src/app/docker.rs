@@ -130,6 +130,8 @@ impl Docker {
         spawn(parts, "exec sessions", sessions.run(cancel.clone()));
         let held_ports = manager.held_ports();
         spawn_until(parts, cancel, "held ports", held_ports.run());
+        let led_ports = manager.led_ports();
+        spawn_until(parts, cancel, "led ports", led_ports.run());
         Self {
             probe_client: manager.probe_client(),
             runtime: Arc::new(manager),

@@ -1,7 +1,7 @@
 //! Edits of pods with host ports. Under `StartFirst` the new version is judged beside the old one,
 //! and host ports change hands without a gap; under `Recreate` connections wait for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use crate::common::traffic::{self, Traffic};
 use crate::common::{Bed, IMAGE, PATIENCE, TestAgent, ask, free_port, http, sleeper};
 use mirrorlet::app::cleanup::{Leftovers, cleanup};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_host::nat::{self, Detour, Forward, Protocol};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A web server that answers `says`, with a host port.
@@ -453,6 +454,53 @@ async fn what_an_agent_left_is_cleaned_up() {
     let nothing = cleanup(&config, true).await.unwrap().unwrap();
     // rollouts S5
     assert_eq!(nothing, Leftovers::default());
+}
+
+/// As a restart of `nftables` does, by its configuration or a saved one.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_another_program_removes_or_changes_are_put_back() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let at: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
+    let own: SocketAddr = (gateway(&bed), port).into();
+    for says in ["one", "two"] {
+        bed.write("web.yaml", &web(says, port, "StartFirst"));
+        until_says(&mut agent, at, says).await;
+    }
+    crate::common::eventually("the version before to be gone", || {
+        let all = bed.running();
+        let webs = all.keys().filter(|name| name.starts_with("k8s_web_"));
+        (webs.count() == 1).then_some(())
+    })
+    .await;
+    let table = mirrorlet_docker::host_ports_table(&bed.owner().unwrap());
+    assert!(!nat::rules(&table).unwrap().is_empty());
+    let under_way = TcpStream::connect(at).unwrap();
+    let other = Forward {
+        protocol: Protocol::Tcp,
+        host_ip: None,
+        host_port: free_port(),
+        pod: "192.0.2.1:1".parse().unwrap(),
+        detour: Detour::None,
+        comment: "other".to_owned(),
+    };
+    for rules in [BTreeSet::new(), BTreeSet::from([other])] {
+        let before = nat::rules(&table).unwrap();
+        nat::replace(&table, &rules).unwrap();
+        for at in [at, own] {
+            // rollouts S12
+            crate::common::eventually("the rules to be back", || {
+                let is_changed = nat::rules(&table).unwrap() != before;
+                ask(at).ok().filter(|says| is_changed && says == "two")
+            })
+            .await;
+        }
+    }
+    assert_eq!(http::ask_on(under_way, PATIENCE).as_deref(), Ok("two"));
+    let event = "HostPortsRestored the kernel's rules for its host ports were removed or changed by another program, and are restored";
+    // rollouts S12
+    agent.until_event("web-box", event).await;
+    agent.stop().await;
 }
 
 /// Two pods of one file, with these host ports.

@@ -52,5 +52,5 @@ pub use fake_engine::FakeEngine;
 pub use image::{ImagePuller, ListedImage, PullerOptions};
 pub use manager::{DockerManager, DockerManagerOptions};
 pub use meter::CallMeter;
-pub use network::{HeldPorts, table_name as host_ports_table};
+pub use network::{HeldPorts, LedPorts, table_name as host_ports_table};
 pub use operation::Operation;

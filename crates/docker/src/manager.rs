@@ -30,7 +30,7 @@ use super::index::pod_status;
 use super::kill::Killer;
 use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
-use super::network::{HeldPorts, Networks};
+use super::network::{HeldPorts, LedPorts, Networks};
 use super::remove::Remains;
 use super::start::Starter;
 use super::translate::NodeFacts;
@@ -193,6 +193,11 @@ impl DockerManager {
     /// Returns the task that keeps the holds of host ports; to be run beside this manager.
     pub fn held_ports(&self) -> HeldPorts {
         HeldPorts::new(Arc::clone(&self.networks.host_ports.holds))
+    }
+
+    /// Returns the task that keeps the rules for host ports in the kernel; to be run beside this manager.
+    pub fn led_ports(&self) -> LedPorts {
+        LedPorts::new(Arc::clone(&self.networks), self.telemetry.clone())
     }
 }
 
@@ -457,6 +462,7 @@ impl Runtime for DockerManager {
         self.facts.forget();
         self.networks.plugin.forget();
         self.networks.host_ports.forget();
+        self.networks.host_ports.look_at_rules();
         self.facts.engine_facts().await?;
         if let Err(error) = self.networks.plugin.status().await {
             occurrences::network_not_ready(&self.telemetry, &error.to_string());

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bollard::models::PortMap;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify, watch};
 
 mod flows;
+mod kept;
 
 use super::super::containers::{Containers, runtime_error};
 use super::super::engine::HostSide;
@@ -25,8 +26,10 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
-use mirrorlet_host::nat::{self, Detour, Flows, Forward};
+use mirrorlet_host::nat::{self, Detour, Flows, Forward, Rules};
 use mirrorlet_runtime::{ServingPods, SyncError, SyncErrorReason};
+
+pub use kept::LedPorts;
 
 /// Prefix of the names of our tables.
 const TABLE: &str = "mirrorlet-";
@@ -47,14 +50,20 @@ pub(crate) struct HostPorts {
     side: parking_lot::Mutex<Option<HostSide>>,
     /// Whether it was said that flows can't be forgotten.
     is_told: AtomicBool,
+    /// Whether there are rules of ours, which somebody else may remove.
+    are_led: watch::Sender<bool>,
+    /// A look at the rules in the kernel is asked for.
+    asked: Notify,
 }
 
 #[derive(Default)]
 struct State {
     /// The pods that the host ports are to lead to.
     pods: ServingPods,
-    /// The rules in the kernel; unknown at first.
+    /// The rules that were made; unknown at first.
     applied: Option<BTreeSet<Forward>>,
+    /// The same as the kernel names them, if that was read.
+    rules: Option<Rules>,
     /// Ids of the sandboxes that ran at the last look.
     seen: BTreeSet<Arc<str>>,
 }
@@ -80,6 +89,8 @@ impl HostPorts {
             state: Mutex::default(),
             side: parking_lot::Mutex::default(),
             is_told: AtomicBool::new(false),
+            are_led: watch::Sender::new(false),
+            asked: Notify::new(),
         }
     }
 
@@ -173,20 +184,20 @@ impl HostPorts {
         let (table, wanted) = (self.table.clone(), forwards.clone());
         let replaced = disk::blocking(move || {
             if wanted.is_empty() {
-                nat::remove(&table)
+                nat::remove(&table).map(|()| None)
             } else {
                 nat::replace(&table, &wanted)
             }
         });
         let replaced = replaced.await;
-        replaced.map_err(|error| refused(&format!("the kernel says: {error}")))?;
-        let which = match state.applied {
+        state.rules = replaced.map_err(|error| refused(&format!("the kernel says: {error}")))?;
+        self.are_led.send_replace(!forwards.is_empty());
+        let which = match state.applied.replace(forwards.clone()) {
             // An agent before this one may have been killed before it came to it.
             None => Flows::ClosedAndUdp,
             Some(_) => Flows::Closed,
         };
-        self.forget_flows(forwards.clone(), which).await;
-        state.applied = Some(forwards);
+        self.forget_flows(forwards, which).await;
         Ok(())
     }
 

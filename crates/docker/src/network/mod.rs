@@ -28,6 +28,7 @@ use super::index::Record;
 use super::translate::{Kind, ResolvConf, compute_dns};
 pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
+pub use host_ports::LedPorts;
 pub use host_ports::table_name;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::spec;

@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use netlink_packet_netfilter::NetfilterProtoFamily;
+use netlink_packet_netfilter::nftables::NfTablesMessage;
 use rustix::io::Errno;
 
 mod expressions;
@@ -21,9 +22,11 @@ mod flows;
 mod hold;
 mod netlink;
 mod ruleset;
+mod watch;
 
 pub use flows::{Flows, Running, forget_flows};
 pub use hold::{HeldPort, check_hold, hold};
+pub use watch::{Changes, Rules, rules};
 
 /// The family of the tables that lead ports to pods, whose addresses are of IPv4.
 const FAMILY: NetfilterProtoFamily = NetfilterProtoFamily::IPv4;
@@ -90,14 +93,19 @@ pub struct Forward {
     pub comment: String,
 }
 
-/// Replaces the rules of a table by those for `forwards`, in one transaction. Without any the
-/// table is removed. Blocks for a moment.
+/// Replaces the rules of a table by those for `forwards`, in one transaction, and returns them; none if
+/// they can't be read, or somebody else has changed them since. Without any the table is removed.
+/// Connections under way stay where they are. Blocks for a moment.
 ///
 /// # Errors
 /// As the kernel says: it lacks `nf_tables`, or this process lacks the right. Nothing has changed
 /// then.
-pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<()> {
-    netlink::transact(FAMILY, &ruleset::replacing(table, forwards))
+pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<Option<Rules>> {
+    let messages = ruleset::replacing(table, forwards);
+    netlink::transact(FAMILY, &messages)?;
+    let is_rule = |message: &&NfTablesMessage| matches!(message, NfTablesMessage::NewRule(_));
+    let made = messages.iter().filter(is_rule).count();
+    Ok(rules(table).ok().filter(|rules| rules.len() == made))
 }
 
 /// Removes a table, where there may be one. Blocks for a moment.
@@ -105,7 +113,7 @@ pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<()> {
 /// # Errors
 /// As [`replace`], but where this process could never have made one.
 pub fn remove(table: &str) -> io::Result<()> {
-    unless_beyond_us(replace(table, &BTreeSet::new()))
+    unless_beyond_us(replace(table, &BTreeSet::new()).map(drop))
 }
 
 /// Ends all holds of a table ([`hold`]), where there may be some. Blocks for a moment.

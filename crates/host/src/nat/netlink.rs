@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_netfilter::conntrack::ConntrackMessage;
 use netlink_packet_netfilter::nftables::NfTablesMessage;
@@ -24,6 +24,11 @@ const ANSWER_BYTES: usize = 64 << 10;
 /// The subsystem that a batch is for, in the header of its first and last message.
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
+/// The group that changes of rules are told to, as a mask.
+///
+/// Upstream: Linux, `enum nfnetlink_groups` of `nfnetlink.h`.
+const NFNLGRP_NFTABLES: u32 = 1 << (7 - 1);
+
 /// Longest time for all answers to one question.
 const ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -37,6 +42,18 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     )?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+    Ok(socket)
+}
+
+/// A socket at which the kernel tells changes of rules, and reading from which never blocks.
+pub(super) fn open_for_changes() -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(netlink::NETFILTER),
+    )?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, NFNLGRP_NFTABLES))?;
     Ok(socket)
 }
 
@@ -54,6 +71,40 @@ pub(super) fn ask(
     flags: u16,
     mut take: impl FnMut(ConntrackMessage),
 ) -> io::Result<()> {
+    answers(socket, message.into(), flags, |answer| {
+        let answer = NetlinkMessage::<NetfilterMessage>::deserialize(answer);
+        if let Ok(NetlinkPayload::InnerMessage(NetfilterMessage {
+            inner: NetfilterMessageInner::Conntrack(answer),
+            ..
+        })) = answer.map(|answer| answer.payload)
+        {
+            take(answer);
+        }
+    })
+}
+
+/// Sends a message about rules for IPv4, and takes what is in the kernel's answers to the last one,
+/// their headers left out.
+pub(super) fn ask_of_rules(
+    socket: &OwnedFd,
+    message: NfTablesMessage,
+    flags: u16,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    answers(socket, message.into(), flags, |answer| {
+        if let Ok(answer) = NetlinkBuffer::new_checked(answer) {
+            take(answer.payload());
+        }
+    })
+}
+
+/// Sends a message, and takes the kernel's answers to the last one.
+fn answers(
+    socket: &OwnedFd,
+    message: NetfilterMessageInner,
+    flags: u16,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
     let mut bytes = Vec::new();
     put(
         &mut bytes,
@@ -69,20 +120,13 @@ pub(super) fn ask(
         let (_, read) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty())?;
         let mut rest = buffer.get(..read).unwrap_or_default();
         while !rest.is_empty() {
-            let length = length(rest)?;
-            let answer = NetlinkMessage::<NetfilterMessage>::deserialize(rest);
-            match answer.map(|answer| answer.payload) {
-                Ok(NetlinkPayload::Done(_)) => return Ok(()),
-                Ok(NetlinkPayload::Error(answer)) => {
-                    return answer.code.map_or(Ok(()), |_| Err(answer.to_io()));
-                }
-                Ok(NetlinkPayload::InnerMessage(NetfilterMessage {
-                    inner: NetfilterMessageInner::Conntrack(answer),
-                    ..
-                })) => take(answer),
-                _ => {}
+            let header = NetlinkBuffer::new_checked(rest).map_err(|error| invalid(&error))?;
+            match header.message_type() {
+                NLMSG_DONE => return Ok(()),
+                NLMSG_ERROR => return answer(rest)?.2.map_or(Ok(()), Err),
+                _ => take(rest),
             }
-            rest = rest.get(length..).unwrap_or_default();
+            rest = rest.get(length(rest)?..).unwrap_or_default();
         }
     }
     Err(io::ErrorKind::TimedOut.into())
@@ -137,7 +181,10 @@ fn answer(bytes: &[u8]) -> io::Result<(usize, u32, Option<io::Error>)> {
 }
 
 /// The bytes of a transaction, and the number of the message that is answered last.
-fn batch(of_tables: NetfilterProtoFamily, messages: &[NfTablesMessage]) -> (Vec<u8>, u32) {
+pub(super) fn batch(
+    of_tables: NetfilterProtoFamily,
+    messages: &[NfTablesMessage],
+) -> (Vec<u8>, u32) {
     let mut bytes = Vec::new();
     let mut sequence = 0;
     let mut add = |inner: NetfilterMessageInner, flags: u16| {

@@ -162,6 +162,21 @@ pub fn names_not_written(error: &str) {
     );
 }
 
+/// Rules that led the host ports of a pod to it were gone or changed, and are there again.
+pub fn host_ports_restored(of: PodTelemetry<'_>) {
+    note(
+        of,
+        "HostPortsRestored",
+        "the kernel's rules for its host ports were removed or changed by another program, and are restored",
+    );
+}
+
+/// Rules for host ports that another program may have removed can't be looked at, or put back; it is tried
+/// again.
+pub fn host_ports_not_restored(error: &str) {
+    tracing::warn!(error = error, "failed to restore rules for host ports");
+}
+
 /// The root directory was open to others, and is closed to them now.
 pub fn root_closed(root: &Path, mode: u32) {
     tracing::warn!(
