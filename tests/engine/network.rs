@@ -1,13 +1,16 @@
 //! Pods in a Docker network of their choice, what they resolve names by, and host ports that
 //! somebody else holds, under a whole agent on a real Engine.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::common::{Bed, IMAGE, docker_host, eventually, free_port, reaper};
 use mirrorlet::config::Resolved;
 use mirrorlet_core::api::report::PodReport;
+use mirrorlet_host::nat::{self, Detour, Forward, HeldPort, Protocol};
 
 /// A Docker network that goes with the test.
 struct Network(String);
@@ -266,4 +269,44 @@ async fn resolver_settings_of_the_node_are_those_of_the_file_named_as_it_is_now(
         agent.until_gone(name).await;
     }
     agent.stop().await;
+}
+
+/// It refuses a message that is longer than a socket's buffer, which has room for a hundred ports.
+#[test]
+fn the_kernel_takes_rules_for_thousands_of_host_ports() {
+    /// Two for each port, and two for its detour.
+    const RULES: usize = 4;
+    let forward = |host_port: u16| Forward {
+        protocol: Protocol::Tcp,
+        host_ip: None,
+        host_port,
+        pod: "192.0.2.1:8080".parse().unwrap(),
+        detour: Detour::Proxy {
+            loopback: host_port,
+            bridge: "docker0".to_owned(),
+            port: host_port,
+        },
+        comment: "default/web".to_owned(),
+    };
+    let held = |host_port: u16| HeldPort {
+        host_ip: None,
+        host_port,
+    };
+    #[expect(
+        deprecated,
+        reason = "sharing no network is safe; only sharing no files is not"
+    )]
+    let unshare = || rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET);
+    // In a network of its own, whose rules are gone with the thread.
+    let thread = std::thread::spawn(move || {
+        unshare().unwrap();
+        let ports = 1..=3000_u16;
+        let forwards: BTreeSet<Forward> = ports.clone().map(forward).collect();
+        let made = nat::replace("thousands", &forwards).unwrap();
+        // rollouts S13
+        assert_eq!(made.map(|rules| rules.len()), Some(ports.len() * RULES));
+        let held: BTreeSet<HeldPort> = ports.map(held).collect();
+        nat::hold("thousands", &held, Duration::from_mins(1)).unwrap();
+    });
+    thread.join().unwrap();
 }

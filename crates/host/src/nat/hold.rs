@@ -28,6 +28,8 @@ const SET: &str = "held";
 const KEY_BYTES: u32 = 8;
 /// How `nft` reads the keys: `ipv4_addr . inet_service`.
 const KEY_TYPE: u32 = 7 * 64 + 13;
+/// Most elements in one message: the length of what holds them has 16 bits.
+const ELEMENTS_MAX: usize = 1000;
 /// The set's number within a transaction.
 const SET_ID: u32 = 1;
 
@@ -85,7 +87,10 @@ fn holding(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> Vec<NfTa
             messages.push(new_rule(table, chain, rule(of_address), "held"));
         }
     }
-    messages.push(elements(table, ports, lease));
+    let ports: Vec<HeldPort> = ports.iter().copied().collect();
+    for part in ports.chunks(ELEMENTS_MAX) {
+        messages.push(elements(table, part, lease));
+    }
     messages
 }
 
@@ -114,7 +119,7 @@ fn new_set(table: &str) -> NfTablesMessage {
     })
 }
 
-fn elements(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> NfTablesMessage {
+fn elements(table: &str, ports: &[HeldPort], lease: Duration) -> NfTablesMessage {
     let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).max(1);
     let element = |port: &HeldPort| {
         ListAttribute::Element(vec![
@@ -134,6 +139,8 @@ fn elements(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> NfTable
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::Nla as _;
+
     use super::*;
 
     #[test]
@@ -149,6 +156,29 @@ mod tests {
         };
         assert_eq!(all.key(), [0, 0, 0, 0, 0x1f, 0x90, 0, 0]);
         assert_eq!(KEY_BYTES as usize, all.key().len());
+    }
+
+    #[test]
+    fn thousands_of_ports_are_elements_that_their_lengths_can_tell() {
+        let port = |host_port| HeldPort {
+            host_ip: None,
+            host_port,
+        };
+        let ports: BTreeSet<HeldPort> = (1..=5000).map(port).collect();
+        let mut held = 0;
+        for message in holding("t", &ports, Duration::from_secs(1)) {
+            let NfTablesMessage::NewSetElement(elements) = message else {
+                continue;
+            };
+            for attribute in elements.attributes {
+                assert!(attribute.value_len() < usize::from(u16::MAX));
+                if let SetElementList::Elements(elements) = attribute {
+                    held += elements.len();
+                }
+            }
+        }
+        // rollouts S13
+        assert_eq!(held, ports.len());
     }
 
     #[test]

@@ -24,6 +24,8 @@ const ANSWER_BYTES: usize = 64 << 10;
 /// The subsystem that a batch is for, in the header of its first and last message.
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
+/// Longest message that the kernel takes from any socket, whatever its defaults are.
+const SEND_BYTES: usize = 64 << 10;
 /// The group that changes of rules are told to, as a mask.
 ///
 /// Upstream: Linux, `enum nfnetlink_groups` of `nfnetlink.h`.
@@ -57,7 +59,21 @@ pub(super) fn open_for_changes() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Has a socket send a message of that length: the kernel refuses one beyond the socket's buffer, of
+/// which it makes twice what it is told.
+fn make_room(socket: &OwnedFd, bytes: usize) {
+    // The other has a limit, of the machine's (`net.core.wmem_max`); this one needs CAP_NET_ADMIN, as
+    // rules do. Where neither helps, the kernel refuses the message.
+    if sockopt::set_socket_send_buffer_size_force(socket, bytes).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(socket, bytes);
+    }
+}
+
+/// Sends a message of any length.
 fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    if bytes.len() > SEND_BYTES {
+        make_room(socket, bytes.len());
+    }
     let kernel = SocketAddrNetlink::new(0, 0);
     rustix::net::sendto(socket, bytes, SendFlags::empty(), &kernel)?;
     Ok(())
