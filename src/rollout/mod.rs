@@ -22,12 +22,15 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::Pods;
-use mirrorlet_core::rollout::{Change, Decision, History, Phase, RolloutStrategy, Settings, View};
+use mirrorlet_core::rollout::{
+    Change, Decision, HAND_OVER_FAILED, History, Phase, Revision, RolloutStrategy, Settings, View,
+    not_handed_over,
+};
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::status::trouble::Trouble;
 use mirrorlet_host::telemetry::journal::Journal;
 use mirrorlet_host::telemetry::occurrences;
-use mirrorlet_runtime::{ServingPods, SyncError};
+use mirrorlet_runtime::{ServingPods, SyncError, SyncErrorReason};
 
 mod commands;
 mod decide;
@@ -69,8 +72,6 @@ const KEEP_RETRY: Duration = Duration::from_secs(30);
 ///
 /// Upstream: the scheduler's plugin `NodeUnschedulable`.
 const UNSCHEDULABLE: &str = "0/1 nodes are available: 1 node(s) were unschedulable.";
-/// Reason of the note that host ports could not be handed over.
-const HAND_OVER_FAILED: &str = "HandOverFailed";
 
 /// The rollouts of all static pods.
 pub struct Rollouts {
@@ -261,7 +262,7 @@ impl Rollouts {
     }
 
     /// Leads the host ports of a pod to the version that was judged beside another. Where that
-    /// fails, the other stays in its place, and it is tried again.
+    /// fails, the other stays in its place, and it is tried again until the deadline.
     async fn hand_over(&mut self, name: &FullName, decision: Decision) -> Decision {
         let mut pods = self.serving();
         let current = decision.history.current();
@@ -269,26 +270,40 @@ impl Rollouts {
             pods.beside.remove(&revision.uid());
             pods.serving.insert(name.clone(), Arc::clone(&revision.pod));
         }
-        match self.options.serve(pods).await {
-            Ok(()) => decision,
-            Err(error) => {
-                if let Some(revision) = current {
-                    self.tell_not_served(name, &revision.uid(), &error);
-                }
-                Decision {
-                    history: self.histories.get(name).cloned().unwrap_or_default(),
-                    phase: Phase::Judging,
-                    change: None,
-                    look_again: Some(SERVE_RETRY),
-                }
-            }
+        let uid = current.map(Revision::uid);
+        let Err(error) = self.options.serve(pods).await else {
+            return decision;
+        };
+        let before = self.histories.get(name).cloned().unwrap_or_default();
+        if let Some(uid) = &uid {
+            self.tell_not_served(name, uid, &error);
         }
+        // An Engine that doesn't answer says nothing about a version.
+        if error.passing || error.reason == SyncErrorReason::RuntimeUnavailable {
+            return Decision {
+                history: before,
+                phase: Phase::Judging,
+                change: None,
+                look_again: Some(SERVE_RETRY),
+            };
+        }
+        let view = uid.and_then(|uid| self.options.board.get(&uid));
+        let status = view.as_ref().and_then(|view| view.status.as_deref());
+        let now = (self.options.clock)();
+        not_handed_over(&before, status, &error.message, now, SERVE_RETRY)
     }
 
     /// Has the host ports lead to what serves, also after what this agent didn't see.
     async fn serve(&mut self, before: &Merged) {
         let Err(error) = self.options.serve(self.serving()).await else {
-            self.not_served = None;
+            // While a version runs beside another, its hand-over may fail again.
+            if self
+                .histories
+                .values()
+                .all(|history| history.beside.is_none())
+            {
+                self.not_served = None;
+            }
             return;
         };
         self.look_in(SERVE_RETRY);

@@ -374,6 +374,67 @@ async fn a_version_that_can_not_be_stopped_serves_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_that_keeps_failing_ends_and_the_old_version_serves() {
+    /// Where a sandbox is can't be asked for once that many containers were started.
+    struct Lost {
+        left: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl Script for Lost {
+        async fn before(&self, call: &Call) -> Before {
+            if call.operation == Operation::InspectNetwork && self.left.load(Ordering::SeqCst) == 0
+            {
+                return Before::Fail(EngineError::Api {
+                    status: 500,
+                    message: "the test says so".to_owned(),
+                });
+            }
+            Before::Proceed
+        }
+
+        async fn after(&self, call: &Call, _error: Option<&EngineError>) -> After {
+            if call.operation == Operation::StartContainer {
+                let one_less = |left: usize| Some(left.saturating_sub(1));
+                let _ = self
+                    .left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+            }
+            After::Pass
+        }
+    }
+
+    let (bed, port) = (Bed::new(), free_port());
+    let at: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
+    let settings =
+        ", mirrorlet.dev/rollout: StartFirst, mirrorlet.dev/progress-deadline-seconds: \"5\"";
+    let left = AtomicUsize::new(usize::MAX);
+    let engine = ScriptedEngine::new(&bed.docker, Lost { left });
+    let agent = bed.agent_over(engine.clone()).await;
+    bed.write("web.yaml", &web("one", port, settings));
+    bed.until_healthy(1).await;
+    let traffic = Traffic::to(at);
+    // Its sandbox and its container.
+    engine.script.left.store(2, Ordering::SeqCst);
+    bed.write("web.yaml", &web("two", port, settings));
+    // rollouts S14
+    agent
+        .until_pod("web", |pod| {
+            let mut problems = pod.problems.iter();
+            pod.held && problems.any(|p| p.message.contains("this was tried for 5 s"))
+        })
+        .await;
+    eventually("the new version to be gone", || {
+        (bed.running().len() == 2).then_some(())
+    })
+    .await;
+    // rollouts S14
+    assert_eq!(ask(at).as_deref(), Ok("one"));
+    assert_eq!(traffic.failures(), [""; 0]);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_times_out_and_takes_effect_is_not_repeated() {
     /// Lets the sandbox start and loses the answer of the next start.
     struct SecondStart(AtomicUsize);

@@ -2,14 +2,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Cause, Settings};
-use crate::api::core::{ContainerPort, Volume};
-use crate::api::{Pod, keys};
-use crate::spec;
+use super::{
+    Cause, Change, Decision, History, Outcome, Phase, Settings, progress_deadline, ready_since,
+};
+use crate::api::core::{ContainerPort, PodStatus, Volume};
+use crate::api::{Pod, Timestamp, keys};
+use crate::{clock, spec};
 
 /// Reason of a revision that can't run beside another.
 const REFUSED: &str = "StartFirstRefused";
+/// Reason of a revision whose host ports can't be handed over to it.
+pub const HAND_OVER_FAILED: &str = "HandOverFailed";
 
 /// The pod of a revision while it runs beside the one that it is to replace.
 pub fn beside_pod(pod: &Arc<Pod>) -> Arc<Pod> {
@@ -46,6 +51,44 @@ pub fn without_host_ports(pod: &Pod) -> Arc<Pod> {
         }
     }
     Arc::new(pod)
+}
+
+/// Decides what becomes of a hand-over that failed, because of `why`. The revision that was there stays
+/// in its place, and it is tried again after `retry`, until the deadline of the other, with that status,
+/// has passed since it was ready. Then that one has failed.
+pub fn not_handed_over(
+    history: &History,
+    status: Option<&PodStatus>,
+    why: &str,
+    now: Timestamp,
+    retry: Duration,
+) -> Decision {
+    let mut history = history.clone();
+    history.take_clock(now);
+    let ready = status.and_then(ready_since).filter(|ready| *ready <= now);
+    let late = history.beside.as_ref().and_then(|(uid, since)| {
+        let since = ready.map_or(*since, |ready| ready.max(*since));
+        let deadline = progress_deadline(&history.get(uid)?.pod);
+        (clock::since(since, now) >= deadline).then(|| (uid.clone(), deadline))
+    });
+    let Some((uid, deadline)) = late else {
+        return Decision {
+            history,
+            phase: Phase::Judging,
+            change: None,
+            look_again: Some(retry),
+        };
+    };
+    let message = format!("{why}; this was tried for {} s", deadline.as_secs());
+    let cause = Cause::new(HAND_OVER_FAILED, message);
+    history.set_outcome(&uid, Outcome::Failed(cause.clone()));
+    history.beside = None;
+    Decision {
+        history,
+        phase: Phase::Restored(cause),
+        change: Some(Change::Restored),
+        look_again: Some(Duration::ZERO),
+    }
 }
 
 /// Why a revision can't run beside the one that it is to replace, if it can't.

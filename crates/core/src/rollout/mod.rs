@@ -39,7 +39,10 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use beside::{admitted_pod, beside_pod, beside_refused, is_beside, without_host_ports};
+pub use beside::{
+    HAND_OVER_FAILED, admitted_pod, beside_pod, beside_refused, is_beside, not_handed_over,
+    without_host_ports,
+};
 pub use changes::{Version, changed_fields, compared_fields};
 pub use circle::{Swapped, all_move, circles, next_version, swap_refused, together};
 pub use command::{Command, Refused};

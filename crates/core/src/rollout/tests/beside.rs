@@ -108,6 +108,52 @@ fn a_revision_that_the_node_refuses_beside_the_old_one_is_held_and_goes_on_by_it
     assert_eq!(story.runs(), "b");
 }
 
+#[test]
+fn a_hand_over_that_keeps_failing_ends_by_the_deadline() {
+    // `b` was started at 20, and has 300 s. Since when it is ready, the present time, and whether that
+    // is the end.
+    for (ready_at, now, ends) in [
+        (Some(22), 33, false),
+        (Some(22), 321, false),
+        (Some(22), 322, true),
+        (Some(200), 322, false),
+        (Some(200), 500, true),
+        // The clock was set back: it has its time from now on.
+        (Some(22), 10, false),
+        (Some(5000), 320, true),
+        (None, 319, false),
+        (None, 320, true),
+    ] {
+        let mut story = started();
+        let status = ready_at.map(ready);
+        let retry = Duration::from_secs(5);
+        let decision = not_handed_over(&story.history, status.as_ref(), "no", at(now), retry);
+        let uid = PodUid::from("b");
+        let (current, _) = decision.history.current.clone().unwrap();
+        assert_eq!(current, "a".into());
+        if ends {
+            let cause = Cause::new("HandOverFailed", "no; this was tried for 300 s");
+            // rollouts S14
+            assert_eq!(decision.phase, Phase::Restored(cause.clone()), "{now}");
+            assert_eq!(decision.change, Some(Change::Restored));
+            assert_eq!(decision.beside(&story.wanted), None);
+            let outcome = &decision.history.get(&uid).unwrap().outcome;
+            assert_eq!(*outcome, Outcome::Failed(cause));
+        } else {
+            // rollouts S14
+            assert_eq!(decision.phase, Phase::Judging, "{now}");
+            assert_eq!((decision.change, decision.look_again), (None, Some(retry)));
+            assert!(decision.beside(&story.wanted).is_some());
+        }
+        // The next decision keeps to it.
+        story.history = decision.history;
+        story.now = now;
+        let next = story.decide_with(Some(&ready(0)), None);
+        assert_eq!(matches!(next.phase, Phase::Restored(_)), ends);
+        assert_eq!(story.runs(), "a");
+    }
+}
+
 /// Revision `c` runs beside `b`, which took the place of `a` and was not judged before the edit to `c`.
 #[test]
 fn when_both_fail_the_last_healthy_revision_runs() {
