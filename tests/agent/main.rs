@@ -16,6 +16,7 @@ mod by_hand;
 mod claims;
 mod compose;
 mod containers;
+mod devices;
 mod edits;
 mod eviction;
 mod failures;

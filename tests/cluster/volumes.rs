@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::cluster::{Cluster, unique};
+use crate::common::disk::{CONTENT, Disk};
 use crate::common::node::{Identity, NodeBed, is_ready, uid, until};
 use crate::common::{self, IMAGE, IMAGE_KUBECTL, eventually};
 use mirrorlet::cluster::{ClusterClient, ClusterObjects};
@@ -514,4 +515,88 @@ async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
     tokio::time::timeout(Duration::from_mins(1), agent.stop())
         .await
         .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_the_api_server_is_a_block_device_of_the_node() {
+    let (bed, disk) = (NodeBed::new().await, Disk::new());
+    let agent = bed.joined().await;
+    let (cluster, namespace) = (Arc::clone(&bed.cluster), bed.namespace.clone());
+    let device = |path: &std::path::Path| {
+        json!({
+            "volumeMode": "Block",
+            "local": {"path": path},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": [bed.node]},
+            ]}]}},
+        })
+    };
+    let uses = |name: &str, claim: &str| {
+        let container = json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/raw"}]});
+        let source = json!({"claimName": claim, "readOnly": true});
+        let volumes = json!({"volumes": [{"name": "data", "persistentVolumeClaim": source}]});
+        bound_pod(&namespace, name, &bed.node, &container, &volumes)
+    };
+    cluster.bound_claim(&namespace, "raw", &device(&disk.device));
+    cluster.apply(&uses("db", "raw").to_string());
+    bed.until_pod("db", is_ready).await;
+    let read = format!("head -c {} /dev/raw", CONTENT.len());
+    // box 18
+    assert_eq!(bed.exec("c", &read), CONTENT);
+
+    // One that is missing is told as a kubelet tells it.
+    let missing = disk.directory.path().join("missing");
+    cluster.bound_claim(&namespace, "gone", &device(&missing));
+    cluster.apply(&uses("gone", "gone").to_string());
+    let gone = until("the pod", async || bed.api_pod("gone").await.ok_or(())).await;
+    eventually("an event that tells what is missing", || {
+        let events = bed.events(uid(&gone));
+        let is_it = |(reason, message): &(String, String)| {
+            reason == "FailedMapVolume" && message.contains("missing doesn't exist")
+        };
+        events.iter().any(is_it).then_some(())
+    })
+    .await;
+    for name in ["db", "gone"] {
+        bed.delete_pod(name, false).await;
+        bed.until_pod_gone(name).await;
+    }
+
+    // The API server takes the mirror of a static pod that has a device.
+    let metadata = json!({"name": "raw", "namespace": namespace});
+    let common = json!({
+        "accessModes": ["ReadWriteOnce"], "volumeMode": "Block", "volumeName": "raw",
+        "resources": {"requests": {"storage": "1Mi"}},
+    });
+    let volume = json!({
+        "accessModes": ["ReadWriteOnce"], "volumeMode": "Block", "capacity": {"storage": "1Mi"},
+        "local": {"path": disk.device},
+    });
+    for (file, object) in [
+        (
+            "pvc.json",
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": common}),
+        ),
+        (
+            "pv.json",
+            json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "raw"}, "spec": volume}),
+        ),
+        ("pod.json", {
+            let mut pod = uses("own", "raw");
+            pod["spec"].as_object_mut().unwrap().remove("nodeName");
+            pod
+        }),
+    ] {
+        bed.write(file, &object.to_string());
+    }
+    let mirror = bed.until_mirrored("own").await;
+    let left_out = mirror["metadata"]["annotations"]["mirrorlet.dev/sanitized"].as_str();
+    // box 18
+    assert_eq!(
+        left_out,
+        Some("spec.containers[c].volumeDevices,spec.volumes[data].persistentVolumeClaim")
+    );
+    agent.until_running("own").await;
+    assert_eq!(bed.exec("c", &read), CONTENT);
+    agent.stop().await;
 }

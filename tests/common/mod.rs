@@ -19,6 +19,7 @@
 pub mod alone;
 pub mod cluster;
 pub mod confined;
+pub mod disk;
 pub mod dockerd;
 pub mod history;
 pub mod http;

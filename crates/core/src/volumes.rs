@@ -96,13 +96,15 @@ impl PodPaths {
     }
 }
 
-/// Host paths of what a pod's containers mount, ready to be bound.
+/// Host paths of what a pod's containers mount or have as devices, ready to be bound.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumeMap {
     /// Host path by name of the volume.
     pub volumes: BTreeMap<String, PathBuf>,
     /// Host path of mounts with a sub-path, by container name and index of the mount.
     pub subpaths: BTreeMap<(String, usize), PathBuf>,
+    /// Host path of each volume that is a block device, by its name.
+    pub devices: BTreeMap<String, PathBuf>,
     /// Volumes that containers must not write to, whatever their mounts say.
     pub read_only: BTreeSet<String>,
     /// Names on the Engine of the volumes that it manages.

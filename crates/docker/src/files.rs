@@ -366,7 +366,12 @@ fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
 }
 
 fn mount_error(error: &VolumeError) -> SyncError {
-    SyncError::new(SyncErrorReason::FailedMount, error.to_string())
+    let reason = if error.is_of_device() {
+        SyncErrorReason::FailedMapVolume
+    } else {
+        SyncErrorReason::FailedMount
+    };
+    SyncError::new(reason, error.to_string())
 }
 
 pub(super) fn config_error(error: impl std::fmt::Display) -> SyncError {

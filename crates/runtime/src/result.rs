@@ -44,6 +44,7 @@ pub enum SyncErrorReason {
     InvalidImageName,
     RegistryUnavailable,
     FailedMount,
+    FailedMapVolume,
     CreateContainerConfigError,
     CreateContainerError,
     RunContainerError,

@@ -446,6 +446,7 @@ impl Cluster {
                 "spec": {
                     "accessModes": modes, "resources": {"requests": size},
                     "storageClassName": "by-hand", "volumeName": volume,
+                    "volumeMode": source.get("volumeMode").unwrap_or(&json!("Filesystem")),
                 },
             }),
         ] {

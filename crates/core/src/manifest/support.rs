@@ -190,11 +190,6 @@ const RULES: &[Rule] = &[
         ),
     ),
     Rule(
-        "spec.C.volumeDevices",
-        NonEmpty,
-        Unsupported("block devices are not supported yet"),
-    ),
-    Rule(
         "spec.C.volumeMounts[].bindMountOptions",
         NonEmpty,
         Unsupported("options of bind mounts are not supported"),

@@ -129,6 +129,9 @@ fn sanitize_container(container: &mut Container, list: &str, fields: &mut Fields
             fields.0.push(format!("{path}.envFrom"));
         }
     }
+    // Only a claim can be a device, and no mirror has one.
+    let devices = &mut container.volume_devices;
+    fields.drop_list(devices, format!("{path}.volumeDevices"));
     if let Some(resources) = &mut container.resources {
         fields.drop_list(&mut resources.claims, format!("{path}.resources.claims"));
     }

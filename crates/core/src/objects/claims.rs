@@ -22,7 +22,9 @@ use crate::api::{FullName, hex};
 use crate::objects::{Object, ObjectKey, ObjectKind};
 
 pub use cluster::{bound_storage, bound_volume, check_made_for};
+pub use device::{BLOCK, FILESYSTEM, check_use};
 pub use engine::{EngineVolume, LOCAL_DRIVER, Presence, VolumeSeen, is_volume_name, options_of};
+pub(crate) use volume::DEVICE_TYPE;
 pub use volume::{PersistentVolume, PersistentVolumeSpec};
 
 /// The access mode of a claim that only one pod at a time may use.
@@ -127,7 +129,7 @@ impl Bound {
 /// The binding of each claim, including claims without a document.
 pub type Bindings = BTreeMap<ClaimName, Bound>;
 
-/// The location of a claim's files.
+/// The location of a claim's files, or its device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
@@ -142,6 +144,14 @@ pub enum Place {
         path: String,
         /// The type, as that of a hostPath volume.
         kind: String,
+    },
+    /// A block device of the host.
+    #[serde(rename_all = "camelCase")]
+    Device {
+        /// Name of the `PersistentVolume`.
+        volume: String,
+        /// The path.
+        path: String,
     },
 }
 
@@ -257,11 +267,16 @@ impl<'a> Claims<'a> {
     ) -> Result<EngineVolume, String> {
         let spec = claim_spec(claim);
         let cause = "no PersistentVolume matches";
+        if device::wants_block(spec) {
+            return Err(
+                "no PersistentVolume with volumeMode Block matches, and a volume of the Engine can't be a block device".to_owned(),
+            );
+        }
         match spec.storage_class_name.as_deref() {
             Some("") => return Err(format!("{cause}, and its storageClassName is empty")),
             Some(class) if self.volumes().any(|(_, volume)| volume.class() == class) => {
                 return Err(format!(
-                    "{cause}: those of class {class} are too small, do not have its access modes, or are bound"
+                    "{cause}: those of class {class} are too small, do not have its access modes or its volumeMode, or are bound"
                 ));
             }
             Some(_) | None => {}
@@ -304,6 +319,8 @@ impl<'a> Claims<'a> {
             Some("is of another storageClassName")
         } else if !found.has_modes(spec) {
             Some("does not have all access modes that the claim asks for")
+        } else if found.is_block() != device::wants_block(spec) {
+            Some("is of another volumeMode")
         } else {
             None
         };
@@ -327,7 +344,9 @@ impl<'a> Claims<'a> {
                 .any(|claim| volume_named(claim) == Some(volume))
         };
         let fits = self.volumes().filter_map(|(volume, found)| {
-            if found.capacity() < requested(spec) {
+            let is_unfit =
+                found.capacity() < requested(spec) || found.is_block() != device::wants_block(spec);
+            if is_unfit {
                 return None;
             }
             let owner = self.owner(volume, found);
@@ -441,6 +460,7 @@ pub fn selects(selector: &LabelSelector, metadata: &ObjectMeta) -> bool {
 }
 
 mod cluster;
+mod device;
 mod engine;
 mod list;
 #[cfg(test)]

@@ -21,6 +21,8 @@ const CLAIM_SPEC_STAYS: &str = "spec is immutable after creation except resource
 const ANNOTATION_STAYS: &str = "annotation is immutable after creation";
 /// Why the source of a volume stays.
 const VOLUME_SOURCE_STAYS: &str = "spec.persistentvolumesource is immutable after creation";
+/// Why the mode of a volume stays.
+const VOLUME_MODE_STAYS: &str = "field is immutable";
 
 /// An object that pods refer to. Its `Debug` text doesn't hold its data.
 #[derive(Clone, PartialEq)]
@@ -88,7 +90,7 @@ impl Object {
     }
 
     /// Whether an edit of it to `other` is one that Kubernetes refuses: an immutable object keeps
-    /// its data, and stays immutable; a claim keeps everything but its size, a volume its source.
+    /// its data, and stays immutable; a claim keeps everything but its size, a volume its source and mode.
     pub fn forbids(&self, other: &Self) -> bool {
         !self.forbidden_fields(other).is_empty()
     }
@@ -128,7 +130,10 @@ impl Object {
                     (spec.host_path.clone(), spec.local.clone())
                 };
                 let field = ("spec.persistentvolumesource", source(old) != source(new));
-                changed(&[field], VOLUME_SOURCE_STAYS)
+                let mut forbidden = changed(&[field], VOLUME_SOURCE_STAYS);
+                let mode = ("volumeMode", old.is_block() != new.is_block());
+                forbidden.extend(changed(&[mode], VOLUME_MODE_STAYS));
+                forbidden
             }
             (
                 Self::ConfigMap(_)

@@ -161,7 +161,7 @@ impl Place<'_> {
     }
 }
 
-/// The mounted volumes that two pods can share: name, place, and whether a container may write.
+/// The volumes of containers that two pods can share: name, place, and whether a container may write.
 fn places(pod: &Pod) -> impl Iterator<Item = (&str, Place<'_>, bool)> {
     let volumes = spec::spec(pod).volumes.iter().flatten();
     volumes.filter_map(|volume| {
@@ -170,11 +170,16 @@ fn places(pod: &Pod) -> impl Iterator<Item = (&str, Place<'_>, bool)> {
         let read_only = claim.is_some_and(|claim| claim.read_only == Some(true));
         let mut writes = None;
         for (_, container) in spec::containers(pod) {
-            for mount in container.volume_mounts.iter().flatten() {
-                if mount.name == volume.name {
-                    let is_written = !read_only && mount.read_only != Some(true);
-                    writes = Some(writes == Some(true) || is_written);
-                }
+            let mounts = container.volume_mounts.iter().flatten();
+            let mounts = mounts.map(|mount| (&mount.name, mount.read_only == Some(true)));
+            let devices = container.volume_devices.iter().flatten();
+            let devices = devices.map(|device| (&device.name, false));
+            for (_, reads) in mounts
+                .chain(devices)
+                .filter(|(name, _)| **name == volume.name)
+            {
+                let is_written = !read_only && !reads;
+                writes = Some(writes == Some(true) || is_written);
             }
         }
         Some((volume.name.as_str(), place, writes?))

@@ -43,7 +43,7 @@ impl PodFiles {
         for (name, storage) in self.claims(pod, objects).await? {
             let dir = match &storage.place {
                 Place::Engine(volume) => self.engine_volume(&storage.claim, volume).await?,
-                Place::Host { .. } => None,
+                Place::Host { .. } | Place::Device { .. } => None,
             };
             made.insert(name, ClaimVolume { storage, dir });
         }

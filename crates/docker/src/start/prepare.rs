@@ -286,8 +286,9 @@ impl Starter {
 fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
     let mut map = VolumeMap::default();
     for volume in spec::spec(pod).volumes.iter().flatten() {
-        map.volumes
-            .insert(volume.name.clone(), PathBuf::from(NOT_MADE));
+        for map in [&mut map.volumes, &mut map.devices] {
+            map.insert(volume.name.clone(), PathBuf::from(NOT_MADE));
+        }
     }
     for (volume, _) in spec::mounted_images(pod, container) {
         map.images.insert(volume.to_owned(), NOT_MADE.to_owned());

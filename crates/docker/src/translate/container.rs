@@ -20,7 +20,8 @@ use mirrorlet_core::volumes::VolumeMap;
 
 use super::sandbox::{SHM_SIZE, never_restart, no_healthcheck};
 use super::{
-    ConfigError, EngineFacts, NodeFacts, Note, Request, labels, mounts, names, resources, security,
+    ConfigError, EngineFacts, NodeFacts, Note, Request, devices, labels, mounts, names, resources,
+    security,
 };
 
 /// Reason of the note that keys of `envFrom` were left out.
@@ -221,6 +222,7 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             input.termination_log,
             input.engine,
         )?),
+        devices: devices::devices(container, input.volumes)?,
         binds: Some(mounts::binds(container, input.volumes, input.engine)?)
             .filter(|binds| !binds.is_empty()),
         cap_add: capabilities.and_then(|c| c.add.clone()),

@@ -14,6 +14,7 @@ use mirrorlet_core::env::EnvError;
 use mirrorlet_core::log_limits::LogLimits;
 
 pub mod container;
+mod devices;
 pub mod dns;
 mod forwarded_ports;
 pub mod hosts;
@@ -189,6 +190,17 @@ pub enum ConfigError {
         /// Mount path.
         path: String,
     },
+    /// A device names a volume that is none.
+    #[error("cannot find volume {volume:?} to pass into container {container:?}")]
+    NoSuchDevice {
+        /// Volume named.
+        volume: String,
+        /// Name of the container.
+        container: String,
+    },
+    /// The path of a device in the container is relative.
+    #[error("error DevicePath `{0}` must be an absolute path")]
+    RelativeDevice(String),
     /// A mount's sub-path was not prepared.
     #[error("sub-path of volume {volume:?} at mount {path:?} is not prepared")]
     NoSubPath {

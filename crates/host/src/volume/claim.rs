@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mirrorlet_core::api::core::{HostPathVolumeSource, Volume};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::objects::claims::{ClaimNote, Place, Storage, check_made_for};
+use mirrorlet_core::objects::claims::{ClaimNote, Place, Storage, check_made_for, check_use};
 use mirrorlet_core::objects::{ObjectError, ObjectSet};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::volumes::{PodPaths, VolumeMap};
@@ -53,7 +53,7 @@ impl VolumeManager {
         for volume in spec::spec(pod).volumes.iter().flatten() {
             if let Some(claim) = claims.get(&volume.name) {
                 self.ensure_claim(pod, volume, claim, map)
-                    .map_err(|cause| set_up_failed(&volume.name, cause))?;
+                    .map_err(|cause| failed(&volume.name, &claim.storage, cause))?;
             }
         }
         Ok(())
@@ -85,7 +85,8 @@ impl VolumeManager {
     /// what `objects` has. Changes nothing.
     ///
     /// # Errors
-    /// A claim has no storage, or is for one pod and another pod uses it.
+    /// A claim has no storage, is for one pod and another pod uses it, or is for a device and the pod
+    /// uses it for files, or the device is missing.
     pub fn claims(&self, pod: &Pod, objects: &ObjectSet) -> Result<BTreeMap<String, Arc<Storage>>> {
         let all = self.claim_notes()?;
         let own = noted(&self.paths(&PodUid::of(pod))?)?;
@@ -109,20 +110,40 @@ impl VolumeManager {
                     Ok(storage)
                 }),
             };
-            let storage = storage.map_err(VolumeError::from);
-            let usable = storage.and_then(|storage| {
-                check_alone(name, pod, &storage, &all)?;
-                Ok(storage)
-            });
-            match usable {
-                Ok(storage) => {
-                    claims.insert(name.clone(), storage);
-                }
-                Err(cause) => failures.push(set_up_failed(name, cause)),
+            match storage {
+                Ok(storage) => match self.check_claim(name, pod, &storage, &all) {
+                    Ok(()) => {
+                        claims.insert(name.clone(), storage);
+                    }
+                    Err(failure) => failures.push(failure),
+                },
+                Err(cause) => failures.push(set_up_failed(name, cause.into())),
             }
         }
         VolumeError::all(failures)?;
         Ok(claims)
+    }
+
+    /// Fails if a pod can't use the storage of its volume. `notes` are the storage that pods use.
+    fn check_claim(
+        &self,
+        volume: &str,
+        pod: &Pod,
+        storage: &Storage,
+        notes: &[(PodUid, ClaimNote)],
+    ) -> Result<()> {
+        if let Err(problem) = check_use(pod, volume, storage) {
+            // As upstream's kubelet words it, which has found out before it maps a device.
+            let cause = VolumeError::Use(problem);
+            return Err(set_up_failed(volume, cause));
+        }
+        let checked = check_alone(volume, pod, storage, notes).and_then(|()| {
+            if let Place::Device { path, .. } = &storage.place {
+                host_path::check_device(Path::new(path), &self.host)?;
+            }
+            Ok(())
+        });
+        checked.map_err(|cause| failed(volume, storage, cause))
     }
 
     /// The storage that pods use, as their directories record it.
@@ -136,7 +157,19 @@ impl VolumeManager {
     }
 }
 
-/// Prepares the volume of a claim for the pod's users and adds it to `map`.
+/// The failure of a volume with that storage.
+fn failed(volume: &str, storage: &Storage, cause: VolumeError) -> VolumeError {
+    if !storage.place.is_device() {
+        return set_up_failed(volume, cause);
+    }
+    VolumeError::SetUpDevice {
+        volume: volume.to_owned(),
+        cause: Box::new(cause),
+    }
+}
+
+/// Prepares the volume of a claim for the pod's users and adds it to `map`. A device keeps its owner
+/// and mode, as upstream.
 fn ensure(
     volume: &str,
     pod: &Pod,
@@ -168,6 +201,12 @@ fn ensure(
                 own(&at, payload::fs_group(pod))?;
             }
             dir.clone()
+        }
+        Place::Device { path, .. } => {
+            let path = PathBuf::from(path);
+            host_path::check_device(&path, host)?;
+            map.devices.insert(volume.to_owned(), path);
+            return Ok(());
         }
     };
     map.volumes.insert(volume.to_owned(), path);

@@ -27,6 +27,14 @@ pub enum VolumeError {
         /// The expected type.
         wanted: &'static str,
     },
+    /// A volume is to be a block device, and none is there.
+    #[error("{} {problem}", .path.display())]
+    Device {
+        /// The path.
+        path: PathBuf,
+        /// The problem.
+        problem: &'static str,
+    },
     /// A volume can't be had as it is written.
     #[error("volume {volume:?}: {problem}")]
     Volume {
@@ -50,6 +58,9 @@ pub enum VolumeError {
     /// The claim of a volume has no storage.
     #[error(transparent)]
     Claim(#[from] ObjectError),
+    /// A container uses a volume as what it isn't.
+    #[error("{0}")]
+    Use(String),
     /// Files that are kept in memory would take too much.
     #[error(
         "the files of Secrets, tokens and pod fields of {whose} would take {bytes} bytes of this node's memory, more than {max}"
@@ -68,6 +79,14 @@ pub enum VolumeError {
     /// A volume can't be set up.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {cause}")]
     SetUp {
+        /// Name of the volume.
+        volume: String,
+        /// Why.
+        cause: Box<VolumeError>,
+    },
+    /// A volume that is a device can't be had.
+    #[error("MapVolume.SetUpDevice failed for volume {volume:?} : {cause}")]
+    SetUpDevice {
         /// Name of the volume.
         volume: String,
         /// Why.
@@ -142,17 +161,44 @@ impl VolumeError {
             Self::Volume { volume, .. }
             | Self::SubPath { volume, .. }
             | Self::SetUp { volume, .. }
+            | Self::SetUpDevice { volume, .. }
             | Self::MountNotPermitted { volume, .. }
             | Self::MountNotSeen { volume } => Some(volume),
             Self::Io { .. }
             | Self::HostPathType { .. }
+            | Self::Device { .. }
             | Self::Claim(_)
+            | Self::Use(_)
             | Self::Payload(_)
             | Self::MemoryFull { .. }
             | Self::Busy { .. }
             | Self::NotInCgroup { .. }
             | Self::NotLimited { .. }
             | Self::InvalidName(_) => None,
+        }
+    }
+
+    /// Whether it is only about volumes that are devices.
+    pub fn is_of_device(&self) -> bool {
+        match self {
+            Self::SetUpDevice { .. } => true,
+            Self::Several(failures) => failures.iter().all(Self::is_of_device),
+            Self::Io { .. }
+            | Self::HostPathType { .. }
+            | Self::Device { .. }
+            | Self::Volume { .. }
+            | Self::SubPath { .. }
+            | Self::Claim(_)
+            | Self::Use(_)
+            | Self::MemoryFull { .. }
+            | Self::Payload(_)
+            | Self::SetUp { .. }
+            | Self::MountNotPermitted { .. }
+            | Self::MountNotSeen { .. }
+            | Self::Busy { .. }
+            | Self::NotInCgroup { .. }
+            | Self::NotLimited { .. }
+            | Self::InvalidName(_) => false,
         }
     }
 

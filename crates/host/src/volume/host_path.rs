@@ -20,6 +20,10 @@ const FILE_MODE: u32 = 0o644;
 /// Why a path can't be checked.
 const UNSEEN: &str =
     "the agent can't see the host's files; mount / of the host and set --host-root";
+/// Why a path is no device.
+const NO_DEVICE: &str = "is not a block device";
+/// Why a device can't be looked for.
+const UNSEEN_DEVICE: &str = "can't be checked to be a block device: the agent can't see the host's files; mount / of the host and set --host-root";
 /// Why a file can't be made.
 const READ_ONLY: &str = "the agent can read but not create the host's files; create it on the host";
 
@@ -115,6 +119,25 @@ pub(super) fn check(volume: &str, source: &HostPathVolumeSource, host: &HostFile
         return Ok(());
     }
     ensure(volume, source, host).map(|_| ())
+}
+
+/// Checks that a block device is at a path of the host. Anything else is not handed to the Engine: of
+/// a directory it would give a container each device in it.
+pub(super) fn check_device(path: &Path, host: &HostFiles) -> Result<()> {
+    let problem = |problem| VolumeError::Device {
+        path: path.to_owned(),
+        problem,
+    };
+    let seen = host.seen(path);
+    let at = match seen.map_err(|e| VolumeError::io("look at", path, e))? {
+        SeenAt::Own(at) | SeenAt::Below(at) => at,
+        SeenAt::Nowhere => return Err(problem(UNSEEN_DEVICE)),
+    };
+    match type_of(&at)? {
+        Some(found) if found.is_block_device() => Ok(()),
+        Some(_) => Err(problem(NO_DEVICE)),
+        None => Err(problem("doesn't exist")),
+    }
 }
 
 /// Type of what is at the path, symlinks followed; none when nothing is.

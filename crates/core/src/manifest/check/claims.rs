@@ -11,7 +11,9 @@ use crate::api::core::PersistentVolumeClaim;
 use crate::api::keys;
 use crate::api::quantity::Quantity;
 use crate::manifest::problems::At;
-use crate::objects::claims::{ONE_POD, PersistentVolume, is_volume_name, options_of};
+use crate::objects::claims::{
+    BLOCK, DEVICE_TYPE, FILESYSTEM, ONE_POD, PersistentVolume, is_volume_name, options_of,
+};
 use crate::path::{Path, Segment};
 
 use super::{meta, names, objects, volumes};
@@ -101,6 +103,20 @@ pub(in crate::manifest) fn check_claim(object: &PersistentVolumeClaim, root: &At
         }
     }
     check_attributes(spec.volume_attributes_class_name.is_some(), &at);
+    if spec.volume_mode.as_deref() == Some(BLOCK) {
+        warn_of_settings(object, root);
+    }
+}
+
+/// Warns of the annotations that choose a volume of the Engine: no device is one.
+fn warn_of_settings(object: &PersistentVolumeClaim, root: &At<'_>) {
+    let at = root.dotted("metadata.annotations");
+    let annotations = object.metadata.annotations.iter().flatten();
+    let keys = annotations.map(|(key, _)| key.as_str());
+    for key in keys.filter(|key| keys::VOLUME_SETTINGS.contains(key)) {
+        let at = at.key(key);
+        at.warn("this has no effect: a volume of the Engine can't be a block device");
+    }
 }
 
 /// Checks a `PersistentVolume`.
@@ -117,25 +133,7 @@ pub(in crate::manifest) fn check_volume(object: &PersistentVolume, root: &At<'_>
     check_mode(spec.volume_mode.as_deref(), &at.key("volumeMode"));
     check_class(spec.storage_class_name.as_deref(), &at);
     check_attributes(spec.volume_attributes_class_name.is_some(), &at);
-    match (&spec.host_path, &spec.local) {
-        (Some(_), Some(_)) => at.invalid("a volume can have only one type"),
-        (Some(source), None) => volumes::check_host_path(source, &at.key("hostPath")),
-        (None, Some(source)) => {
-            let at = at.key("local");
-            let path = at.key("path");
-            if !source.path.starts_with('/') {
-                path.invalid("must be absolute");
-            } else if source.path.split('/').any(|part| part == "..") {
-                path.invalid("must not contain `..`");
-            }
-            if source.fs_type.is_some() {
-                at.key("fsType").invalid("block devices are not supported; mount the device and name its directory in `path`");
-            }
-        }
-        // Its type is not supported, and was reported.
-        (None, None) if at.problems.has_error() => {}
-        (None, None) => at.required("a PersistentVolume needs hostPath or local"),
-    }
+    check_source(object, &at);
     if !spec.mount_options.is_empty() {
         at.key("mountOptions")
             .invalid("volumes of type hostPath and local have no mount options");
@@ -158,6 +156,37 @@ pub(in crate::manifest) fn check_volume(object: &PersistentVolume, root: &At<'_>
             at.key("namespace")
                 .invalid("must be the namespace of the claim");
         }
+    }
+}
+
+fn check_source(object: &PersistentVolume, at: &At<'_>) {
+    match (&object.spec.host_path, &object.spec.local) {
+        (Some(_), Some(_)) => at.invalid("a volume can have only one type"),
+        (Some(source), None) => {
+            let at = at.key("hostPath");
+            volumes::check_host_path(source, &at);
+            let kind = source.type_.as_deref().unwrap_or_default();
+            if object.is_block() && !["", DEVICE_TYPE].contains(&kind) {
+                let at = at.key("type");
+                at.invalid("must be BlockDevice or empty, as volumeMode is Block");
+            }
+        }
+        (None, Some(source)) => {
+            let at = at.key("local");
+            let path = at.key("path");
+            if !source.path.starts_with('/') {
+                path.invalid("must be absolute");
+            } else if source.path.split('/').any(|part| part == "..") {
+                path.invalid("must not contain `..`");
+            }
+            if source.fs_type.is_some() {
+                at.key("fsType").invalid("block devices are not mounted");
+                at.help("mount the device and name its directory in `path`, or set volumeMode: Block for pods that use the device itself");
+            }
+        }
+        // Its type is not supported, and was reported.
+        (None, None) if at.problems.has_error() => {}
+        (None, None) => at.required("a PersistentVolume needs hostPath or local"),
     }
 }
 
@@ -189,11 +218,7 @@ fn check_size(sizes: Option<&BTreeMap<String, ApiQuantity>>, at: &At<'_>) {
 }
 
 fn check_mode(mode: Option<&str>, at: &At<'_>) {
-    if mode == Some("Block") {
-        at.invalid("block volumes are not supported");
-    } else {
-        at.one_of(mode, &["Filesystem"]);
-    }
+    at.one_of(mode, &[FILESYSTEM, BLOCK]);
 }
 
 fn check_class(class: Option<&str>, at: &At<'_>) {

@@ -168,6 +168,47 @@ pub(super) fn check_mounts(container: &Container, volumes: &HashSet<&str>, at: &
     }
 }
 
+/// Checks `volumeDevices` of one container; `claims` are the volumes that claims have.
+///
+/// Upstream: `ValidateVolumeDevices` of `pkg/apis/core/validation/validation.go`, and `makeBlockVolumes`
+/// of `pkg/kubelet/kubelet_pods.go`, which refuses a relative path.
+pub(super) fn check_devices(
+    container: &Container,
+    volumes: &HashSet<&str>,
+    claims: &HashSet<&str>,
+    at: &At<'_>,
+) {
+    let mounts = || container.volume_mounts.iter().flatten();
+    let (mut names, mut paths) = (HashSet::new(), HashSet::new());
+    for (index, device) in container.volume_devices.iter().flatten().enumerate() {
+        let at = at.key("volumeDevices").index(index);
+        let (at_name, name) = (at.key("name"), device.name.as_str());
+        if name.is_empty() {
+            at_name.required("a device needs the name of a volume");
+        } else if !volumes.contains(name) {
+            at_name.invalid("no volume has this name");
+        } else if !claims.contains(name) {
+            at_name.invalid("only a volume of type persistentVolumeClaim can be a device");
+        } else if !names.insert(name) {
+            at_name.duplicate("this volume is a device of the container already");
+        } else if mounts().any(|mount| mount.name == name) {
+            at_name.invalid("a volume can't be in both volumeDevices and volumeMounts");
+        }
+        let (at_path, path) = (at.key("devicePath"), device.device_path.as_str());
+        if path.is_empty() {
+            at_path.required("a device needs a path");
+        } else if !path.starts_with('/') {
+            at_path.invalid("must be absolute");
+        } else if path.split('/').any(|part| part == "..") {
+            at_path.invalid("must not contain `..`");
+        } else if !paths.insert(path) {
+            at_path.duplicate("duplicate device path");
+        } else if mounts().any(|mount| mount.mount_path == path) {
+            at_path.duplicate("the container mounts a volume at this path");
+        }
+    }
+}
+
 /// Upstream: `validateMountRecursiveReadOnly` of `pkg/apis/core/validation/validation.go`.
 fn check_recursion(mount: &VolumeMount, at: &At<'_>) {
     let recursive = mount.recursive_read_only.as_deref();

@@ -22,7 +22,8 @@ fn what_an_api_pod_can_not_have_here_is_named() {
             "containers": [{
                 "name": "c",
                 "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
-                "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}],
+                "volumeDevices": [{"name": "v2", "devicePath": "/dev/x"}],
+                "volumeMounts": [{"name": "v1", "mountPath": "/v", "bindMountOptions": ["noexec"]}],
             }],
             "volumes": [
                 {"name": "v1", "configMap": {"name": "c"}},
@@ -39,7 +40,7 @@ fn what_an_api_pod_can_not_have_here_is_named() {
     assert_eq!(
         unsupported_fields(&pod),
         [
-            "spec.containers[0].volumeDevices: block devices are not supported yet",
+            "spec.containers[0].volumeMounts[0].bindMountOptions: options of bind mounts are not supported",
             "spec.volumes[2].projected.sources[1].clusterTrustBundle: clustertrustbundles are not supported",
             "spec.volumes[3].nfs: volumes of this type are not supported",
         ]

@@ -64,9 +64,11 @@ fn references_to_the_api_are_left_out_and_told() {
             ],
             "resources": {"claims": [{"name": "gpu"}], "limits": {"cpu": "1"}},
             "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
+            "volumeDevices": [{"name": "raw", "devicePath": "/dev/raw"}],
         }],
         "volumes": [
             {"name": "tls", "secret": {"secretName": "tls"}},
+            {"name": "raw", "persistentVolumeClaim": {"claimName": "raw"}},
             {"name": "data", "hostPath": {"path": "/data"}},
             {"name": "share", "cephfs": {"monitors": ["m"], "secretRef": {"name": "s"}}},
             {"name": "both", "projected": {"sources": [
@@ -97,6 +99,7 @@ fn references_to_the_api_are_left_out_and_told() {
             }],
             "volumes": [
                 {"name": "tls", "emptyDir": {}},
+                {"name": "raw", "emptyDir": {}},
                 {"name": "data", "hostPath": {"path": "/data"}},
                 {"name": "share", "emptyDir": {}},
                 {"name": "both", "projected": {"sources": [{"downwardAPI": {}}]}},
@@ -105,13 +108,14 @@ fn references_to_the_api_are_left_out_and_told() {
         })
     );
     let annotations = mirror.metadata.annotations.unwrap();
-    // pods 35
+    // pods 35, box 18
     assert_eq!(
         annotations[keys::SANITIZED],
         "spec.serviceAccountName,spec.serviceAccount,spec.imagePullSecrets,spec.resourceClaims,\
          spec.initContainers[init].envFrom,spec.containers[web].env[KEY].valueFrom,\
-         spec.containers[web].env[MAP].valueFrom,spec.containers[web].resources.claims,\
-         spec.volumes[tls].secret,spec.volumes[share].cephfs,spec.volumes[both].projected.sources,\
+         spec.containers[web].env[MAP].valueFrom,spec.containers[web].volumeDevices,\
+         spec.containers[web].resources.claims,spec.volumes[tls].secret,\
+         spec.volumes[raw].persistentVolumeClaim,spec.volumes[share].cephfs,spec.volumes[both].projected.sources,\
          spec.volumes[token].projected.sources"
     );
     // The running pod is not touched.

@@ -8,26 +8,19 @@ use crate::api::core::{Node, PersistentVolumeClaim};
 use crate::api::requirement::selects_node;
 use crate::api::{FullName, Pod, PodUid};
 
-/// The mode of a volume that is a device.
-const BLOCK: &str = "Block";
-
 /// Returns the name of the `PersistentVolume` that a claim of the API server is bound to.
 ///
 /// Upstream: `getPVCExtractPV` of
 /// `pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go`.
 ///
 /// # Errors
-/// The claim is being deleted, is not bound, or is for a device.
+/// The claim is being deleted, or is not bound.
 pub fn bound_volume(claim: &PersistentVolumeClaim) -> Result<&str, String> {
     if claim.metadata.deletion_timestamp.is_some() {
         return Err("it is being deleted".to_owned());
     }
-    let spec = claim_spec(claim);
-    if spec.volume_mode.as_deref() == Some(BLOCK) {
-        return Err("block devices are not supported".to_owned());
-    }
     let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
-    match spec.volume_name.as_deref() {
+    match claim_spec(claim).volume_name.as_deref() {
         Some(volume) if !volume.is_empty() && phase == Some("Bound") => Ok(volume),
         Some(_) | None => Err(format!("its phase is {}", phase.unwrap_or("Pending"))),
     }
@@ -150,12 +143,56 @@ mod tests {
                 |c| c["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
                 "it is being deleted",
             ),
-            (
-                |c| c["spec"]["volumeMode"] = json!("Block"),
-                "block devices are not supported",
-            ),
         ] {
             assert_eq!(bound(change), Err(cause.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_claim_of_the_api_server_may_be_for_a_device() {
+        let name = ClaimName {
+            namespace: "a".to_owned(),
+            name: "data".to_owned(),
+        };
+        let device = |path: &str| {
+            Ok(Place::Device {
+                volume: "disk".to_owned(),
+                path: path.to_owned(),
+            })
+        };
+        let host_path = |kind: &str| json!({"path": "/dev/sdb", "type": kind});
+        for (mode, local, host_path, expected) in [
+            ("Block", json!({"path": "/dev/sdb"}), Value::Null, device("/dev/sdb")),
+            ("Block", Value::Null, host_path(""), device("/dev/sdb")),
+            ("Block", Value::Null, host_path("BlockDevice"), device("/dev/sdb")),
+            (
+                "Block",
+                Value::Null,
+                host_path("Directory"),
+                Err("PersistentVolume disk has volumeMode Block, but its hostPath is of type Directory".to_owned()),
+            ),
+            // The volume's mode counts, as upstream.
+            (
+                "Filesystem",
+                json!({"path": "/disks/1"}),
+                Value::Null,
+                Ok(Place::Host {
+                    volume: "disk".to_owned(),
+                    path: "/disks/1".to_owned(),
+                    kind: "Directory".to_owned(),
+                }),
+            ),
+        ] {
+            let claim = claim(|c| c["spec"]["volumeMode"] = json!("Block"));
+            assert_eq!(bound_volume(&claim), Ok("disk"));
+            let volume = volume(|v| {
+                v["spec"]["volumeMode"] = json!(mode);
+                v["spec"]["local"] = local.clone();
+                v["spec"]["hostPath"] = host_path.clone();
+            });
+            let storage = bound_storage(name.clone(), &claim, &volume, None);
+            // box 18
+            assert_eq!(storage.map(|storage| storage.place), expected, "{host_path}");
         }
     }
 

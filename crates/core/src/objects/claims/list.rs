@@ -41,7 +41,9 @@ impl Claims<'_> {
                 let found = self.volume(name).map(|found| found.place(name.clone()));
                 VolumeReport {
                     path: match found {
-                        Some(Ok(Place::Host { path, .. })) => Some(path),
+                        Some(Ok(Place::Host { path, .. } | Place::Device { path, .. })) => {
+                            Some(path)
+                        }
                         Some(Ok(Place::Engine(_)) | Err(_)) | None => None,
                     },
                     ..report(claim, name)

@@ -63,6 +63,7 @@ fn bound(objects: &[Object], before: &Bindings, wanted: &str) -> String {
         Ok(storage) => match storage.place {
             Place::Engine(volume) => volume.name,
             Place::Host { path, kind, .. } => format!("{path} {kind}").trim_end().to_owned(),
+            Place::Device { path, .. } => format!("device {path}"),
         },
         Err(why) => format!("- {why}"),
     }
@@ -160,7 +161,7 @@ fn a_claim_is_bound_as_upstream_binds_it_or_has_a_volume_of_the_engine() {
             class("x"),
             vec![volume("a", "4Gi", class("x"))],
             format!(
-                "{no_fit}: those of class x are too small, do not have its access modes, or are bound"
+                "{no_fit}: those of class x are too small, do not have its access modes or its volumeMode, or are bound"
             ),
         ),
         // Selectors.
@@ -223,6 +224,66 @@ fn a_claim_is_bound_as_upstream_binds_it_or_has_a_volume_of_the_engine() {
             expected,
             "{spec} {objects:?}"
         );
+    }
+}
+
+#[test]
+fn a_claim_for_a_device_is_bound_to_a_device_alone() {
+    let files = json!({});
+    let block = json!({"volumeMode": "Block"});
+    let with = |more: Value| {
+        let mut spec = block.clone();
+        extend(&mut spec, more);
+        spec
+    };
+    let local = with(json!({"hostPath": null, "local": {"path": "/dev/sdb"}}));
+    let meant = json!({"claimRef": {"namespace": "n", "name": "c"}});
+    let named = json!({"volumeName": "a"});
+    let waits = "- no PersistentVolume with volumeMode Block matches, and a volume of the Engine can't be a block device";
+    let other_mode = "- PersistentVolume a is of another volumeMode";
+    for (claim_spec, volume_spec, expected) in [
+        (&block, &block, "device /srv/a"),
+        (&block, &local, "device /dev/sdb"),
+        (&block, &files, waits),
+        (&block, &meant, waits),
+        (&files, &block, "mirrorlet_n_c"),
+        (&files, &with(meant.clone()), "mirrorlet_n_c"),
+        (&json!({"volumeMode": "Filesystem"}), &files, "/srv/a"),
+        (&with(named.clone()), &block, "device /srv/a"),
+        (&with(named.clone()), &files, other_mode),
+        (&named, &block, other_mode),
+        // A volume that names its claim is taken as it is, as upstream.
+        (&named, &with(meant.clone()), "device /srv/a"),
+    ] {
+        let objects = [
+            volume("a", "5Gi", volume_spec.clone()),
+            claim("c", claim_spec.clone()),
+        ];
+        // box 18
+        assert_eq!(
+            bound(&objects, &Bindings::new(), "c"),
+            expected,
+            "{claim_spec} {volume_spec}"
+        );
+    }
+    assert_eq!(bound(&[claim("c", block)], &Bindings::new(), "c"), waits);
+}
+
+#[test]
+fn the_mode_of_a_volume_stays() {
+    let of = |mode: Option<&str>| volume("a", "5Gi", json!({"volumeMode": mode}));
+    let (block, files) = (Some("Block"), Some("Filesystem"));
+    for (old, new, is_forbidden) in [
+        (block, block, false),
+        (files, None, false),
+        (None, block, true),
+        (block, files, true),
+    ] {
+        let forbidden = of(old).forbidden_fields(&of(new));
+        let expected = vec![("volumeMode".to_owned(), "field is immutable")];
+        let expected = if is_forbidden { expected } else { Vec::new() };
+        // box 18
+        assert_eq!(forbidden, expected, "{old:?} {new:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Serialize};
 
-use super::{Place, size};
+use super::{BLOCK, Place, size};
 use crate::api::core::{
     HostPathVolumeSource, LocalVolumeSource, ObjectReference, PersistentVolumeClaimSpec,
     VolumeNodeAffinity,
@@ -14,6 +14,8 @@ use crate::api::meta::ObjectMeta;
 
 /// Type of the path of a `local` volume: it must exist, as upstream.
 const LOCAL_TYPE: &str = "Directory";
+/// Type of the path of a hostPath volume that is a device.
+pub(crate) const DEVICE_TYPE: &str = "BlockDevice";
 
 /// A `PersistentVolume`, with the fields that are read. Of its sources, those of this machine.
 ///
@@ -86,12 +88,17 @@ impl PersistentVolume {
         wanted.all(|mode| self.spec.access_modes.contains(mode))
     }
 
+    /// Whether it is a device instead of files.
+    pub fn is_block(&self) -> bool {
+        self.spec.volume_mode.as_deref() == Some(BLOCK)
+    }
+
     /// Its size in bytes.
     pub(super) fn capacity(&self) -> i64 {
         size(self.spec.capacity.get("storage"))
     }
 
-    /// The location of its files; `name` is its name.
+    /// The location of its files, or its device; `name` is its name.
     pub(super) fn place(&self, name: String) -> Result<Place, String> {
         let (path, kind) = match (&self.spec.host_path, &self.spec.local) {
             (Some(source), _) => (&source.path, source.type_.as_deref().unwrap_or_default()),
@@ -102,6 +109,17 @@ impl PersistentVolume {
                 ));
             }
         };
+        if self.is_block() {
+            if self.spec.host_path.is_some() && !["", DEVICE_TYPE].contains(&kind) {
+                return Err(format!(
+                    "PersistentVolume {name} has volumeMode Block, but its hostPath is of type {kind}"
+                ));
+            }
+            return Ok(Place::Device {
+                path: path.clone(),
+                volume: name,
+            });
+        }
         Ok(Place::Host {
             path: path.clone(),
             kind: kind.to_owned(),

@@ -229,6 +229,14 @@ fn what_two_revisions_may_not_share_is_refused_by_name() {
     };
     let claim = claim_of(json!({"claimName": "db"}));
     let reader = claim_of(json!({"claimName": "db", "readOnly": true}));
+    let device_of = |source: serde_json::Value| {
+        pod(json!({
+            "volumes": [{"name": "db", "persistentVolumeClaim": source}],
+            "containers": [{"name": "c", "volumeDevices": [{"name": "db", "devicePath": "/d"}]}],
+        }))
+    };
+    let device = device_of(json!({"claimName": "db"}));
+    let device_reader = device_of(json!({"claimName": "db", "readOnly": true}));
     let web = ports(json!({"containerPort": 80, "hostPort": 80}));
     let table = [
         (&web, &web, None),
@@ -248,6 +256,9 @@ fn what_two_revisions_may_not_share_is_refused_by_name() {
         (&reader, &reader, None),
         (&claim, &reader, Some("db")),
         (&claim, &claim_of(json!({"claimName": "other"})), None),
+        (&device, &device, Some("db")),
+        (&device_reader, &device, Some("db")),
+        (&device_reader, &device_reader, None),
         (
             &web,
             &ports(json!({"containerPort": 9, "hostPort": 9, "protocol": "SCTP"})),

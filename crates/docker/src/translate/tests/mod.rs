@@ -11,6 +11,7 @@ use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 
 mod containers;
+mod devices;
 mod dns;
 mod naming;
 mod requests;

@@ -107,6 +107,7 @@ pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::InvalidImageName => "InvalidImageName",
         SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
         SyncErrorReason::FailedMount => "FailedMount",
+        SyncErrorReason::FailedMapVolume => "FailedMapVolume",
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",

@@ -322,6 +322,7 @@ fn tell_failures(of: PodTelemetry<'_>, result: &PodSyncResult) {
     {
         let reason = match error.reason {
             SyncErrorReason::FailedMount => "FailedMount",
+            SyncErrorReason::FailedMapVolume => "FailedMapVolume",
             _ => "FailedSync",
         };
         warn(None, reason, without_ids(&error.message, SANDBOX));

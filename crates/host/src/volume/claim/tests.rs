@@ -1,4 +1,5 @@
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -117,6 +118,96 @@ fn a_volume_of_the_host_is_of_its_type_and_keeps_its_owner() {
             assert!(map.engine_volumes.is_empty());
         }
     }
+}
+
+fn device(path: &Path) -> Storage {
+    storage(Place::Device {
+        volume: "disk".to_owned(),
+        path: path.to_str().unwrap().to_owned(),
+    })
+}
+
+#[test]
+fn a_device_is_a_block_device_that_is_there() {
+    let root = Root::new();
+    let (node, link) = (root.path("device"), root.path("link"));
+    // Of a loop device that need not be set up: nothing opens it.
+    let made = Command::new("mknod")
+        .arg(&node)
+        .args(["b", "7", "0"])
+        .status();
+    assert!(
+        made.unwrap().success(),
+        "making a device node needs CAP_MKNOD"
+    );
+    symlink(&node, &link).unwrap();
+    let devices = json!({
+        "containers": [{"name": "c", "volumeDevices": [{"name": "data", "devicePath": "/dev/d"}]}],
+        "securityContext": {"fsGroup": 2000},
+    });
+    let pod = pod("p", UID, devices);
+    let owner = || (mode(&node), fs::metadata(&node).unwrap().gid());
+    let before = owner();
+    let no = "is not a block device";
+    for (path, problem) in [
+        (node.clone(), None),
+        (link, None),
+        (root.path("missing"), Some("doesn't exist")),
+        (engine_dir(&root), Some(no)),
+        (PathBuf::from("/dev/null"), Some(no)),
+    ] {
+        let objects = ObjectSet {
+            claims: [("c".to_owned(), Ok(Arc::new(device(&path))))].into(),
+            ..ObjectSet::default()
+        };
+        let looked = root.manager.claims(&pod, &objects).map(|_| ());
+        let made = ensured(&root, &pod, device(&path), None);
+        let Some(problem) = problem else {
+            let map = made.unwrap();
+            // box 18
+            assert_eq!((looked, &map.devices["data"]), (Ok(()), &path));
+            assert!(map.volumes.is_empty(), "{map:?}");
+            root.manager.release(&PodUid::of(&pod)).unwrap();
+            continue;
+        };
+        let expected = format!(
+            "MapVolume.SetUpDevice failed for volume \"data\" : {} {problem}",
+            path.display()
+        );
+        for error in [looked.unwrap_err(), made.unwrap_err()] {
+            assert!(error.is_of_device(), "{error:?}");
+            // box 18
+            assert_eq!(
+                (error.volume(), error.to_string()),
+                (Some("data"), expected.clone())
+            );
+        }
+        root.manager.release(&PodUid::of(&pod)).unwrap();
+    }
+    // box 18
+    assert_eq!(owner(), before, "the pod's fsGroup is for files");
+}
+
+#[test]
+fn a_claim_that_is_used_as_what_it_is_not_is_refused() {
+    let root = Root::new();
+    let devices = json!([{"name": "data", "devicePath": "/dev/d"}]);
+    let pod = pod(
+        "p",
+        UID,
+        json!({"containers": [{"name": "c", "volumeDevices": devices}]}),
+    );
+    let objects = ObjectSet {
+        claims: [("c".to_owned(), Ok(Arc::new(engine())))].into(),
+        ..ObjectSet::default()
+    };
+    let error = root.manager.claims(&pod, &objects).unwrap_err();
+    assert!(!error.is_of_device());
+    // box 18
+    assert_eq!(
+        error.to_string(),
+        "MountVolume.SetUp failed for volume \"data\" : volume data has volumeMode Filesystem, but is specified in volumeDevices"
+    );
 }
 
 #[test]
