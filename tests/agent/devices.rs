@@ -1,10 +1,10 @@
-//! Devices of pods, under a whole agent: claims for block devices.
+//! Devices of pods, under a whole agent: claims for block devices, and devices by CDI.
 
 use std::os::unix::fs::symlink;
 
 use crate::common::disk::{CONTENT, Disk};
-use crate::common::{Bed, IMAGE, tempdir};
-use mirrorlet_core::api::report::PodReport;
+use crate::common::{Bed, IMAGE, sleeper, tempdir};
+use mirrorlet_core::api::report::{ContainerReport, PodReport};
 
 /// A claim with the volume that it names.
 fn claim(name: &str, mode: &str, source: &str) -> String {
@@ -153,5 +153,48 @@ async fn a_pod_that_uses_a_device_for_files_or_files_as_a_device_waits() {
     }
     // box 18
     assert_eq!(bed.running().len(), 0, "{:?}", bed.running());
+    agent.stop().await;
+}
+
+/// A pod that asks for a device that no machine has, by CDI.
+fn cdi_pod(name: &str) -> String {
+    let annotated =
+        "metadata: {name: NAME, annotations: {cdi.k8s.io/test: mirrorlet.test/device=none}}";
+    let plain = format!("metadata:\n  name: {name}\n");
+    let annotated = format!("{}\n", annotated.replace("NAME", name));
+    let pod = sleeper(name).replace(&plain, &annotated);
+    assert!(pod.contains("cdi.k8s.io"), "{pod}");
+    pod
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_by_cdi_is_asked_of_the_engine_or_refused_with_the_version_that_has_them() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let directories = bed.docker(&["info", "--format", "{{json .CDISpecDirs}}"]);
+    let has_cdi = !["null", "[]"].contains(&directories.trim());
+    let cause = if has_cdi {
+        "unresolvable CDI devices mirrorlet.test/device=none"
+    } else {
+        "CDI device \"mirrorlet.test/device=none\": Docker Engine 28.2 and newer has such devices, 25 and newer with \"features\": {\"cdi\": true} in the Engine's daemon.json"
+    };
+    bed.write("gpu.yaml", &cdi_pod("gpu"));
+    let waits = |container: &ContainerReport| container.message.contains(cause);
+    let waiting = agent.until_container("gpu", "gpu", waits).await;
+    // box 19
+    assert_eq!((waiting.ready, waiting.state.as_str()), (false, "waiting"));
+    if has_cdi {
+        agent.stop().await;
+        return;
+    }
+    assert_eq!(waiting.reason, "CreateContainerConfigError");
+    // An edit stops nothing.
+    bed.write("web.yaml", &sleeper("web"));
+    let before = agent.until_running("web").await;
+    bed.write("web.yaml", &cdi_pod("web"));
+    let is_held = |pod: &PodReport| pod.held && pod.problems[0].message.contains(cause);
+    let held = agent.until_pod("web", is_held).await;
+    // box 19
+    assert_eq!((held.uid, held.ready), (before.uid, 1));
     agent.stop().await;
 }

@@ -106,7 +106,7 @@ fn each_bad_manifest_is_told_what_is_wrong() {
             prepend_module_to_snapshot => false,
             omit_expression => true,
         }, {
-            // pods 22, docker 68
+            // pods 22, docker 68, box 19
             insta::assert_snapshot!(name.replace('.', "-"), text);
         });
     }

@@ -16,6 +16,7 @@ pub mod amounts;
 pub mod api;
 pub mod app_armor;
 pub mod backoff;
+pub mod cdi;
 pub mod certificate;
 pub mod clock;
 pub mod credentials;

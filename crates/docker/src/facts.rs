@@ -94,12 +94,14 @@ impl Facts {
         let app_armor = options
             .clone()
             .any(|option| option.starts_with("name=apparmor"));
+        let cdi_dirs = info.cdi_spec_dirs.unwrap_or_default();
         let log_driver = info.logging_driver.as_deref();
         let log_driver = ROTATING.into_iter().find(|name| Some(*name) == log_driver);
         Ok(self.with_facts(|facts| {
             let engine = EngineFacts {
                 log_driver,
                 app_armor,
+                cdi: !cdi_dirs.is_empty(),
                 cgroup_driver,
                 api_version,
                 negative_oom_score: !facts.no_negative_oom_score,

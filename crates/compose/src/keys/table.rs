@@ -74,7 +74,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.deploy.resources.reservations.cpus" Carried Text "`requests.cpu`";
     "services.*.deploy.resources.reservations.memory" Carried Text "`requests.memory`";
     "services.*.deploy.resources.reservations.generic_resources" Lost Any "a pod has no such resources here";
-    "services.*.deploy.resources.reservations.devices" Lost Any "a pod can't ask for devices here";
+    "services.*.deploy.resources.reservations.devices" Lost Any "annotate the pod with `cdi.k8s.io/NAME: vendor/class=device`";
     "services.*.deploy.restart_policy" Carried Map "counts instead of `restart`";
     "services.*.deploy.restart_policy.condition" Carried Text "`none`, `on-failure` and `any`, as `restart`; without it `any`";
     "services.*.deploy.restart_policy.delay" Lost Any "restarts have a back-off of their own";
@@ -83,7 +83,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.deploy.placement" Lost Any "pods run on the machine that has the manifest";
     "services.*.develop" Lost Any "it is for developing: nothing is watched or rebuilt";
     "services.*.device_cgroup_rules" Lost Any "a manifest has no rules for devices";
-    "services.*.devices" Lost Any "a pod gets no device; a privileged one sees all of them";
+    "services.*.devices" Lost Any "annotate the pod for devices by CDI, or use a claim for a block device; a privileged container sees all devices";
     "services.*.dns" Carried Words "`dnsConfig.nameservers` with `dnsPolicy: None`";
     "services.*.dns_opt" Carried Texts "`dnsConfig.options`";
     "services.*.dns_search" Carried Words "`dnsConfig.searches`";
@@ -101,7 +101,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.extends.file" Carried Text "";
     "services.*.external_links" Lost Any "containers that mirrorlet doesn't run have no name here: use the machine's address and a host port";
     "services.*.extra_hosts" Partly Hosts "`hostAliases`; `host-gateway` is reported";
-    "services.*.gpus" Lost Any "a pod can't ask for GPUs here";
+    "services.*.gpus" Lost Any "annotate the pod with `cdi.k8s.io/gpu: nvidia.com/gpu=0`";
     "services.*.group_add" Partly Texts "`supplementalGroups`; names are reported";
     "services.*.healthcheck" Carried Map "`readinessProbe`: as in compose, a container that fails is not restarted";
     "services.*.healthcheck.disable" Carried Flag "";

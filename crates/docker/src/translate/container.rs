@@ -183,7 +183,10 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
     Ok(Request {
         name,
         body,
-        notes: skipped_names(container, &environment).into_iter().collect(),
+        notes: skipped_names(container, &environment)
+            .into_iter()
+            .chain(devices::ignored_annotation(pod))
+            .collect(),
     })
 }
 
@@ -223,6 +226,7 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             input.engine,
         )?),
         devices: devices::devices(container, input.volumes)?,
+        device_requests: devices::cdi_requests(pod, input.engine)?,
         binds: Some(mounts::binds(container, input.volumes, input.engine)?)
             .filter(|binds| !binds.is_empty()),
         cap_add: capabilities.and_then(|c| c.add.clone()),

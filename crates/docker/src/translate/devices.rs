@@ -1,18 +1,72 @@
-//! Devices of an app container: volumes that are block devices.
+//! Devices of an app container: volumes that are block devices, and devices by CDI.
 //!
 //! Upstream: `makeBlockVolumes` of `pkg/kubelet/kubelet_pods.go`.
 
-use bollard::models::DeviceMapping;
+use bollard::models::{DeviceMapping, DeviceRequest};
 
+use mirrorlet_core::api::Pod;
 use mirrorlet_core::api::core::Container;
+use mirrorlet_core::cdi;
 use mirrorlet_core::volumes::VolumeMap;
 
-use super::ConfigError;
+use super::{ConfigError, EngineFacts, Note};
 
 /// What the cgroup allows of a device, as the Engine spells it: reading, writing and making its node.
 const READ_WRITE: &str = "rwm";
 /// The same, of a device that is not written to.
 const READ: &str = "r";
+
+/// First API of an Engine that can have devices by CDI: that of Docker Engine 25.
+const API_CDI: (u32, u32) = (1, 44);
+/// The Engine's name of that driver.
+const CDI_DRIVER: &str = "cdi";
+/// Reason of the note that annotations about devices have no effect.
+const CDI_IGNORED: &str = "CDIAnnotationIgnored";
+
+/// The request for the pod's devices by CDI; none where it has none.
+pub(super) fn cdi_requests(
+    pod: &Pod,
+    engine: &EngineFacts,
+) -> Result<Option<Vec<DeviceRequest>>, ConfigError> {
+    let devices = cdi::devices(pod).map_err(ConfigError::CdiAnnotation)?;
+    let Some(first) = devices.first() else {
+        return Ok(None);
+    };
+    if !engine.cdi {
+        return Err(ConfigError::NoCdi {
+            device: (*first).to_owned(),
+            api: engine.api_version,
+        });
+    }
+    Ok(Some(vec![DeviceRequest {
+        driver: Some(CDI_DRIVER.to_owned()),
+        device_ids: Some(devices.into_iter().map(str::to_owned).collect()),
+        ..DeviceRequest::default()
+    }]))
+}
+
+/// Why an Engine has no devices by CDI, and which one does.
+pub(super) fn no_cdi(api: (u32, u32)) -> String {
+    let on = r#""features": {"cdi": true} in the Engine's daemon.json"#;
+    if api < API_CDI {
+        let (major, minor) = api;
+        format!(
+            "Docker Engine 28.2 and newer has such devices, 25 and newer with {on}; this one has API {major}.{minor}"
+        )
+    } else {
+        format!("this Docker Engine has CDI turned off; set {on} and restart it")
+    }
+}
+
+/// A note that the annotations of a Pod of the API server give it no devices.
+pub(super) fn ignored_annotation(pod: &Pod) -> Option<Note> {
+    cdi::ignored(pod).map(|key| Note {
+        reason: CDI_IGNORED,
+        message: format!(
+            "annotation {key} has no effect: only pods of manifests have CDI devices by annotations"
+        ),
+    })
+}
 
 /// The block devices of the container, in the spec's order; none where it has none.
 pub(super) fn devices(

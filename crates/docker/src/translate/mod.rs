@@ -84,6 +84,8 @@ pub struct EngineFacts {
     pub log_driver: Option<&'static str>,
     /// Whether it enforces `AppArmor` profiles. It would ignore them otherwise.
     pub app_armor: bool,
+    /// Whether it gives containers devices by CDI. It tells where it looks for them, if it does.
+    pub cdi: bool,
 }
 
 /// The log drivers that rotate files by `max-size` and `max-file`.
@@ -179,6 +181,17 @@ pub enum ConfigError {
     /// A profile that the Engine would ignore.
     #[error("Cannot enforce AppArmor: AppArmor is not enabled on the host")]
     AppArmor,
+    /// An annotation about devices by CDI has a value that it can't have.
+    #[error("{0}")]
+    CdiAnnotation(String),
+    /// A pod asks for a device by CDI, which the Engine doesn't have.
+    #[error("CDI device {device:?}: {}", devices::no_cdi(*api))]
+    NoCdi {
+        /// The device.
+        device: String,
+        /// The API version agreed on.
+        api: (u32, u32),
+    },
     /// An annotation about logs has a value that it can't have.
     #[error("{0}")]
     LogLimits(String),

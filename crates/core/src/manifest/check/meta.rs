@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::api::meta::ObjectMeta;
 use crate::api::{Code, Severity, keys};
 use crate::app_armor;
+use crate::cdi;
 use crate::decode;
 use crate::log_limits::{self, OwnLimits};
 use crate::manifest::ParseContext;
@@ -184,6 +185,11 @@ fn check_annotations(meta: &ObjectMeta, at: &At<'_>) {
             at.key(key)
                 .warn("this is not an AppArmor profile, and the node refuses the pod");
             at.help("use runtime/default, unconfined or localhost/<profile>, or better the field appArmorProfile");
+        }
+        if key.starts_with(cdi::ANNOTATION_PREFIX)
+            && let Err(rule) = cdi::parse(value)
+        {
+            at.key(key).invalid(rule);
         }
     }
     let bytes: usize = annotations.iter().map(|(k, v)| k.len() + v.len()).sum();

@@ -54,3 +54,84 @@ fn a_block_device_is_the_hosts_at_the_containers_path() {
         assert_eq!(devices(&container), expected, "{container}");
     }
 }
+
+#[test]
+fn devices_by_cdi_are_requested_of_an_engine_that_has_them() {
+    let annotated = |source: &str, value: &str| {
+        let mut pod = one(&json!({}), &json!({"initContainers": []}));
+        let annotations = [
+            ("kubernetes.io/config.source", source),
+            ("cdi.k8s.io/gpu", value),
+            ("cdi.k8s.io/more", "vendor.com/net=1"),
+        ];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.metadata.annotations = Some(annotations.into());
+        pod
+    };
+    let both = "nvidia.com/gpu=0,nvidia.com/gpu=1";
+    let requested = json!([{
+        "Driver": "cdi",
+        "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1", "vendor.com/net=1"],
+    }]);
+    let ignored = "annotation cdi.k8s.io/gpu has no effect: only pods of manifests have CDI devices by annotations";
+    for (source, value, cdi, api, expected, note) in [
+        ("file", both, true, (1, 50), Ok(requested), None),
+        (
+            "file",
+            both,
+            false,
+            (1, 41),
+            Err(
+                "CDI device \"nvidia.com/gpu=0\": Docker Engine 28.2 and newer has such devices, 25 and newer with \"features\": {\"cdi\": true} in the Engine's daemon.json; this one has API 1.41",
+            ),
+            None,
+        ),
+        (
+            "file",
+            both,
+            false,
+            (1, 44),
+            Err(
+                "CDI device \"nvidia.com/gpu=0\": this Docker Engine has CDI turned off; set \"features\": {\"cdi\": true} in the Engine's daemon.json and restart it",
+            ),
+            None,
+        ),
+        (
+            "file",
+            "/dev/nvidia0",
+            true,
+            (1, 50),
+            Err(
+                "annotation cdi.k8s.io/gpu: must be names of CDI devices, such as nvidia.com/gpu=0, with commas and no spaces between them",
+            ),
+            None,
+        ),
+        ("api", both, true, (1, 50), Ok(Value::Null), Some(ignored)),
+        ("api", both, false, (1, 41), Ok(Value::Null), Some(ignored)),
+    ] {
+        let engine = EngineFacts {
+            cdi,
+            api_version: api,
+            ..engine()
+        };
+        let request = container_with(&annotated(source, value), |input| ContainerInput {
+            engine: Box::leak(Box::new(engine)),
+            ..input
+        });
+        let notes = request.as_ref().map(|request| request.notes.clone());
+        let notes: Vec<_> = notes.unwrap_or_default();
+        let notes: Vec<_> = notes.iter().map(|note| note.message.as_str()).collect();
+        assert_eq!(notes, Vec::from_iter(note), "{source} {value}");
+        let devices = request.map(|request| host_config(&request, "DeviceRequests"));
+        let devices = devices.map_err(|error| error.to_string());
+        // box 19
+        assert_eq!(
+            devices,
+            expected.map_err(str::to_owned),
+            "{source} {value} {cdi}"
+        );
+    }
+    let plain = container_of(&one(&json!({}), &json!({}))).unwrap();
+    // box 19
+    assert_eq!(host_config(&plain, "DeviceRequests"), Value::Null);
+}

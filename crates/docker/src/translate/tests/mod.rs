@@ -47,6 +47,7 @@ fn engine() -> EngineFacts {
         negative_oom_score: true,
         log_driver: Some("json-file"),
         app_armor: true,
+        cdi: true,
     }
 }
 
