@@ -89,6 +89,7 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
             image_id: "".into(),
             hash: mirrorlet_core::spec::container_hash(&pod.spec.as_ref().unwrap().containers[0]),
             restart_count: 0,
+            pod_restarts: 0,
             reason: "".into(),
             message: "".into(),
         }],

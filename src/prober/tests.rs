@@ -136,6 +136,7 @@ impl Bed {
             image_id: "".into(),
             hash: spec::container_hash(container),
             restart_count: 0,
+            pod_restarts: 0,
             reason: "".into(),
             message: "".into(),
         }

@@ -16,7 +16,7 @@ use mirrorlet_core::observed::{ContainerStatus, Role};
 use mirrorlet_core::probe::{
     Action, Observation, ProbeKind, ProbeSpec, ProbeState, conclude, decide, first_delay,
 };
-use mirrorlet_core::restart::should_restart;
+use mirrorlet_core::restart::{could_restart_all, should_restart};
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
 
@@ -184,6 +184,7 @@ impl Worker {
             terminating: view.phase != Phase::Syncing || pod.metadata.deletion_timestamp.is_some(),
             over: matches!(phase, Some("Succeeded" | "Failed")),
             restarts: role == Role::Sidecar
+                || could_restart_all(pod)
                 || instance
                     .and_then(|seen| seen.exit_code)
                     .is_none_or(|code| should_restart(pod, container, code)),

@@ -135,6 +135,7 @@ fn container(name: &str, letter: char, state: ContainerState) -> ContainerStatus
         image_id: "".into(),
         hash: mirrorlet_core::observed::ContainerHash(1),
         restart_count: 3,
+        pod_restarts: 0,
         reason: "".into(),
         message: "".into(),
     }

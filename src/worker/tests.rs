@@ -150,6 +150,7 @@ fn created_late() -> ContainerStatus {
         image_id: "".into(),
         hash: ContainerHash(0),
         restart_count: 0,
+        pod_restarts: 0,
         reason: "".into(),
         message: "".into(),
     }

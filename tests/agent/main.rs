@@ -21,6 +21,7 @@ mod edits;
 mod eviction;
 mod failures;
 mod hooks;
+mod in_place;
 mod jobs;
 mod lifecycle;
 mod names;

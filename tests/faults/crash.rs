@@ -1,6 +1,6 @@
 //! The agent is killed before, during and after every single Engine call of a pod's start,
-//! restart, update, in-place change, failed edit and stop, of a Job and of a `StatefulSet`, and started
-//! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn, no failed
+//! restart, restart in place, update, in-place change, failed edit and stop, of a Job and of a
+//! `StatefulSet`, and started again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn, no failed
 //! request while a host port goes to the next version, under either order.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
@@ -56,6 +56,8 @@ enum Scenario {
     Withdraw,
     /// A Job of five indexes, which are to succeed once each.
     Job,
+    /// An exit that restarts all containers of a pod that is not restarted otherwise.
+    RestartAll,
     /// A row of two pods, of which the second one becomes the first: one more starts, one stops.
     Row,
 }
@@ -173,6 +175,16 @@ fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> Str
     text
 }
 
+/// A pod whose container `one` exits with 42 on SIGUSR1, which restarts all.
+fn asking(uid: String) -> String {
+    let rules = "    restartPolicy: Never
+    restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]
+    command: [\"sh\", \"-c\", \"trap 'exit 42' USR1; trap";
+    manifest(Some(uid), true, &[("one", IMAGE), ("two", IMAGE)])
+        .replacen("    command: [\"sh\", \"-c\", \"trap", rules, 1)
+        .replacen("spec:", "spec:\n  restartPolicy: Never", 1)
+}
+
 /// A Job of five indexes; each start of one is a line in `data/runs` below the bed.
 fn job(bed: &Bed) -> String {
     format!(
@@ -252,6 +264,7 @@ impl Scenario {
                 &[("one", IMAGE), ("two", IMAGE)],
             )),
             Self::Row => Some(row(bed, 0)),
+            Self::RestartAll => Some(asking(uid(bed))),
             Self::Update | Self::HandOver => Some(self.web(bed, IMAGE)),
             // Healthy at once.
             Self::Restore => Some(manifest(None, false, &[("one", IMAGE)]).replace(
@@ -310,6 +323,10 @@ spec:
             Self::Stop => bed.remove("web.yaml"),
             Self::Job => bed.write("web.yaml", &job(bed)),
             Self::Row => bed.write("web.yaml", &row(bed, 1)),
+            Self::RestartAll => {
+                // The command has ended by then.
+                bed.exec("one", "(sleep 0.2; kill -USR1 1) >/dev/null 2>&1 &");
+            }
             Self::Restore => bed.write(
                 "web.yaml",
                 &failing(&manifest(None, false, &[("one", IMAGE)])),
@@ -326,6 +343,13 @@ spec:
             Self::Restart => {
                 agent
                     .until_pod("web", |pod| pod.ready == 2 && pod.restarts == 1)
+                    .await;
+            }
+            Self::RestartAll => {
+                agent
+                    .until_pod("web", |pod| {
+                        pod.ready == 2 && pod.containers.iter().all(|c| c.restarts == 1)
+                    })
                     .await;
             }
             Self::ImageChange => {
@@ -425,6 +449,7 @@ spec:
         let expected: &[(&str, usize)] = match self {
             Self::Start => &[("POD", 1), ("prepare", 1), ("one", 1), ("two", 1)],
             Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
+            Self::RestartAll => &[("POD", 1), ("prepare", 2), ("one", 2), ("two", 2)],
             Self::Update | Self::HandOver => &[("POD", 2), ("one", 2)],
             Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
             // The healthy version, the edit and the healthy version again.
@@ -436,6 +461,7 @@ spec:
                 (history.starts(name) >= *starts).then_some(())
             })
             .await;
+            // docker 5b
             assert_eq!(
                 history.starts(name),
                 *starts,
@@ -450,7 +476,7 @@ spec:
         let mut names: Vec<&str> = running.keys().map(|name| spec_name(name)).collect();
         names.sort_unstable();
         match self {
-            Self::Start | Self::Restart | Self::ImageChange => {
+            Self::Start | Self::Restart | Self::ImageChange | Self::RestartAll => {
                 assert_eq!(names, ["POD", "one", "two"], "{running:?}");
             }
             // rollouts 16
@@ -480,6 +506,9 @@ spec:
                     .any(|name| name.starts_with("k8s_one_") && name.ends_with("_1")),
                 "{running:?}"
             );
+        }
+        if matches!(self, Self::RestartAll) {
+            assert_eq!(id(&running, "POD"), id(before, "POD"));
         }
         // One pod is left, and nothing but its containers: no orphans of any UID, nothing that
         // was only created.
@@ -573,6 +602,9 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
         ) {
             bed.until_healthy(1).await;
         }
+        if matches!(scenario, Scenario::RestartAll) {
+            bed.until_traps("one").await;
+        }
         before = bed.running();
         traffic = scenario.traffic(&bed);
         doom.began.store(true, Ordering::SeqCst);
@@ -665,6 +697,23 @@ async fn the_agent_may_be_killed_at_every_call_of_a_job() {
         points.push((scenario, number, When::After));
         if i % 3 == 0 {
             points.push((scenario, number, When::During(LATE[i % LATE.len()])));
+        }
+    }
+    kill_at(points).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn the_agent_may_be_killed_at_every_call_while_all_containers_are_restarted() {
+    let scenario = Scenario::RestartAll;
+    let dry = run(scenario, None).await;
+    let mut points = Vec::new();
+    for (i, number) in dry.changes.into_iter().enumerate() {
+        for when in [
+            When::Before,
+            When::After,
+            When::During(LATE[i % LATE.len()]),
+        ] {
+            points.push((scenario, number, when));
         }
     }
     kill_at(points).await;

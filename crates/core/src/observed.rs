@@ -160,6 +160,9 @@ pub struct ContainerStatus {
     pub hash: ContainerHash,
     /// How many instances of that name came before.
     pub restart_count: u32,
+    /// How many times all containers of its pod had been restarted in place when it was created.
+    #[serde(default)]
+    pub pod_restarts: u32,
     /// `Completed`, `Error`, `OOMKilled` or `ContainerCannotRun`; empty unless `exited`.
     pub reason: Arc<str>,
     /// The Engine's error, then the termination message.
@@ -261,6 +264,26 @@ impl PodStatus {
     /// The newest instance of that name.
     pub fn find_container_status_by_name(&self, name: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| &*c.name == name)
+    }
+
+    /// How many times all containers of the pod have been restarted in place, as far as instances
+    /// were created since. Added containers have no part in that.
+    pub fn pod_restarts(&self) -> u32 {
+        let instances = self.containers.iter();
+        let restarted = instances.filter(|c| c.role != Role::Ephemeral);
+        restarted.map(|c| c.pod_restarts).max().unwrap_or(0)
+    }
+
+    /// Whether a dead instance must stay because it may show why the pod's regular containers are to
+    /// start again. They are restarted in place after the init containers, and a sandbox that is
+    /// replaced before that takes the new instances of those along: without the old one whose exit
+    /// asked for the restart, it would be forgotten.
+    pub fn shows_pod_restart(&self, seen: &ContainerStatus) -> bool {
+        let is_before = matches!(seen.role, Role::Init | Role::Sidecar)
+            && seen.pod_restarts.checked_add(1) == Some(self.pod_restarts());
+        let follows =
+            |c: &ContainerStatus| c.role == Role::App && c.pod_restarts > seen.pod_restarts;
+        is_before && !self.containers.iter().any(follows)
     }
 
     /// Instances whose process runs.

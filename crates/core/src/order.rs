@@ -65,6 +65,7 @@ mod tests {
             image_id: Arc::from("sha256:0"),
             hash: ContainerHash(0),
             restart_count: 0,
+            pod_restarts: 0,
         }
     }
 

@@ -1,13 +1,17 @@
-//! Whether a container that ended is started again: by its own rules, its own policy, its pod's.
+//! Whether a container that ended is started again, alone or with all others of its pod: by its own
+//! rules, its own policy, its pod's.
 //!
-//! Upstream: `pkg/api/v1/pod/util.go` (`ContainerShouldRestart`, `IsContainerRestartable`).
+//! Upstream: `pkg/api/v1/pod/util.go` (`ContainerShouldRestart`, `FindMatchingContainerRestartRule`,
+//! `AllContainersCouldRestart`).
 
 use crate::api::Pod;
 use crate::api::core::{Container, ContainerRestartRule};
 use crate::spec::{self, RestartPolicy};
 
-/// The only action of a rule that is known.
+/// Action of a rule: the container is started again.
 pub const ACTION_RESTART: &str = "Restart";
+/// Action of a rule: all containers of the pod are restarted in place, init containers first.
+pub const ACTION_RESTART_ALL: &str = "RestartAllContainers";
 /// Operator of a rule: the exit code is one of the values.
 pub const IN: &str = "In";
 /// Operator of a rule: it is none of them.
@@ -27,12 +31,8 @@ pub fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
 /// Whether a container that ended with that code is started again. The first of its rules that
 /// fits decides; without one its policy does. Rules count only beside a policy of its own.
 pub fn should_restart(pod: &Pod, container: &Container, exit_code: i32) -> bool {
-    let rules = container
-        .restart_policy
-        .as_ref()
-        .and(container.restart_policy_rules.as_ref());
-    let fitting = rules.into_iter().flatten().find(|r| fits(r, exit_code));
-    if fitting.is_some_and(|rule| rule.action == ACTION_RESTART) {
+    let action = fitting_rule(container, exit_code).map(|rule| rule.action.as_str());
+    if matches!(action, Some(ACTION_RESTART | ACTION_RESTART_ALL)) {
         return true;
     }
     match policy(pod, container) {
@@ -40,6 +40,30 @@ pub fn should_restart(pod: &Pod, container: &Container, exit_code: i32) -> bool 
         RestartPolicy::OnFailure => exit_code != 0,
         RestartPolicy::Never => false,
     }
+}
+
+/// Whether all containers of the pod are restarted in place because that one ended with that code:
+/// whatever their own policies, and also those that had ended before.
+pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
+    fitting_rule(container, exit_code).is_some_and(|rule| rule.action == ACTION_RESTART_ALL)
+}
+
+/// Whether there is an exit of a container of the pod that restarts all of them.
+pub fn could_restart_all(pod: &Pod) -> bool {
+    let mut rules = spec::containers(pod).flat_map(|(_, container)| rules(container));
+    rules.any(|rule| rule.action == ACTION_RESTART_ALL)
+}
+
+/// The first of a container's rules that fits.
+fn fitting_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    rules(container).find(|rule| fits(rule, exit_code))
+}
+
+/// The rules of a container: none without a policy of its own.
+fn rules(container: &Container) -> impl Iterator<Item = &ContainerRestartRule> {
+    let policy = container.restart_policy.as_ref();
+    let rules = policy.and(container.restart_policy_rules.as_ref());
+    rules.into_iter().flatten()
 }
 
 fn fits(rule: &ContainerRestartRule, exit_code: i32) -> bool {
@@ -127,6 +151,19 @@ mod tests {
             ),
             // Without a policy of its own a container has no rules.
             ("Never", lawless, 7, false),
+            // It is among those that are restarted.
+            (
+                "Never",
+                ruled("Never", &[rule("In", &[42], "RestartAllContainers")]),
+                42,
+                true,
+            ),
+            (
+                "Never",
+                ruled("Never", &[rule("In", &[42], "RestartAllContainers")]),
+                0,
+                false,
+            ),
         ] {
             let pod = pod(policy, &container);
             let first = &spec::spec(&pod).containers[0];
@@ -135,6 +172,32 @@ mod tests {
                 expected,
                 "{policy} {container} {code}"
             );
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_says_whether_all_are_restarted() {
+        let rule = |operator: &str, values: &[i32], action: &str| json!({"action": action, "exitCodes": {"operator": operator, "values": values}});
+        let ruled = |rules: &[serde_json::Value]| json!({"name": "c", "restartPolicy": "Never", "restartPolicyRules": rules});
+        let all = ACTION_RESTART_ALL;
+        let lawless = json!({"name": "c", "restartPolicyRules": [rule("In", &[7], all)]});
+        let later = ruled(&[rule("In", &[1], "Restart"), rule("NotIn", &[0], all)]);
+        // Container, exit code, all restarted, could be.
+        for (container, code, expected, could) in [
+            (json!({"name": "c"}), 1, false, false),
+            (ruled(&[rule("In", &[1], "Restart")]), 1, false, false),
+            (ruled(&[rule("In", &[1], all)]), 1, true, true),
+            (ruled(&[rule("In", &[1], all)]), 2, false, true),
+            (later.clone(), 1, false, true),
+            (later.clone(), 2, true, true),
+            (later, 0, false, true),
+            (lawless, 7, false, false),
+        ] {
+            let pod = pod("Always", &container);
+            let first = &spec::spec(&pod).containers[0];
+            // docker 5a
+            assert_eq!(restarts_all(first, code), expected, "{container} {code}");
+            assert_eq!(could_restart_all(&pod), could, "{container}");
         }
     }
 }

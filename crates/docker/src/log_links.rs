@@ -259,6 +259,7 @@ mod tests {
                 name: "c".into(),
                 role: Role::App,
                 restart_count,
+                pod_restarts: 0,
                 hash: ContainerHash(0),
                 sandbox_id: String::new(),
                 image_id: "".into(),

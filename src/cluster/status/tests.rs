@@ -101,6 +101,7 @@ fn running() -> mirrorlet_core::observed::ContainerStatus {
         image_id: "".into(),
         hash: mirrorlet_core::observed::ContainerHash(0),
         restart_count: 0,
+        pod_restarts: 0,
         reason: "".into(),
         message: "".into(),
     }

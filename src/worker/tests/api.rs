@@ -391,3 +391,63 @@ async fn a_sidecar_does_not_keep_a_finished_pod_alive() {
             .all(|c| c.state == ContainerState::Exited)
     );
 }
+
+/// Its status says in the meantime that containers have exited that its policy doesn't restart.
+#[tokio::test(start_paused = true)]
+async fn an_exit_that_restarts_all_containers_ends_no_pod() {
+    let bed = Bed::start();
+    let rules = json!([{
+        "action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]},
+    }]);
+    let a = api(
+        A,
+        json!({"spec": {
+            "restartPolicy": "Never",
+            "initContainers": [{"name": "init", "image": "init:1"}],
+            "containers": [
+                {"name": "app", "image": "app:1"},
+                {"name": "asks", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": rules},
+            ],
+        }}),
+    );
+    bed.want(&[&a]);
+    let initialized = async |count: usize| {
+        let started = |fake: &FakeRuntime| {
+            let containers = fake.started_containers();
+            containers.iter().filter(|name| *name == "init").count() == count
+        };
+        bed.until("the init container runs", started).await;
+        bed.fake.exit_container(&A.into(), "init", 0);
+        bed.until("both run", |fake| {
+            fake.pod(&A.into()).running_containers().count() == 2
+        })
+        .await;
+    };
+    initialized(1).await;
+    // What had ended for good starts again with the others.
+    bed.fake.exit_container(&A.into(), "app", 0);
+    bed.fake.exit_container(&A.into(), "asks", 42);
+    initialized(2).await;
+    let seen = bed.fake.pod(&A.into());
+    let newest = |name| seen.find_container_status_by_name(name).unwrap();
+    for name in ["init", "app", "asks"] {
+        let newest = newest(name);
+        // docker 5a
+        assert_eq!(
+            (newest.restart_count, newest.pod_restarts),
+            (1, 1),
+            "{name}"
+        );
+    }
+    assert_eq!(seen.sandboxes.len(), 1);
+    bed.until_view(A, |view| {
+        view.is_some_and(|view| phase_of(view) == Some("Running"))
+    })
+    .await;
+    bed.fake.exit_container(&A.into(), "asks", 1);
+    bed.fake.exit_container(&A.into(), "app", 0);
+    bed.until_view(A, is_finished).await;
+    let view = bed.board.get(&A.into()).unwrap();
+    assert_eq!(phase_of(&view), Some("Failed"), "{:#?}", view.status);
+    bed.fake.assert_no_violations();
+}

@@ -285,6 +285,7 @@ pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
             image_id: "".into(),
             hash: mirrorlet_core::spec::container_hash(container),
             restart_count: 0,
+            pod_restarts: 0,
             reason: "".into(),
             message: "".into(),
         }],

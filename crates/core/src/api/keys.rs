@@ -112,6 +112,9 @@ pub const KIND_SANDBOX: &str = "sandbox";
 pub const KIND_CONTAINER: &str = "container";
 /// Our label: sandbox or container attempt, decimal.
 pub const ATTEMPT: &str = "mirrorlet.dev/attempt";
+/// Our container label: how many times all containers of the pod had been restarted in place when it
+/// was created, decimal.
+pub const POD_RESTARTS: &str = "mirrorlet.dev/pod-restarts";
 /// Our sandbox label: network mode the sandbox was created with (`host` or `pod`).
 pub const NETWORK: &str = "mirrorlet.dev/network";
 /// Our sandbox label: the host ports that are led to it by rules of ours instead of the Engine, as

@@ -6,6 +6,9 @@
 //! it, the [policy](ContainerGcPolicy) says how many stay. The planner prunes by the same rule
 //! after each round (`to_prune`), so that the two never want different things.
 //!
+//! An instance stays as well while it may be the only one that shows that all containers of its pod
+//! are to be restarted ([`PodStatus::shows_pod_restart`]).
+//!
 //! Two rules differ from upstream's, whose sandboxes take their containers along when they are
 //! removed: a dead sandbox that has a successor goes at once, and one that was made but not
 //! started yet is left to whoever is about to start it.
@@ -249,7 +252,10 @@ fn trim(
     removals: &mut Vec<Removal>,
 ) {
     let mut gone = surplus(&unit.instances, keep, unit.whole.is_some());
-    gone.retain(|seen| input.policy.is_old_enough(seen.created_at, input.now));
+    gone.retain(|seen| {
+        let stays = unit.whole.is_none() && unit.pod.shows_pod_restart(seen);
+        input.policy.is_old_enough(seen.created_at, input.now) && !stays
+    });
     unit.instances
         .retain(|seen| !gone.iter().any(|gone| gone.id == seen.id));
     removals.extend(gone.iter().rev().map(|seen| removal(unit.pod, seen, cause)));
@@ -280,7 +286,7 @@ fn enforce_total(
         .flat_map(|unit| {
             surplus(&unit.instances, Some(0), false)
                 .into_iter()
-                .filter(|seen| counts(input, seen))
+                .filter(|seen| counts(input, seen) && !unit.pod.shows_pod_restart(seen))
                 .map(|seen| (unit.pod, seen))
         })
         .collect();

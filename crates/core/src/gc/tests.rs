@@ -32,6 +32,7 @@ fn instance(pod: &str, name: &str, state: ContainerState, seconds_ago: i64) -> C
         image_id: "".into(),
         hash: ContainerHash::default(),
         restart_count: 0,
+        pod_restarts: 0,
         reason: "".into(),
         message: "".into(),
     }
@@ -151,6 +152,40 @@ fn each_container_keeps_as_many_dead_instances_as_it_may() {
             .collect();
         // docker 56
         assert_eq!(case.gone(), expected, "keep {keep}");
+    }
+}
+
+#[test]
+fn what_may_show_that_all_containers_are_restarted_stays_until_a_regular_one_was() {
+    for (total, seen, gone) in [
+        (
+            -1,
+            "side:r1 side:x2 side:x3 app:x4",
+            vec!["p-side-2 per_container"],
+        ),
+        (
+            0,
+            "side:r1 side:x2 side:x3 app:x4",
+            vec!["p-side-2 per_container"],
+        ),
+        (
+            -1,
+            "app:r1 side:r1 side:x2 side:x3 app:x4",
+            vec![
+                "p-app-4 per_container",
+                "p-side-3 per_container",
+                "p-side-2 per_container",
+            ],
+        ),
+    ] {
+        let mut case = Case::of(0, total, &[("p", seen)]);
+        for seen in &mut case.pods[0].containers {
+            if &*seen.name == "side" {
+                seen.role = Role::Sidecar;
+            }
+            seen.pod_restarts = u32::from(seen.created_at > created(3));
+        }
+        assert_eq!(case.gone(), gone, "{total} {seen}");
     }
 }
 

@@ -178,11 +178,6 @@ const RULES: &[Rule] = &[
         HTTP_1,
     ),
     Rule(
-        "spec.C.restartPolicyRules[].action",
-        Begins("RestartAllContainers"),
-        Unsupported("restarting all containers of a pod in place is not supported"),
-    ),
-    Rule(
         "spec.C.resizePolicy",
         NonEmpty,
         NoEffectAnywhere(

@@ -8,6 +8,7 @@ use crate::spec;
 use super::app::{self, Verdict, by_hand};
 use super::deadline::{Deadline, deadline};
 use super::draft::{Draft, Start};
+use super::in_place::{self, PodRestarts};
 use super::init::{InitStart, Initialization, has_initialized, initialization};
 use super::prune::prune;
 use super::sandbox::{recreate, sandbox_changed};
@@ -19,7 +20,13 @@ use crate::observed::{ContainerState, Role};
 
 /// Decides the next steps for one pod. Reads nothing but its argument.
 pub fn compute_pod_actions(input: &PlanInput<'_>) -> Plan {
-    let mut draft = Draft::new(input);
+    let restarts = PodRestarts::of(input.pod, input.status);
+    let since = restarts.since(input.status);
+    let judged = PlanInput {
+        status: &since,
+        ..*input
+    };
+    let mut draft = Draft::new(&judged, input.status, &restarts);
     decide(&mut draft);
     prune(&mut draft);
     draft.into_plan()
@@ -47,6 +54,9 @@ fn decide(draft: &mut Draft<'_>) {
     }
     stop_started_by_hand(draft);
     start_ephemerals(draft);
+    if in_place::stop_all(draft) == Start::Waits {
+        return;
+    }
     match initialization(pod, status, draft.input.probes) {
         Initialization::Failed(reason) => draft.finish(reason),
         Initialization::Running(starts) => {
@@ -89,7 +99,7 @@ fn over(pod: &Pod) -> Option<Reason> {
 /// A pod that is being deleted: nothing is started, and it is over when its sandbox is gone or
 /// none of its regular containers may be running.
 fn shrink(draft: &mut Draft<'_>, sandbox_changed: Option<Reason>) {
-    let status = draft.input.status;
+    let status = draft.all;
     let runs = spec::spec(draft.input.pod).containers.iter().any(|c| {
         status
             .containers

@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::api::core::Container;
 use crate::api::{ContainerId, FullName};
 use crate::backoff::go_duration;
-use crate::observed::{ContainerState, ContainerStatus, Role};
+use crate::observed::{ContainerState, ContainerStatus, PodStatus, Role};
 use crate::spec::container_hash;
 
+use super::in_place::PodRestarts;
 use super::{Plan, PlanInput, Reason, Step, Waiting};
 
 /// The result of trying to start a container.
@@ -24,7 +25,11 @@ pub(super) enum Start {
 /// A plan in the making.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
+    /// What deciders look at: instances from before the last restart in place are left out.
     pub(super) input: &'a PlanInput<'a>,
+    /// The pod as seen, with all instances.
+    pub(super) all: &'a PodStatus,
+    pub(super) restarts: &'a PodRestarts<'a>,
     /// Kills, removals that make room, and the sandbox: everything before the first start.
     pub(super) before: Vec<Step>,
     /// Starts, in order.
@@ -37,9 +42,15 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(input: &'a PlanInput<'a>) -> Self {
+    pub(super) fn new(
+        input: &'a PlanInput<'a>,
+        all: &'a PodStatus,
+        restarts: &'a PodRestarts<'a>,
+    ) -> Self {
         Self {
             input,
+            all,
+            restarts,
             before: Vec::new(),
             starts: Vec::new(),
             after: Vec::new(),
@@ -59,7 +70,7 @@ impl<'a> Draft<'a> {
 
     /// Stops everything of the pod, if anything runs.
     pub(super) fn kill_pod(&mut self, reason: Reason) {
-        if self.input.status.anything_running() {
+        if self.all.anything_running() {
             self.before.push(Step::KillPod { reason });
         }
     }
@@ -127,7 +138,7 @@ impl<'a> Draft<'a> {
     /// Starts a container in the present sandbox, unless its back-off isn't over. Namesakes that
     /// may be running are stopped in any case: there are never two of them.
     pub(super) fn start(&mut self, role: Role, container: &Container, reason: Reason) -> Start {
-        let status = self.input.status;
+        let status = self.all;
         let namesakes = || {
             status
                 .containers
@@ -148,12 +159,12 @@ impl<'a> Draft<'a> {
         if self.waits(container) {
             return Start::Waits;
         }
-        // An instance that was never started is taken over, unless the spec has changed since:
-        // its name is that of the new one.
+        // An instance that was never started is taken over, unless the spec has changed since, or
+        // all containers were restarted: its name is that of the new one.
         if let Some(newest) = namesakes().next()
             && newest.state == ContainerState::Created
-            && newest.hash != container_hash(container)
-            && newest.hash.0 != 0
+            && (self.restarts.is_before(newest)
+                || (newest.hash != container_hash(container) && newest.hash.0 != 0))
         {
             self.remove_before(newest);
         }
@@ -175,20 +186,28 @@ impl<'a> Draft<'a> {
     }
 
     fn push_start(&mut self, role: Role, container: &Container, reason: Reason) {
-        let restart_count = self
-            .input
-            .status
-            .find_container_status_by_name(&container.name)
-            .map_or(0, |newest| match newest.state {
-                ContainerState::Created => newest.restart_count,
-                ContainerState::Running | ContainerState::Exited | ContainerState::Unknown => {
-                    newest.restart_count.saturating_add(1)
-                }
-            });
+        let newest = self.all.find_container_status_by_name(&container.name);
+        let restart_count = newest.map_or(0, |newest| match newest.state {
+            ContainerState::Created => newest.restart_count,
+            ContainerState::Running | ContainerState::Exited | ContainerState::Unknown => {
+                newest.restart_count.saturating_add(1)
+            }
+        });
+        let is_restarted = newest.is_some_and(|newest| self.restarts.is_before(newest));
+        let reason = if is_restarted {
+            self.restarts.reason()
+        } else {
+            reason
+        };
+        let pod_restarts = match role {
+            Role::Ephemeral => 0,
+            Role::Init | Role::Sidecar | Role::App => self.restarts.count,
+        };
         self.starts.push(Step::StartContainer {
             name: container.name.as_str().into(),
             role,
             restart_count,
+            pod_restarts,
             reason,
         });
     }
@@ -196,9 +215,8 @@ impl<'a> Draft<'a> {
     /// Whether a container's back-off isn't over; says so in the plan.
     ///
     /// Upstream: `kuberuntime_manager.go` (`doBackOff`).
-    fn waits(&mut self, container: &Container) -> bool {
-        let Some((key, finished_at)) =
-            super::backoff_event(self.input.pod, self.input.status, container)
+    pub(super) fn waits(&mut self, container: &Container) -> bool {
+        let Some((key, finished_at)) = super::backoff_event(self.input.pod, self.all, container)
         else {
             return false;
         };

@@ -141,6 +141,17 @@ fn never_started(container: &Container) -> Reason {
     }
 }
 
+/// The exit code by which rules and policies judge an instance. A regular init container that was
+/// killed for its memory failed, whatever code it ended with.
+pub(super) fn judged_exit_code(seen: &ContainerStatus) -> i32 {
+    let exit_code = seen.exit_code.unwrap_or_default();
+    if exit_code == 0 && seen.role == Role::Init && !seen.succeeded() {
+        EXIT_KILLED
+    } else {
+        exit_code
+    }
+}
+
 fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdict {
     let name = container.name.as_str().into();
     let failed = |again: bool, reason| {
@@ -159,14 +170,8 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
         }
         ContainerState::Exited if seen.succeeded() => Verdict::Passed(None),
         ContainerState::Exited => {
-            let exit_code = seen.exit_code.unwrap_or_default();
-            // One that was killed for its memory failed, whatever code it ended with.
-            let failure = if exit_code == 0 {
-                EXIT_KILLED
-            } else {
-                exit_code
-            };
-            failed(should_restart(pod, container, failure), exited(seen))
+            let again = should_restart(pod, container, judged_exit_code(seen));
+            failed(again, exited(seen))
         }
         // It may not have ended: there is no code that rules could go by.
         ContainerState::Unknown => failed(

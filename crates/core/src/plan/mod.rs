@@ -18,21 +18,28 @@ mod app;
 mod compute;
 pub(crate) mod deadline;
 mod draft;
+pub(crate) mod in_place;
 mod init;
 mod prune;
 mod sandbox;
 #[cfg(test)]
 mod tests;
 
+use self::in_place::PodRestarts;
+
 pub use compute::compute_pod_actions;
 pub(crate) use sandbox::sandbox_changed;
 
 /// How long one container is given to stop, and why that may be another time than its pod's: a
-/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted.
+/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted, and
+/// a restart in place gives none: preStop hooks don't run then.
 ///
 /// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
-/// (`setTerminationGracePeriod`).
+/// (`setTerminationGracePeriod`), `SyncPod` of `kuberuntime_manager.go` (`ContainersToReset`).
 pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
+    if matches!(reason, Reason::RestartAll { .. }) {
+        return Duration::ZERO;
+    }
     let found = spec::find_container(pod, container).map(|(_, container)| container);
     let kind = reason.failed_probe();
     kind.zip(found)
@@ -93,6 +100,8 @@ pub enum Step {
         role: Role,
         /// How many instances of that name came before.
         restart_count: u32,
+        /// How many times all containers of the pod were restarted in place before.
+        pod_restarts: u32,
         /// Why.
         reason: Reason,
     },
@@ -186,6 +195,11 @@ pub enum Reason {
     SandboxRecreated {
         /// Name in the spec.
         container: Arc<str>,
+    },
+    /// All containers of the pod are restarted in place.
+    RestartAll {
+        /// The container whose exit asked for it, with its exit code, as far as that is known.
+        why: Arc<str>,
     },
     /// A regular init container failed, and the pod is never restarted.
     InitFailed {
@@ -281,7 +295,7 @@ impl fmt::Display for Reason {
             }
             Self::Stopped => f.write_str("a person stopped the pod"),
             Self::Completed => f.write_str("all containers of the pod have ended"),
-            Self::Over { why } => f.write_str(why),
+            Self::RestartAll { why } | Self::Over { why } => f.write_str(why),
             Self::DeadlineExceeded => {
                 f.write_str("the pod was active longer than activeDeadlineSeconds")
             }
@@ -365,7 +379,7 @@ impl Plan {
 }
 
 /// Under which key, and since when, a container is in back-off: since its newest ended instance
-/// ended. What a person did to it is no crash.
+/// ended. What a person did to it is no crash, nor is its end if another container restarted all.
 fn backoff_event(
     pod: &Pod,
     status: &PodStatus,
@@ -378,6 +392,9 @@ fn backoff_event(
     let is_wanted = |c: &ContainerStatus| c.hand().is_some() || spec::to_restart(pod, &c.id);
     let newest_by_hand = instances().next().is_some_and(is_wanted);
     if newest_by_hand || instances().any(|c| c.started_by_hand().is_some()) {
+        return None;
+    }
+    if PodRestarts::of(pod, status).took_along(container, instances().next()) {
         return None;
     }
     let ended = instances().find(|c| c.state == ContainerState::Exited)?;

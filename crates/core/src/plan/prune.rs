@@ -17,13 +17,16 @@ use super::draft::Draft;
 /// Plans the removals, after everything else.
 pub(super) fn prune(draft: &mut Draft<'_>) {
     let input = draft.input;
-    let status: &PodStatus = input.status;
+    let status: &PodStatus = draft.all;
     let mut by_name: BTreeMap<&str, Vec<&ContainerStatus>> = BTreeMap::new();
     for seen in &status.containers {
         by_name.entry(&seen.name).or_default().push(seen);
     }
     for instances in by_name.values() {
         for seen in to_prune(instances, input.gc, input.now) {
+            if status.shows_pod_restart(seen) {
+                continue;
+            }
             draft.remove_after(&seen.id, &seen.name);
         }
     }

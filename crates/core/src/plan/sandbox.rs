@@ -121,12 +121,13 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
 }
 
 /// Removes what must not be taken for part of the new sandbox: init containers run again from the
-/// first, and an instance that was never started would be started in the old network.
+/// first, and an instance that was never started would be started in the old network. Those from
+/// before the last restart in place are no part of anything, and one of them shows that there is one.
 fn purge(draft: &mut Draft<'_>) {
-    let status = draft.input.status;
-    for seen in &status.containers {
+    let (all, restarts) = (draft.all, draft.restarts);
+    for seen in &all.containers {
         let is_init = matches!(seen.role, Role::Init | Role::Sidecar);
-        if is_init || seen.state == ContainerState::Created {
+        if (is_init && !restarts.is_before(seen)) || seen.state == ContainerState::Created {
             draft.remove_before(seen);
         }
     }

@@ -33,6 +33,7 @@ fn instance(id: &str, state: ContainerState) -> ContainerStatus {
         image_id: "".into(),
         hash: ContainerHash(1),
         restart_count: 0,
+        pod_restarts: 0,
         reason: "".into(),
         message: "".into(),
     }

@@ -8,11 +8,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::api::core::{Container, ContainerStatus, PodCondition, ResourceRequirements};
 use crate::api::quantity::Quantity;
-use crate::observed::Role;
+use crate::observed::{self, Role};
 use crate::plan::sandbox_changed;
+use crate::restart::could_restart_all;
 use crate::spec;
 
-use super::{StatusInput, phase, time};
+use super::{StatusInput, phase, pod_restarts, time};
 
 const READY_TO_START: &str = "PodReadyToStartContainers";
 const INITIALIZED: &str = "Initialized";
@@ -20,15 +21,17 @@ const READY: &str = "Ready";
 const CONTAINERS_READY: &str = "ContainersReady";
 const SCHEDULED: &str = "PodScheduled";
 const RESIZE_PENDING: &str = "PodResizePending";
+const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 /// The condition types a kubelet owns; all others are passed on untouched.
-pub(super) const OWNED: [&str; 6] = [
+pub(super) const OWNED: [&str; 7] = [
     READY_TO_START,
     INITIALIZED,
     READY,
     CONTAINERS_READY,
     SCHEDULED,
     RESIZE_PENDING,
+    ALL_RESTARTING,
 ];
 
 /// The inputs of conditions.
@@ -86,8 +89,28 @@ pub(super) fn conditions(view: &View<'_>) -> Vec<PodCondition> {
         .filter(|c| !OWNED.contains(&c.type_.as_str()))
         .cloned()
         .chain(ours.map(|(kind, value)| condition(view, kind, value)))
+        .chain(all_restarting(view).map(|value| condition(view, ALL_RESTARTING, value)))
         .chain(resize_pending(view).map(|value| condition(view, RESIZE_PENDING, value)))
         .collect()
+}
+
+/// Says whether all containers are being stopped to be restarted in place: from the exit that asks for
+/// it until the first of them is created again. None where no exit would ask for it.
+///
+/// Upstream: `GenerateAllContainersRestartingCondition`, which has it true until all are removed.
+fn all_restarting(view: &View<'_>) -> Option<Value> {
+    if !could_restart_all(view.input.pod) {
+        return None;
+    }
+    Some(match view.phase {
+        phase::SUCCEEDED => Value::because(false, "PodCompleted", String::new()),
+        phase::FAILED => Value::because(false, "PodFailed", String::new()),
+        _ if pod_restarts(view.input).pending.is_some() => {
+            let message = "container exited with restart policy rule".to_owned();
+            Value::because(true, "RestartAllContainersStarted", message)
+        }
+        _ => Value::new(false),
+    })
 }
 
 /// Says that a container runs with other resources than its spec has by now: this node resizes no
@@ -206,7 +229,12 @@ fn initialized(view: &View<'_>) -> Value {
             .as_ref()
             .is_some_and(|s| s.running.is_some() || s.terminated.is_some())
     });
-    if any_started {
+    // A pod that was initialized stays so while its containers are restarted in place.
+    let restarts = pod_restarts(view.input);
+    let has_run = |seen: &observed::ContainerStatus| {
+        seen.role == Role::App && seen.started_at.is_some() && restarts.is_before(seen)
+    };
+    if any_started || view.input.observed.containers.iter().any(has_run) {
         return Value::new(true);
     }
     lacking(

@@ -11,7 +11,7 @@ use crate::observed::{ContainerState, ContainerStatus, Role};
 use crate::spec;
 
 use super::user::user;
-use super::{StatusInput, runs_again, time};
+use super::{StatusInput, pod_restarts, runs_again, time};
 use crate::small::SmallSort;
 
 /// The prefix of image ids, which no name has.
@@ -25,6 +25,10 @@ const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
 pub const CONTAINER_CREATING: &str = "ContainerCreating";
 /// Waiting reason of a container in a pod with init containers.
 pub(super) const POD_INITIALIZING: &str = "PodInitializing";
+/// Waiting reason of a container that is restarted with all others of its pod.
+///
+/// Upstream: `pkg/kubelet/kubelet_pods.go` (`RestartingAllContainers`).
+const RESTARTING_ALL: &str = "RestartingAllContainers";
 
 /// Statuses of init containers and sidecars, in the spec's order.
 pub(super) fn init_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
@@ -73,6 +77,7 @@ fn statuses(
                 .iter()
                 .find(|s| s.name == container.name);
             let mut status = status(input, container, before);
+            overlay_restart(input, &mut status);
             overlay_waiting(input, role, &mut status);
             judge(input, role, container, &mut status);
             status
@@ -243,6 +248,19 @@ fn set_resources(
     let requests = resources.requests.clone();
     status.allocated_resources = requests.filter(|requests| !requests.is_empty());
     status.resources = Some(resources);
+}
+
+/// A container that ended before all are restarted waits for its turn.
+fn overlay_restart(input: &StatusInput<'_>, status: &mut core::ContainerStatus) {
+    let newest = input.observed.find_container_status_by_name(&status.name);
+    if !newest.is_some_and(|newest| pod_restarts(input).is_before(newest)) {
+        return;
+    }
+    if let Some(state) = status.state.take_if(|s| s.terminated.is_some()) {
+        status.last_state = Some(state);
+        let message = "All containers of the pod are restarted";
+        status.state = Some(waiting_state(RESTARTING_ALL, message));
+    }
 }
 
 /// Says why a container that is to be started isn't.

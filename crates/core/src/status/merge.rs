@@ -21,7 +21,7 @@ use super::{is_ready, phase};
 use crate::api::core::{self, ContainerState, ContainerStatus, PodCondition, PodStatus};
 use crate::api::{Pod, Timestamp, keys, meta};
 use crate::manager::is_mirror_pod;
-use crate::restart::should_restart;
+use crate::restart::{could_restart_all, should_restart};
 use crate::spec::{self, annotation};
 
 /// Bytes that all termination messages of a pod may have together
@@ -358,7 +358,7 @@ fn revived_container(pod: &Pod, old: &PodStatus, new: &PodStatus) -> Option<Stri
     of(old).into_iter().find_map(|old| {
         let code = ended(&old)?;
         let (_, container) = spec::find_container(pod, &old.name)?;
-        let may_restart = should_restart(pod, container, code);
+        let may_restart = could_restart_all(pod) || should_restart(pod, container, code);
         let now = new.iter().find(|now| now.name == old.name)?;
         (!may_restart && ended(now).is_none()).then_some(old.name)
     })

@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use crate::api::core::{HostIP, PodIP};
 use crate::api::{Pod, Timestamp, core, meta};
+use crate::ending::is_over;
 use crate::observed::PodStatus;
 use crate::plan::Waiting;
 use crate::plan::deadline::{Deadline, deadline_since};
+use crate::plan::in_place::PodRestarts;
 use crate::probe::ProbeResults;
 use crate::resources::qos_class;
-use crate::restart::should_restart;
+use crate::restart::{could_restart_all, should_restart};
 use crate::spec;
 
 mod conditions;
@@ -63,7 +65,23 @@ impl StatusInput<'_> {
     }
 }
 
-/// Whether a container that ended with that code runs again: by its policy, or as a person wants.
+/// The restarts of all containers of the pod, for one that goes on.
+fn pod_restarts<'a>(input: &StatusInput<'a>) -> PodRestarts<'a> {
+    if !could_restart_all(input.pod) {
+        return PodRestarts::NONE;
+    }
+    let goes = input.terminating || input.pod.metadata.deletion_timestamp.is_some();
+    let ended = || is_over(input.before()) || is_over(input.pod.status.as_ref());
+    let exceeded =
+        || deadline_since(input.pod, Some(started(input)), input.now) == Deadline::Passed;
+    if goes || ended() || exceeded() {
+        return PodRestarts::NONE;
+    }
+    PodRestarts::of(input.pod, input.observed)
+}
+
+/// Whether a container that ended with that code runs again: by its policy, with all others of its pod,
+/// or as a person wants.
 fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -> bool {
     let newest = || {
         input
@@ -71,7 +89,9 @@ fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -
             .find_container_status_by_name(&container.name)
     };
     spec::is_stopped(input.pod)
-        || newest().is_some_and(|newest| spec::to_restart(input.pod, &newest.id))
+        || newest().is_some_and(|newest| {
+            spec::to_restart(input.pod, &newest.id) || pod_restarts(input).is_before(newest)
+        })
         || should_restart(input.pod, container, code)
 }
 

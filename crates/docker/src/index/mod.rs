@@ -449,6 +449,7 @@ pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                 name,
                 role,
                 restart_count,
+                pod_restarts,
                 hash,
                 ..
             } => {
@@ -465,6 +466,7 @@ pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                     image_id: record.image_id,
                     hash: *hash,
                     restart_count: *restart_count,
+                    pod_restarts: *pod_restarts,
                     reason: record.reason,
                     message: record.message,
                     by_hand: record.by_hand,

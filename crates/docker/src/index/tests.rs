@@ -52,7 +52,7 @@ fn named(sandbox: bool) -> (String, HashMap<String, String>) {
             &pod,
             container,
             Role::App,
-            0,
+            translate::labels::Restarts::default(),
             "sandbox",
             PULLED,
         );

@@ -13,7 +13,7 @@ use crate::fake_engine::{Call, FakeEngine, FakeImage, FaultPoint, PullScript, St
 use crate::image::PullerOptions;
 use crate::operation::Operation;
 use crate::sandbox_image::SANDBOX_IMAGE;
-use crate::translate::labels::container_labels;
+use crate::translate::labels::{Restarts, container_labels};
 use crate::translate::{container_name, sandbox_name};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::backoff::Backoff;
@@ -285,7 +285,13 @@ fn stale(pod: &Arc<Pod>) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some("app:1".to_owned()),
         labels: Some(container_labels(
-            OWNER, pod, container, role, 0, "another", "",
+            OWNER,
+            pod,
+            container,
+            role,
+            Restarts::default(),
+            "another",
+            "",
         )),
         ..ContainerCreateBody::default()
     }

@@ -333,6 +333,7 @@ impl Starter {
             container,
             role: start.role,
             restart_count: start.restart_count,
+            pod_restarts: start.pod_restarts,
             sandbox_id: round.sandbox_id,
             target: prepared.target.as_deref(),
             pod_ips: &prepared.pod_ips,

@@ -90,6 +90,7 @@ pub(super) struct Start<'a> {
     name: &'a str,
     role: Role,
     restart_count: u32,
+    pod_restarts: u32,
     reason: &'a Reason,
 }
 
@@ -101,11 +102,13 @@ impl<'a> Start<'a> {
                 name,
                 role,
                 restart_count,
+                pod_restarts,
                 reason,
             } => Some(Self {
                 name,
                 role: *role,
                 restart_count: *restart_count,
+                pod_restarts: *pod_restarts,
                 reason,
             }),
             Step::KillPod { .. }

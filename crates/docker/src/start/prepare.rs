@@ -257,6 +257,7 @@ impl Starter {
             container,
             role,
             restart_count: 0,
+            pod_restarts: 0,
             sandbox_id: NOT_MADE,
             target: None,
             pod_ips: &NO_ADDRESS,

@@ -53,6 +53,8 @@ pub struct ContainerInput<'a> {
     pub role: Role,
     /// How many instances of that name came before.
     pub restart_count: u32,
+    /// How many times all containers of the pod were restarted in place before.
+    pub pod_restarts: u32,
     /// Full id of the sandbox.
     pub sandbox_id: &'a str,
     /// Full id of the container whose processes it is to see, too.
@@ -167,7 +169,10 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
             pod,
             container,
             input.role,
-            input.restart_count,
+            labels::Restarts {
+                own: input.restart_count,
+                of_pod: input.pod_restarts,
+            },
             input.sandbox_id,
             input.image.map(|i| i.status_id).unwrap_or_default(),
         )),

@@ -35,7 +35,7 @@ const HOOK_LABEL_MAX: usize = 16 << 10;
 
 /// The labels that are read back. A user's pod labels and annotations can't set them, nor the one that
 /// we never set.
-pub(crate) const READ_BACK: [&str; 22] = [
+pub(crate) const READ_BACK: [&str; 23] = [
     keys::POD_NAME,
     keys::POD_NAMESPACE,
     keys::POD_UID,
@@ -44,6 +44,7 @@ pub(crate) const READ_BACK: [&str; 22] = [
     keys::LOG_PATH,
     keys::CONTAINER_HASH,
     keys::RESTART_COUNT,
+    keys::POD_RESTARTS,
     keys::TERMINATION_PATH,
     keys::TERMINATION_POLICY,
     keys::TERMINATION_GRACE,
@@ -98,6 +99,8 @@ pub enum Kind {
         role: Role,
         /// How many instances of that name came before.
         restart_count: u32,
+        /// How many times all containers of its pod were restarted in place before.
+        pod_restarts: u32,
         /// Hash of the spec it was created from; 0 when unknown.
         hash: ContainerHash,
         /// Id of the sandbox it belongs to.
@@ -207,6 +210,7 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
         keys::IMAGE_ID,
         keys::CONTAINER_HASH,
         keys::RESTART_COUNT,
+        keys::POD_RESTARTS,
         keys::TERMINATION_PATH,
         keys::TERMINATION_POLICY,
         keys::PRE_STOP_HANDLER,
@@ -216,18 +220,27 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
     labels
 }
 
+/// The restarts before an instance of a container.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Restarts {
+    /// How many instances of that name came before.
+    pub(crate) own: u32,
+    /// How many times all containers of its pod were restarted in place before.
+    pub(crate) of_pod: u32,
+}
+
 /// Labels of an app or init container.
 pub(crate) fn container_labels(
     owner: &str,
     pod: &Pod,
     container: &Container,
     role: Role,
-    restart_count: u32,
+    restarts: Restarts,
     sandbox_id: &str,
     image_id: &str,
 ) -> Labels {
     let mut labels = Labels::new();
-    insert_common(&mut labels, owner, pod, restart_count);
+    insert_common(&mut labels, owner, pod, restarts.own);
     let hooks = HookLabels::of(container);
     let policy = container.termination_message_policy.as_deref();
     labels.extend(written([
@@ -239,12 +252,13 @@ pub(crate) fn container_labels(
         (keys::NETWORK, String::new()),
         (keys::POD_STARTED, String::new()),
         (keys::HOST_PORTS, String::new()),
-        (keys::LOG_PATH, log_path(pod, container, restart_count)),
+        (keys::LOG_PATH, log_path(pod, container, restarts.own)),
         (
             keys::CONTAINER_HASH,
             spec::container_hash(container).to_string(),
         ),
-        (keys::RESTART_COUNT, restart_count.to_string()),
+        (keys::RESTART_COUNT, restarts.own.to_string()),
+        (keys::POD_RESTARTS, restarts.of_pod.to_string()),
         (keys::TERMINATION_PATH, termination_path(container)),
         (
             keys::TERMINATION_POLICY,
@@ -377,6 +391,10 @@ fn parse_container(name: &ContainerName, labels: &Labels) -> Option<Kind> {
         name: name.container.clone(),
         role: Role::parse(label(keys::ROLE)?)?,
         restart_count,
+        // Containers of an agent before this one have no such label: it knew no such restart.
+        pod_restarts: label(keys::POD_RESTARTS)
+            .and_then(|count| count.parse().ok())
+            .unwrap_or_default(),
         hash: ContainerHash(hash),
         sandbox_id: label(keys::SANDBOX_ID)?.to_owned(),
         // Containers of an agent before this one have no such label.

@@ -172,8 +172,9 @@ impl Model {
                 name,
                 role,
                 restart_count,
+                pod_restarts,
                 ..
-            } => self.start(pod, name, *role, *restart_count, now),
+            } => self.start(pod, name, *role, (*restart_count, *pod_restarts), now),
             Step::RemoveContainer { id, name } => {
                 let event = self.remove(&uid, id);
                 Outcome {
@@ -253,14 +254,16 @@ impl Model {
         )
     }
 
+    /// `restarts`: those of the container, and those of all of its pod.
     fn start(
         &mut self,
         pod: &Pod,
         name: &Arc<str>,
         role: Role,
-        restart_count: u32,
+        restarts: (u32, u32),
         now: Timestamp,
     ) -> Outcome {
+        let (restart_count, _) = restarts;
         let uid = PodUid::of(pod);
         let target = name.to_string();
         let runs_already = |pod: &PodStatus| {
@@ -290,7 +293,7 @@ impl Model {
             instance.state = ContainerState::Running;
             instance.started_at = Some(now);
         } else {
-            let instance = self.instance(pod, name, role, restart_count, now);
+            let instance = self.instance(pod, name, role, restarts, now);
             self.pod(&uid, FullName::of(pod))
                 .containers
                 .insert(0, instance);
@@ -332,7 +335,7 @@ impl Model {
         pod: &Pod,
         name: &Arc<str>,
         role: Role,
-        restart_count: u32,
+        restarts: (u32, u32),
         now: Timestamp,
     ) -> ContainerStatus {
         let container = spec::find_container(pod, name).map(|(_, c)| c);
@@ -353,7 +356,8 @@ impl Model {
             image_id: format!("docker-pullable://{image}").into(),
             image,
             hash: container.map(spec::container_hash).unwrap_or_default(),
-            restart_count,
+            restart_count: restarts.0,
+            pod_restarts: restarts.1,
             reason: "".into(),
             message: "".into(),
         }
@@ -365,17 +369,17 @@ impl Model {
         pod: &Pod,
         name: &Arc<str>,
         role: Role,
-        restart_count: u32,
+        restarts: (u32, u32),
         now: Timestamp,
     ) {
-        let mut instance = self.instance(pod, name, role, restart_count, now);
+        let mut instance = self.instance(pod, name, role, restarts, now);
         instance.state = ContainerState::Exited;
         instance.finished_at = Some(now);
         instance.exit_code = Some(CANNOT_RUN);
         instance.reason = "ContainerCannotRun".into();
         let seen = self.pod(&PodUid::of(pod), FullName::of(pod));
         seen.containers
-            .retain(|c| c.name != *name || c.restart_count != restart_count);
+            .retain(|c| c.name != *name || c.restart_count != restarts.0);
         seen.containers.insert(0, instance);
     }
 

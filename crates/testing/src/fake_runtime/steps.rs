@@ -129,12 +129,14 @@ impl State {
             name,
             role,
             restart_count,
+            pod_restarts,
             ..
         } = step
             && let Some(error) = self.start_fault(name)
         {
             if error.reason == SyncErrorReason::RunContainerError && !error.passing {
-                self.model.fail_start(pod, name, *role, *restart_count, now);
+                let restarts = (*restart_count, *pod_restarts);
+                self.model.fail_start(pod, name, *role, restarts, now);
                 self.tell(&uid, PodEventKind::ContainerDied);
             }
             let action = SyncAction::StartContainer;

@@ -16,8 +16,6 @@ pub(super) const PORT_MAX: i32 = 65535;
 /// Most restart rules of a container, and most exit codes of one.
 const RESTART_RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
-/// Action of a restart rule that the API knows and that is refused here.
-const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
 /// Checks all containers. `volumes` are the names of the pod's volumes.
 pub(super) fn check_containers(spec: &PodSpec, volumes: &HashSet<&str>, at: &At<'_>) {
@@ -143,9 +141,9 @@ fn check_restart(container: &Container, at: &At<'_>) {
     }
     for (index, rule) in rules.iter().enumerate() {
         let at = at.index(index);
-        // Every other value is refused by name.
-        if rule.action != restart::ACTION_RESTART && rule.action != RESTART_ALL_CONTAINERS {
-            at.key("action").invalid("must be Restart");
+        if ![restart::ACTION_RESTART, restart::ACTION_RESTART_ALL].contains(&&*rule.action) {
+            let text = "must be Restart or RestartAllContainers";
+            at.key("action").invalid(text);
         }
         let at = at.key("exitCodes");
         let Some(codes) = &rule.exit_codes else {

@@ -77,13 +77,7 @@ fn restart_decisions_follow_policy_and_state() {
 
 #[test]
 fn a_containers_own_policy_and_rules_come_before_the_pods() {
-    let rule = |operator: &str, code| core::ContainerRestartRule {
-        action: "Restart".into(),
-        exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
-            operator: operator.into(),
-            values: Some(vec![code]),
-        }),
-    };
+    let rule = |operator, code| rule("Restart", operator, code);
     let again = ["start foo2 #1 (exited)"];
     // The pod's policy, the container's, its rules; whether it comes back after code 1.
     for (policy, own, rules, comes_back) in [

@@ -12,6 +12,7 @@ use crate::observed::{ContainerHash, ContainerStatus, SandboxStatus};
 mod apps;
 mod by_hand;
 mod ephemeral;
+mod in_place;
 mod inits;
 mod probes;
 mod properties;
@@ -56,6 +57,16 @@ fn pod(policy: &str, inits: Vec<core::Container>, apps: &[&str]) -> Pod {
     }
 }
 
+fn rule(action: &str, operator: &str, code: i32) -> core::ContainerRestartRule {
+    core::ContainerRestartRule {
+        action: action.into(),
+        exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
+            operator: operator.into(),
+            values: Some(vec![code]),
+        }),
+    }
+}
+
 fn spec_of(pod: &mut Pod) -> &mut core::PodSpec {
     pod.spec.as_mut().unwrap()
 }
@@ -95,6 +106,7 @@ fn instance(pod: &Pod, name: &str, restart_count: u32, state: ContainerState) ->
         image_id: "".into(),
         hash: spec::container_hash(&container),
         restart_count,
+        pod_restarts: 0,
         reason: if exited { "Error" } else { "" }.into(),
         message: "".into(),
     }

@@ -85,8 +85,10 @@ fn any_pod() -> impl Strategy<Value = Pod> {
     let policy = prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")];
     let inits = prop::collection::vec(any::<bool>(), 0..4);
     let own = prop::collection::vec(own_policy(), 3);
+    let of_inits = prop::collection::vec(prop::bool::weighted(0.2), 4);
     let probed = any::<bool>();
-    (policy, inits, 1..4usize, own, probed).prop_map(|(policy, inits, apps, own, probed)| {
+    let all = (policy, inits, 1..4usize, own, of_inits, probed);
+    all.prop_map(|(policy, inits, apps, own, of_inits, probed)| {
         let inits = inits
             .into_iter()
             .enumerate()
@@ -105,6 +107,14 @@ fn any_pod() -> impl Strategy<Value = Pod> {
             container.restart_policy_rules = rule.map(|rule| vec![rule]);
         }
         let spec = spec_of(&mut pod);
+        for (container, restarts_all) in spec.init_containers.iter_mut().flatten().zip(of_inits) {
+            if restarts_all {
+                // One that restarts all when it ends well would never let them run.
+                container.restart_policy.get_or_insert("OnFailure".into());
+                let action = crate::restart::ACTION_RESTART_ALL;
+                container.restart_policy_rules = Some(vec![rule(action, "NotIn", 0)]);
+            }
+        }
         let sidecars = spec.init_containers.iter_mut().flatten();
         let sidecars = sidecars.filter(|c| spec::init_role(c) == Role::Sidecar);
         for container in sidecars.chain(&mut spec.containers).filter(|_| probed) {
@@ -123,14 +133,10 @@ fn own_policy() -> impl Strategy<Value = (Option<&'static str>, Option<core::Con
         3 => Just(None),
         1 => prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")].prop_map(Some),
     ];
+    let action = prop_oneof![Just("Restart"), Just("RestartAllContainers")];
     let operator = prop_oneof![Just("In"), Just("NotIn")];
-    let rule = (operator, 0..2).prop_map(|(operator, code)| core::ContainerRestartRule {
-        action: "Restart".into(),
-        exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
-            operator: operator.into(),
-            values: Some(vec![code]),
-        }),
-    });
+    let rule =
+        (action, operator, 0..2).prop_map(|(action, operator, code)| rule(action, operator, code));
     (policy, prop::option::weighted(0.3, rule))
 }
 
@@ -142,6 +148,8 @@ struct World {
     backoff: Backoff,
     /// Results of its probes.
     probes: ProbeResults,
+    /// How many dead instances are kept.
+    gc: ContainerGcPolicy,
     now: i64,
     ids: u32,
     /// Starts by container and sandbox.
@@ -155,6 +163,7 @@ impl World {
             status: PodStatus::empty("12345678".into()),
             backoff: Backoff::default(),
             probes: ProbeResults::default(),
+            gc: ContainerGcPolicy::default(),
             now: 0,
             ids: 0,
             started: BTreeMap::new(),
@@ -167,7 +176,7 @@ impl World {
             status: &self.status,
             backoff: &self.backoff,
             probes: &self.probes,
-            gc: ContainerGcPolicy::default(),
+            gc: self.gc,
             now: at(self.now),
         };
         let plan = compute_pod_actions(&input);
@@ -237,8 +246,9 @@ impl World {
             Step::StartContainer {
                 name,
                 restart_count,
+                pod_restarts,
                 ..
-            } => return self.start(name, *restart_count, fault),
+            } => return self.start(name, (*restart_count, *pod_restarts), fault),
             Step::RemoveContainer { id, .. } => {
                 let runs = |c: &&ContainerStatus| c.id == *id && c.may_be_running();
                 assert!(self.status.containers.iter().find(runs).is_none());
@@ -251,7 +261,14 @@ impl World {
         Ok(())
     }
 
-    fn start(&mut self, name: &str, count: u32, fault: Option<Fault>) -> Result<(), String> {
+    /// `counts`: how often the container was restarted before, and all of its pod.
+    fn start(
+        &mut self,
+        name: &str,
+        counts: (u32, u32),
+        fault: Option<Fault>,
+    ) -> Result<(), String> {
+        let (count, pod_restarts) = counts;
         let sandbox = self.status.sandboxes.first().ok_or("no sandbox")?;
         if sandbox.state != Running {
             return Err("the sandbox does not run".into());
@@ -279,6 +296,13 @@ impl World {
         new.id = ContainerId::docker(format!("{name}-{count}-{}", self.ids));
         new.created_at = at(self.now);
         new.started_at = Some(at(self.now));
+        let namesakes = namesakes.iter();
+        let older = namesakes.filter(|c| c.restart_count < count);
+        assert!(
+            older.map(|c| c.pod_restarts).max() <= Some(pod_restarts),
+            "{name} #{count} counts fewer restarts of the pod than the instance before"
+        );
+        new.pod_restarts = pod_restarts;
         match fault {
             Some(Fault::Half) => {
                 new.state = Created;
@@ -489,6 +513,10 @@ proptest! {
         for container in &mut spec.containers {
             container.restart_policy = None;
         }
+        for container in spec.init_containers.iter_mut().flatten() {
+            container.restart_policy_rules = None;
+            container.restart_policy.take_if(|policy| policy != "Always");
+        }
         for op in ops {
             match op {
                 // These make another container of it, or hide that it ran.
@@ -526,6 +554,155 @@ proptest! {
             world.happen(Op::Restart);
             let plan = world.plan();
             prop_assert!(plan.finished && plan.is_empty());
+        }
+    }
+
+    /// An exit that asks for it restarts every container exactly once, in the same sandbox, wherever an
+    /// agent is killed, and whatever becomes of the containers that are to be stopped.
+    #[test]
+    fn all_containers_are_restarted_exactly_once(
+        pod in restarting_pod(),
+        keep in 0..2usize,
+        asks in 0..4usize,
+        turns in prop::collection::vec(turn(), 0..16),
+    ) {
+        let mut world = World::new(pod);
+        world.gc.max_per_pod_container = Some(keep);
+        world.settle();
+        ask(&mut world, asks);
+        for turn in turns {
+            turn.happen(&mut world);
+        }
+        world.settle();
+        assert_settled(&world);
+        for (_, container) in spec::containers(&world.pod) {
+            let newest = world.status.find_container_status_by_name(&container.name).unwrap();
+            // docker 5b
+            prop_assert_eq!((newest.restart_count, newest.pod_restarts), (1, 1), "{}", container.name);
+        }
+        prop_assert_eq!(world.status.sandboxes[0].attempt, 0);
+    }
+
+    /// A restart that was asked for isn't forgotten when the sandbox is lost in the midst of it.
+    #[test]
+    fn a_lost_sandbox_takes_no_restart_along(
+        pod in restarting_pod(),
+        keep in 0..2usize,
+        asks in 0..4usize,
+        turns in prop::collection::vec(turn(), 0..12),
+        more in prop::collection::vec(turn(), 0..12),
+    ) {
+        let mut world = World::new(pod);
+        world.gc.max_per_pod_container = Some(keep);
+        world.settle();
+        ask(&mut world, asks);
+        for turn in turns {
+            turn.happen(&mut world);
+        }
+        // What has no policy that restarts it ends with its sandbox.
+        let is_new = |c: &ContainerStatus| c.role == Role::App && c.pod_restarts > 0;
+        if world.status.containers.iter().any(is_new) {
+            return Ok(());
+        }
+        world.happen(Op::LoseSandbox);
+        for turn in more {
+            turn.happen(&mut world);
+        }
+        world.settle();
+        prop_assert!(!world.plan().finished);
+        for container in &spec::spec(&world.pod).containers {
+            let newest = world.status.find_container_status_by_name(&container.name).unwrap();
+            prop_assert_eq!(newest.state, Running, "{}", container.name);
+            // docker 5b
+            prop_assert!(newest.pod_restarts >= 1, "{}", container.name);
+        }
+    }
+}
+
+/// A pod whose containers restart all when they exit with 1, and are not restarted otherwise.
+fn restarting_pod() -> impl Strategy<Value = Pod> {
+    let inits = prop::collection::vec(any::<bool>(), 0..4);
+    (inits, 1..4usize).prop_map(|(inits, apps)| {
+        let init = |(index, is_sidecar): (usize, bool)| {
+            let name = format!("init{index}");
+            let plain = container(&name);
+            if is_sidecar { sidecar(&name) } else { plain }
+        };
+        let inits = inits.into_iter().enumerate().map(init).collect();
+        let mut pod = pod("OnFailure", inits, &["app0", "app1", "app2"][..apps]);
+        let spec = spec_of(&mut pod);
+        for container in spec.init_containers.iter_mut().flatten() {
+            if spec::init_role(container) == Role::Sidecar {
+                let all = rule(crate::restart::ACTION_RESTART_ALL, "In", 1);
+                container.restart_policy_rules = Some(vec![all]);
+            }
+        }
+        for container in &mut spec.containers {
+            let all = rule(crate::restart::ACTION_RESTART_ALL, "In", 1);
+            container.restart_policy = Some("Never".into());
+            container.restart_policy_rules = Some(vec![all]);
+        }
+        pod
+    })
+}
+
+/// One of the running containers exits, and asks for a restart of all.
+fn ask(world: &mut World, n: usize) {
+    let running = world.status.running_containers().count();
+    world.happen(Op::Exit(n % running, 1));
+}
+
+/// A turn in the midst of a restart of all containers.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// A round that an agent doesn't survive, or whose answers get lost.
+    Killed(usize, Fault),
+    Round,
+    /// The n-th running container that is to be stopped exits by itself.
+    Exit(usize, i32),
+    /// The n-th running regular init container ends well.
+    Init,
+    Sleep(i64),
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    let fault = prop_oneof![Just(Fault::Refused), Just(Fault::Lied), Just(Fault::Half)];
+    prop_oneof![
+        4 => (0..5usize, fault).prop_map(|(at, fault)| Turn::Killed(at, fault)),
+        3 => Just(Turn::Round),
+        2 => (0..4usize, 0..3).prop_map(|(n, code)| Turn::Exit(n, code)),
+        3 => Just(Turn::Init),
+        1 => (1..700i64).prop_map(Turn::Sleep),
+    ]
+}
+
+impl Turn {
+    fn happen(self, world: &mut World) {
+        match self {
+            Self::Killed(at, fault) => {
+                world.round(Some((at, fault)));
+                world.happen(Op::Restart);
+            }
+            Self::Round => {
+                world.round(None);
+            }
+            Self::Exit(n, code) => {
+                world.now += 1;
+                let now = at(world.now);
+                let all = world.status.containers.iter_mut();
+                let mut old = all.filter(|c| c.state == Running && c.pod_restarts == 0);
+                if let Some(seen) = old.nth(n) {
+                    end(seen, code, now);
+                }
+            }
+            Self::Init => {
+                let now = at(world.now);
+                let mut all = world.status.containers.iter_mut();
+                if let Some(init) = all.find(|c| c.role == Role::Init && c.state == Running) {
+                    end(init, 0, now);
+                }
+            }
+            Self::Sleep(seconds) => world.now += seconds,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::observed::{ContainerHash, ContainerState, ContainerStatus, SandboxSta
 
 mod computed;
 mod ephemeral;
+mod in_place;
 mod phases;
 mod words;
 
@@ -93,6 +94,7 @@ fn instance(
         image_id: format!("docker-pullable://{name}@sha256:0").into(),
         hash: spec::container_hash(&container),
         restart_count: count,
+        pod_restarts: 0,
         reason: match code {
             None => "",
             Some(0) => "Completed",

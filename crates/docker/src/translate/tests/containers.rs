@@ -665,6 +665,7 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
         container: &spec::spec(pod).containers[0],
         role: Role::App,
         restart_count: 0,
+        pod_restarts: 0,
         sandbox_id: SANDBOX,
         target: None,
         pod_ips: &[],

@@ -101,6 +101,7 @@ fn container_with(
         container: &spec::spec(pod).containers[0],
         role: Role::App,
         restart_count: 0,
+        pod_restarts: 0,
         sandbox_id: SANDBOX,
         target: None,
         pod_ips: &["172.17.0.2".parse().unwrap()],

@@ -96,6 +96,7 @@ fn what_is_created_is_read_back() {
         let request = container_with(&pod, |input| ContainerInput {
             role: Role::Sidecar,
             restart_count: 3,
+            pod_restarts: 2,
             ..input
         });
         let seen = ours(OWNER, &request.unwrap()).unwrap();
@@ -106,6 +107,7 @@ fn what_is_created_is_read_back() {
                 name: "c".to_owned(),
                 role: Role::Sidecar,
                 restart_count: 3,
+                pod_restarts: 2,
                 hash: spec::container_hash(&spec::spec(&pod).containers[0]),
                 sandbox_id: SANDBOX.to_owned(),
                 image_id: "docker://sha256:5678".into(),
@@ -291,12 +293,14 @@ fn every_label_that_is_read_counts_towards_ownership() {
     let mut vague = labels;
     vague.insert(keys::CONTAINER_HASH.to_owned(), "not hex".to_owned());
     vague.insert(keys::TERMINATION_GRACE.to_owned(), "soon".to_owned());
+    vague.insert(keys::POD_RESTARTS.to_owned(), "-1".to_owned());
     let seen = parse_ours(OWNER, [request.name.as_str()], &vague).unwrap();
     assert_eq!(seen.grace, spec::DEFAULT_GRACE);
     assert!(matches!(
         seen.kind,
         Kind::Container {
             hash: ContainerHash(0),
+            pod_restarts: 0,
             ..
         }
     ));

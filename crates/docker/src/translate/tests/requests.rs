@@ -74,6 +74,7 @@ fn rich_container() {
     );
     let request = container_with(&pod, |input| ContainerInput {
         restart_count: 4,
+        pod_restarts: 0,
         ..input
     })
     .unwrap();

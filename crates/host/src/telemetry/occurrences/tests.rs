@@ -168,6 +168,7 @@ fn decisions_are_told_with_their_reasons() {
         name: "c".into(),
         role: Role::App,
         restart_count: 0,
+        pod_restarts: 0,
         reason,
     };
     let plan = Plan {
