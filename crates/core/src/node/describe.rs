@@ -80,6 +80,12 @@ pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
 /// Upstream: `ExtendWebSocketsToKubelet`, KEP-4006.
 const EXTEND_WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
 
+/// Feature without which a scheduler from 1.35 on binds no pod to us whose containers may be restarted
+/// all at once.
+///
+/// Upstream: `RestartAllContainersOnContainerExits`, KEP-5532.
+const RESTART_ALL_CONTAINERS: &str = "RestartAllContainersOnContainerExits";
+
 /// The features of our runtime. The Engine leaves the image's groups out only of a user with a
 /// group: `supplementalGroupsPolicy: Strict` is honoured where `runAsGroup` is set, and the feature
 /// is all of it.
@@ -112,14 +118,20 @@ pub fn compute_node_status(
         )),
         conditions: Some(compute_conditions(readings, problems, before, now)),
         daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
-        declared_features: facts
-            .node_api_port
-            .map(|_| vec![EXTEND_WEBSOCKETS.to_owned()]),
+        declared_features: Some(declared_features(facts)),
         features: Some(FEATURES),
         node_info: Some(node_info(facts)),
         images: Some(images(facts)).filter(|images| !images.is_empty()),
         ..NodeStatus::default()
     }
+}
+
+/// The features that others ask the Node for, in the order of the alphabet: the API server refuses
+/// another.
+fn declared_features(facts: &NodeFacts) -> Vec<String> {
+    let streams = facts.node_api_port.map(|_| EXTEND_WEBSOCKETS);
+    let all = streams.into_iter().chain([RESTART_ALL_CONTAINERS]);
+    all.map(str::to_owned).collect()
 }
 
 /// The endpoint that the API server calls: this port of one of the addresses.

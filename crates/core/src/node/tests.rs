@@ -297,7 +297,10 @@ fn the_node_api_is_told_and_what_it_speaks_too() {
     let mut facts = facts();
     facts.node_api_port = Some(10350);
     let desired = status_of(&facts, &up(), &first(), 10);
-    let features = json!(["ExtendWebSocketsToKubelet"]);
+    let features = json!([
+        "ExtendWebSocketsToKubelet",
+        "RestartAllContainersOnContainerExits"
+    ]);
     let status = serde_json::to_value(&desired).unwrap();
     assert_eq!(status["declaredFeatures"], features);
     // A Node that was there before knows neither, and is told at once.
@@ -316,7 +319,8 @@ fn the_node_api_is_told_and_what_it_speaks_too() {
     let features = json!({"supplementalGroupsPolicy": false});
     assert_eq!(patch["status"]["features"], features);
     // Without the node API nothing is said of it.
-    assert_eq!(first().declared_features, None);
+    let features = first().declared_features.unwrap();
+    assert_eq!(features, ["RestartAllContainersOnContainerExits"]);
 }
 
 #[test]
