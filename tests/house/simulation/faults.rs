@@ -266,6 +266,10 @@ impl World {
         if let Some(uid) = uid.filter(|uid| runs(&self.fake.pod(uid), &container)) {
             self.known.disturbed = true;
             self.known.touch(name, &container);
+            let version = self.ever.iter().find(|version| version.uid() == uid);
+            if version.is_some_and(|version| version.restarts_all(&container, code)) {
+                self.known.touch_all(name);
+            }
             self.fake.exit_container(&uid, &container, code);
         }
     }

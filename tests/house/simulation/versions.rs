@@ -57,6 +57,14 @@ impl Version {
                     "name": format!("c{n}"),
                     "image": format!("app:{number}"),
                 });
+                // A number says it, and no dice: other lives stay as they are.
+                if n == 0 && restarts_all(temper, number) {
+                    container["restartPolicy"] = "Always".into();
+                    container["restartPolicyRules"] = serde_json::json!([{
+                        "action": "RestartAllContainers",
+                        "exitCodes": {"operator": "In", "values": [1]},
+                    }]);
+                }
                 if n == 0 && probed {
                     container["readinessProbe"] = serde_json::json!({
                         "exec": {"command": [&ready]}, "periodSeconds": 30,
@@ -106,6 +114,13 @@ impl Version {
         version
     }
 
+    /// Whether all of its containers are restarted when that one exits with that code.
+    pub(super) fn restarts_all(&self, container: &str, code: i32) -> bool {
+        let containers = self.pod.spec.iter().flat_map(|spec| &spec.containers);
+        let mut named = containers.filter(|one| one.name == container);
+        named.any(|one| mirrorlet_core::restart::restarts_all(one, code))
+    }
+
     pub(super) fn strategy(&self) -> &'static str {
         strategy(self.starts_first)
     }
@@ -126,6 +141,12 @@ impl Version {
             .map(|container| container.name.as_str())
             .filter(move |name| !(crashes && *name == FIRST))
     }
+}
+
+/// Whether an exit of a version's first container may restart all of its containers. Those of one that
+/// crashes again and again would never be left in peace.
+fn restarts_all(temper: Temper, number: usize) -> bool {
+    temper != Temper::Crashes && number % 3 == 1
 }
 
 fn strategy(starts_first: bool) -> &'static str {
