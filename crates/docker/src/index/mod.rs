@@ -11,6 +11,7 @@
 //! inspected once, by whoever needs it first.
 
 mod record;
+mod records;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use record::{
     advance_by_list, from_summary, is_pause, listed_state, merge_inspect, needs_address,
     needs_ending, shown_state,
 };
+use records::Records;
 
 /// Facts about a new container from our own create call.
 #[derive(Debug, Clone)]
@@ -47,7 +49,7 @@ pub(crate) struct Created {
 struct State {
     clock: u64,
     complete: bool,
-    records: HashMap<Arc<str>, Record>,
+    records: Records,
     /// Ids that are gone, with the time they went: a list that began before must not bring
     /// them back.
     gone: HashMap<Arc<str>, u64>,
@@ -97,19 +99,21 @@ impl Index {
                 continue;
             }
             let told = listed_state(summary.state);
-            if let Some(record) = state.records.get_mut(&id) {
+            if told == ContainerState::Exited && state.records.is_known_ended(&id, now) {
+                continue;
+            }
+            let known = state.records.change(&id, |record| {
                 record.touched = now;
                 record.name_image(summary.image_id.as_deref());
                 advance_by_list(record, told);
-            } else {
-                state
-                    .records
-                    .insert(Arc::clone(&id), from_summary(id, ours, &summary, told, now));
+            });
+            if known.is_none() {
+                let record = from_summary(id, ours, &summary, told, now);
+                state.records.insert(record);
             }
         }
-        state
-            .records
-            .retain(|id, record| seen.contains(id) || record.touched > began.0);
+        let is_kept = |id: &str, touched| seen.contains(id) || touched > began.0;
+        state.records.retain(is_kept);
     }
 
     /// Our own create call succeeded.
@@ -119,28 +123,31 @@ impl Index {
         if state.gone.contains_key(&created.id) {
             return;
         }
-        let record = state
-            .records
-            .entry(Arc::clone(&created.id))
-            .or_insert_with(|| Record::new(created.id, created.ours, created.at));
-        record.touched = now;
-        if record.image.is_empty() {
-            record.image = created.image;
+        let id = Arc::clone(&created.id);
+        if !state.records.contains(&id) {
+            let record = Record::new(created.id, created.ours, created.at);
+            state.records.insert(record);
         }
-        // Only after a list does it take an inspect to distinguish "never started" from "start failed".
-        if record.state == ContainerState::Created {
-            record.stale = false;
-        }
+        state.records.change(&id, |record| {
+            record.touched = now;
+            if record.image.is_empty() {
+                record.image = created.image;
+            }
+            // Only after a list does it take an inspect to distinguish "never started" from "start failed".
+            if record.state == ContainerState::Created {
+                record.stale = false;
+            }
+        });
     }
 
     /// The termination message of a container that was just created or adopted is the file at that
     /// path, unless it is known to be another one. Says whether it is.
     pub(crate) fn has_termination_log(&self, id: &str, path: &Path) -> bool {
         let mut state = self.state.lock();
-        let Some(record) = state.records.get_mut(id) else {
-            return false;
-        };
-        record.termination_log.get_or_insert_with(|| path.into()) == path
+        let is_its = state.records.change(id, |record| {
+            record.termination_log.get_or_insert_with(|| path.into()) == path
+        });
+        is_its.unwrap_or_default()
     }
 
     /// A `create` event: somebody, most likely this process, created a container of ours.
@@ -150,21 +157,22 @@ impl Index {
         if state.gone.contains_key(id) {
             return;
         }
-        let record = state
-            .records
-            .entry(id.into())
-            .or_insert_with(|| Record::new(id.into(), ours, at));
-        record.touched = now;
-        if record.image.is_empty() {
-            record.image = image.into();
+        if !state.records.contains(id) {
+            state.records.insert(Record::new(id.into(), ours, at));
         }
+        state.records.change(id, |record| {
+            record.touched = now;
+            if record.image.is_empty() {
+                record.image = image.into();
+            }
+        });
     }
 
     /// It runs: our own start call succeeded, or an event said so.
     pub(crate) fn started(&self, id: &str, at: Timestamp) {
         let mut state = self.state.lock();
         let now = state.tick();
-        if let Some(record) = state.records.get_mut(id) {
+        state.records.change(id, |record| {
             record.touched = now;
             match record.state {
                 ContainerState::Created => {
@@ -179,14 +187,14 @@ impl Index {
                     record.stale |= record.finished_at.is_none_or(|finished| finished < at);
                 }
             }
-        }
+        });
     }
 
     /// It ended.
     pub(crate) fn died(&self, id: &str, exit_code: Option<i32>, at: Timestamp) {
         let mut state = self.state.lock();
         let now = state.tick();
-        if let Some(record) = state.records.get_mut(id) {
+        state.records.change(id, |record| {
             record.touched = now;
             let known = record.state == ContainerState::Exited && !record.stale;
             if !known {
@@ -200,14 +208,14 @@ impl Index {
                 record.stale = needs_ending(&record.ours);
                 record.ips.clear();
             }
-        }
+        });
     }
 
     /// This agent is about to stop it.
     pub(crate) fn stopping(&self, id: &str) {
-        if let Some(record) = self.state.lock().records.get_mut(id) {
-            record.stopped_by_us = true;
-        }
+        let mut state = self.state.lock();
+        let stopped = |record: &mut Record| record.stopped_by_us = true;
+        state.records.change(id, stopped);
     }
 
     /// A `kill` or `stop` event: says whether a person was the cause. By this agent's clock,
@@ -215,33 +223,37 @@ impl Index {
     pub(crate) fn handled(&self, id: &str, what: UserAction) -> bool {
         let mut state = self.state.lock();
         let now = state.tick();
-        let Some(record) = state.records.get_mut(id).filter(|r| !r.stopped_by_us) else {
-            return false;
-        };
-        record.touched = now;
-        let runs = record.state == ContainerState::Running;
-        match what {
-            // Late news: it runs again, and an inspect says since when.
-            UserAction::Stopped if runs => record.stale = true,
-            UserAction::Signalled if runs && record.by_hand.is_some_and(|b| !is_pause(b.what)) => {}
-            UserAction::Signalled
-            | UserAction::Stopped
-            | UserAction::Restarted
-            | UserAction::Started
-            | UserAction::Paused
-            | UserAction::Unpaused => {
-                let at = Timestamp::now();
-                record.by_hand = Some(UserActionRecord { what, at });
+        let by_hand = state.records.change(id, |record| {
+            if record.stopped_by_us {
+                return false;
             }
-        }
-        true
+            record.touched = now;
+            let runs = record.state == ContainerState::Running;
+            let has_hand = record.by_hand.is_some_and(|b| !is_pause(b.what));
+            match what {
+                // Late news: it runs again, and an inspect says since when.
+                UserAction::Stopped if runs => record.stale = true,
+                UserAction::Signalled if runs && has_hand => {}
+                UserAction::Signalled
+                | UserAction::Stopped
+                | UserAction::Restarted
+                | UserAction::Started
+                | UserAction::Paused
+                | UserAction::Unpaused => {
+                    let at = Timestamp::now();
+                    record.by_hand = Some(UserActionRecord { what, at });
+                }
+            }
+            true
+        });
+        by_hand.unwrap_or_default()
     }
 
     /// The stream of events ended, most likely because the Engine did. An Engine that ends stops its
     /// containers, and reports that as it reports `docker stop`: a stop that was not acted on yet is
     /// no person's doing. One that a person asked for in that moment counts as an exit.
     pub(crate) fn events_ended(&self) {
-        for record in self.state.lock().records.values_mut() {
+        for record in self.state.lock().records.whole_mut() {
             record.by_hand = record.by_hand.filter(|by_hand| match by_hand.what {
                 UserAction::Signalled | UserAction::Stopped => false,
                 UserAction::Restarted
@@ -256,10 +268,10 @@ impl Index {
     pub(crate) fn doubt(&self, id: &str) {
         let mut state = self.state.lock();
         let now = state.tick();
-        if let Some(record) = state.records.get_mut(id) {
+        state.records.change(id, |record| {
             record.touched = now;
             record.stale = true;
-        }
+        });
     }
 
     /// It was disconnected from a network. Returns its pod if it is a sandbox whose addresses have to
@@ -267,15 +279,16 @@ impl Index {
     pub(crate) fn disconnected(&self, id: &str) -> Option<PodUid> {
         let mut state = self.state.lock();
         let now = state.tick();
-        let runs =
-            |record: &&mut Record| record.state == ContainerState::Running && !record.stopped_by_us;
-        let record = state.records.get_mut(id).filter(runs)?;
-        if !needs_address(&record.ours) {
-            return None;
-        }
-        record.touched = now;
-        record.stale = true;
-        Some(record.ours.uid.clone())
+        let lost = state.records.change(id, |record| {
+            let runs = record.state == ContainerState::Running && !record.stopped_by_us;
+            if !runs || !needs_address(&record.ours) {
+                return None;
+            }
+            record.touched = now;
+            record.stale = true;
+            Some(record.ours.uid.clone())
+        });
+        lost.flatten()
     }
 
     /// It is gone.
@@ -295,11 +308,11 @@ impl Index {
     pub(crate) fn not_found(&self, id: &str, asked: u64) {
         let mut state = self.state.lock();
         let now = state.tick();
-        let Some(record) = state.records.get_mut(id) else {
+        let Some(record) = state.records.get(id) else {
             return;
         };
         if record.state == ContainerState::Created && record.touched > asked {
-            record.stale = true;
+            state.records.change(id, |record| record.stale = true);
             return;
         }
         if record.state != ContainerState::Created {
@@ -319,13 +332,13 @@ impl Index {
     ) {
         let mut state = self.state.lock();
         let now = state.tick();
-        if let Some(record) = state.records.get_mut(id) {
+        state.records.change(id, |record| {
             let outdated = record.touched > asked && shown_state(record, found) < record.state;
             if !outdated {
                 record.touched = now;
                 merge_inspect(record, found, message);
             }
-        }
+        });
     }
 
     /// Whether a complete list was merged since the last [`begin_gap`](Self::begin_gap).
@@ -339,41 +352,44 @@ impl Index {
         let mut state = self.state.lock();
         state.complete = false;
         let running = |record: &&mut Record| record.state == ContainerState::Running;
-        for record in state.records.values_mut().filter(running) {
+        for record in state.records.whole_mut().filter(running) {
             record.stale = true;
         }
     }
 
     /// The record of that id.
     pub(crate) fn get(&self, id: &str) -> Option<Record> {
-        self.state.lock().records.get(id).cloned()
+        self.state.lock().records.get(id)
     }
 
     /// All records of that pod.
     pub(crate) fn of_pod(&self, uid: &PodUid) -> Vec<Record> {
-        self.filtered(|record| record.ours.uid == *uid)
+        self.state.lock().records.of_pod(uid)
     }
 
-    /// The records that are so.
-    pub(crate) fn filtered(&self, is_it: impl Fn(&Record) -> bool) -> Vec<Record> {
+    /// The records of containers that run, and that are so.
+    pub(crate) fn running(&self, is_it: impl Fn(&Record) -> bool) -> Vec<Record> {
+        let is_it = |record: &Record| record.state == ContainerState::Running && is_it(record);
+        self.whole(is_it)
+    }
+
+    fn whole(&self, is_it: impl Fn(&Record) -> bool) -> Vec<Record> {
         let state = self.state.lock();
-        let records = state.records.values();
+        let records = state.records.whole();
         records.filter(|record| is_it(record)).cloned().collect()
     }
 
-    /// Whether there is such a record.
-    pub(crate) fn any(&self, is_it: impl Fn(&Record) -> bool) -> bool {
-        self.state.lock().records.values().any(is_it)
+    /// Whether a container runs whose record is so.
+    pub(crate) fn any_runs(&self, is_it: impl Fn(&Record) -> bool) -> bool {
+        !self.running(is_it).is_empty()
     }
 
     /// Returns the status of every pod that has a record, by UID.
     pub(crate) fn statuses(&self) -> Vec<PodStatus> {
         let mut by_uid: BTreeMap<PodUid, Vec<Record>> = BTreeMap::new();
-        for record in self.state.lock().records.values() {
-            by_uid
-                .entry(record.ours.uid.clone())
-                .or_default()
-                .push(record.clone());
+        for record in self.state.lock().records.all() {
+            let uid = record.ours.uid.clone();
+            by_uid.entry(uid).or_default().push(record);
         }
         by_uid
             .into_iter()
@@ -384,7 +400,7 @@ impl Index {
     /// The sandboxes that host ports can be led to by rules of ours, unless they are known to have
     /// ended.
     pub(crate) fn led_sandboxes(&self) -> Vec<Record> {
-        self.filtered(|record| {
+        self.whole(|record| {
             matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if !forwarded_ports.is_empty())
                 && record.state != ContainerState::Exited
         })

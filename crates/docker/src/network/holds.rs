@@ -242,7 +242,7 @@ impl Holds {
     /// Whether a container of a version runs.
     fn runs(&self, uid: &PodUid) -> bool {
         let index = &self.containers.index;
-        index.any(|record| record.ours.uid == *uid && is_running(record))
+        index.any_runs(|record| record.ours.uid == *uid && is_running(record))
     }
 
     /// Whether a container of a version has run for long enough to accept connections.
@@ -250,7 +250,7 @@ impl Holds {
         let now = Timestamp::now();
         let is_late = |at| Duration::try_from(now.duration_since(at)).is_ok_and(Gap::is_late);
         let index = &self.containers.index;
-        index.any(|record| {
+        index.any_runs(|record| {
             record.ours.uid == *uid && is_running(record) && record.started_at.is_some_and(is_late)
         })
     }
@@ -381,7 +381,7 @@ impl Holds {
         let (name, uid) = (FullName::of(new), PodUid::of(new));
         let is_another = |record: &Record| record.ours.full_name == name && record.ours.uid != uid;
         let index = &self.containers.index;
-        index.any(|record| is_another(record) && is_running(record))
+        index.any_runs(|record| is_another(record) && is_running(record))
     }
 
     /// A version's sandbox that runs, and its address.

@@ -146,6 +146,16 @@ impl HookLabels {
         }
     }
 
+    /// The labels, of the hook and of the ports that it may name.
+    pub(crate) fn texts(&self) -> (&str, &str) {
+        (&self.pre_stop, &self.ports)
+    }
+
+    /// What [`texts`](Self::texts) were.
+    pub(crate) fn of_texts(pre_stop: String, ports: String) -> Self {
+        Self { pre_stop, ports }
+    }
+
     /// As much of the container as its preStop hook needs. What can't be read is left out, as if
     /// it had no hook: upstream does so too.
     pub fn container(&self, name: &str) -> Container {

@@ -30,6 +30,7 @@ pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
 pub use forwarded_ports::ForwardedPort;
 pub(crate) use forwarded_ports::{forwarded_ports, led_ports_of};
 pub use hosts::{Hostname, compute_hostname, hosts_file};
+pub(crate) use labels::DEFAULT_TERMINATION_PATH;
 pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
 pub(crate) use mounts::{check_image_volume, volume_request};
 pub use names::{ContainerName, container_name, sandbox_name};

@@ -11,7 +11,7 @@ use futures::future::{Either, select};
 use super::super::super::index::Record;
 use super::HostPorts;
 use mirrorlet_core::api::FullName;
-use mirrorlet_core::observed::{ContainerState, RunningPod};
+use mirrorlet_core::observed::RunningPod;
 use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, Flows, Forward, Running};
 use mirrorlet_runtime::SyncError;
@@ -46,12 +46,9 @@ impl HostPorts {
     pub(crate) async fn ended(&self, pod: &RunningPod) -> Result<(), SyncError> {
         self.refresh().await?;
         let forwards = self.applied_of(&pod.full_name).await;
-        let runs = |record: &Record| {
-            record.ours.full_name == pod.full_name
-                && record.ours.uid != pod.uid
-                && record.state == ContainerState::Running
-        };
-        let running = running(&self.containers.index.filtered(runs));
+        let is_another =
+            |record: &Record| record.ours.full_name == pod.full_name && record.ours.uid != pod.uid;
+        let running = running(&self.containers.index.running(is_another));
         self.forget_flows(forwards, Flows::Ended(running)).await;
         Ok(())
     }
