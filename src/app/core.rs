@@ -121,12 +121,12 @@ impl Core {
             config.sweep_period,
             telemetry.clone(),
         );
-        spawn_until(parts, cancel, "observer", observer.at(config).run());
+        let observer = observer.at(config).without(options.settled.clone());
+        spawn_until(parts, cancel, "observer", observer.run());
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::default());
-        let watched = sources.clone();
         let (merging, merge) = MergeTask::new(
-            sources,
+            sources.clone(),
             listed.clone(),
             MergeOutputs {
                 pods: options.pods,
@@ -165,9 +165,9 @@ impl Core {
         let collector = start_collecting(gc, options.pressures, &telemetry, parts, cancel);
         spawn(parts, "workers", workers.run(cancel.clone()));
 
-        let names = pod_names(config, runtime, &merged, &board);
-        spawn_until(parts, cancel, "pod names", names.run());
-        start_counts(watched, &board, &job_handle, &telemetry, parts, cancel);
+        start_names(config, runtime, &merged, &board, parts, cancel);
+        let pods = (&merged, &board);
+        start_counts(sources, pods, &job_handle, &telemetry, parts, cancel);
         Self {
             cache,
             reach,
@@ -200,14 +200,14 @@ fn start_collecting(
 /// Starts the tasks that set the gauges of pods, workloads, Jobs and sources.
 fn start_counts(
     sources: Vec<SourceReader>,
-    board: &Board,
+    (merged, board): (&Reader<Merged>, &Board),
     jobs: &JobHandle,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) {
     let metrics = telemetry.metrics.clone();
-    let counting = counts::count_pods(board.clone(), metrics.clone());
+    let counting = counts::count_pods(merged.clone(), board.clone(), metrics.clone());
     spawn_until(parts, cancel, "counts", counting);
     let workloads = counts::count_workloads(sources.clone(), metrics.clone());
     spawn_until(parts, cancel, "workload counts", workloads);
@@ -219,19 +219,22 @@ fn start_counts(
     spawn_until(parts, cancel, "source health", watching);
 }
 
-/// The task that writes the names of pods into hosts files.
-fn pod_names(
+/// Starts the task that writes the names of pods into hosts files.
+fn start_names(
     config: &Config,
     runtime: &Arc<dyn Runtime>,
     merged: &Reader<Merged>,
     board: &Board,
-) -> PodNames {
-    PodNames {
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) {
+    let names = PodNames {
         runtime: Arc::clone(runtime),
         merged: merged.clone(),
         board: board.clone(),
         cluster_domain: config.pod_names.then(|| config.cluster_domain.clone()),
-    }
+    };
+    spawn_until(parts, cancel, "pod names", names.run());
 }
 
 /// The rollouts of static pods, as the last agent on this root left them.

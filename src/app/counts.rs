@@ -11,9 +11,11 @@ use crate::jobs::JobStates;
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
-use mirrorlet_core::api::Pod;
 use mirrorlet_core::api::report::JobReport;
+use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::{SourceSet, SourceState};
+use mirrorlet_core::finished::FinishedPods;
+use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
@@ -21,23 +23,47 @@ use mirrorlet_host::telemetry::{Metrics, PodState};
 
 /// Keeps the number of pods in each state, of those that are not Ready, of those whose last sync
 /// failed, and of the containers in back-off until cancelled.
-pub(super) async fn count_pods(board: Board, metrics: Metrics) {
+pub(super) async fn count_pods(mut merged: Reader<Merged>, board: Board, metrics: Metrics) {
     let mut changed = board.changed();
     loop {
         changed.mark_unchanged();
         let views = board.all();
+        let finished = merged.get().finished.clone();
+        let states = views
+            .iter()
+            .map(state)
+            .chain(finished_states(&finished, &views));
         let mut counts = BTreeMap::new();
-        for view in &views {
-            *counts.entry(state(view)).or_default() += 1;
+        for state in states {
+            *counts.entry(state).or_default() += 1;
         }
         metrics.set_pods(&counts);
         metrics.set_not_ready_pods(views.iter().filter(|view| is_unready(view)).count());
         metrics.set_failing_pods(views.iter().filter(|view| !view.error.is_empty()).count());
         metrics.set_containers_in_backoff(views.iter().map(in_backoff).sum());
-        if changed.changed().await.is_err() {
+        let goes_on = tokio::select! {
+            told = changed.changed() => told.is_ok(),
+            told = merged.changed() => told.is_ok(),
+        };
+        if !goes_on {
             return;
         }
     }
+}
+
+/// The states of the pods that are over and have no worker.
+fn finished_states(finished: &FinishedPods, views: &[PodView]) -> impl Iterator<Item = PodState> {
+    let working: BTreeSet<PodUid> = views.iter().map(|view| view.uid.clone()).collect_set();
+    let pods = finished
+        .iter()
+        .filter(move |(uid, _)| !working.contains(*uid));
+    pods.map(|(_, pod)| {
+        if pod.has_succeeded() {
+            PodState::Succeeded
+        } else {
+            PodState::Failed
+        }
+    })
 }
 
 /// Sets whether all sources of each kind can be read, until cancelled.
@@ -304,6 +330,7 @@ mod tests {
             }])
         };
         let (writer, board) = crate::store::board::board();
+        let (_merged, merged) = crate::store::cell::cell(Merged::default());
         let metrics = Metrics::new();
         let cancel = CancellationToken::new();
         let mut parts = Parts::new();
@@ -311,7 +338,7 @@ mod tests {
             &mut parts,
             &cancel,
             "counts",
-            count_pods(board, metrics.clone()),
+            count_pods(merged, board, metrics.clone()),
         );
         let until = async |failing: usize, crashing: usize| {
             let failing = format!("mirrorlet_pods_failing {failing}\n");

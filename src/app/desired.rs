@@ -174,6 +174,7 @@ impl MergeTask {
             pods: all
                 .map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod)))
                 .collect(),
+            finished: merged.finished.clone(),
             delivered: merged.delivered,
         };
         let pods = merged.pods.values();
@@ -198,6 +199,15 @@ impl MergeTask {
     fn tell_operations(&self, before: &Merged, merged: &Merged) {
         for operation in diff(&before.pods, &merged.pods) {
             let pod = operation.pod();
+            // One that is over is no news, whatever form it is kept in.
+            let uid = pod.uid();
+            if before.finished.contains(&uid) {
+                self.telemetry.journal.set_refs(&pod.pod);
+                continue;
+            }
+            if merged.finished.contains(&uid) {
+                continue;
+            }
             ManifestReporter::operation(&self.telemetry, &operation);
             match &operation {
                 PodOperation::Add(_) => {
@@ -256,7 +266,7 @@ impl MergeTask {
                     &self.telemetry,
                     name.source,
                     &name.location,
-                    set.pods.len(),
+                    set.pods.len() + set.finished.len(),
                     false,
                     Timestamp::now(),
                 );

@@ -3,6 +3,7 @@
 mod access;
 mod cluster;
 mod explain;
+mod finished;
 mod images;
 mod orders;
 mod pods;
@@ -149,7 +150,7 @@ impl View {
     fn pod(&self, uid: &PodUid) -> Result<Arc<Pod>, ViewError> {
         let wanted = self.manager.get().get_pod_by_uid(uid);
         wanted
-            .or_else(|| self.board.get(uid).and_then(|view| view.pod))
+            .or_else(|| self.pod_view(uid).and_then(|view| view.pod))
             .ok_or_else(|| {
                 ViewErrorKind::NotFound
                     .error(format!("no pod with UID {uid}"))
@@ -230,22 +231,24 @@ impl AgentView for View {
         wanted.or_else(|| {
             let name = FullName::new(name, namespace);
             let mut views = self.board.all().into_iter();
-            views.find(|view| view.full_name == name)?.pod
+            let view = views.find(|view| view.full_name == name);
+            let pod = view.and_then(|view| view.pod);
+            pod.or_else(|| self.finished_named(&name))
         })
     }
 
     fn pods(&self) -> Vec<Pod> {
-        let wanted = self.manager.get().get_pods().into_iter();
-        wanted
-            .map(|pod| {
-                let view = self.board.get(&PodUid::of(&pod));
-                let mut pod = Arc::unwrap_or_clone(pod);
-                if let Some(status) = view.and_then(|view| view.status) {
-                    pod.status = Some((*status).clone());
-                }
-                pod
-            })
-            .collect()
+        let (wanted, merged) = (self.manager.get().get_pods(), self.merged.get());
+        let others = |pod: &Arc<Pod>| !merged.finished.contains(&PodUid::of(pod));
+        let others = wanted.into_iter().filter(others).map(|pod| {
+            let view = self.board.get(&PodUid::of(&pod));
+            let mut pod = Arc::unwrap_or_clone(pod);
+            if let Some(status) = view.and_then(|view| view.status) {
+                pod.status = Some((*status).clone());
+            }
+            pod
+        });
+        others.chain(merged.finished.pods()).collect()
     }
 
     fn running_pods(&self) -> Vec<Pod> {
@@ -273,7 +276,7 @@ impl AgentView for View {
         let log = self.runtime.get_container_logs(&id, options).await;
         log.map_err(|error| match error {
             RuntimeError::NotFound(_) => {
-                let status = self.board.get(uid).and_then(|view| view.status);
+                let status = self.pod_view(uid).and_then(|view| view.status);
                 access::removed(&pod, status.as_deref(), &name)
             }
             error => error.into(),

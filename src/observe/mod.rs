@@ -24,6 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::config::Config;
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
+use crate::store::settled::SettledPods;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::RuntimeReach;
@@ -70,6 +71,9 @@ pub struct Observer {
     sweep: Option<Sweep>,
     /// Asks a runtime that is doubted for a word, until it gives one.
     doubt: JoinSet<Result<(), String>>,
+    /// Among others the pods that are over and have no worker: nobody asks for what is observed of them,
+    /// and they may be many.
+    settled: SettledPods,
 }
 
 /// A relist under way.
@@ -110,6 +114,7 @@ impl Observer {
             retry_at: None,
             sweep: None,
             doubt: JoinSet::new(),
+            settled: SettledPods::default(),
         };
         (observer, reach_reader, listed_reader)
     }
@@ -118,6 +123,13 @@ impl Observer {
     #[must_use]
     pub fn at(mut self, config: &Config) -> Self {
         config.docker.clone_into(&mut self.endpoint);
+        self
+    }
+
+    /// With the pods that have no worker.
+    #[must_use]
+    pub fn without(mut self, settled: SettledPods) -> Self {
+        self.settled = settled;
         self
     }
 
@@ -191,6 +203,7 @@ impl Observer {
                 Some(request) = self.requests.recv() => {
                     match request {
                         Request::Look(uid) => self.want(uid),
+                        Request::Forget(uid) => self.forget_resting(&uid),
                         Request::Doubt => self.ask_for_a_word(Duration::ZERO),
                     }
                     Ok(())
@@ -295,6 +308,7 @@ impl Observer {
         if gone {
             self.cache.delete(&uid);
         }
+        self.forget_resting(&uid);
         if self
             .sweep
             .as_ref()
@@ -307,11 +321,21 @@ impl Observer {
         }
     }
 
-    /// Lists everything, then has every pod there is or was looked at. One that hangs holds back
-    /// only the floor, not the entries of the others.
+    /// Forgets a pod that has no worker; not one that has another one by now.
+    fn forget_resting(&self, uid: &PodUid) {
+        if self.settled.rests(uid) {
+            self.cache.forget(uid);
+        }
+    }
+
+    /// Lists everything, then has every pod there is or was looked at that has a worker or is to have
+    /// one. One that hangs holds back only the floor, not the entries of the others.
     async fn relist(&mut self) -> Result<(), RuntimeError> {
         let began = Instant::now();
-        let pods = self.runtime.get_pods(true).await?;
+        let mut pods = self.runtime.get_pods(true).await?;
+        // Whoever gets a worker from now on asks for a look that is newer than this list.
+        pods.0.retain(|pod| !self.settled.rests(&pod.uid));
+        pods.0.shrink_to_fit();
         let mut uids: HashSet<PodUid> = pods.0.iter().map(|pod| pod.uid.clone()).collect();
         uids.extend(
             self.cache

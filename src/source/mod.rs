@@ -125,7 +125,7 @@ impl SourceReader {
             location: self.name.location.to_string(),
             synced: state.is_synced(),
             last_success: health.last_success,
-            pods: set.map_or(0, |set| set.pods.len()),
+            pods: set.map_or(0, |set| set.pods.len() + set.finished.len()),
             objects: set.map_or(0, |set| set.objects.len()),
             problems,
             ignored: set.map(|set| set.ignored.clone()).unwrap_or_default(),

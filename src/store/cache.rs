@@ -151,6 +151,15 @@ impl CacheWriter {
         }
     }
 
+    /// Forgets what is known of a pod that nobody asks for, whatever the runtime holds of it.
+    pub fn forget(&self, uid: &PodUid) {
+        let mut entries = self.0.entries.write();
+        let is_idle = |sender: &watch::Sender<Entry>| sender.receiver_count() == 0;
+        if entries.get(uid).is_some_and(is_idle) {
+            entries.remove(uid);
+        }
+    }
+
     /// A reader of this cache.
     pub fn reader(&self) -> CacheReader {
         CacheReader(Arc::clone(&self.0))

@@ -13,6 +13,8 @@ const REQUESTS_MAX: usize = 1024;
 pub enum Request {
     /// A look at this pod.
     Look(PodUid),
+    /// That nobody asks any more for what is observed of this pod.
+    Forget(PodUid),
     /// Whether the runtime still answers at all.
     Doubt,
 }
@@ -32,6 +34,12 @@ impl LookRequests {
     pub async fn look(&self, uid: &PodUid) {
         // The observer is gone only while the agent shuts down, and then nobody waits for a look.
         let _ = self.0.send(Request::Look(uid.clone())).await;
+    }
+
+    /// Tells that nobody asks any more for what is observed of `uid`, which is not looked at without need
+    /// from now on. Never waits: with a full queue it is kept until the next list.
+    pub fn forget(&self, uid: &PodUid) {
+        let _ = self.0.try_send(Request::Forget(uid.clone()));
     }
 
     /// Asks whether the runtime still answers at all. Never waits: whoever doubts is waiting for

@@ -1,10 +1,12 @@
-//! Settled pods: pods of the API server that are over, and of which nothing is left on this node.
+//! Settled pods: pods of the API server that are over, and of which nothing is left on this node, or
+//! only containers, for their logs.
 //!
-//! Workers tell which pods they are, and the API source keeps their names alone and wants them no
-//! longer. Pods that are over stay in the API server until somebody deletes them, and there is no
-//! limit to how many a tenant makes of those that a node refuses.
+//! Workers tell which pods they are, and the API source wants them no longer: of those of which nothing
+//! is left it keeps the names alone, of the others a short form. Pods that are over stay in the API
+//! server until somebody deletes them, and there is no limit to how many a tenant makes of those that
+//! a node refuses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -13,8 +15,19 @@ use tokio::sync::Notify;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::small::SmallCollect;
 
-/// The settled pods that the API source has not heard of, and what the node held at the start.
-/// Clones share it.
+/// What is left on this node of a pod that has settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// Its containers, none of which runs.
+    Containers,
+    /// The same, and the API server doesn't have its last status yet.
+    Untold,
+}
+
+/// The settled pods that the API source has not heard of, what the node held at the start, and the
+/// pods that have containers but no worker. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct SettledPods(Arc<Inner>);
 
@@ -28,7 +41,9 @@ struct Inner {
 struct State {
     /// The pods that the runtime held something of when the agent started; `None` until it is known.
     held: Option<BTreeSet<PodUid>>,
-    settled: BTreeSet<PodUid>,
+    settled: BTreeMap<PodUid, Left>,
+    /// Pods with containers that stay for their logs, and which have no worker any more.
+    resting: BTreeSet<PodUid>,
 }
 
 impl SettledPods {
@@ -43,16 +58,37 @@ impl SettledPods {
         state.held.as_ref().is_none_or(|held| held.contains(uid))
     }
 
-    /// Tells that nothing is left of a pod that is over.
-    pub fn settle(&self, uid: &PodUid) {
-        self.0.state.lock().settled.insert(uid.clone());
+    /// Tells what is left of a pod that is over.
+    pub fn settle(&self, uid: &PodUid, left: Left) {
+        let mut state = self.0.state.lock();
+        if let Some(held) = &mut state.held {
+            held.remove(uid);
+        }
+        state.settled.insert(uid.clone(), left);
+        drop(state);
         self.0.told.notify_one();
+    }
+
+    /// Notes that a pod has containers but no worker.
+    pub fn rest(&self, uid: &PodUid) {
+        self.0.state.lock().resting.insert(uid.clone());
+    }
+
+    /// Notes that a pod has a worker again, or is to have one.
+    pub fn wake(&self, uid: &PodUid) {
+        self.0.state.lock().resting.remove(uid);
+    }
+
+    /// Whether a pod has containers but no worker: until that changes nobody asks for what is observed
+    /// of it.
+    pub fn rests(&self, uid: &PodUid) -> bool {
+        self.0.state.lock().resting.contains(uid)
     }
 
     /// The pods that have settled since the last call; waits for the first. Has one caller.
     ///
     /// Cancel safety: what is returned was not lost by a call that was dropped.
-    pub async fn next(&self) -> BTreeSet<PodUid> {
+    pub async fn next(&self) -> BTreeMap<PodUid, Left> {
         loop {
             let settled = std::mem::take(&mut self.0.state.lock().settled);
             if !settled.is_empty() {
@@ -79,12 +115,23 @@ mod tests {
     #[tokio::test]
     async fn each_settled_pod_is_told_once() {
         let pods = SettledPods::default();
-        pods.settle(&"a".into());
-        pods.settle(&"b".into());
-        assert_eq!(pods.next().await, ["a".into(), "b".into()].into());
+        pods.settle(&"a".into(), Left::Nothing);
+        pods.settle(&"b".into(), Left::Containers);
+        let told = [("a".into(), Left::Nothing), ("b".into(), Left::Containers)];
+        assert_eq!(pods.next().await, told.into());
         let waiting = pods.clone();
         let waiting = tokio::spawn(async move { waiting.next().await });
-        pods.settle(&"c".into());
-        assert_eq!(waiting.await.unwrap(), ["c".into()].into());
+        pods.settle(&"c".into(), Left::Nothing);
+        assert_eq!(waiting.await.unwrap(), [("c".into(), Left::Nothing)].into());
+    }
+
+    #[test]
+    fn a_pod_rests_until_it_is_woken() {
+        let pods = SettledPods::default();
+        assert!(!pods.rests(&"a".into()));
+        pods.clone().rest(&"a".into());
+        assert!(pods.rests(&"a".into()));
+        pods.wake(&"a".into());
+        assert!(!pods.rests(&"a".into()));
     }
 }

@@ -10,12 +10,14 @@ use super::Command;
 use super::release::RELEASE_RETRY;
 use super::state::{State, Volumes};
 use super::task::{Shutdown, Worker};
+use crate::store::settled::Left;
 use mirrorlet_core::admit::FailureCause;
-use mirrorlet_core::api::core;
+use mirrorlet_core::api::{Pod, core};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
 use mirrorlet_core::gc::PodLife;
 use mirrorlet_core::observed::RunningPod;
+use mirrorlet_core::status::merge::{MergeInput, StatusAction, deed};
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::PodSyncResult;
 
@@ -191,13 +193,36 @@ impl Worker {
         }
     }
 
-    /// Tells so, once nothing is left here of a pod of the API server that is over: its source wants
-    /// it no longer then, and this worker ends.
+    /// Tells what is left here of a pod of the API server that is over: once that is nothing, or its
+    /// containers and the object shows how they ended, its source wants it no longer, and this worker
+    /// ends.
     fn settle(&self) {
-        let is_over = self.is_api && self.pod.as_deref().is_some_and(ending::is_settled);
-        if is_over && self.context.cache.get(&self.uid).status.is_empty() {
-            self.context.settled.settle(&self.uid);
-        }
+        let pod = self.pod.as_deref().filter(|_| self.is_api);
+        let Some(pod) = pod.filter(|pod| ending::is_settled(pod)) else {
+            return;
+        };
+        let left = if self.context.cache.get(&self.uid).status.is_empty() {
+            Left::Nothing
+        } else if self.is_told(pod) {
+            Left::Containers
+        } else {
+            Left::Untold
+        };
+        self.context.settled.settle(&self.uid, left);
+    }
+
+    /// Whether the API server has the pod's last status.
+    fn is_told(&self, pod: &Pod) -> bool {
+        self.status.as_deref().is_some_and(|status| {
+            let input = MergeInput {
+                api: pod,
+                pod,
+                computed: status,
+                may_run: false,
+                now: self.context.clock.now(),
+            };
+            deed(&input, true) == StatusAction::Nothing
+        })
     }
 
     /// Gives back what a pod of which nothing runs still holds: its volumes; of an evicted one, its

@@ -31,7 +31,8 @@ impl Lives {
     }
 }
 
-/// The workers' answers about pods. A pod that is wanted is known before it has a worker.
+/// The workers' answers about pods. A pod that is wanted is known before it has a worker, and one that
+/// is over after that.
 pub(super) struct PodStates {
     pub(super) lives: Lives,
     pub(super) wanted: watch::Receiver<Arc<Wanted>>,
@@ -40,7 +41,16 @@ pub(super) struct PodStates {
 impl PodStateProvider for PodStates {
     fn life(&self, uid: &PodUid) -> PodLife {
         match self.lives.get(uid) {
-            PodLife::Gone if self.wanted.borrow().pods.contains_key(uid) => PodLife::Known,
+            PodLife::Gone => {
+                let wanted = self.wanted.borrow();
+                if wanted.pods.contains_key(uid) {
+                    PodLife::Known
+                } else if wanted.finished.contains(uid) {
+                    PodLife::Over
+                } else {
+                    PodLife::Gone
+                }
+            }
             life => life,
         }
     }

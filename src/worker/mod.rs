@@ -12,6 +12,7 @@ mod admission;
 mod clock;
 mod end;
 mod evicted;
+mod finished;
 mod lives;
 mod locks;
 mod ports;
@@ -23,6 +24,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod tidy;
+mod wanted;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -36,6 +38,7 @@ use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
+pub use wanted::Wanted;
 
 use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
@@ -46,6 +49,7 @@ use crate::store::looks::LookRequests;
 use crate::store::probes::ProbeReader;
 use crate::store::settled::SettledPods;
 use evicted::Evicted;
+use finished::Finished;
 use lives::{Lives, PodStates};
 use locks::NameLocks;
 use mirrorlet_core::admit::{AdmitNode, Failure};
@@ -65,24 +69,6 @@ use tidy::Tidy;
 /// Pause before a pod whose worker panicked gets a new one: what made it panic is most likely
 /// still there.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
-
-/// The wanted pods, as the workers see them.
-#[derive(Debug, Clone, Default)]
-pub struct Wanted {
-    /// Pods that shall run.
-    pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// The sources that have delivered. Pods that no source wants may be stopped only then.
-    pub delivered: Delivered,
-}
-
-impl PartialEq for Wanted {
-    fn eq(&self, other: &Self) -> bool {
-        let mut pairs = self.pods.iter().zip(&other.pods);
-        self.delivered == other.delivered
-            && self.pods.len() == other.pods.len()
-            && pairs.all(|((uid, pod), (of, known))| uid == of && is_same(pod, known))
-    }
-}
 
 /// Finds the version of a pod that no source wants any more.
 pub type KnownVersions = Arc<dyn Fn(&FullName, &PodUid) -> Option<Arc<Pod>> + Send + Sync>;
@@ -180,6 +166,8 @@ pub struct PodWorkers {
     evictions: mpsc::Receiver<Evict>,
     /// Pods of manifests that were evicted.
     evicted: Evicted,
+    /// Pods that are over, and have no worker.
+    finished: Finished,
 }
 
 /// A worker as the set of workers knows it.
@@ -215,6 +203,7 @@ impl PodWorkers {
             gone: HashSet::new(),
             evictions: evictions().1,
             evicted: Evicted::default(),
+            finished: Finished::default(),
         }
     }
 
@@ -299,7 +288,7 @@ impl PodWorkers {
             if !wanted.pods.get(uid).is_some_and(|pod| is_beside(pod)) {
                 self.locks.with(|locks| locks.settle(full_name, uid));
             }
-            if !wanted.pods.contains_key(uid) {
+            if !wanted.has(uid) {
                 commands.send_if_modified(|command| match command {
                     Command::Run(pod) | Command::Fail(pod, _) => {
                         self.locks.pod_stops(pod, &handle.active);
@@ -322,6 +311,7 @@ impl PodWorkers {
                 });
             }
         }
+        self.set_finished(&wanted);
         self.start_new(&wanted, cancel);
     }
 
@@ -334,10 +324,10 @@ impl PodWorkers {
         }
         let wanted = self.wanted.borrow().clone();
         let mut unwanted = self.held();
-        unwanted.retain(|uid, _| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));
+        unwanted.retain(|uid, _| !self.workers.contains_key(uid) && !wanted.has(uid));
         // One that went by itself must not keep its name.
         for (uid, full_name) in std::mem::take(&mut self.adopted) {
-            let has_worker = self.workers.contains_key(&uid) || wanted.pods.contains_key(&uid);
+            let has_worker = self.workers.contains_key(&uid) || wanted.has(&uid);
             if !has_worker && !unwanted.contains_key(&uid) {
                 self.locks.leave(&full_name, &uid);
             }
@@ -387,6 +377,7 @@ impl PodWorkers {
                 held.remove(&entry.status.uid);
             }
         }
+        held.extend(self.finished.left());
         held
     }
 
@@ -400,6 +391,7 @@ impl PodWorkers {
         cancel: &CancellationToken,
     ) {
         self.locks.lives.set(&uid, PodLife::Known);
+        self.finished.has_worker(&uid);
         let (commands, receiver) = watch::channel(command);
         let active = Arc::new(AtomicBool::new(true));
         let worker = Worker::new(
@@ -423,8 +415,10 @@ impl PodWorkers {
 
     /// Keeps a worker that has nothing to do before its next order.
     fn lay_to_rest(&mut self, worker: Box<Worker>) {
-        if let Some(handle) = self.workers.get_mut(&worker.uid) {
+        let uid = worker.uid.clone();
+        if let Some(handle) = self.workers.get_mut(&uid) {
             handle.rests = Some(worker);
+            self.part_with(&uid);
         }
     }
 

@@ -135,7 +135,9 @@ impl PodWorkers {
         if !self.wanted.borrow().delivered.all() {
             return;
         }
-        let keep = self.workers.keys().cloned().collect();
+        let wanted = self.wanted.borrow().clone();
+        let finished = wanted.finished.iter().map(|(uid, _)| uid);
+        let keep = self.workers.keys().chain(finished).cloned().collect();
         let runtime = Arc::clone(&self.context.runtime);
         let look = async move { Step::Found(runtime.list_orphans(&keep).await) };
         self.tidy.work.spawn(look);
@@ -144,7 +146,10 @@ impl PodWorkers {
     fn remove_remains(&mut self, mut orphans: Vec<PodUid>) {
         // Some may have come back since the look began.
         let wanted = self.wanted.borrow().clone();
-        orphans.retain(|uid| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));
+        orphans.retain(|uid| {
+            let is_kept = wanted.pods.contains_key(uid) || wanted.finished.contains(uid);
+            !is_kept && !self.workers.contains_key(uid)
+        });
         if orphans.is_empty() {
             return self.tidy.removed(BTreeMap::new());
         }

@@ -370,7 +370,7 @@ async fn a_slow_stop_takes_no_time_from_the_next_version() {
     bed.write("slow.yaml", &next);
     let updated = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uid;
     let pod = agent.until_pod("slow", updated).await;
-    // rollouts S11
+    // rollouts S15
     assert_eq!(told(&pod), "");
     bed.until_healthy(1).await;
     agent.stop().await;

@@ -317,6 +317,62 @@ async fn logs_of_what_ended_waits_or_goes_on() {
     agent.stop().await;
 }
 
+/// The agent keeps little of it, and that is enough for whoever asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_over_is_there_for_everybody_until_it_is_deleted() {
+    let bed = NodeBed::new().await;
+    let mut agent = bed.joined().await;
+    let mut pod = bound(&bed, "job", IMAGE, "echo bye; exit 3");
+    pod["spec"]["restartPolicy"] = "Never".into();
+    bed.cluster.apply(&pod.to_string());
+    bed.until_pod("job", |pod| pod["status"]["phase"] == "Failed")
+        .await;
+    for is_restarted in [false, true] {
+        if is_restarted {
+            agent.stop().await;
+            agent = bed.joined().await;
+        }
+        let report = agent
+            .until_pod("job", |pod| pod.status == "Error" && pod.phase == "Failed")
+            .await;
+        assert_eq!(report.source, "api server");
+        let container = &report.containers[0];
+        assert_eq!(
+            (container.exit_code, &*container.state),
+            (Some(3), "terminated")
+        );
+        let failed = "mirrorlet_pods{state=\"failed\"} 1\n";
+        eventually("it to be counted", || {
+            agent.metrics().contains(failed).then_some(())
+        })
+        .await;
+        // node 6k
+        assert_eq!(logs(&bed, &["job"]).as_deref(), Ok("bye"));
+        let error = logs(&bed, &["job", "--previous"]).unwrap_err();
+        assert!(error.contains("previous terminated container"), "{error}");
+        let args = ["exec", "-n", &bed.namespace, "job", "--", "true"];
+        let error = bed.cluster.try_kubectl(&args).unwrap_err();
+        assert!(error.contains("completed pod"), "{error}");
+        let view = agent.view();
+        let pods = view.pods().into_iter();
+        let phases: Vec<_> = pods.map(|pod| pod.status.unwrap().phase.unwrap()).collect();
+        assert_eq!(phases, ["Failed"]);
+        let story = view.explain("job").unwrap();
+        assert!(
+            story.story.iter().all(|entry| entry.reason != "Removed"),
+            "{story:#?}"
+        );
+    }
+    bed.delete_pod("job", false).await;
+    bed.until_pod_gone("job").await;
+    eventually("all containers to be gone", || {
+        bed.containers().is_empty().then_some(())
+    })
+    .await;
+    agent.until("no pod", |report| report.pods.is_empty()).await;
+    agent.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cluster_signs_the_certificate_once_somebody_approves() {
     let bed = NodeBed::new().await;

@@ -242,6 +242,7 @@ impl Stack {
         self.wanted.send_replace(Arc::new(Wanted {
             pods: pods.collect(),
             delivered: Delivered::ALL,
+            ..Wanted::default()
         }));
     }
 

@@ -409,8 +409,8 @@ async fn versions_beside_others_take_room_and_an_edit_waits_for_it() {
         let web = |version| with_memory(0, version, "100Mi", "StartFirst");
         let db = |version, memory| with_memory(1, version, memory, "Recreate");
         let empty = Merged::default();
-        let mut before = merged_of(vec![web(1), db(1, "100Mi")], &none);
-        rollouts.apply(&mut before, &none, &Pods::default()).await;
+        let mut before = merged_of(vec![web(1), db(1, "100Mi")], &empty);
+        rollouts.apply(&mut before, &empty, &Pods::default()).await;
         if !at_once {
             let newest = merged_of(vec![web(2), db(1, "100Mi")], &before);
             before = follow(&mut rollouts, &newest, &before).await;

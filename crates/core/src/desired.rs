@@ -10,6 +10,7 @@ use crate::api::diagnostic::Position;
 use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
 use crate::cron::Runs;
+use crate::finished::FinishedPods;
 use crate::objects::{Config, Object};
 use crate::stateful::StatefulSet;
 
@@ -166,6 +167,8 @@ pub struct SourceWorkload {
 pub struct SourceSet {
     /// Its pods, those held at their last good version included.
     pub pods: Vec<SourcePod>,
+    /// Its pods that are over and whose containers stay for their logs; not among the others.
+    pub finished: FinishedPods,
     /// The objects of its other documents, those held at their last good version included.
     pub objects: Vec<SourceObject>,
     /// The workloads that some of its pods belong to.
@@ -260,6 +263,9 @@ pub struct ApiPods {
     /// The names of the settled pods, which are not among [`pods`](Self::pods): they are over, and
     /// nothing of them is left on this node. There is no limit to their number.
     pub settled: BTreeMap<PodUid, FullName>,
+    /// The pods that are over and of which only containers are left on this node, for their logs;
+    /// not among [`pods`](Self::pods), either.
+    pub finished: FinishedPods,
 }
 
 impl PartialEq for ApiPods {
@@ -268,6 +274,7 @@ impl PartialEq for ApiPods {
         self.pods.len() == other.pods.len()
             && pairs.all(|((uid, pod), (of, known))| uid == of && is_same(pod, known))
             && self.settled == other.settled
+            && self.finished == other.finished
     }
 }
 

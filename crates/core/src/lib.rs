@@ -30,6 +30,7 @@ pub mod events;
 pub mod eviction;
 pub mod expand;
 pub mod fields;
+pub mod finished;
 pub mod gc;
 pub mod handler;
 pub mod hold;

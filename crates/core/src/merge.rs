@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
 use crate::desired::{Delivered, Origin, Places, PodSource, SourceObject, SourcePod, SourceState};
 use crate::ending::{Ending, ending};
+use crate::finished::FinishedPods;
 use crate::names::port_problems;
 use crate::objects::claims::{Bindings, ClaimName};
 use crate::objects::{KnownObjects, Object, ObjectKey, ObjectKind, references, unmet};
@@ -56,6 +57,8 @@ pub struct Merged {
     /// The pods that run beside one of [`pods`](Self::pods) with their full name until they are
     /// judged, by UID. Nobody is told of them but those who run them.
     pub beside: BTreeMap<PodUid, SourcePod>,
+    /// The API server's pods that are over and whose containers stay for their logs.
+    pub finished: FinishedPods,
     /// The objects that pods of manifests refer to.
     pub objects: BTreeMap<ObjectKey, SourceObject>,
     /// The `StatefulSet`s of manifests.
@@ -209,6 +212,7 @@ pub fn merge_sources(
 ) -> Merged {
     let mut merged = Merged {
         delivered: delivered(sources),
+        finished: finished(sources),
         ..Merged::default()
     };
     let sets = sources.values().filter_map(SourceState::set);
@@ -277,6 +281,13 @@ pub fn merge_sources(
     }
     merged.conflicts.small_sort();
     merged
+}
+
+/// The pods that are over of the API server, which is one source.
+fn finished(sources: &BTreeMap<SourceName, SourceState>) -> FinishedPods {
+    let mut sets = sources.values().filter_map(SourceState::set);
+    let api = sets.find(|set| !set.finished.is_empty());
+    api.map(|set| set.finished.clone()).unwrap_or_default()
 }
 
 /// Takes the objects of documents, then the `claims` of `StatefulSet`s: a claim with a document is that

@@ -384,7 +384,7 @@ mod tests {
         let set = fetch(&ManifestObjects::none(), &wanted).await;
         assert_eq!(
             set.secret("s").unwrap_err().to_string(),
-            "secret \"s\" not found"
+            "secret \"s\" not found: no manifest defines Secret n/s"
         );
         assert_eq!(set.services.unwrap().unwrap().len(), 0);
     }

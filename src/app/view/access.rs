@@ -40,7 +40,7 @@ impl View {
         container: &str,
         instance: Instance<'_>,
     ) -> Result<ContainerId, ViewError> {
-        let status = self.board.get(uid).and_then(|view| view.status);
+        let status = self.pod_view(uid).and_then(|view| view.status);
         let empty = core::PodStatus::default();
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let status = status.as_deref().unwrap_or(&empty);
@@ -62,13 +62,50 @@ impl View {
         &self,
         uid: &PodUid,
         container: Option<&str>,
-    ) -> Result<(String, Option<ContainerStatus>), ViewError> {
+    ) -> Result<(String, Option<Newest>), ViewError> {
         let pod = self.pod(uid)?;
         let name = choose_container(&pod, container)?;
         let entry = self.cache.get(uid);
-        let mut instances = entry.status.containers.iter();
-        let newest = instances.find(|c| *c.name == *name).cloned();
+        let observed = entry.status.find_container_status_by_name(&name);
+        let newest = observed.map(Newest::observed).or_else(|| {
+            let finished = self.finished_pod(uid)?;
+            Newest::told(finished.status.as_ref()?, &name)
+        });
         Ok((name, newest))
+    }
+}
+
+/// The newest instance of a container.
+struct Newest {
+    id: ContainerId,
+    runs: bool,
+    exit_code: Option<i32>,
+}
+
+impl Newest {
+    fn observed(status: &ContainerStatus) -> Self {
+        Self {
+            id: status.id.clone(),
+            runs: status.state == ContainerState::Running,
+            exit_code: status.exit_code,
+        }
+    }
+
+    /// The one of a pod that is over, by its last status.
+    fn told(status: &core::PodStatus, name: &str) -> Option<Self> {
+        let lists = [
+            &status.container_statuses,
+            &status.init_container_statuses,
+            &status.ephemeral_container_statuses,
+        ];
+        let mut all = lists.into_iter().flatten().flatten();
+        let status = all.find(|status| status.name == name)?;
+        let ended = status.state.as_ref()?.terminated.as_ref();
+        Some(Self {
+            id: status.container_id.as_ref()?.parse().ok()?,
+            runs: false,
+            exit_code: ended.map(|ended| ended.exit_code),
+        })
     }
 }
 
@@ -92,9 +129,9 @@ pub(super) fn removed(pod: &Pod, status: Option<&core::PodStatus>, container: &s
 }
 
 /// The newest instance, if it runs.
-fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, ViewError> {
+fn running(newest: Option<&Newest>, name: &str) -> Result<ContainerId, ViewError> {
     match newest {
-        Some(newest) if newest.state == ContainerState::Running => Ok(newest.id.clone()),
+        Some(newest) if newest.runs => Ok(newest.id.clone()),
         newest => Err(ViewErrorKind::Conflict
             .error(match newest.and_then(|newest| newest.exit_code) {
                 Some(code) => {
@@ -137,6 +174,27 @@ pub(super) fn running_pod(status: &PodStatus) -> Option<Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_instance_of_a_finished_pod_is_that_of_its_last_status() {
+        let status = serde_json::json!({
+            "phase": "Failed",
+            "containerStatuses": [{
+                "name": "app", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "containerID": "docker://0123",
+                "state": {"terminated": {"exitCode": 3}},
+            }],
+        });
+        let status: core::PodStatus = serde_json::from_value(status).unwrap();
+        let newest = Newest::told(&status, "app").unwrap();
+        assert_eq!(newest.id, ContainerId::docker("0123"));
+        assert!(Newest::told(&status, "other").is_none());
+        let error = running(Some(&newest), "app").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "container \"app\" is not running: it exited with code 3"
+        );
+    }
 
     #[test]
     fn a_log_whose_container_was_removed_is_told_why() {

@@ -27,7 +27,8 @@ impl View {
             pod.status = view.status.as_deref().cloned();
             Some(Arc::new(pod))
         });
-        let pods: Vec<_> = wanted.chain(known).collect();
+        let finished = merged.finished.pods().map(Arc::new);
+        let pods: Vec<_> = wanted.chain(known).chain(finished).collect();
         Ok(report(listed, &pods))
     }
 }

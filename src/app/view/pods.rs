@@ -55,6 +55,10 @@ impl View {
                 pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
             }
         }
+        for (pod, view) in self.finished_views(merged) {
+            let reach = &self.reach.borrow();
+            pods.push(report(&pod.pod, Some(&pod), Some(&view), reach));
+        }
         for pod in &mut pods {
             self.add_troubles(pod);
             let uid = &pod.uid;

@@ -30,11 +30,12 @@ pub(super) fn static_pod(
     // Of a pod that is being stopped there is nothing to roll out.
     let wanted: Vec<PodReport> = pods
         .iter()
-        .filter(|pod| merged.pods.contains_key(&pod.uid))
+        .filter(|pod| merged.pods.contains_key(&pod.uid) || merged.finished.contains(&pod.uid))
         .cloned()
         .collect();
     let pod = find_pod(&wanted, text)?;
-    if merged.pods.get(&pod.uid).is_some_and(SourcePod::is_api) {
+    let wanted = merged.pods.get(&pod.uid);
+    if wanted.is_some_and(SourcePod::is_api) || merged.finished.contains(&pod.uid) {
         return Err(ViewErrorKind::Invalid
             .error(format!(
                 "pod {}/{} is a pod of the API server",

@@ -13,9 +13,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::listing::{LOCATION, marked};
+use super::known::{LOOKED_AFTER_AT_A_TIME, marked};
+use super::listing::LOCATION;
 use crate::store::kept::{Claim, SUFFIX, StateDir};
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Watched, core, meta};
+use mirrorlet_core::ending::is_settled;
+use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::manager::is_mirror_pod;
 
 /// Name of the directory under the root.
@@ -43,6 +46,8 @@ pub struct LastKnown {
     kept: StateDir,
     /// The pods on disk, or to be written to it.
     pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// The pods on disk that are over: what was written of each while it was whole stays.
+    finished: FinishedPods,
     /// Pods whose file is not what `pods` says.
     unsaved: BTreeSet<PodUid>,
 }
@@ -66,13 +71,19 @@ impl LastKnown {
         self.pods.values()
     }
 
+    /// The pods that are over and are kept in their short form.
+    pub fn finished(&self) -> FinishedPods {
+        self.finished.clone()
+    }
+
     /// Whether a pod is among them.
     pub fn contains(&self, uid: &PodUid) -> bool {
-        self.pods.contains_key(uid)
+        self.pods.contains_key(uid) || self.finished.contains(uid)
     }
 
     /// Loads what is stored of pods of our Node. Returns what can't be used.
     pub fn load(&mut self, node_name: &NodeName) -> Vec<Diagnostic> {
+        let mut over = 0;
         let claim = |stored: &Stored| Claim {
             version: stored.version,
             name: file_name(&PodUid::of(&stored.pod.0)).ok(),
@@ -86,7 +97,19 @@ impl LastKnown {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
                 let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
                 if ours && !is_mirror_pod(&pod) {
-                    self.pods.insert(uid, Arc::new(marked(pod)));
+                    let pod = marked(pod);
+                    // Those that are over may be many. What is left to be done about the others of
+                    // them can wait for the API server.
+                    over += usize::from(is_settled(&pod));
+                    let is_whole = !is_settled(&pod) || over <= LOOKED_AFTER_AT_A_TIME;
+                    match FinishedPod::of(&pod).filter(|_| !is_whole) {
+                        Some(finished) => {
+                            self.finished.insert(uid, finished);
+                        }
+                        None => {
+                            self.pods.insert(uid, Arc::new(pod));
+                        }
+                    }
                 } else {
                     // Of a Node that we were once; nobody asks for it any more.
                     self.unsaved.insert(uid);
@@ -97,9 +120,24 @@ impl LastKnown {
 
     /// Makes the disk hold these pods and no others. What fails is returned, and tried again next
     /// time.
-    pub fn keep(&mut self, pods: &BTreeMap<PodUid, Arc<Pod>>) -> Vec<Diagnostic> {
-        let gone = self.pods.keys().filter(|uid| !pods.contains_key(*uid));
-        self.unsaved.extend(gone.cloned());
+    pub fn keep(
+        &mut self,
+        pods: &BTreeMap<PodUid, Arc<Pod>>,
+        finished: &FinishedPods,
+    ) -> Vec<Diagnostic> {
+        let is_gone = |uid: &&PodUid| !pods.contains_key(*uid) && !finished.contains(uid);
+        self.unsaved
+            .extend(self.pods.keys().filter(is_gone).cloned());
+        if !self.finished.is(finished) {
+            let known = self.finished.iter().map(|(uid, _)| uid);
+            self.unsaved.extend(known.filter(is_gone).cloned());
+            // What was written of one while it was whole stays as it is.
+            let is_new =
+                |uid: &&PodUid| !self.pods.contains_key(*uid) && !self.finished.contains(uid);
+            let news = finished.iter().map(|(uid, _)| uid).filter(is_new);
+            self.unsaved.extend(news.cloned());
+            self.finished = finished.clone();
+        }
         for (uid, pod) in pods {
             let known = self.pods.get(uid);
             let same = |known: &Arc<Pod>| Arc::ptr_eq(known, pod) || essence(known) == essence(pod);
@@ -127,12 +165,16 @@ impl LastKnown {
 
     fn save(&self, uid: &PodUid) -> io::Result<()> {
         let name = file_name(uid)?;
-        let Some(pod) = self.pods.get(uid) else {
-            return self.kept.remove(&name);
+        let essence = match self.pods.get(uid) {
+            Some(pod) => essence(pod),
+            None => match self.finished.get(uid).and_then(FinishedPod::pod) {
+                Some(pod) => essence(&pod),
+                None => return self.kept.remove(&name),
+            },
         };
         let stored = Stored {
             version: FORMAT_VERSION,
-            pod: Watched(essence(pod)),
+            pod: Watched(essence),
         };
         self.kept.write(&name, &stored)
     }
@@ -150,9 +192,10 @@ fn restarts(statuses: Option<&Vec<core::ContainerStatus>>) -> Option<Vec<core::C
 }
 
 /// Reduces a pod to what is saved: not what changes with every status write, and what is seen
-/// again on the Engine.
+/// again on the Engine. The status of one that is over changes no more, and its log is found by it.
 fn essence(pod: &Pod) -> Pod {
-    let status = pod.status.as_ref().map(|status| core::PodStatus {
+    let whole = pod.status.clone().filter(|_| is_settled(pod));
+    let reduced = |status: &core::PodStatus| core::PodStatus {
         phase: status.phase.clone(),
         reason: status.reason.clone(),
         message: status.message.clone(),
@@ -163,7 +206,8 @@ fn essence(pod: &Pod) -> Pod {
         init_container_statuses: restarts(status.init_container_statuses.as_ref()),
         container_statuses: restarts(status.container_statuses.as_ref()),
         ..core::PodStatus::default()
-    });
+    };
+    let status = whole.or_else(|| pod.status.as_ref().map(reduced));
     Pod {
         metadata: meta::ObjectMeta {
             managed_fields: None,

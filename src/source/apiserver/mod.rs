@@ -8,10 +8,11 @@
 //!
 //! Upstream: `pkg/kubelet/config/apiserver.go`.
 
+mod known;
 pub mod last_known;
 mod listing;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
 use super::SourceWriter;
 use crate::store::pods::ApiPodsWriter;
-use crate::store::settled::SettledPods;
+use crate::store::settled::{Left, SettledPods};
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Timestamp, Watched};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::merge::SourceName;
@@ -127,7 +128,8 @@ impl ApiSource {
             (known, problems)
         })
         .await;
-        source.publish_last_known(listing::source_set(known.pods(), problems));
+        let finished = known.finished();
+        source.publish_last_known(listing::source_set(known.pods(), finished, problems));
         self.last_known = known;
         (&mut self.options.registered).await;
         let mut backoff = DefaultBackoff::default();
@@ -221,17 +223,21 @@ impl ApiSource {
         }
     }
 
-    /// Keeps only the names of pods that have settled. One that a list under way has brought whole
-    /// already gets a worker anew, and settles again.
+    /// Keeps only the names of pods that have settled, or the short forms of those that have containers.
+    /// One that a list under way has brought whole already gets a worker anew, and settles again.
     async fn settle(
         &mut self,
-        settled: &BTreeSet<PodUid>,
+        settled: &BTreeMap<PodUid, Left>,
         source: &mut SourceWriter,
         objects: &mut ApiPodsWriter,
     ) {
         let mut changed = false;
-        for uid in settled {
-            changed |= self.listing.settle(uid);
+        for (uid, left) in settled {
+            changed |= match left {
+                Left::Nothing => self.listing.settle(uid),
+                Left::Containers => self.listing.finish(uid),
+                Left::Untold => self.listing.stays_whole(uid),
+            };
         }
         if changed {
             self.publish(source, objects).await;
@@ -259,17 +265,18 @@ impl ApiSource {
     /// Stores what is new, so that an agent after this one knows whose pods these are, then
     /// publishes it.
     async fn publish(&mut self, source: &mut SourceWriter, objects: &mut ApiPodsWriter) {
-        let pods = self.listing.ordinary();
+        let (pods, finished) = (self.listing.ordinary(), self.listing.finished());
         let mut known = std::mem::take(&mut self.last_known);
         let (known, problems) = disk::blocking(move || {
-            let problems = known.keep(&pods);
+            let problems = known.keep(&pods, &finished);
             (known, problems)
         })
         .await;
         self.last_known = known;
         objects.publish(self.listing.objects());
         let pods = self.listing.ordinary();
-        source.publish(listing::source_set(pods.values(), problems));
+        let finished = self.listing.finished();
+        source.publish(listing::source_set(pods.values(), finished, problems));
     }
 
     /// Tells when pods begin to wait, and when none does any more.

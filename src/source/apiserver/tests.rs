@@ -23,7 +23,7 @@ use crate::store::cell::Reader;
 use crate::store::pods::pod_manager;
 use mirrorlet_core::api::{PodUid, core};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState, SourceState};
-use mirrorlet_core::ending::is_settled;
+use mirrorlet_core::ending::{is_api_pod, is_settled};
 use tokio_util::sync::CancellationToken;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
@@ -311,7 +311,7 @@ async fn only_names_are_kept_of_pods_that_are_over_and_left_nothing() {
         is_settled(run)
     };
     assert!(bench.objects.wait_for(is_over).await.is_ok());
-    bench.settled.settle(&"run".into());
+    bench.settled.settle(&"run".into(), Left::Nothing);
     bench.until_wanted(&["held"]).await;
     assert_eq!(settled(&bench), ["gone", "run"]);
     assert_eq!(bench.files(), ["held.json"]);
@@ -337,6 +337,122 @@ async fn only_names_are_kept_of_pods_that_are_over_and_left_nothing() {
     };
     assert!(bench.objects.wait_for(is_late).await.is_ok());
     assert_eq!(bench.known(), ["held"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_over_and_has_containers_is_kept_in_short() {
+    let mut bench = Bench::start();
+    bench.settled.start_with(["a".into(), "b".into()]);
+    let over = |uid: &str| with(pod(uid), "/status/phase", json!("Succeeded"));
+    let at =
+        |object: Value, version: &str| with(object, "/metadata/resourceVersion", json!(version));
+    let kept = |bench: &Bench| -> Vec<Pod> {
+        let state = bench.reader.state.get();
+        state.set().unwrap().finished.pods().collect()
+    };
+    bench.next().await.list(&[over("a"), over("b")]);
+    bench.until_wanted(&["a", "b"]).await;
+    bench.settled.settle(&"a".into(), Left::Containers);
+    bench.until_wanted(&["b"]).await;
+    // node 6k
+    assert_eq!(
+        uids_of(&kept(&bench).into_iter().map(Arc::new).collect::<Vec<_>>()),
+        ["a"]
+    );
+    assert_eq!(bench.known(), ["b"]);
+    assert!(is_api_pod(&kept(&bench)[0]));
+    // The next agent knows it, too.
+    assert_eq!(bench.files(), ["a.json", "b.json"]);
+
+    // It follows its object, but isn't taken up again.
+    let events = bench.next().await.watch();
+    let say = |kind: &str, object: Value| {
+        let event = json!({"type": kind, "object": object});
+        events.send(event).unwrap();
+    };
+    say(
+        "MODIFIED",
+        at(with(over("a"), "/status/reason", json!("Late")), "2000"),
+    );
+    let reason = |state: &SourceState| {
+        let mut pods = state.set().into_iter().flat_map(|set| set.finished.pods());
+        pods.any(|pod| pod.status.and_then(|s| s.reason).as_deref() == Some("Late"))
+    };
+    assert!(bench.reader.state.wait_for(reason).await.is_ok());
+    say(
+        "MODIFIED",
+        at(with(over("a"), "/status/phase", json!("Running")), "2001"),
+    );
+    say("ERROR", failure(410, "Expired"));
+    let listed = at(with(over("a"), "/status/phase", json!("Running")), "2001");
+    bench.next().await.list(&[listed, over("b"), pod("c")]);
+    bench.until_wanted(&["b", "c"]).await;
+    assert_eq!(
+        kept(&bench)[0].status.as_ref().unwrap().reason.as_deref(),
+        Some("Late")
+    );
+
+    // Its deletion is its worker's.
+    let events = bench.next().await.watch();
+    let deletion = json!("2026-01-01T00:00:00Z");
+    let object = with(over("a"), "/metadata/deletionTimestamp", deletion);
+    events
+        .send(json!({"type": "MODIFIED", "object": object}))
+        .unwrap();
+    bench.until_wanted(&["a", "b", "c"]).await;
+    assert!(kept(&bench).is_empty());
+    // One that vanishes is kept no longer.
+    bench.settled.settle(&"b".into(), Left::Containers);
+    bench.until_wanted(&["a", "c"]).await;
+    events
+        .send(json!({"type": "DELETED", "object": over("b")}))
+        .unwrap();
+    let none = |state: &SourceState| state.set().is_some_and(|set| set.finished.is_empty());
+    assert!(bench.reader.state.wait_for(none).await.is_ok());
+    assert_eq!(bench.files(), ["a.json", "c.json"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_pods_that_are_over_some_are_looked_after_at_a_time() {
+    let mut bench = Bench::start();
+    let uids: Vec<String> = (0..300).map(|n| format!("p{n:03}")).collect();
+    let held = uids.iter().map(|uid| uid.as_str().into());
+    bench.settled.start_with(held);
+    let over = |uid: &String| with(pod(uid), "/status/phase", json!("Succeeded"));
+    let all: Vec<Value> = uids.iter().map(over).collect();
+    let counts = |state: &SourceState| {
+        let set = state.set().unwrap();
+        (set.pods.len(), set.finished.len())
+    };
+    bench.next().await.list(&all);
+    let are = |pods, finished| {
+        move |state: &SourceState| match state {
+            SourceState::Synced(set) => (set.pods.len(), set.finished.len()) == (pods, finished),
+            SourceState::NotSynced | SourceState::LastKnown(_) => false,
+        }
+    };
+    // node 6k
+    assert!(bench.reader.state.wait_for(are(256, 44)).await.is_ok());
+    let _events = bench.next().await.watch();
+    bench.settled.settle(&"p000".into(), Left::Containers);
+    let is_next = |state: &SourceState| {
+        let set = state.set().unwrap();
+        set.finished.contains(&"p000".into()) && !set.finished.contains(&"p256".into())
+    };
+    assert!(bench.reader.state.wait_for(is_next).await.is_ok());
+    assert_eq!(counts(&bench.reader.state.get()), (256, 44));
+    // One whose status is not told yet takes no other's turn.
+    bench.settled.settle(&"p001".into(), Left::Untold);
+    assert!(bench.reader.state.wait_for(are(257, 43)).await.is_ok());
+
+    let root = bench.end().await;
+    assert_eq!(files(root.path()).len(), 300);
+    let mut bench = Bench::at(root);
+    let known = |state: &SourceState| matches!(state, SourceState::LastKnown(_));
+    let state = bench.reader.state.wait_for(known).await.unwrap();
+    assert_eq!(counts(&state), (256, 44));
     bench.end().await;
 }
 

@@ -400,6 +400,7 @@ impl Directory {
                 .collect(),
             problems,
             ignored: self.ignored.clone(),
+            ..SourceSet::default()
         }
     }
 

@@ -139,7 +139,7 @@ impl Content {
             objects: self.objects.clone(),
             workloads: self.workloads.clone(),
             problems,
-            ignored: Vec::new(),
+            ..SourceSet::default()
         })
     }
 }

@@ -7,6 +7,7 @@ use super::super::*;
 use super::bed::{
     Bed, SWEEP, UNSUPPORTED, api, changed, deleted, left_behind, named, phase_of, runs,
 };
+use crate::store::settled::Left;
 use mirrorlet_core::api::core;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_host::telemetry::journal::Kind;
@@ -202,6 +203,47 @@ async fn a_finished_pod_keeps_its_containers_until_it_is_deleted() {
     bed.want(&[]);
     bed.until_view(A, |v| v.is_none()).await;
     bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_over_is_left_to_its_source_until_it_is_deleted() {
+    for deletes_at_once in [true, false] {
+        let bed = Bed::start();
+        bed.takes_ends.send_replace(false);
+        let settled = bed.settled();
+        let a = api(A, json!({"spec": {"restartPolicy": "Never"}}));
+        bed.want(&[&a]);
+        bed.until_runs(A).await;
+        bed.fake.exit_container(&A.into(), "app", 3);
+        bed.until_view(A, is_finished).await;
+        let view = bed.board.get(&A.into()).unwrap();
+        let over = changed(&a, json!({"status": status(&view)}));
+        bed.want(&[&over]);
+        // node 6k
+        assert_eq!(settled.next().await, [(A.into(), Left::Containers)].into());
+
+        bed.keep_finished(&[&over]);
+        bed.until_view(A, |v| v.is_none()).await;
+        // Neither a list nor a change has it observed again, and its containers stay.
+        tokio::time::sleep(SWEEP * 3).await;
+        assert!(bed.cache.all().is_empty());
+        assert!(!bed.fake.pod(&A.into()).containers.is_empty());
+        assert!(bed.board.all().is_empty());
+        bed.fake.assert_call_counts("delete_pod", 0);
+
+        if !deletes_at_once {
+            bed.want(&[&deleted(&over, 30)]);
+            bed.until_view(A, is_finished).await;
+            let view = bed.board.get(&A.into()).unwrap();
+            assert_eq!(phase_of(&view), Some("Failed"), "as it was");
+            assert!(bed.fake.pod(&A.into()).is_empty());
+        }
+        bed.want(&[]);
+        bed.until_gone(A).await;
+        bed.until_view(A, |v| v.is_none()).await;
+        bed.fake.assert_started_pods(&[A]);
+        bed.fake.assert_no_violations();
+    }
 }
 
 #[tokio::test(start_paused = true)]

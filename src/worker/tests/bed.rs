@@ -10,6 +10,7 @@ use crate::store::probes::probe_results;
 use crate::store::settled::SettledPods;
 use mirrorlet_core::api::meta;
 use mirrorlet_core::ending::{is_api_pod, is_over};
+use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
@@ -24,6 +25,8 @@ pub(super) struct Bed {
     pub(super) fake: FakeRuntime,
     wanted: watch::Sender<Arc<Wanted>>,
     pub(super) board: Board,
+    /// What the observer keeps.
+    pub(super) cache: CacheReader,
     pub(super) telemetry: Telemetry,
     node: Writer<AdmitNode>,
     settled: SettledPods,
@@ -59,14 +62,15 @@ impl Bed {
             SWEEP,
             telemetry.clone(),
         );
+        let settled = SettledPods::default();
+        let observer = observer.without(settled.clone());
         let (board_writer, board) = board();
         let (node, node_reader) = cell(AdmitNode::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
-        let settled = SettledPods::default();
         let known: Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>> = Arc::default();
         let context = Arc::new(Context {
             runtime,
-            cache: reader,
+            cache: reader.clone(),
             looks,
             probes: probe_results().1,
             board: board_writer,
@@ -107,6 +111,7 @@ impl Bed {
             fake,
             wanted,
             board,
+            cache: reader,
             telemetry,
             node,
             settled,
@@ -136,7 +141,21 @@ impl Bed {
         let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
         self.wanted.send_replace(Arc::new(Wanted {
             pods: pods.collect(),
+            finished: FinishedPods::default(),
             delivered,
+        }));
+    }
+
+    /// These are over, and are kept without a worker; no other pods are wanted.
+    pub(super) fn keep_finished(&self, pods: &[&Arc<Pod>]) {
+        let mut finished = FinishedPods::default();
+        for pod in pods {
+            finished.insert(PodUid::of(pod), FinishedPod::of(pod).unwrap());
+        }
+        self.wanted.send_replace(Arc::new(Wanted {
+            pods: BTreeMap::new(),
+            finished,
+            delivered: Delivered::ALL,
         }));
     }
 

@@ -92,6 +92,8 @@ impl Agent {
             api.map(|api| Cluster::start(api, root, api_pods, &telemetry, &mut parts, &cancel));
         let mut sources = vec![source.clone()];
         sources.extend(cluster.as_ref().map(Cluster::pods));
+        let settled = cluster.as_ref().map(Cluster::settled).unwrap_or_default();
+        let observer = observer.without(settled.clone());
         let (merged, merged_reader) = cell(Merged::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let (board_writer, board) = board();
@@ -149,7 +151,7 @@ impl Agent {
             gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),
             graces: mirrorlet::store::graces::Graces::default(),
-            settled: cluster.as_ref().map(Cluster::settled).unwrap_or_default(),
+            settled,
             node,
             unsupported: |_| Vec::new(),
             versions: Arc::new(move |name, uid| handle.version(name, uid)),

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::PodUid;
-use crate::api::Watched;
+use crate::api::{FullName, PodUid, Watched};
+use crate::finished::FinishedPod;
 
 #[expect(
     clippy::needless_pass_by_value,
@@ -225,4 +225,70 @@ fn of_a_pod_that_is_over_only_its_remains_are_kept() {
     ] {
         assert_eq!(remains(whole.clone()), whole);
     }
+}
+
+/// A pod of everyday size that has run, as the API server has it.
+fn ran() -> Pod {
+    let sha = "0123456789abcdef0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a6978";
+    let condition = |kind: &str, status: &str| {
+        json!({
+            "type": kind, "status": status, "reason": "PodCompleted",
+            "lastProbeTime": null, "lastTransitionTime": "2026-01-01T00:00:05Z",
+        })
+    };
+    let pod = json!({
+        "metadata": {
+            "name": "report-28912345-x7k2p", "namespace": "batch",
+            "uid": "1b671a64-40d5-491e-99b0-da01ff1f3341", "resourceVersion": "123456",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"app": "report", "batch.kubernetes.io/job-name": "report-28912345"},
+            "annotations": {"kubernetes.io/config.source": "api", "note": "x".repeat(4000)},
+        },
+        "spec": {
+            "nodeName": "node-1.example", "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 30,
+            "volumes": [{"name": "token", "projected": {"sources": []}}],
+            "containers": [{
+                "name": "main", "image": "registry.example/team/report:1.2.3",
+                "env": [{"name": "MODE", "value": "daily"}],
+                "volumeMounts": [{"name": "token", "mountPath": "/var/run/secrets"}],
+            }],
+        },
+        "status": {
+            "phase": "Succeeded", "qosClass": "BestEffort",
+            "hostIP": "10.0.0.5", "hostIPs": [{"ip": "10.0.0.5"}],
+            "podIP": "172.18.0.9", "podIPs": [{"ip": "172.18.0.9"}],
+            "startTime": "2026-01-01T00:00:01Z",
+            "conditions": [
+                condition("PodReadyToStartContainers", "False"),
+                condition("Initialized", "True"), condition("Ready", "False"),
+                condition("ContainersReady", "False"), condition("PodScheduled", "True"),
+            ],
+            "containerStatuses": [{
+                "name": "main", "image": "registry.example/team/report:1.2.3",
+                "imageID": format!("registry.example/team/report@sha256:{sha}"),
+                "containerID": format!("docker://{}", sha.chars().rev().collect::<String>()),
+                "ready": false, "started": false, "restartCount": 0,
+                "state": {"terminated": {
+                    "exitCode": 0, "reason": "Completed",
+                    "containerID": format!("docker://{}", sha.chars().rev().collect::<String>()),
+                    "startedAt": "2026-01-01T00:00:02Z", "finishedAt": "2026-01-01T00:00:05Z",
+                }},
+            }],
+        },
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+#[test]
+fn what_is_kept_of_a_finished_pod_takes_less_than_a_kilobyte_and_is_read_as_it_was() {
+    let left = remains(ran());
+    let kept = FinishedPod::of(&left).unwrap();
+    assert_eq!(kept.pod(), Some(left));
+    assert_eq!(
+        *kept.name(),
+        FullName::new("report-28912345-x7k2p", "batch")
+    );
+    // node 6k
+    assert!(kept.text_bytes() < 900, "{}", kept.text_bytes());
 }

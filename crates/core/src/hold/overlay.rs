@@ -34,6 +34,7 @@ pub fn with_files(
     let stays = |location: &str| !whole && !is_new(location);
     let mut set = SourceSet {
         pods: present.pods.clone(),
+        finished: present.finished.clone(),
         objects: present.objects.clone(),
         workloads: present.workloads.clone(),
         problems: present.problems.clone(),

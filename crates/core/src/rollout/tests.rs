@@ -478,7 +478,7 @@ fn the_deadline_counts_from_the_time_when_a_version_can_be_started() {
             _ => story.decide_with(Some(&ready(0)), Some(&unready)).phase,
         };
         (story.counts_from, story.now) = (3600, 3600);
-        // rollouts S11
+        // rollouts S15
         assert_eq!(
             of(&mut story),
             Phase::Judging,

@@ -67,10 +67,10 @@ type Rest<T> = (
 /// Attempt, whether it is in the host's network, and when its pod was started.
 type Sandbox = (u32, bool, Option<Time>);
 
-/// Name, role, instances before, hash, sandbox, and whether a label names its image; the path of its
-/// termination message, if it isn't the default one, and whether the log stands in for that; the labels
-/// of its hooks.
-type Container<T> = ((T, T, u32, u32, T, bool), (Option<T>, bool), (T, T));
+/// Name, role, instances and restarts of all containers before, hash, sandbox, and whether a label
+/// names its image; the path of its termination message, if it isn't the default one, and whether the
+/// log stands in for that; the labels of its hooks.
+type Container<T> = ((T, T, (u32, u32), u32, T, bool), (Option<T>, bool), (T, T));
 
 fn nanos(time: Timestamp) -> Option<Time> {
     Time::try_from(time.as_nanosecond()).ok()
@@ -123,6 +123,7 @@ fn text_of(record: &Record) -> Option<String> {
             name,
             role,
             restart_count,
+            pod_restarts,
             hash,
             sandbox_id,
             image_id,
@@ -134,7 +135,7 @@ fn text_of(record: &Record) -> Option<String> {
             let what = (
                 &**name,
                 role.as_str(),
-                *restart_count,
+                (*restart_count, *pod_restarts),
                 hash.0,
                 &**sandbox_id,
                 is_named,
@@ -217,11 +218,12 @@ impl Ended {
 
     fn container(&self, container: Container<String>) -> Option<Kind> {
         let (what, (path, fallback_to_logs), (pre_stop, ports)) = container;
-        let (name, role, restart_count, hash, sandbox_id, is_named) = what;
+        let (name, role, (restart_count, pod_restarts), hash, sandbox_id, is_named) = what;
         Some(Kind::Container {
             name,
             role: Role::parse(&role)?,
             restart_count,
+            pod_restarts,
             hash: ContainerHash(hash),
             sandbox_id,
             image_id: if is_named {

@@ -28,6 +28,7 @@ fn container() -> Record {
         name: "main".to_owned(),
         role: Role::App,
         restart_count: 2,
+        pod_restarts: 1,
         hash: ContainerHash(0x1234_abcd),
         sandbox_id: id('a').to_string(),
         image_id: format!("registry.example/team/report@sha256:{sha}").into(),

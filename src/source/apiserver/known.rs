@@ -1,0 +1,370 @@
+//! PURE: a set of the API server's pods, each in the form in which it is kept.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use mirrorlet_core::api::meta::Time;
+use mirrorlet_core::api::{FullName, Pod, PodUid, Watched, is_too_large, keys};
+use mirrorlet_core::desired::{ApiPods, PodSource};
+use mirrorlet_core::ending::{is_over, is_settled, remains, remains_of_deleted};
+use mirrorlet_core::finished::FinishedPod;
+use mirrorlet_core::manager::is_mirror_pod;
+
+/// Most bytes that pods may take which are not over, about, for another one to be taken up. A pod of
+/// everyday size takes 20 to 100 KB.
+const ACTIVE_BYTES_MAX: usize = 48 << 20;
+/// Most pods that are over and that are looked after at a time, of those that a list brings: an agent
+/// before this one may have been ended before it had stopped their sandboxes and released their volumes.
+pub(super) const LOOKED_AFTER_AT_A_TIME: usize = 256;
+/// The bytes that a value of a pod takes beside its text, about.
+const VALUE_BYTES: usize = 200;
+/// Most bytes of the texts of all pods that wait. Of further ones only the names are kept, and they are
+/// asked for in their turn.
+const WAITING_BYTES_MAX: usize = 16 << 20;
+
+/// The bytes that a pod takes here, about.
+fn bytes_of(pod: &Pod) -> usize {
+    /// Counts bytes, and the signs that begin a value.
+    #[derive(Default)]
+    struct Count {
+        bytes: usize,
+        values: usize,
+    }
+
+    impl io::Write for Count {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let begins = |sign: &&u8| matches!(sign, b',' | b'[' | b'{');
+            self.bytes += text.len();
+            self.values += text.iter().filter(begins).count();
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count::default();
+    // Nothing fails there.
+    let _ = serde_json::to_writer(&mut count, pod);
+    // As the server has it, and as this node marks it.
+    2 * count.bytes + count.values * VALUE_BYTES
+}
+
+/// The form in which an object is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Its name.
+    Settled,
+    /// Its short form.
+    Finished,
+    /// Its fields that are used.
+    Whole,
+    /// The few fields by which its deletion is confirmed.
+    Deleted,
+    /// The same, or its text until there is room for it.
+    Newcomer,
+}
+
+/// A pod that waits to be taken up.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) name: FullName,
+    priority: i32,
+    created: Option<Time>,
+    /// The pod as JSON; none where all those that wait take too much.
+    pub(super) text: Option<Box<[u8]>>,
+}
+
+/// A set of the API server's pods.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Every object that is taken up, and the names of settled pods. Copied by a change only while a
+    /// reader still holds the previous one.
+    pub(super) objects: Arc<ApiPods>,
+    /// Those that are no mirrors and not settled, marked with their source.
+    pub(super) ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Those that are kept in their short form before a worker has looked after them.
+    unseen: BTreeSet<PodUid>,
+    /// Those that were among these, and that a worker looks after.
+    looked_after: BTreeSet<PodUid>,
+    /// Those of them that are not over, and the bytes that each takes, about.
+    active: BTreeMap<PodUid, usize>,
+    /// Pods that wait to be taken up. A tenant can make thousands that the node has to refuse, and each
+    /// takes twenty times as much while it is dealt with.
+    pub(super) waiting: BTreeMap<PodUid, Waiting>,
+    /// The bytes of their texts.
+    waiting_bytes: usize,
+}
+
+impl Known {
+    pub(super) fn place(&self, pod: &Pod, may_be_here: impl Fn(&PodUid) -> bool) -> Place {
+        let uid = PodUid::of(pod);
+        let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        if self.objects.settled.contains_key(&uid) && !is_deleted {
+            // It never starts again, whatever its status becomes.
+            Place::Settled
+        } else if self.objects.finished.contains(&uid) {
+            if is_deleted {
+                Place::Whole
+            } else {
+                Place::Finished
+            }
+        } else if self.objects.pods.contains_key(&uid) || is_mirror_pod(pod) {
+            Place::Whole
+        } else if may_be_here(&uid) {
+            if is_settled(pod) {
+                Place::Finished
+            } else {
+                Place::Whole
+            }
+        } else if is_settled(pod) {
+            Place::Settled
+        } else if is_deleted {
+            Place::Deleted
+        } else if is_over(pod.status.as_ref()) {
+            Place::Whole
+        } else {
+            Place::Newcomer
+        }
+    }
+
+    /// Tells whether that made a difference.
+    pub(super) fn put(&mut self, pod: Pod, place: Place, active_max: usize) -> bool {
+        let uid = PodUid::of(&pod);
+        let has_room = self.has_room(active_max);
+        match place {
+            Place::Settled => {
+                let name = FullName::of(&pod);
+                self.stop_waiting(&uid);
+                self.settle(uid, name)
+            }
+            Place::Finished => {
+                self.stop_waiting(&uid);
+                let known = self.objects.finished.get(&uid);
+                let pod = if let Some(known) = known {
+                    Some(known.changed(&pod, left))
+                } else {
+                    self.unseen.insert(uid.clone());
+                    left(pod).and_then(|pod| FinishedPod::of(&pod))
+                };
+                let changed = pod.is_some_and(|pod| self.finish(uid, pod));
+                self.look_after() || changed
+            }
+            // One that is too large is refused, and of it only its remains are held.
+            Place::Newcomer if !has_room && !is_too_large(&pod.metadata) => {
+                self.wait(uid, pod);
+                false
+            }
+            Place::Deleted => {
+                self.stop_waiting(&uid);
+                self.insert(remains_of_deleted(pod));
+                true
+            }
+            Place::Whole | Place::Newcomer => {
+                self.stop_waiting(&uid);
+                self.insert(remains(pod));
+                true
+            }
+        }
+    }
+
+    /// Has a pod wait for its turn.
+    fn wait(&mut self, uid: PodUid, mut pod: Pod) {
+        self.stop_waiting(&uid);
+        pod.metadata.managed_fields = None;
+        let text = serde_json::to_vec(&pod).ok();
+        let text = text.filter(|text| self.waiting_bytes + text.len() <= WAITING_BYTES_MAX);
+        self.waiting_bytes += text.as_ref().map_or(0, Vec::len);
+        let waiting = Waiting {
+            name: FullName::of(&pod),
+            priority: pod.spec.and_then(|spec| spec.priority).unwrap_or_default(),
+            created: pod.metadata.creation_timestamp,
+            text: text.map(Into::into),
+        };
+        self.waiting.insert(uid, waiting);
+    }
+
+    /// The pod that is taken up next: of a higher priority before others, then of a namespace of which fewer
+    /// pods are taken up, so that no tenant waits for all the pods of another, then an older one.
+    pub(super) fn next_in_turn(&self) -> Option<(&PodUid, &Waiting)> {
+        let mut taken_up: BTreeMap<&str, usize> = BTreeMap::new();
+        for uid in self.active.keys() {
+            let pod = self.objects.pods.get(uid);
+            let namespace = pod.and_then(|pod| pod.metadata.namespace.as_deref());
+            *taken_up.entry(namespace.unwrap_or_default()).or_default() += 1;
+        }
+        self.waiting.iter().min_by_key(|(uid, waiting)| {
+            let others = taken_up.get(&*waiting.name.namespace).copied();
+            let priority = Reverse(waiting.priority);
+            (priority, others.unwrap_or_default(), &waiting.created, *uid)
+        })
+    }
+
+    /// Takes up pods that wait, while there is room and their texts are kept. Tells whether there were any.
+    pub(super) fn promote(&mut self, active_max: usize) -> bool {
+        let mut promoted = false;
+        while self.has_room(active_max)
+            && let Some((uid, Waiting { text: Some(_), .. })) = self.next_in_turn()
+        {
+            let uid = uid.clone();
+            let text = self.stop_waiting(&uid).unwrap_or_default();
+            // What was written by serde is read by it.
+            if let Ok(Watched(pod)) = serde_json::from_slice(&text) {
+                self.insert(remains(pod));
+                promoted = true;
+            }
+        }
+        promoted
+    }
+
+    /// Whether one more pod may be taken up that is not over: by their number, and by what they take.
+    pub(super) fn has_room(&self, active_max: usize) -> bool {
+        self.active.len() < active_max && self.active.values().sum::<usize>() < ACTIVE_BYTES_MAX
+    }
+
+    /// Returns the text of a pod that doesn't wait any more, if it was kept.
+    pub(super) fn stop_waiting(&mut self, uid: &PodUid) -> Option<Box<[u8]>> {
+        let text = self.waiting.remove(uid)?.text?;
+        self.waiting_bytes -= text.len();
+        Some(text)
+    }
+
+    /// Takes over what another set has of a pod, if that is the same version, or over. Tells whether it
+    /// is.
+    pub(super) fn take_over(&mut self, known: &Self, pod: &Pod) -> bool {
+        let uid = PodUid::of(pod);
+        let finished = known.objects.finished.get(&uid);
+        if let Some(finished) = finished.filter(|_| pod.metadata.deletion_timestamp.is_none()) {
+            if known.unseen.contains(&uid) {
+                self.unseen.insert(uid.clone());
+            }
+            self.finish(uid, finished.changed(pod, left));
+            return true;
+        }
+        let same = known.objects.pods.get(&uid).filter(|known| {
+            let version = &known.metadata.resource_version;
+            version.is_some() && *version == pod.metadata.resource_version
+        });
+        let Some(object) = same else {
+            return false;
+        };
+        self.stop_waiting(&uid);
+        if let Some(bytes) = known.active.get(&uid) {
+            self.active.insert(uid.clone(), *bytes);
+        }
+        if let Some(marked) = known.ordinary.get(&uid) {
+            Arc::make_mut(&mut self.ordinary).insert(uid.clone(), Arc::clone(marked));
+        }
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.pods.insert(uid, Arc::clone(object));
+        true
+    }
+
+    pub(super) fn settle(&mut self, uid: PodUid, name: FullName) -> bool {
+        if self.objects.settled.contains_key(&uid) {
+            return false;
+        }
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.settled.insert(uid, name);
+        true
+    }
+
+    /// Tells whether that made a difference.
+    pub(super) fn finish(&mut self, uid: PodUid, pod: FinishedPod) -> bool {
+        Arc::make_mut(&mut self.objects).finished.insert(uid, pod)
+    }
+
+    /// The set after another one, whose place it takes.
+    pub(super) fn after(mut self, before: &Self) -> Self {
+        let looked_after = before.looked_after.iter();
+        let goes_on = looked_after.filter(|uid| self.objects.pods.contains_key(*uid));
+        self.looked_after.extend(goes_on.cloned());
+        self
+    }
+
+    /// A worker has looked after a pod, or it is gone.
+    pub(super) fn is_looked_after(&mut self, uid: &PodUid) {
+        self.unseen.remove(uid);
+        self.looked_after.remove(uid);
+    }
+
+    /// Takes up pods that no worker has looked after yet, as many as there is room for. Tells whether there
+    /// were any.
+    pub(super) fn look_after(&mut self) -> bool {
+        let mut any = false;
+        while self.looked_after.len() < LOOKED_AFTER_AT_A_TIME
+            && let Some(uid) = self.unseen.pop_first()
+        {
+            let pod = self.objects.finished.get(&uid).and_then(FinishedPod::pod);
+            if let Some(pod) = pod {
+                self.looked_after.insert(uid);
+                self.insert(pod);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Tells whether it was taken up or settled.
+    pub(super) fn forget(&mut self, uid: &PodUid) -> bool {
+        self.stop_waiting(uid);
+        let known = &self.objects;
+        let is_known = known.pods.contains_key(uid) || known.settled.contains_key(uid);
+        if !is_known && !known.finished.contains(uid) {
+            return false;
+        }
+        self.active.remove(uid);
+        self.is_looked_after(uid);
+        if self.ordinary.contains_key(uid) {
+            Arc::make_mut(&mut self.ordinary).remove(uid);
+        }
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.pods.remove(uid);
+        objects.settled.remove(uid);
+        objects.finished.remove(uid);
+        true
+    }
+
+    fn insert(&mut self, mut pod: Pod) {
+        // managedFields are not used here, and are a good part of the object.
+        pod.metadata.managed_fields = None;
+        let uid = PodUid::of(&pod);
+        self.active.remove(&uid);
+        self.unseen.remove(&uid);
+        let ordinary = Arc::make_mut(&mut self.ordinary);
+        let object = if is_mirror_pod(&pod) {
+            ordinary.remove(&uid);
+            Arc::new(pod)
+        } else if is_over(pod.status.as_ref()) {
+            // One copy is enough: nobody compares the annotations of what is left of it.
+            let pod = Arc::new(marked(pod));
+            ordinary.insert(uid.clone(), Arc::clone(&pod));
+            pod
+        } else {
+            self.active.insert(uid.clone(), bytes_of(&pod));
+            ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
+            Arc::new(pod)
+        };
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.settled.remove(&uid);
+        objects.finished.remove(&uid);
+        objects.pods.insert(uid, object);
+    }
+}
+
+/// What is left of a pod that is over, with its source noted on it; none of another pod.
+fn left(mut pod: Pod) -> Option<Pod> {
+    pod.metadata.managed_fields = None;
+    is_settled(&pod).then(|| marked(remains(pod)))
+}
+
+/// The pod with its source noted on it, whatever was noted there: nobody makes a pod static by
+/// an annotation.
+pub(super) fn marked(mut pod: Pod) -> Pod {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_SOURCE.to_owned(), PodSource::Api.to_string());
+    pod
+}
