@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ports::is_port;
 use super::{ADMIT_PERIOD, Rollouts, lives, seen, starts_first, troubles};
-use crate::store::board::PodView;
+use crate::store::board::{Phase as WorkerPhase, PodView};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
@@ -320,7 +320,10 @@ impl Rollouts {
     fn seen<'a>(&self, view: Option<&'a PodView>, troubles: &'a [Trouble]) -> View<'a> {
         let uid = view.map(|view| &view.uid);
         // Its status says nothing about it before it may start.
-        let view = view.filter(|view| !self.delays.waits(&view.uid));
+        let waits = |view: &&PodView| {
+            view.phase == WorkerPhase::WaitingToStart && self.delays.waits(&view.uid)
+        };
+        let view = view.filter(|view| !waits(view));
         seen(view, troubles, self.delays.counts_from(uid))
     }
 

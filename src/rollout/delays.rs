@@ -6,8 +6,10 @@ use std::sync::Arc;
 use crate::store::board::{Board, Phase, PodView};
 use mirrorlet_core::admit::host_port_holder;
 use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::rollout::rejected;
 
-/// The versions that wait for others to stop, and since when versions could be started.
+/// The versions that wait for others to stop or for room on the node, and since when versions could be
+/// started.
 #[derive(Debug, Default)]
 pub(super) struct Delays {
     /// Since when this agent reaches the runtime.
@@ -30,7 +32,7 @@ impl Delays {
         self.waited
             .retain(|uid, _| views.iter().any(|view| view.uid == *uid));
         for view in &views {
-            if waits(view, &views) {
+            if waits(view, &views) || is_rejected(view) {
                 self.waited.insert(view.uid.clone(), None);
             } else if let Some(since) = self.waited.get_mut(&view.uid) {
                 *since = Some(since.unwrap_or(now).min(now));
@@ -48,6 +50,11 @@ impl Delays {
         let waited = uid.and_then(|uid| self.waited.get(uid).copied().flatten());
         waited.map_or(self.begun, |since| since.max(self.begun))
     }
+}
+
+/// Whether a version waits until the node has room for it.
+fn is_rejected(view: &PodView) -> bool {
+    view.status.as_deref().and_then(rejected).is_some()
 }
 
 /// Whether a version waits for another pod that stops. One that can't be stopped is not worth
@@ -118,6 +125,24 @@ mod tests {
         writer.remove(&"b".into());
         delays.look(&board, at(6));
         assert!(delays.waited.is_empty(), "forgotten");
+    }
+
+    #[test]
+    fn a_version_that_the_node_refuses_counts_from_the_time_when_there_is_room() {
+        let (writer, board) = board();
+        let mut delays = Delays::default();
+        let of = |status: serde_json::Value| PodView {
+            status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+            ..view("b", "web", Phase::Finished, "")
+        };
+        writer.publish(of(json!({
+            "phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: no room",
+        })));
+        delays.look(&board, at(20));
+        assert!(delays.waits(&"b".into()));
+        writer.publish(of(json!({"phase": "Pending"})));
+        delays.look(&board, at(90));
+        assert_eq!(delays.counts_from(Some(&"b".into())), at(90));
     }
 
     #[test]

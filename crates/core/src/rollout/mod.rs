@@ -300,8 +300,7 @@ fn judge_beside(
         return (Phase::Judging, None, None);
     };
     if let Some(cause) = rejected(status) {
-        // It never ran. The worker starts it once there is room, and its time begins then.
-        history.beside = Some((uid.clone(), input.now));
+        // It never ran. The worker starts it once there is room.
         return (Phase::Held(cause), None, Some(REJECTED_LOOK));
     }
     let life = history.live(uid, since, status, input.now);
@@ -330,7 +329,7 @@ fn judge_beside(
 }
 
 /// Why the node has refused a pod that therefore never ran, if it has.
-fn rejected(status: &core::PodStatus) -> Option<Cause> {
+pub fn rejected(status: &core::PodStatus) -> Option<Cause> {
     let failed = status.phase.as_deref() == Some("Failed");
     let message = status.message.as_deref().filter(|_| failed)?;
     let why = message.strip_prefix(REJECTED)?;

@@ -99,6 +99,7 @@ fn a_revision_that_the_node_refuses_beside_the_old_one_is_held_and_goes_on_by_it
     let decision = story.decide_with(Some(&ready(0)), Some(&rejected()));
     assert!(matches!(decision.phase, Phase::Held(_)), "never failed");
     // There is room: it has its whole time.
+    story.counts_from = story.now;
     story.now += 200;
     let decision = story.decide_with(Some(&ready(0)), Some(&crashing(0)));
     assert_eq!(decision.phase, Phase::Judging);
