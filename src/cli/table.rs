@@ -3,15 +3,15 @@
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
 
-/// Titles.
+/// Style of titles.
 pub const BOLD: Style = Style::new().bold();
-/// What matters less than the rest.
+/// Style of secondary text.
 pub const DIM: Style = Style::new().dimmed();
-/// What is as it should be.
+/// Style of a good state.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// What is not yet as it should be.
+/// Style of a state that is still in progress.
 pub const PENDING: Style = AnsiColor::Yellow.on_default();
-/// What has failed.
+/// Style of a failure.
 pub const BAD: Style = AnsiColor::Red.on_default();
 
 /// Columns are this many spaces apart.

@@ -1,4 +1,4 @@
-//! What kept versions from being started: their deadlines don't count that time.
+//! The time in which a version could not be started, which its progress deadline leaves out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

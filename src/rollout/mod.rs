@@ -91,7 +91,7 @@ pub struct Rollouts {
     reach: watch::Receiver<RuntimeReach>,
     /// The runtime at the last decision.
     engine: RuntimeReach,
-    /// What may have kept versions from being started.
+    /// The delays that progress deadlines leave out.
     delays: Delays,
     /// Whether other versions of a pod run from now on, and that isn't on disk yet.
     switched: bool,

@@ -69,7 +69,7 @@ impl FinishedPod {
         self.has_succeeded
     }
 
-    /// What is left of the pod.
+    /// Decodes the pod: the fields that are kept of it.
     pub fn pod(&self) -> Option<Pod> {
         // It was written here: nothing of this fails.
         let json = decompress_to_vec(&self.text).ok()?;
@@ -135,7 +135,7 @@ impl FinishedPods {
         self.0.iter()
     }
 
-    /// What is left of each.
+    /// Decodes all of them.
     pub fn pods(&self) -> impl Iterator<Item = Pod> {
         self.0.values().filter_map(FinishedPod::pod)
     }

@@ -11,7 +11,7 @@ use mirrorlet_core::finished::FinishedPod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::PodStatus;
 
-/// What the worker of such a pod published last.
+/// The last view that the worker of a finished pod published.
 fn view_of(finished: &FinishedPod) -> Option<PodView> {
     let pod = finished.pod()?;
     let uid = PodUid::of(&pod);
@@ -39,7 +39,7 @@ impl View {
         merged.finished.find(name)?.pod().map(Arc::new)
     }
 
-    /// What is known of a pod, whether it has a worker or is over.
+    /// The view of a pod, from its worker or from its kept form.
     pub(super) fn pod_view(&self, uid: &PodUid) -> Option<PodView> {
         let view = self.board.get(uid);
         view.or_else(|| view_of(self.merged.get().finished.get(uid)?))

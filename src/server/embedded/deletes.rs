@@ -1,5 +1,5 @@
 //! `delete`, `deletecollection` and evictions: a file goes, and what its containers still do is shown
-//! until they are gone.
+//! until they are gone. It is one piece: all three end in `Api::remove`, which the rest serves.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is applied, put into an object: maps field by field, lists by the keys of their elements.
+//! Merges an applied object into the stored one: maps field by field, lists by the keys of their elements.
 //!
 //! Unlike a strategic patch it has no directives, and a list may have several keys.
 //!

@@ -25,7 +25,7 @@ pub(super) enum Start {
 /// A plan in the making.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
-    /// What deciders look at: instances from before the last restart in place are left out.
+    /// The input of the deciders, without the instances from before the last restart in place.
     pub(super) input: &'a PlanInput<'a>,
     /// The pod as seen, with all instances.
     pub(super) all: &'a PodStatus,

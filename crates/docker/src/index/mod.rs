@@ -8,7 +8,7 @@
 //!
 //! The index answers `get_pod_status` without asking the Engine; what a list or an event can't
 //! say (addresses, exact times, the OOM flag) marks its record *stale*, and a stale record is
-//! inspected once, by whoever needs it first.
+//! inspected once, by whoever needs it first. It is one piece: all news changes the same records.
 
 mod record;
 mod records;

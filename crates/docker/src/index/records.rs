@@ -50,7 +50,7 @@ impl fmt::Debug for Ended {
 /// Nanoseconds, since 1970 or since the container was created.
 type Time = i64;
 
-/// What records don't have in common: name and namespace of the pod, its grace in milliseconds; when the
+/// The fields in which records differ: name and namespace of the pod, its grace in milliseconds; when the
 /// container was created, started and ended; its exit code, and whether this agent stopped it; reason
 /// and message of its end; the file of the message, without the UID of the pod if that is in its path;
 /// and what it is.

@@ -11,9 +11,9 @@ use mirrorlet_core::volumes::VolumeMap;
 
 use super::{ConfigError, EngineFacts, Note};
 
-/// What the cgroup allows of a device, as the Engine spells it: reading, writing and making its node.
+/// The access to a device that the cgroup allows, in the Engine's letters: read, write, and make its node.
 const READ_WRITE: &str = "rwm";
-/// The same, of a device that is not written to.
+/// The same for a read-only device.
 const READ: &str = "r";
 
 /// First API of an Engine that can have devices by CDI: that of Docker Engine 25.

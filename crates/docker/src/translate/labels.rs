@@ -151,7 +151,7 @@ impl HookLabels {
         (&self.pre_stop, &self.ports)
     }
 
-    /// What [`texts`](Self::texts) were.
+    /// Labels with these values, as [`texts`](Self::texts) returns them.
     pub(crate) fn of_texts(pre_stop: String, ports: String) -> Self {
         Self { pre_stop, ports }
     }
