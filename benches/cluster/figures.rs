@@ -7,6 +7,7 @@ use crate::Settings;
 use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::{Cluster, Options};
 use crate::common::sleeper;
+use crate::finished;
 use crate::hollow;
 use crate::node::{Agent, Watching, now_nanos};
 use crate::report::{Figure, Report, median};
@@ -21,6 +22,7 @@ pub async fn measure(settings: &Settings, report: &mut Report) -> anyhow::Result
     report.found(mirrors(settings, &cluster).await?);
     report.found([burst(settings, &cluster).await?]);
     report.found(idle(settings, &cluster).await?);
+    report.found(finished::measure(settings, &cluster).await?);
     streams::measure(settings, &cluster, report).await?;
     report.found(hollow::measure(settings, &cluster).await?);
     Ok(())

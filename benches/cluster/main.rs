@@ -22,6 +22,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod figures;
+mod finished;
 mod hollow;
 mod node;
 #[path = "../common/raw.rs"]
@@ -53,6 +54,8 @@ pub struct Settings {
     pub agents: usize,
     /// How long they are watched, in seconds.
     pub agents_seconds: u64,
+    /// Pods that are over.
+    pub finished: usize,
     /// Length of the large transfers, in millions of bytes.
     pub stream_mb: u64,
 }
@@ -75,6 +78,7 @@ impl Settings {
             idle_seconds: number("BENCH_IDLE", 60)?,
             agents: usize::try_from(number("BENCH_AGENTS", agents_max())?)?,
             agents_seconds: number("BENCH_AGENTS_SECONDS", 300)?,
+            finished: usize::try_from(number("BENCH_FINISHED", 2000)?)?,
             stream_mb: number("BENCH_STREAM_MB", 1000)?,
         })
     }
@@ -94,6 +98,7 @@ fn main() -> anyhow::Result<()> {
         "rounds": settings.rounds, "pods": settings.pods, "burst": settings.burst,
         "idleSeconds": settings.idle_seconds, "agents": settings.agents,
         "agentsSeconds": settings.agents_seconds, "streamMb": settings.stream_mb,
+        "finished": settings.finished,
     });
     let mut report = report::Report::begin("cluster", with);
     runtime.block_on(figures::measure(&settings, &mut report))?;

@@ -102,11 +102,17 @@ impl Agent {
 
     /// Its resident memory, in MiB.
     pub fn rss_mib(&self) -> anyhow::Result<f64> {
+        self.memory_mib("VmRSS")
+    }
+
+    /// A field of its memory in `/proc/PID/status`, in MiB.
+    pub fn memory_mib(&self, field: &str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         let kilobytes: f64 = line
             .and_then(|line| line.trim().strip_suffix(" kB"))
-            .context("no VmRSS")?
+            .with_context(|| format!("no {field}"))?
             .trim()
             .parse()?;
         Ok(kilobytes / 1024.0)
