@@ -1,8 +1,12 @@
 //! Approves and denies the certificate signing requests of our agents, as
 //! [`mirrorlet_core::certificate::approval`] decides.
 //!
-//! A request is decided once, with Nodes that were listed after it was seen. Whatever fails is begun
-//! anew: a list finds every request that is still undecided.
+//! A request is decided once, with Nodes that were listed after it was seen. A request whose decision
+//! can't be written is tried again by itself, with growing pauses, and holds up no other. When the API
+//! server is away, all is begun anew: a list finds every request that is still undecided.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -16,14 +20,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event, watcher};
+use tokio::time::Instant;
 
-use super::client::{CALL_DEADLINE, ClusterClient};
+use super::client::{ADMISSION_DEADLINE, CALL_DEADLINE, ClusterClient};
 use super::error::{ApiError, chain};
 use crate::certificate::wanted;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::certificate::approval::{Approver, Decision, NodeSeen, Nodes, SigningRequest};
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::{CertificateDecision, Metrics, occurrences};
 
@@ -36,8 +42,17 @@ const NODES_PAGE_MAX: u32 = 100;
 const BATCH_MAX: usize = 100;
 /// Most requests that wait for their Node; further ones are found by the next list of requests.
 const WAITING_MAX: usize = 1000;
-/// Pause between two looks for the Nodes that are waited for.
+/// Pause between two looks for the Nodes that are waited for, and for requests to be tried again.
 const WAITING_PAUSE: Duration = Duration::from_secs(2);
+/// Most requests whose decision could not be written. Of more, the one that failed most often is
+/// left to the next list of requests.
+const FAILED_MAX: usize = 1000;
+/// Most of them that are tried again at a time, so that a new request doesn't wait for them all.
+const RETRIES_MAX: usize = 10;
+/// Pauses before one of them is tried again: some can never be decided, as one that is as large as
+/// etcd takes, which no condition can be added to.
+const RETRY_PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(2), Duration::from_mins(5));
 /// Pauses after failures.
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(30));
@@ -47,6 +62,18 @@ struct Undecided {
     version: Option<String>,
     conditions: Vec<CertificateSigningRequestCondition>,
     request: SigningRequest,
+    /// Whether it was reported that it waits for its Node.
+    is_reported: bool,
+}
+
+/// A request whose decision could not be written.
+struct Failed {
+    /// How often in a row.
+    failures: u32,
+    /// When it may be tried again.
+    due: Instant,
+    /// The request; none until a list that was begun anew has shown it.
+    undecided: Option<Undecided>,
 }
 
 impl Undecided {
@@ -71,6 +98,7 @@ impl Undecided {
                 extra: spec.extra.unwrap_or_default(),
                 usages: spec.usages.unwrap_or_default(),
             },
+            is_reported: false,
         })
     }
 }
@@ -108,6 +136,9 @@ pub struct ApproverTask {
     approver: Approver,
     /// Those whose Node isn't there yet.
     waiting: Requests,
+    /// Those whose decision could not be written, by name. They are known over lists that are begun
+    /// anew, so that one of them doesn't end each of these.
+    failed: BTreeMap<String, Failed>,
     metrics: Metrics,
     /// The failure reported last.
     told: Option<String>,
@@ -122,6 +153,7 @@ impl ApproverTask {
             client,
             approver,
             waiting: Requests::new(),
+            failed: BTreeMap::new(),
             metrics,
             told: None,
         }
@@ -143,46 +175,50 @@ impl ApproverTask {
         }
     }
 
-    /// Decides all requests that there are and come, until something fails; the words say what.
+    /// Decides all requests that there are and come, until the API server can't be asked; the words
+    /// say why.
     async fn follow(&mut self, backoff: &mut ExponentialBackoff) -> String {
         self.waiting.clear();
+        // What the list shows again is waited for, what it doesn't is gone.
+        let now = Instant::now();
+        self.failed
+            .retain(|_, failed| failed.due + RETRY_PAUSES.longest() > now);
+        for failed in self.failed.values_mut() {
+            failed.undecided = None;
+        }
         let config = watcher::Config::default().page_size(REQUESTS_PAGE_MAX);
         let approver = self.approver.clone();
         let events = watcher(self.requests.clone(), config)
             .map_ok(move |event| Change::of(&approver, event))
             .ready_chunks(BATCH_MAX);
         let mut events = pin!(events);
+        let mut looked = Instant::now();
         loop {
-            let pause = if self.waiting.is_empty() {
-                Duration::MAX
-            } else {
-                WAITING_PAUSE
-            };
-            let (mut due, mut is_new) = (Requests::new(), true);
-            match tokio::time::timeout(pause, events.next()).await {
-                Err(_) => {
-                    due = std::mem::take(&mut self.waiting);
-                    is_new = false;
-                }
+            let look_at = self.look_at(looked);
+            let mut due = Requests::new();
+            match timeout_at(look_at, events.next()).await {
+                Err(()) => {}
                 Ok(None) => return "the watch ended".to_owned(),
                 Ok(Some(batch)) => {
                     for event in batch {
                         match event {
                             Err(error) => return chain(&error),
                             Ok(None) => {}
-                            Ok(Some(Change { name, undecided })) => {
-                                self.waiting.remove(&name);
-                                due.remove(&name);
-                                due.extend(undecided.map(|undecided| (name, undecided)));
-                            }
+                            Ok(Some(change)) => self.take(change, &mut due),
                         }
                     }
                 }
             }
+            // Also if events come all the time.
+            let now = Instant::now();
+            if look_at.is_some_and(|at| at <= now) {
+                looked = now;
+                self.take_due(now, &mut due);
+            }
             if due.is_empty() {
                 continue;
             }
-            if let Err(error) = self.decide(due, is_new).await {
+            if let Err(error) = self.decide(due).await {
                 return error.to_string();
             }
             *backoff = PAUSES;
@@ -190,22 +226,71 @@ impl ApproverTask {
         }
     }
 
-    /// Decides these requests; `is_new` unless they have waited for their Nodes.
-    async fn decide(&mut self, due: Requests, is_new: bool) -> Result<(), ApiError> {
+    /// When requests that wait are to be looked at; never, while there are none.
+    fn look_at(&self, looked: Instant) -> Option<Instant> {
+        let soon = looked + WAITING_PAUSE;
+        if !self.waiting.is_empty() {
+            return Some(soon);
+        }
+        let failed = self.failed.values();
+        let due = failed.filter_map(|failed| failed.undecided.as_ref().map(|_| failed.due));
+        due.min().map(|due| due.max(soon))
+    }
+
+    /// Takes up a change: what is to be decided now goes to `due`.
+    fn take(&mut self, change: Change, due: &mut Requests) {
+        let Change { name, undecided } = change;
+        self.waiting.remove(&name);
+        due.remove(&name);
+        let Some(undecided) = undecided else {
+            self.failed.remove(&name);
+            return;
+        };
+        match self.failed.get_mut(&name) {
+            Some(failed) if failed.due > Instant::now() => failed.undecided = Some(undecided),
+            Some(_) | None => {
+                due.insert(name, undecided);
+            }
+        }
+    }
+
+    /// Adds all requests that wait for their Nodes, and some of those that are to be tried again.
+    fn take_due(&mut self, now: Instant, due: &mut Requests) {
+        due.append(&mut self.waiting);
+        let again = self
+            .failed
+            .iter_mut()
+            .filter(|(_, failed)| failed.due <= now);
+        let again =
+            again.filter_map(|(name, failed)| Some((name.clone(), failed.undecided.take()?)));
+        due.extend(again.take(RETRIES_MAX));
+    }
+
+    /// Decides these requests.
+    ///
+    /// # Errors
+    /// The API server doesn't answer, or not us. What fails with one request alone is none.
+    async fn decide(&mut self, due: Requests) -> Result<(), ApiError> {
         // Listed now: a Node that was registered before a request was made is among them.
         let nodes = self.list_nodes().await?;
-        for (name, undecided) in due {
-            let user = &undecided.request.user;
+        let failures = |name: &String| self.failed.get(name).map_or(0, |failed| failed.failures);
+        let mut due: Vec<_> = due.into_iter().collect();
+        // One that gets no answer in time ends the round: the others come first.
+        due.small_sort_by_key(|(name, _)| failures(name));
+        for (name, mut undecided) in due {
             let (decided, kind, reason, message) =
                 match self.approver.decide(&undecided.request, &nodes) {
                     Decision::Ignore => {
+                        self.failed.remove(&name);
                         self.metrics
                             .certificate_request(CertificateDecision::Ignored);
                         continue;
                     }
                     Decision::Wait(node) => {
+                        self.failed.remove(&name);
                         if self.waiting.len() < WAITING_MAX {
-                            if is_new {
+                            if !std::mem::replace(&mut undecided.is_reported, true) {
+                                let user = &undecided.request.user;
                                 occurrences::certificate_request_waits(&name, user, &node);
                             }
                             self.waiting.insert(name, undecided);
@@ -222,37 +307,97 @@ impl ApproverTask {
                         (CertificateDecision::Denied, "Denied", reason, message)
                     }
                 };
-            let now = Time(Timestamp::now());
-            let mut conditions = undecided.conditions;
-            conditions.push(CertificateSigningRequestCondition {
+            let condition = CertificateSigningRequestCondition {
                 type_: kind.to_owned(),
                 status: "True".to_owned(),
                 reason: Some(reason.to_owned()),
                 message: Some(message.clone()),
-                last_update_time: Some(now),
+                last_update_time: Some(Time(Timestamp::now())),
                 last_transition_time: None,
-            });
-            // On the version that was read: who decided it meanwhile was first.
-            let patch = serde_json::json!({
-                "metadata": {"resourceVersion": undecided.version},
-                "status": {"conditions": conditions},
-            });
-            let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-            let call = self.requests.patch_approval(&name, &params, &patch);
-            match self.client.write(CALL_DEADLINE, call).await {
-                Ok(_) => occurrences::certificate_request_decided(
-                    &self.metrics,
-                    decided,
-                    &name,
-                    user,
-                    &message,
-                ),
+            };
+            match self.write(&name, &undecided, condition).await {
+                Ok(()) => {
+                    self.failed.remove(&name);
+                    occurrences::certificate_request_decided(
+                        &self.metrics,
+                        decided,
+                        &name,
+                        &undecided.request.user,
+                        &message,
+                    );
+                }
                 // The watch brings what it is now.
-                Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => {}
-                Err(error) => return Err(error),
+                Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => {
+                    self.failed.remove(&name);
+                }
+                Err(error) => self.failed(name, undecided, error)?,
             }
         }
         Ok(())
+    }
+
+    /// Writes a decision.
+    async fn write(
+        &self,
+        name: &str,
+        undecided: &Undecided,
+        condition: CertificateSigningRequestCondition,
+    ) -> Result<(), ApiError> {
+        let conditions: Vec<_> = undecided.conditions.iter().chain([&condition]).collect();
+        // On the version that was read: who decided it meanwhile was first.
+        let patch = serde_json::json!({
+            "metadata": {"resourceVersion": undecided.version},
+            "status": {"conditions": conditions},
+        });
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let call = self.requests.patch_approval(name, &params, &patch);
+        self.client.write(ADMISSION_DEADLINE, call).await.map(drop)
+    }
+
+    /// Notes that a decision could not be written: the request waits, the others don't.
+    ///
+    /// # Errors
+    /// The API server doesn't answer, or not us: others would fail, too.
+    fn failed(
+        &mut self,
+        name: String,
+        undecided: Undecided,
+        error: ApiError,
+    ) -> Result<(), ApiError> {
+        let before = self.failed.get(&name).map_or(0, |failed| failed.failures);
+        let failures = before.saturating_add(1);
+        if self.failed.len() >= FAILED_MAX && before == 0 {
+            let most = self.failed.iter().max_by_key(|(_, failed)| failed.failures);
+            if let Some(most) = most.map(|(name, _)| name.clone()) {
+                self.failed.remove(&most);
+            }
+        }
+        let fails_all = match &error {
+            ApiError::Away { .. }
+            | ApiError::Unauthorized(_)
+            | ApiError::TooManyRequests { .. } => true,
+            ApiError::Forbidden(_)
+            | ApiError::NotFound(_)
+            | ApiError::AlreadyExists(_)
+            | ApiError::Conflict(_)
+            | ApiError::Invalid(_)
+            | ApiError::Expired(_)
+            | ApiError::Internal(_)
+            | ApiError::Refused(_)
+            | ApiError::Undecodable { .. } => false,
+        };
+        if !fails_all && before == 0 {
+            let user = &undecided.request.user;
+            occurrences::certificate_request_failed(&name, user, &error.to_string());
+        }
+        // After one of these, too: it may be this request alone that is not answered in time.
+        let failed = Failed {
+            failures,
+            due: Instant::now() + spread(RETRY_PAUSES.after(failures)),
+            undecided: Some(undecided),
+        };
+        self.failed.insert(name, failed);
+        if fails_all { Err(error) } else { Ok(()) }
     }
 
     async fn list_nodes(&self) -> Result<Nodes, ApiError> {
@@ -270,5 +415,13 @@ impl ApproverTask {
                 Some(token) => params = params.continue_token(&token),
             }
         }
+    }
+}
+
+/// As [`tokio::time::timeout_at`]; without an end if there is none.
+async fn timeout_at<T>(end: Option<Instant>, wanted: impl Future<Output = T>) -> Result<T, ()> {
+    match end {
+        Some(end) => tokio::time::timeout_at(end, wanted).await.map_err(drop),
+        None => Ok(wanted.await),
     }
 }

@@ -21,6 +21,9 @@ use mirrorlet_host::telemetry::Metrics;
 /// Deadline of a call that nobody has to wait for: upstream's API server answers in ms, and ends
 /// a call that is stuck after 34 s or more; after ten seconds a caller can try again soon enough.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Deadline of a write that admission may hold up: it may ask webhooks, whose own deadline is at
+/// most 30 s and 10 s by default; one that takes longer is as good as refused.
+pub const ADMISSION_DEADLINE: Duration = Duration::from_secs(15);
 
 /// The client of the API server. Cheap to clone: clones share connections, limit and reach.
 ///

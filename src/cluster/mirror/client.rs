@@ -3,21 +3,16 @@
 //! Upstream: `pkg/kubelet/pod/mirror_client.go`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 
-use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
+use crate::cluster::client::{ADMISSION_DEADLINE, CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, Watched, core};
 use mirrorlet_core::mirror::{self, NodeRef, mirror_copy};
 use mirrorlet_core::spec;
-
-/// Deadline of a create: admission may ask webhooks, whose own deadline is at most 30 s and
-/// 10 s by default; one that takes longer is as good as refused.
-const CREATE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Why a mirror was not created.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -118,7 +113,7 @@ impl MirrorClient {
         let params = PostParams::default();
         let created = self
             .cluster
-            .write(CREATE_DEADLINE, api.create(&params, &copy))
+            .write(ADMISSION_DEADLINE, api.create(&params, &copy))
             .await;
         match created {
             Ok(Watched(mirror)) => Ok(Mirrored::Created(Arc::new(without_managed_fields(mirror)))),

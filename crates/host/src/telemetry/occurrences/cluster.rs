@@ -258,6 +258,15 @@ pub fn certificate_request_waits(request: &str, user: &str, node: &str) {
     tracing::info!("{request} of {user} waits until Node {node} exists");
 }
 
+/// The decision on a certificate signing request could not be written; it will be tried again. Call
+/// it once for each request.
+pub fn certificate_request_failed(request: &str, user: &str, error: &str) {
+    tracing::warn!(
+        error = error,
+        "failed to decide {request} of {user}; retrying"
+    );
+}
+
 /// This approver holds the Lease from now on, and decides requests.
 pub fn approver_leads(lease: &str) {
     tracing::info!("deciding certificate signing requests: holder of Lease {lease}");
