@@ -30,6 +30,8 @@ struct State {
     refusal: Option<Refused>,
     lags: bool,
     drops_ips: bool,
+    /// Deletions that are yet to be refused.
+    refused_deletions: u32,
     wanted: PodWriter,
     told: ApiPodsWriter,
     manager: PodManager,
@@ -54,6 +56,7 @@ impl FakeApi {
             refusal: None,
             lags: false,
             drops_ips: false,
+            refused_deletions: 0,
             wanted,
             told,
             manager: manager.clone(),
@@ -136,6 +139,11 @@ impl FakeApiState<'_> {
         self.0.drops_ips = true;
     }
 
+    /// It fails on so many deletions.
+    pub(super) fn refuse_deletions(&mut self, number: u32) {
+        self.0.refused_deletions = number;
+    }
+
     pub(super) fn put(&mut self, pod: Pod) {
         self.0.store(pod);
     }
@@ -191,6 +199,10 @@ impl State {
             && let Some(refused) = self.refusal
         {
             return status(refused);
+        }
+        if method == "DELETE" && self.refused_deletions > 0 {
+            self.refused_deletions -= 1;
+            return status((500, "InternalError", "pods", "etcd is away"));
         }
         let full_name = FullName::new(name, namespace);
         let found = self.pods.get(&full_name).cloned();

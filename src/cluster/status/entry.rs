@@ -12,7 +12,9 @@ use crate::cluster::error::ApiError;
 use crate::store::board::PodView;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::status::merge::{MergeInput, StatusAction, deed, is_urgent, repeats};
+use mirrorlet_core::status::merge::{
+    MergeInput, StatusAction, deed, is_urgent, may_delete, repeats,
+};
 use mirrorlet_host::telemetry::Telemetry;
 
 /// Pauses after failed writes.
@@ -131,6 +133,8 @@ impl Entry {
         let settles = match deed {
             StatusAction::Nothing | StatusAction::Illegal(_) => None,
             StatusAction::Patch(patch) => {
+                // The last write of a pod that is being deleted waits for nothing.
+                let is_last = may_delete(&seen.api, seen.finished);
                 let version = &seen.api.metadata.resource_version;
                 let is_answer = self.answered.is_some() && self.answered == *version;
                 let digest = digest(&patch);
@@ -141,11 +145,12 @@ impl Entry {
                 }
                 if let Some((sent, at)) = &self.sent
                     && *sent == digest
+                    && !is_last
                 {
                     let pause = REPEAT.after(self.repeats.saturating_add(1));
                     self.repeat_at = Some(*at + pause);
                 }
-                let urgent = is_urgent(&seen.api, &patch);
+                let urgent = is_last || is_urgent(&seen.api, &patch);
                 Some(now + if urgent { SETTLE } else { SETTLE_STEP })
             }
             StatusAction::DeleteObject | StatusAction::DeleteMirror => Some(now),

@@ -32,7 +32,7 @@ use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState};
 use mirrorlet_core::manager::{PodTable, is_mirror_pod_of, is_static_pod};
 use mirrorlet_core::small::SmallSort;
-use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::telemetry::{PodTelemetry, Telemetry, occurrences};
 use write::{Done, Outcome, write};
 
 /// Writes under way at a time; their rate is the client's to limit.
@@ -156,46 +156,56 @@ impl StatusTask {
             uid,
             full_name,
             outcome,
+            deletion,
         } = done;
-        match outcome {
-            Outcome::Nothing => entry.done(),
-            Outcome::Written { patch, object } => {
-                let changed = write::changed(&patch);
-                let status = object.status.as_ref();
-                let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
-                occurrences::status_written(self.telemetry.pod(&full_name, &uid), phase, &changed);
-                entry.written(patch, object);
+        let of = self.telemetry.pod(&full_name, &uid);
+        for outcome in std::iter::once(outcome).chain(deletion) {
+            let told = self.api.get();
+            let told = told.as_ref().as_ref();
+            let object = told.and_then(|told| told.pods.get(api_uid));
+            note(entry, of, api_uid, object.map(|object| &**object), outcome);
+        }
+    }
+}
+
+/// Notes an outcome in the entry of that object, which the API server has last shown like this.
+fn note(
+    entry: &mut Entry,
+    of: PodTelemetry<'_>,
+    api_uid: &PodUid,
+    object: Option<&Pod>,
+    outcome: Outcome,
+) {
+    match outcome {
+        Outcome::Nothing => entry.done(),
+        Outcome::Written { patch, object } => {
+            let changed = write::changed(&patch);
+            let status = object.status.as_ref();
+            let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+            occurrences::status_written(of, phase, &changed);
+            entry.written(patch, object);
+        }
+        Outcome::ObjectDeleted { by_us } => {
+            if by_us {
+                occurrences::pod_object_deleted(of);
             }
-            Outcome::ObjectDeleted { by_us } => {
-                if by_us {
-                    occurrences::pod_object_deleted(self.telemetry.pod(&full_name, &uid));
-                }
-                entry.deleted();
+            entry.deleted();
+        }
+        Outcome::MirrorDeleted { by_us } => {
+            if by_us {
+                let why = "its pod has ended and was started again";
+                let finalizers = object.and_then(|mirror| mirror.metadata.finalizers.as_deref());
+                occurrences::mirror_deleted(of, api_uid, why, finalizers.unwrap_or_default());
             }
-            Outcome::MirrorDeleted { by_us } => {
-                if by_us {
-                    let why = "its pod has ended and was started again";
-                    let t = &self.telemetry;
-                    let told = self.api.get();
-                    let mirror = told
-                        .as_ref()
-                        .as_ref()
-                        .and_then(|told| told.pods.get(api_uid));
-                    let finalizers =
-                        mirror.and_then(|mirror| mirror.metadata.finalizers.as_deref());
-                    let finalizers = finalizers.unwrap_or_default();
-                    occurrences::mirror_deleted(t.pod(&full_name, &uid), api_uid, why, finalizers);
-                }
-                entry.deleted();
-            }
-            Outcome::Failed(error) => {
-                let words = error.to_string();
-                let gone = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
-                let told = entry.failed(&error);
-                // The pod may be deleted meanwhile; the watch reports that.
-                if !told && !gone {
-                    occurrences::status_failed(self.telemetry.pod(&full_name, &uid), &words);
-                }
+            entry.deleted();
+        }
+        Outcome::Failed(error) => {
+            let words = error.to_string();
+            let gone = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
+            let told = entry.failed(&error);
+            // The pod may be deleted meanwhile; the watch reports that.
+            if !told && !gone {
+                occurrences::status_failed(of, &words);
             }
         }
     }

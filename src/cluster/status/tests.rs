@@ -379,22 +379,54 @@ async fn what_another_changed_behind_a_write_is_no_refusal_of_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_does_not_wait_for_what_the_api_server_does_not_take() {
+    // How long before the end of the pod its phase is written.
+    for before in [None, Some(1), Some(900)] {
+        let bed = Bed::start();
+        bed.api.with(|api| {
+            api.drop_ips();
+        });
+        let web = ordinary(&bed);
+        let mut running = status("Running");
+        running["podIP"] = json!("10.0.0.1");
+        running["podIPs"] = json!([{"ip": "10.0.0.1"}]);
+        bed.tell(&web, Phase::Syncing, running.clone());
+        bed.phase("Running").await;
+        bed.sleep(300).await;
+        bed.api.with(|api| api.delete_gracefully("web"));
+        running["phase"] = json!("Failed");
+        if let Some(seconds) = before {
+            bed.tell(&web, Phase::Terminated, running.clone());
+            bed.phase("Failed").await;
+            bed.sleep(seconds).await;
+        }
+        bed.api.calls();
+        bed.tell(&web, Phase::Finished, running);
+        let began = Instant::now();
+        bed.until(|pod| pod.is_none()).await;
+        assert!(began.elapsed() < Duration::from_secs(10), "{before:?}");
+        bed.sleep(900).await;
+        // pods 51a
+        assert_eq!(bed.api.calls(), ["PATCH web/status", "DELETE web"]);
+        bed.stop().await;
+    }
+}
+
+/// The API server doesn't take a part of the status, and is away when the object is to be deleted.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_failed_is_tried_again_soon() {
     let bed = Bed::start();
     bed.api.with(|api| {
         api.drop_ips();
+        api.refuse_deletions(1);
     });
     let web = ordinary(&bed);
-    let mut running = status("Running");
-    running["podIP"] = json!("10.0.0.1");
-    running["podIPs"] = json!([{"ip": "10.0.0.1"}]);
-    bed.tell(&web, Phase::Syncing, running.clone());
-    bed.phase("Running").await;
-    bed.sleep(300).await;
     bed.api.with(|api| api.delete_gracefully("web"));
-    running["phase"] = json!("Failed");
-    bed.tell(&web, Phase::Finished, running);
+    let mut ended = status("Failed");
+    ended["podIPs"] = json!([{"ip": "10.0.0.1"}]);
+    bed.tell(&web, Phase::Finished, ended);
     let began = Instant::now();
-    bed.phase("Failed").await;
+    bed.until(|pod| pod.is_none()).await;
+    // pods 51a
     assert!(began.elapsed() < Duration::from_secs(10));
     bed.stop().await;
 }

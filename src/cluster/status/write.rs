@@ -14,13 +14,15 @@ use crate::cluster::mirror::{delete_now, without_managed_fields};
 use crate::store::board::Board;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Watched};
 use mirrorlet_core::ending::remains;
-use mirrorlet_core::status::merge::StatusAction;
+use mirrorlet_core::status::merge::{StatusAction, may_delete};
 
 /// A write that is over.
 pub(super) struct Done {
     pub uid: PodUid,
     pub full_name: FullName,
     pub outcome: Outcome,
+    /// The outcome of the deletion that followed, if one did.
+    pub deletion: Option<Outcome>,
 }
 
 pub(super) enum Outcome {
@@ -47,26 +49,39 @@ pub(super) async fn write(
     let uid = seen.uid.clone();
     let deed = seen.deed();
     let object_uid = api_uid.as_str();
+    let mut is_last = false;
     let outcome = match deed {
         StatusAction::Nothing | StatusAction::Illegal(_) => Outcome::Nothing,
-        StatusAction::DeleteObject => match delete_now(&cluster, &full_name, object_uid).await {
-            Ok(by_us) => Outcome::ObjectDeleted { by_us },
-            Err(error) => Outcome::Failed(error),
-        },
+        StatusAction::DeleteObject => delete_object(&cluster, &full_name, object_uid).await,
         StatusAction::DeleteMirror => match delete_now(&cluster, &full_name, object_uid).await {
             Ok(by_us) => Outcome::MirrorDeleted { by_us },
             Err(error) => Outcome::Failed(error),
         },
-        StatusAction::Patch(_) => patch(&cluster, &board, seen).await,
+        StatusAction::Patch(_) => patch(&cluster, &board, seen, &mut is_last).await,
+    };
+    let deletion = if is_last {
+        Some(delete_object(&cluster, &full_name, object_uid).await)
+    } else {
+        None
     };
     Done {
         uid,
         full_name,
         outcome,
+        deletion,
     }
 }
 
-async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
+async fn delete_object(cluster: &ClusterClient, full_name: &FullName, uid: &str) -> Outcome {
+    match delete_now(cluster, full_name, uid).await {
+        Ok(by_us) => Outcome::ObjectDeleted { by_us },
+        Err(error) => Outcome::Failed(error),
+    }
+}
+
+/// Writes the difference. It is the last write if the object may be deleted then, whatever the API
+/// server made of the rest of it.
+async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen, is_last: &mut bool) -> Outcome {
     let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
     let call = async {
         // Many may wait for their turn: what happened meanwhile goes with this write.
@@ -80,14 +95,15 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         let body = Patch::Strategic(&patch);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
-        answer.map(|Watched(object)| Some((patch, object)))
+        answer.map(|Watched(object)| Some((patch, object, newest.finished)))
     };
     match cluster.write(CALL_DEADLINE, call).await {
         Ok(None) => Outcome::Nothing,
-        Ok(Some((patch, object))) => Outcome::Written {
-            patch,
-            object: Arc::new(remains(without_managed_fields(object))),
-        },
+        Ok(Some((patch, object, finished))) => {
+            *is_last = may_delete(&object, finished);
+            let object = Arc::new(remains(without_managed_fields(object)));
+            Outcome::Written { patch, object }
+        }
         Err(error) => Outcome::Failed(error),
     }
 }

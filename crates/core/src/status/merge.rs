@@ -104,16 +104,21 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
     match merged {
         Merge::Patch(patch) => StatusAction::Patch(patch),
         Merge::Illegal(why) => StatusAction::Illegal(why),
-        Merge::Same => {
-            let status = input.api.status.as_ref();
-            let ended = phase::terminal(status.and_then(|s| s.phase.as_deref())).is_some();
-            if goes && ended && finished {
-                StatusAction::DeleteObject
-            } else {
-                StatusAction::Nothing
-            }
-        }
+        Merge::Same if may_delete(input.api, finished) => StatusAction::DeleteObject,
+        Merge::Same => StatusAction::Nothing,
     }
+}
+
+/// Whether a pod's object may be deleted once its status was written: it is being deleted, the API
+/// server knows that its pod has ended, and nothing is left of it here. What the API server makes
+/// of the rest of the status doesn't count: it may not take all of it.
+///
+/// Upstream: `pkg/kubelet/status/status_manager.go` (`canBeDeleted`).
+pub fn may_delete(object: &Pod, finished: bool) -> bool {
+    let status = object.status.as_ref();
+    let ended = phase::terminal(status.and_then(|s| s.phase.as_deref())).is_some();
+    let goes = object.metadata.deletion_timestamp.is_some();
+    finished && ended && goes && !is_mirror_pod(object)
 }
 
 /// Whether a patch asks for nothing that `sent`, an earlier one, had not asked for. Times of

@@ -571,6 +571,27 @@ fn a_finished_pod_whose_containers_cannot_be_told_is_over_all_the_same() {
 }
 
 #[test]
+fn an_object_may_be_deleted_once_the_api_server_knows_that_its_pod_has_ended() {
+    let deleting = |mut pod: Pod| {
+        pod.metadata.deletion_timestamp = Some(meta::Time(at(0)));
+        pod
+    };
+    let in_phase = |phase: &str| with_status(pod("Never"), json!({"phase": phase}));
+    for (object, finished, expected) in [
+        (deleting(in_phase("Failed")), true, true),
+        (deleting(in_phase("Succeeded")), true, true),
+        (deleting(in_phase("Running")), true, false),
+        (deleting(pod("Never")), true, false),
+        (deleting(in_phase("Failed")), false, false),
+        (in_phase("Failed"), true, false),
+        (as_mirror(deleting(in_phase("Failed"))), true, false),
+    ] {
+        // pods 51
+        assert_eq!(may_delete(&object, finished), expected, "{object:?}");
+    }
+}
+
+#[test]
 fn phase_and_readiness_are_urgent() {
     let ready = |value: &str| json!({"conditions": [{"type": "Ready", "status": value}]});
     let not_yet = with_status(pod("Always"), json!({"phase": "Pending"}));
