@@ -23,9 +23,11 @@ use crate::server::node::certificate::{Names, Origin};
 use crate::server::node::{NodeApi, NodeApiParts};
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::access::User;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::NodeFacts;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
+use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::occurrences;
 
 /// How often a file of authorities is looked at: it is small.
@@ -35,6 +37,10 @@ const FILE_PERIOD: Duration = Duration::from_secs(10);
 const PUBLISHED_PERIOD: Duration = Duration::from_mins(10);
 /// Pause after the API server could not be asked.
 const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
+/// Pauses after it refused while no authorities are known: until they are, nobody with a certificate
+/// can call the node API. It may have just started, or throttle the requests of all nodes that did.
+const UNKNOWN_PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(5), Duration::from_mins(1));
 
 /// Asks the API server who may.
 struct ClusterReviewer(Reviews);
@@ -281,8 +287,13 @@ async fn keep_published(
     mut problem: Writer<Option<String>>,
 ) {
     let mut seen = None;
+    let mut backoff = UNKNOWN_PAUSES;
     loop {
         let asked = client.published_client_authorities().await;
+        let wished = match &asked {
+            Err(ApiError::TooManyRequests { retry_after, .. }) => *retry_after,
+            Ok(_) | Err(_) => None,
+        };
         let (pause, words) = match asked {
             Ok(pem) if seen.as_ref() == Some(&pem) => (PUBLISHED_PERIOD, None),
             Ok(pem) => match authorities.replace(pem.as_bytes()) {
@@ -294,10 +305,102 @@ async fn keep_published(
                 Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
             },
             // It is away, or rejects the credentials: the client reports that.
-            Err(ApiError::Away { .. } | ApiError::Unauthorized(_)) => (PUBLISHED_PAUSE, None),
+            Err(ApiError::Away { .. } | ApiError::Unauthorized(_)) => {
+                backoff.reset();
+                (PUBLISHED_PAUSE, None)
+            }
             Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
+        };
+        let pause = if seen.is_none() && words.is_some() {
+            let wished = wished.unwrap_or_default().min(UNKNOWN_PAUSES.longest());
+            spread(backoff.pause()).max(wished)
+        } else {
+            pause
         };
         tell("the API server", words.as_deref(), &mut problem);
         tokio::time::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use http::Response;
+    use http_body_util::Full;
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use mirrorlet_host::telemetry::Metrics;
+
+    /// When the authorities were asked for, since the start.
+    type Asked = Arc<Mutex<Vec<Duration>>>;
+
+    /// An API server that refuses so often with that answer, and then publishes an authority.
+    fn server(refusals: usize, code: u16, reason: &'static str) -> (ClusterClient, Asked) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let authority = rcgen::CertificateParams::default()
+            .self_signed(&key)
+            .unwrap();
+        let map = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {},
+            "data": {"client-ca-file": authority.pem()}});
+        let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "code": code, "reason": reason, "message": "no",
+            "details": {"retryAfterSeconds": 20}});
+        let asked = Asked::default();
+        let began = Instant::now();
+        let asks = Arc::clone(&asked);
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let mut asks = asks.lock().unwrap();
+            asks.push(began.elapsed());
+            let (code, body) = if asks.len() <= refusals {
+                (code, refusal.to_string())
+            } else {
+                (200, map.to_string())
+            };
+            let mut answer = Response::new(Full::new(Bytes::from(body)));
+            *answer.status_mut() = code.try_into().unwrap();
+            async move { Ok::<_, std::io::Error>(answer) }
+        });
+        (ClusterClient::over_service(service, Metrics::new()), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn authorities_that_are_not_known_yet_are_asked_for_again_soon() {
+        for (refusals, code, reason) in [
+            (1, 403, "Forbidden"),
+            (1, 404, "NotFound"),
+            (1, 429, "TooManyRequests"),
+            (1, 500, "InternalError"),
+            (1, 503, "ServiceUnavailable"),
+            (9, 403, "Forbidden"),
+        ] {
+            let (client, asked) = server(refusals, code, reason);
+            let authorities = Arc::new(ClientAuthorities::default());
+            let (problem, told) = cell(None);
+            let keeping = tokio::spawn(keep_published(client, authorities, problem));
+            let is_known = || asked.lock().unwrap().len() > refusals;
+            let began = Instant::now();
+            while !is_known() {
+                assert!(began.elapsed() < Duration::from_hours(1), "{code}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let is_told = told.get().is_some();
+                assert_eq!(is_told, code != 503 && !is_known(), "{code}");
+            }
+            let times = asked.lock().unwrap().clone();
+            let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
+            // As long as the server asks for, and never longer than a minute and a half.
+            let least = Duration::from_secs(if code == 429 { 20 } else { 5 });
+            let mut pauses = pauses.map(|pause| (least..=Duration::from_secs(90)).contains(&pause));
+            // node-api 8
+            assert!(pauses.all(|fits| fits), "{code}: {times:?}");
+            // Those that are known are asked for seldom.
+            tokio::time::sleep(Duration::from_mins(9)).await;
+            assert_eq!(asked.lock().unwrap().len(), refusals + 1);
+            keeping.abort();
+        }
     }
 }
