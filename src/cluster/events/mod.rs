@@ -19,7 +19,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use tokio::time::Instant;
 
-use super::client::{CALL_DEADLINE, ClusterClient};
+use super::client::{ADMISSION_DEADLINE, ClusterClient};
 use super::error::ApiError;
 use super::limit::WriteLimit;
 use mirrorlet_core::api::{NodeName, Timestamp, core};
@@ -32,7 +32,8 @@ use mirrorlet_host::telemetry::{EventOutcome, Telemetry, occurrences};
 /// Pauses after failures. Upstream waits 10 s each time; its server is hardly ever away for less.
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Tries of one event that the API server itself fails on, a webhook that can't be reached say.
+/// Tries of one event that the API server itself fails on, or doesn't answer while it answers others:
+/// a webhook that can't be reached, or hangs, say.
 const TRIES_MAX: u32 = 3;
 /// Maximum number of kinds of rejections remembered as reported.
 const TOLD_MAX: usize = 100;
@@ -146,7 +147,7 @@ impl EventTask {
             if write.update {
                 let (patch, params) = (Patch::Merge(write.patch()), PatchParams::default());
                 let call = api.patch(write.name(), &params, &patch);
-                match client.write_within(&limit, CALL_DEADLINE, call).await {
+                match client.write_within(&limit, ADMISSION_DEADLINE, call).await {
                     Ok(_) => return Ok(EventOutcome::Updated),
                     // It ran out, or its create never arrived.
                     Err(error) if error.is_not_found() => {}
@@ -155,7 +156,7 @@ impl EventTask {
             }
             let params = PostParams::default();
             let call = api.create(&params, &write.event);
-            match client.write_within(&limit, CALL_DEADLINE, call).await {
+            match client.write_within(&limit, ADMISSION_DEADLINE, call).await {
                 // Ours, by a call whose answer was lost: no two have the same name.
                 Ok(_) | Err(ApiError::AlreadyExists(_)) => Ok(EventOutcome::Created),
                 Err(error) => Err(error),
@@ -185,6 +186,16 @@ impl EventTask {
 
     fn failed(&mut self, write: Write, error: &ApiError) -> Turn {
         let asked = match error {
+            // It has answered others meanwhile: the Lease is renewed more often than a call may
+            // take. A namespace that is known for it gets no second try, so that each of its events
+            // keeps others waiting for one deadline only.
+            ApiError::Away { .. } if self.client.reach().get().is_up() => {
+                self.tries += 1;
+                if self.tries >= TRIES_MAX || self.told.contains(&refusal(&write, error)) {
+                    return self.drop_it(&write, error);
+                }
+                None
+            }
             ApiError::Away { .. } | ApiError::Unauthorized(_) => None,
             ApiError::TooManyRequests { retry_after, .. } => *retry_after,
             ApiError::Internal(_) | ApiError::Undecodable { .. } => {
@@ -220,14 +231,18 @@ impl EventTask {
     fn drop_it(&mut self, write: &Write, error: &ApiError) -> Turn {
         self.tries = 0;
         occurrences::events(&self.telemetry, EventOutcome::Dropped, 1);
-        let answer = error.answer();
-        let kind = answer.map_or("", |answer| answer.reason.as_str());
-        let key = (write.namespace().to_owned(), kind.to_owned());
-        if self.told.len() < TOLD_MAX && self.told.insert(key) {
+        if self.told.len() < TOLD_MAX && self.told.insert(refusal(write, error)) {
             occurrences::events_refused(write.namespace(), &error.to_string());
         }
         Turn::Idle
     }
+}
+
+/// What a refusal is remembered by: the namespace, and the reason of the answer, if there was one.
+fn refusal(write: &Write, error: &ApiError) -> (String, String) {
+    let answer = error.answer();
+    let reason = answer.map_or("", |answer| answer.reason.as_str());
+    (write.namespace().to_owned(), reason.to_owned())
 }
 
 fn waits_for_return(turn: &Turn) -> bool {

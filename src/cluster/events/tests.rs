@@ -23,6 +23,8 @@ struct State {
     refuse: Vec<(StatusCode, &'static str)>,
     /// Namespaces that don't exist.
     missing: Vec<&'static str>,
+    /// Namespaces whose requests are never answered.
+    stuck: Vec<&'static str>,
     /// The requests: `POST reason/message×count`.
     asked: Vec<String>,
     events: Vec<Value>,
@@ -37,10 +39,20 @@ impl Api {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await?.to_bytes();
                 let body = serde_json::from_slice(&body).unwrap_or_default();
-                api.answer(&parts.method, parts.uri.path(), body)
+                let path = parts.uri.path();
+                let answer = api.answer(&parts.method, path, body);
+                if api.is_stuck(path) {
+                    std::future::pending::<()>().await;
+                }
+                answer
             }
         });
         ClusterClient::over_service(service, Metrics::new())
+    }
+
+    fn is_stuck(&self, path: &str) -> bool {
+        let namespace = path.split('/').nth(4).unwrap_or_default();
+        self.0.lock().stuck.contains(&namespace)
     }
 
     #[expect(
@@ -114,6 +126,7 @@ fn status(code: StatusCode, reason: &str) -> Response<Full<Bytes>> {
 
 struct Bed {
     api: Api,
+    client: ClusterClient,
     telemetry: Telemetry,
     cancel: CancellationToken,
     running: tokio::task::JoinHandle<Option<()>>,
@@ -124,8 +137,10 @@ impl Bed {
         let api = Api::default();
         let telemetry = Telemetry::new();
         let cancel = CancellationToken::new();
-        let task = EventTask::new(api.client(), telemetry.clone(), NodeName::from("box"));
+        let client = api.client();
+        let task = EventTask::new(client.clone(), telemetry.clone(), NodeName::from("box"));
         Self {
+            client,
             running: tokio::spawn(cancel.clone().run_until_cancelled_owned(task.run())),
             api,
             telemetry,
@@ -300,5 +315,63 @@ async fn failures_are_told_apart() {
     let asked = bed.asked();
     assert_eq!(asked.len(), 4, "{asked:?}");
     assert_eq!(asked[3], "POST default B: y ×1");
+    bed.stop().await;
+}
+
+/// A webhook that hangs, and takes its time: 30 s are allowed.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_not_answered_holds_up_no_other() {
+    let bed = Bed::start();
+    bed.api.0.lock().stuck = vec!["stuck"];
+    // What shows that the API server is there: the Lease, which is renewed every ten seconds.
+    let client = bed.client.clone();
+    let lease = tokio::spawn(async move {
+        let events: kube::Api<core::Event> = kube::Api::namespaced(client.client(), "lease");
+        loop {
+            let _ = client
+                .heartbeat(Duration::from_secs(4), events.get("x"))
+                .await;
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+    });
+    bed.quiet().await;
+    for message in ["a", "b", "c"] {
+        bed.tell("stuck", "A", message);
+    }
+    bed.tell("default", "B", "y");
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    let asked: Vec<String> = bed.asked();
+    let of = |namespace: &str| asked.iter().filter(|one| one.contains(namespace)).count();
+    // events 4
+    assert_eq!(
+        (of(" stuck "), of(" default ")),
+        (3 + 1 + 1, 1),
+        "{asked:?}"
+    );
+    assert_eq!(bed.counted("dropped").as_deref(), Some("3"));
+    // Once it is answered again, its events are tried as all are.
+    bed.api.0.lock().stuck.clear();
+    bed.tell("stuck", "A", "d");
+    bed.quiet().await;
+    let asked = bed.asked();
+    assert!(
+        asked.contains(&"POST stuck A: d ×1".to_owned()),
+        "{asked:?}"
+    );
+    // The API server itself hangs: nothing is lost.
+    bed.api.0.lock().stuck = vec!["stuck", "default", "lease"];
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    bed.tell("default", "C", "z");
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    bed.asked();
+    bed.api.0.lock().stuck.clear();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let asked = bed.asked();
+    assert!(
+        asked.contains(&"POST default C: z ×1".to_owned()),
+        "{asked:?}"
+    );
+    assert_eq!(bed.counted("dropped").as_deref(), Some("3"));
+    lease.abort();
     bed.stop().await;
 }
