@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
 use super::keys::{CertificateError, from_pem, new_key, request};
 use super::{FILE_MIB_MAX, Leaf, keys};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::certificate::{self as decide, Next, Outcome, Validity};
+use mirrorlet_core::certificate::{self as decide, Next, Outcome, Validity, node_user};
 use mirrorlet_host::disk;
 
 /// The purpose of a certificate.
@@ -170,6 +173,31 @@ impl Requested {
         let pem = String::from_utf8(disk::read_small(&self.current, FILE_MIB_MAX).ok()?).ok()?;
         let issued = Issued::read(pem).ok()?;
         (now < issued.validity.not_after).then_some(issued)
+    }
+
+    /// Whether a certificate is for all that is ordered: it may have been ordered by an agent that
+    /// had another name or other addresses.
+    ///
+    /// Upstream: `certSatisfiesTemplateLocked` of `certificate_manager.go`.
+    pub fn fits(&self, issued: &Issued) -> bool {
+        let Some(own) = issued.certified.cert.first() else {
+            return false;
+        };
+        let user = node_user(&self.order.node);
+        if Leaf::read(own).is_none_or(|leaf| leaf.common_name != user) {
+            return false;
+        }
+        let Ok(parsed) = ParsedCertificate::try_from(own) else {
+            return false;
+        };
+        let hosts = self.order.hosts.iter();
+        // No client can ask for what is no name.
+        let hosts = hosts.filter_map(|host| ServerName::try_from(host.as_str()).ok());
+        let addresses = self.order.addresses.iter();
+        let addresses = addresses.map(|address| ServerName::IpAddress((*address).into()));
+        hosts
+            .chain(addresses)
+            .all(|name| verify_server_name(&parsed, &name).is_ok())
     }
 
     /// Goes one step on: makes a request, or sees what became of it. Says how long to wait for the

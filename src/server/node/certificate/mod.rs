@@ -115,12 +115,19 @@ impl CertificateTask {
             Origin::Cluster { signer, directory } => {
                 let requested = Requested::new(order(&names), &directory);
                 let kept = requested.kept(now);
+                let renew_at = match &kept {
+                    Some(kept) if requested.fits(kept) => renewal(&kept.validity),
+                    // Better than one that nobody has signed.
+                    Some(_) => {
+                        occurrences::node_certificate_outdated();
+                        Timestamp::MIN
+                    }
+                    None => Timestamp::MIN,
+                };
                 let cluster = Source::Cluster {
                     signer,
                     requested: Box::new(requested),
-                    renew_at: kept
-                        .as_ref()
-                        .map_or(Timestamp::MIN, |kept| renewal(&kept.validity)),
+                    renew_at,
                 };
                 (kept.map(|kept| kept.certified), cluster)
             }
@@ -269,6 +276,7 @@ async fn from_cluster(
         Progress::Failed(error) => Err(error),
         Progress::Issued(issued) => match requested.keep(&issued).await {
             Ok(()) => {
+                // Also if the signer has left out a name: it would do so again.
                 *renew_at = renewal(&issued.validity);
                 Ok(Some(issued.certified))
             }

@@ -191,3 +191,77 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
     );
     assert_eq!(leaf(&served).common_name, "box-docker");
 }
+
+/// A certificate for that, signed for that key, in PEM.
+fn signed(names: &Names, key: &rcgen::KeyPair) -> String {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let user = format!("system:node:{}", names.node);
+    let subject = &mut params.distinguished_name;
+    subject.push(rcgen::DnType::CommonName, user);
+    let hosts = [names.hostname.clone()];
+    params.subject_alt_names =
+        crate::certificate::alternative_names(&hosts, &names.addresses).unwrap();
+    params.self_signed(key).unwrap().pem()
+}
+
+#[tokio::test]
+async fn a_signed_certificate_that_is_for_something_else_is_replaced_at_once() {
+    let with = |change: fn(&mut Names)| {
+        let mut names = names();
+        change(&mut names);
+        names
+    };
+    for (now, fits) in [
+        (names(), true),
+        // An address less: what is signed is for all that is left.
+        (with(|names| names.addresses.truncate(1)), true),
+        // No client can ask for such a name.
+        (with(|names| names.hostname = "no name".to_owned()), true),
+        (with(|names| names.node = "other-docker".to_owned()), false),
+        (with(|names| names.hostname = "other".to_owned()), false),
+        (
+            with(|names| names.addresses[0] = [10, 0, 0, 9].into()),
+            false,
+        ),
+        (
+            with(|names| names.addresses.push([10, 0, 0, 9].into())),
+            false,
+        ),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let kept = signed(&names(), &key) + &key.serialize_pem();
+        std::fs::write(directory.path().join("node-api-current.pem"), kept).unwrap();
+        let cluster = Arc::new(Cluster::default());
+        let origin = Origin::Cluster {
+            signer: Arc::clone(&cluster) as Arc<dyn Signer>,
+            directory: directory.path().to_owned(),
+        };
+        let (served, mut task) =
+            CertificateTask::begin(origin, now.clone(), Metrics::new()).unwrap();
+        let before = served.get();
+        task.look(Timestamp::now()).await;
+        let asked = || cluster.requests.lock().unwrap().len();
+        // node-api 9
+        assert_eq!(asked(), usize::from(!fits), "{now:?}");
+        // Until another one is signed.
+        assert_eq!(leaf(&served).common_name, "system:node:box-docker");
+        assert!(Arc::ptr_eq(&before, &served.get()));
+        if fits {
+            continue;
+        }
+        let next = std::fs::read_to_string(directory.path().join("node-api-next.key")).unwrap();
+        let next = rcgen::KeyPair::from_pem(&next).unwrap();
+        // The signer leaves out the addresses: it is not asked again for that.
+        let mut less = now.clone();
+        less.addresses = vec![[10, 0, 0, 1].into()];
+        let issued = Outcome::Issued(signed(&less, &next));
+        *cluster.outcome.lock().unwrap() = Some(issued);
+        for _ in 0..3 {
+            task.look(Timestamp::now()).await;
+        }
+        assert!(!Arc::ptr_eq(&before, &served.get()), "{now:?}");
+        assert_eq!(asked(), 1, "{now:?}");
+    }
+}

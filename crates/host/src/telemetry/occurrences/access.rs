@@ -16,6 +16,14 @@ pub fn node_certificate_replaced() {
     tracing::info!("the certificate of the node API was replaced");
 }
 
+/// The node API's certificate was signed for another name or other addresses of the Node; another one
+/// is requested.
+pub fn node_certificate_outdated() {
+    tracing::warn!(
+        "the serving certificate of the node API is not for the Node's current name and addresses; requesting another one"
+    );
+}
+
 /// The node API goes on with the certificate it has. Call it when that begins, or its cause
 /// changes.
 pub fn node_certificate_unusable(error: &str) {
