@@ -13,7 +13,9 @@ use crate::common::node::until;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use mirrorlet::cluster::{ClusterClient, MirrorInputs, MirrorTask, StatusInputs, StatusTask};
+use mirrorlet::cluster::{
+    ClusterClient, MirrorInputs, MirrorTask, NodeRegistration, StatusInputs, StatusTask,
+};
 use mirrorlet::config::node::ApiAccess;
 use mirrorlet::store::board::{BoardWriter, Phase, PodView, board};
 use mirrorlet::store::cell::{Reader, Writer, cell};
@@ -45,7 +47,7 @@ struct Bed {
     cancel: CancellationToken,
     tasks: JoinSet<()>,
     /// Readers end with their writers.
-    _writers: (Writer<Option<Arc<Node>>>, Listed),
+    _writers: (Writer<Option<Arc<Node>>>, Writer<NodeRegistration>, Listed),
 }
 
 /// Writes what the runtime has listed: nothing.
@@ -99,9 +101,11 @@ impl Bed {
         let (listed_writer, listed) = tokio::sync::watch::channel(Some(Arc::default()));
         let (wanted, told, manager) = pod_manager();
         let node_name = NodeName::from(node.as_str());
+        let (standing_writer, standing) = cell(NodeRegistration::Waiting);
         let inputs = MirrorInputs {
             node_name,
             node: node_reader,
+            standing: standing.clone(),
             merged: merged_reader,
             board: board_reader.clone(),
             manager: manager.clone(),
@@ -111,6 +115,7 @@ impl Bed {
         let inputs = StatusInputs {
             board: board_reader,
             manager,
+            standing,
         };
         let statuses = StatusTask::new(client, inputs, telemetry.clone());
         let cancel = CancellationToken::new();
@@ -131,7 +136,7 @@ impl Bed {
             telemetry,
             cancel,
             tasks,
-            _writers: (node_writer, listed_writer),
+            _writers: (node_writer, standing_writer, listed_writer),
         }
     }
 

@@ -158,6 +158,7 @@ impl ClusterTasks {
         let inputs = MirrorInputs {
             node_name: self.node_name,
             node: self.node,
+            standing: self.standing.clone(),
             merged: links.merged,
             manager: links.manager.clone(),
             board: links.board.clone(),
@@ -171,6 +172,7 @@ impl ClusterTasks {
         let inputs = StatusInputs {
             board: links.board,
             manager: links.manager,
+            standing: self.standing,
         };
         let task = StatusTask::new(self.client, inputs, telemetry.clone());
         spawn(parts, "statuses", task.run(cancel.clone()));

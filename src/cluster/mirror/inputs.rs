@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::cluster::node::NodeRegistration;
 use crate::cluster::reach::ApiReach;
 use crate::store::board::{Board, Phase};
 use crate::store::cell::{Closed, Reader};
@@ -29,6 +30,8 @@ pub struct MirrorInputs {
     pub node_name: NodeName,
     /// Our Node as observed.
     pub node: Reader<Option<Arc<core::Node>>>,
+    /// How we stand with it. Mirrors on a Node that is another's may be that one's.
+    pub standing: Reader<NodeRegistration>,
     /// Wakes when other pods are wanted, and says which sources have delivered.
     pub merged: Reader<Merged>,
     /// The wanted pods and the mirrors.
@@ -87,6 +90,7 @@ impl Watched {
         let Self { inputs, .. } = self;
         tokio::select! {
             changed = inputs.node.changed() => changed.map(drop),
+            changed = inputs.standing.changed() => changed.map(drop),
             changed = inputs.merged.changed() => changed.map(drop),
             changed = self.api.changed() => changed.map(drop),
             changed = self.reach.changed() => changed.map(drop),
@@ -143,7 +147,9 @@ impl Watched {
             standings: standings(&pods, left.chain(at_work)),
             pods,
             api,
-            orphans_may_go: merged.delivered.manifests && listed.is_some(),
+            orphans_may_go: merged.delivered.manifests
+                && listed.is_some()
+                && !inputs.standing.get().is_refused(),
             reach: (*self.reach.get()).clone(),
             look_again,
         }

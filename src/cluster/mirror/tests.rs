@@ -5,6 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::cluster::fake::{FakeApi, NODE, Refused};
+use crate::cluster::node::NodeRegistration;
 use crate::store::board::{BoardWriter, Phase, PodView, board};
 use mirrorlet_core::api::{Pod, core, keys};
 use mirrorlet_core::desired::{Delivered, Origin, PodSource, SourcePod};
@@ -27,6 +28,7 @@ struct Bed {
     cluster: ClusterClient,
     merged: Writer<Merged>,
     node: Writer<Option<Arc<core::Node>>>,
+    standing: Writer<NodeRegistration>,
     board: BoardWriter,
     listed: watch::Sender<Option<Arc<Pods>>>,
     telemetry: Telemetry,
@@ -47,12 +49,14 @@ impl Bed {
             ..Merged::default()
         });
         let (node, node_reader) = cell(Some(Arc::new(node("node-uid"))));
+        let (standing, standing_reader) = cell(NodeRegistration::Waiting);
         let (board, board_reader) = board();
         let (listed, listed_reader) = watch::channel(Some(Arc::default()));
         let telemetry = Telemetry::new();
         let inputs = MirrorInputs {
             node_name: NODE.into(),
             node: node_reader,
+            standing: standing_reader,
             merged: merged_reader,
             board: board_reader,
             listed: listed_reader,
@@ -66,6 +70,7 @@ impl Bed {
             cluster,
             merged,
             node,
+            standing,
             board,
             listed,
             telemetry,
@@ -490,6 +495,31 @@ async fn orphans_wait_until_everything_is_known() {
     bed.settle().await;
     // pods 29
     assert_eq!(api.calls(), ["DELETE web"]);
+    bed.stop().await;
+}
+
+/// Another agent took our Node, and made mirrors of its own static pods on it.
+#[tokio::test(start_paused = true)]
+async fn mirrors_of_whoever_took_our_node_are_left_alone() {
+    let mut bed = Bed::start();
+    let refused = NodeRegistration::Refused {
+        cause: "another's".to_owned(),
+        since: mirrorlet_core::api::Timestamp::UNIX_EPOCH,
+    };
+    bed.standing.publish(refused);
+    bed.node.publish(None);
+    let mut theirs = Pod::clone(&static_pod("web", "v1"));
+    let annotations = theirs.metadata.annotations.as_mut().unwrap();
+    annotations.insert(keys::CONFIG_MIRROR.into(), "v1".into());
+    bed.api.with(|api| api.put(theirs));
+    bed.settle().await;
+    // node 6l
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    // Ours again: it has no static pod now.
+    bed.standing.publish(NodeRegistration::Waiting);
+    bed.node.publish(Some(Arc::new(node("node-uid"))));
+    bed.settle().await;
+    assert_eq!(bed.api.calls(), ["DELETE web"]);
     bed.stop().await;
 }
 

@@ -10,6 +10,8 @@
 //! Upstream: `pkg/kubelet/kubelet_node_status.go`.
 
 mod register;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +33,8 @@ use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{
-    NodeEvent, NodeFacts, PodProblems, Readings, RuntimeReach, believed_conditions,
-    compute_node_status, decide_write, transitions,
+    Claim, LeaseWatch, NodeEvent, NodeFacts, PodProblems, Readings, RuntimeReach,
+    believed_conditions, compute_node_status, decide_write, still_claimed, transitions,
 };
 use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -89,6 +91,13 @@ pub enum NodeRegistration {
     },
 }
 
+impl NodeRegistration {
+    /// Whether it can't be registered: another has it, say.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+}
+
 /// The task that owns our Node.
 pub struct NodeTask {
     client: ClusterClient,
@@ -105,6 +114,18 @@ pub struct NodeTask {
     written: Option<Timestamp>,
     /// Whether the Node was ours once, and so was told that we start.
     has_begun: bool,
+    /// The Lease of our name, while the Node isn't ours.
+    lease_seen: LeaseWatch,
+    /// When the task began.
+    began: Instant,
+}
+
+/// Why a Node isn't kept true any more.
+enum Left {
+    /// It is gone, or another one has its name.
+    Gone,
+    /// It is another's, in these words.
+    Taken(String),
 }
 
 /// The watch of our Node.
@@ -183,6 +204,8 @@ impl NodeTask {
             told: NodeStatus::default(),
             written: None,
             has_begun: false,
+            lease_seen: LeaseWatch::default(),
+            began: Instant::now(),
         };
         (task, observed_reader, standing_reader)
     }
@@ -193,15 +216,25 @@ impl NodeTask {
         let _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word).await;
         loop {
             let registered = self.register().await;
-            self.follow(registered).await;
+            match self.follow(registered).await {
+                Left::Gone => {
+                    self.standing.publish(NodeRegistration::Waiting);
+                    occurrences::node_gone(&self.name);
+                }
+                // Before the Node: nobody shall take it for one that is registered again.
+                Left::Taken(cause) => {
+                    occurrences::node_taken(&self.name, &cause);
+                    let since = Timestamp::now();
+                    self.standing
+                        .publish(NodeRegistration::Refused { cause, since });
+                }
+            }
             self.observed.publish(None);
-            self.standing.publish(NodeRegistration::Waiting);
-            occurrences::node_gone(&self.name);
         }
     }
 
-    /// Keeps a registered Node true until it is gone, or another has its name.
-    async fn follow(&mut self, mut node: Node) {
+    /// Keeps a registered Node true until it is gone, or another's.
+    async fn follow(&mut self, mut node: Node) -> Left {
         self.take(&node);
         let mut reach = self.client.reach();
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
@@ -211,6 +244,9 @@ impl NodeTask {
         let (mut due, mut earliest) = (Some(Instant::now()), Instant::now());
         let mut watch = self.watch();
         loop {
+            if let Claim::Foreign(cause) = still_claimed(&node, &self.inputs.facts.get()) {
+                return Left::Taken(cause);
+            }
             // Every arm may be dropped: readers mark nothing as seen then, and an event that
             // was not taken yet stays in its stream.
             let is_time = tokio::select! {
@@ -230,9 +266,9 @@ impl NodeTask {
                     News::None => continue,
                     // A watch never ends by itself.
                     News::Ended => { watch = self.watch(); continue }
-                    News::Gone => return,
+                    News::Gone => return Left::Gone,
                     News::Node(news) if news.metadata.uid != node.metadata.uid => {
-                        return;
+                        return Left::Gone;
                     }
                     News::Node(news) if !is_newer(&news, &node) => continue,
                     News::Node(news) => {
@@ -249,7 +285,7 @@ impl NodeTask {
             }
             let before = self.written;
             due = match self.look(&mut node).await {
-                Looked::Gone => return,
+                Looked::Gone => return Left::Gone,
                 Looked::Failed => Some(Instant::now() + spread(backoff.pause())),
                 Looked::Fine => {
                     backoff.reset();

@@ -84,7 +84,8 @@ impl NodeTask {
             Err(error) => return Err(Failed::Api(error)),
         };
         let lease = self.lease().await.map_err(Failed::Api)?;
-        if let Claim::Foreign(words) = claim(&existing, &facts, lease, now) {
+        let is_held = self.lease_seen.holds(lease, self.began.elapsed());
+        if let Claim::Foreign(words) = claim(&existing, &facts, is_held) {
             return Err(Failed::Foreign(words));
         }
         let existing = match decide_metadata(&existing, &facts) {

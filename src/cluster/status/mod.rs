@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::attempts::Attempts;
 use crate::cluster::client::ClusterClient;
 use crate::cluster::error::ApiError;
+use crate::cluster::node::NodeRegistration;
 use crate::cluster::reach::ApiReach;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
@@ -51,6 +52,8 @@ pub struct StatusInputs {
     pub board: Board,
     /// The mirrors, and the API server's other pods of our Node.
     pub manager: PodManager,
+    /// How we stand with our Node. While it is another's, that one writes the statuses of its pods.
+    pub standing: Reader<NodeRegistration>,
 }
 
 /// Keeps statuses in the API server in sync with the workers' views.
@@ -95,6 +98,7 @@ impl StatusTask {
                 changed = self.board_changed.changed() => if changed.is_err() { break },
                 changed = self.api.changed() => if changed.is_err() { break },
                 changed = self.reach.changed() => if changed.is_err() { break },
+                changed = self.inputs.standing.changed() => if changed.is_err() { break },
                 (uid, done) = self.writes.next() => self.note(&uid, done),
                 () = timer, if look_again.is_some() => {}
             }
@@ -109,6 +113,9 @@ impl StatusTask {
         let is_up = self.reach.get().is_up();
         if !std::mem::replace(&mut self.was_up, is_up) && is_up {
             self.entries.values_mut().for_each(Entry::api_is_back);
+        }
+        if self.inputs.standing.get().is_refused() {
+            return None;
         }
         let told = (*self.api.get()).clone()?;
         let pods = self.inputs.manager.get();

@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::cluster::fake::{FakeApi, NODE};
 use crate::store::board::{BoardWriter, board};
+use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{FullName, Timestamp, core, keys};
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 
@@ -16,6 +17,7 @@ struct Bed {
     api: FakeApi,
     cluster: ClusterClient,
     board: BoardWriter,
+    standing: Writer<NodeRegistration>,
     telemetry: Telemetry,
     cancel: CancellationToken,
     task: JoinHandle<()>,
@@ -27,9 +29,11 @@ impl Bed {
         let (board, reader) = board();
         let cluster = api.client();
         let telemetry = Telemetry::new();
+        let (standing, standing_reader) = cell(NodeRegistration::Waiting);
         let inputs = StatusInputs {
             board: reader,
             manager: api.manager(),
+            standing: standing_reader,
         };
         let cancel = CancellationToken::new();
         let task = StatusTask::new(cluster.clone(), inputs, telemetry.clone());
@@ -37,6 +41,7 @@ impl Bed {
             api,
             cluster,
             board,
+            standing,
             telemetry,
             task: tokio::spawn(task.run(cancel.clone())),
             cancel,
@@ -457,6 +462,26 @@ async fn the_steps_of_a_start_are_one_write() {
     bed.tell(&web, Phase::Syncing, waits);
     bed.sleep(5).await;
     assert_eq!(bed.api.calls(), ["PATCH web/status"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_of_a_node_that_is_anothers_are_the_others_to_write() {
+    let mut bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.standing.publish(NodeRegistration::Refused {
+        cause: "another's".to_owned(),
+        since: Timestamp::UNIX_EPOCH,
+    });
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.sleep(100).await;
+    bed.api.with(|api| api.delete_gracefully("web"));
+    bed.tell(&web, Phase::Finished, status("Failed"));
+    bed.sleep(100).await;
+    // node 6l
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    bed.standing.publish(NodeRegistration::Waiting);
+    bed.until(|pod| pod.is_none()).await;
     bed.stop().await;
 }
 

@@ -1,7 +1,9 @@
 //! Decides whether the Node of our name is ours.
 //!
 //! A kubelet deletes mirror pods that it has no static pod for, and both would write one status:
-//! so a Node that a kubelet owns, or that another mirrorlet keeps alive, is left alone.
+//! so a Node that a kubelet owns, or that another mirrorlet keeps alive, is left alone. It is asked
+//! before the Node is taken, and whenever it changes: another may have taken it while we couldn't
+//! reach the API server.
 
 use std::time::Duration;
 
@@ -13,10 +15,37 @@ use crate::spec::annotation;
 /// The relevant fields of a Node's Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseSeen {
-    /// When it was renewed last.
+    /// When it was renewed last, by the clock of whoever did.
     pub renewed: Timestamp,
     /// How long that holds.
     pub duration: Duration,
+}
+
+/// What was seen of a Lease. It holds for its duration after each change that we see, by our clock:
+/// the clocks of others don't count.
+///
+/// Upstream: `k8s.io/client-go/tools/leaderelection` (`observedTime`).
+#[derive(Debug, Clone, Default)]
+pub struct LeaseWatch {
+    /// The Lease as it was seen last, and since when it is so.
+    seen: Option<(LeaseSeen, Duration)>,
+}
+
+impl LeaseWatch {
+    /// Takes in the Lease as it is at `now`, a time since any fixed start. Returns whether it holds.
+    pub fn holds(&mut self, lease: Option<LeaseSeen>, now: Duration) -> bool {
+        let Some(lease) = lease else {
+            self.seen = None;
+            return false;
+        };
+        match self.seen {
+            Some((seen, since)) if seen == lease => now.saturating_sub(since) <= lease.duration,
+            Some(_) | None => {
+                self.seen = Some((lease, now));
+                true
+            }
+        }
+    }
 }
 
 /// Whether a Node that exists may be written.
@@ -28,49 +57,53 @@ pub enum Claim {
     Foreign(String),
 }
 
-/// Decides whether the Node that has our name is ours.
-pub fn claim(
-    existing: &Node,
-    facts: &NodeFacts,
-    lease: Option<LeaseSeen>,
-    now: Timestamp,
-) -> Claim {
-    let metadata = &existing.metadata;
-    let name = facts.name.as_str();
-    let version = existing
-        .status
-        .as_ref()
-        .and_then(|status| status.node_info.as_ref())
-        .map_or("", |info| info.kubelet_version.as_str());
-    let label = metadata
-        .labels
-        .as_ref()
-        .is_some_and(|labels| labels.contains_key(keys::NODE_LABEL));
-    if !version.is_empty() && !version.contains(VERSION_MARK) {
-        return Claim::Foreign(format!(
-            "the Node {name} belongs to a kubelet ({version}); choose another name with --node-name, or delete that Node if its kubelet was removed"
-        ));
+/// Decides whether the Node that has our name may be taken. `is_held` says whether its Lease holds.
+pub fn claim(existing: &Node, facts: &NodeFacts, is_held: bool) -> Claim {
+    if let Some(version) = kubelet_of(existing) {
+        return Claim::Foreign(kubelets(facts, version));
     }
-    if annotation(metadata, keys::OWNER) == Some(facts.owner.as_str()) {
+    let is_ours = annotation(&existing.metadata, keys::OWNER) == Some(facts.owner.as_str());
+    if is_ours || !is_held {
         return Claim::Ours;
     }
-    let is_alive = lease.is_some_and(|lease| {
-        let held = jiff_span(lease.duration);
-        lease.renewed.saturating_add(held).unwrap_or(lease.renewed) > now
-    });
-    if !is_alive {
-        return Claim::Ours;
+    Claim::Foreign(anothers(existing, facts))
+}
+
+/// Decides whether the Node that we registered is still ours. One that lost the annotation of its
+/// owner is: somebody removed it.
+pub fn still_claimed(node: &Node, facts: &NodeFacts) -> Claim {
+    if let Some(version) = kubelet_of(node) {
+        return Claim::Foreign(kubelets(facts, version));
     }
-    let whose = if label {
+    match annotation(&node.metadata, keys::OWNER) {
+        Some(owner) if owner != facts.owner => Claim::Foreign(anothers(node, facts)),
+        Some(_) | None => Claim::Ours,
+    }
+}
+
+/// The version of the kubelet that a Node belongs to, if it does.
+fn kubelet_of(node: &Node) -> Option<&str> {
+    let info = node.status.as_ref()?.node_info.as_ref()?;
+    let version = info.kubelet_version.as_str();
+    (!version.is_empty() && !version.contains(VERSION_MARK)).then_some(version)
+}
+
+fn kubelets(facts: &NodeFacts, version: &str) -> String {
+    let name = &facts.name;
+    format!(
+        "the Node {name} belongs to a kubelet ({version}); choose another name with --node-name, or delete that Node if its kubelet was removed"
+    )
+}
+
+fn anothers(node: &Node, facts: &NodeFacts) -> String {
+    let name = &facts.name;
+    let labels = node.metadata.labels.as_ref();
+    let whose = if labels.is_some_and(|labels| labels.contains_key(keys::NODE_LABEL)) {
         "another mirrorlet, with another root directory,"
     } else {
         "somebody"
     };
-    Claim::Foreign(format!(
-        "{whose} renews the Lease of the Node {name}; choose another name with --node-name, or stop the other agent, and run `mirrorlet cleanup` with its root directory: its containers would run beside those that this one starts, which takes over within a minute"
-    ))
-}
-
-fn jiff_span(duration: Duration) -> k8s_openapi::jiff::SignedDuration {
-    k8s_openapi::jiff::SignedDuration::try_from(duration).unwrap_or_default()
+    format!(
+        "{whose} holds the Lease of the Node {name}; choose another name with --node-name, or stop the other agent, and run `mirrorlet cleanup` with its root directory: its containers would run beside those that this one starts, which takes over within a minute"
+    )
 }

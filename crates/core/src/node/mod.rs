@@ -18,7 +18,7 @@ use crate::api::NodeName;
 use crate::api::core::Taint;
 use crate::pressure::Pressures;
 
-pub use claim::{Claim, LeaseSeen, claim};
+pub use claim::{Claim, LeaseSeen, LeaseWatch, claim, still_claimed};
 pub use conditions::{PodProblems, believed_conditions, compute_conditions};
 pub use describe::{compute_node, compute_node_status, initial_node};
 pub use edits::NodeEdits;

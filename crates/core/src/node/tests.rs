@@ -463,29 +463,74 @@ fn only_our_node_is_claimed() {
         node_info: info,
         ..NodeStatus::default()
     });
-    let lease = |age: i64| {
+    let mut unmarked = ours.clone();
+    let annotations = unmarked.metadata.annotations.as_mut().unwrap();
+    annotations.remove("mirrorlet.dev/owner");
+    // Whether it may be taken while its Lease holds, and when it doesn't; whether it stays ours.
+    for (node, held, free, stays) in [
+        (&ours, true, true, true),
+        (&other, false, true, false),
+        (&unmarked, false, true, true),
+        (&Node::default(), false, true, true),
+        // A kubelet that is off for a while still owns its Node.
+        (&kubelet, false, false, false),
+    ] {
+        let is_ours = |claim: Claim| match claim {
+            Claim::Ours => true,
+            Claim::Foreign(words) => {
+                assert!(words.contains("--node-name"), "{words}");
+                false
+            }
+        };
+        // node 6b
+        assert_eq!(is_ours(claim(node, &facts(), true)), held, "{node:?}");
+        assert_eq!(is_ours(claim(node, &facts(), false)), free, "{node:?}");
+        // node 6l
+        assert_eq!(is_ours(still_claimed(node, &facts())), stays, "{node:?}");
+    }
+}
+
+#[test]
+fn a_lease_holds_while_it_changes_whatever_the_clocks_say() {
+    let lease = |renewed: i64| {
         Some(LeaseSeen {
-            renewed: at(100 - age),
+            renewed: at(renewed),
             duration: Duration::from_secs(40),
         })
     };
-    for (node, lease, is_ours) in [
-        (&ours, lease(0), true),
-        (&ours, None, true),
-        (&other, lease(10), false),
-        (&other, lease(41), true),
-        (&other, None, true),
-        (&Node::default(), None, true),
-        (&Node::default(), lease(10), false),
-        (&kubelet, lease(10), false),
-        // A kubelet that is off for a while still owns its Node.
-        (&kubelet, None, false),
+    // When it was read, by our clock, and how it was; whether it holds.
+    for (case, reads) in [
+        ("there is none", vec![(0, None, false), (9, None, false)]),
+        (
+            "it is renewed by a clock that is behind",
+            vec![
+                (100, lease(0), true),
+                (110, lease(10), true),
+                (150, lease(20), true),
+                (190, lease(20), true),
+                (191, lease(20), false),
+            ],
+        ),
+        (
+            "a clock that is ahead doesn't make it hold for longer",
+            vec![
+                (100, lease(9_000), true),
+                (140, lease(9_000), true),
+                (141, lease(9_000), false),
+                // It lives after all.
+                (150, lease(9_050), true),
+            ],
+        ),
+        (
+            "made anew",
+            vec![(0, lease(0), true), (50, None, false), (60, lease(0), true)],
+        ),
     ] {
-        let claim = claim(node, &facts(), lease, at(100));
-        // node 6b
-        assert_eq!(claim == Claim::Ours, is_ours, "{claim:?} {lease:?}");
-        if let Claim::Foreign(words) = claim {
-            assert!(words.contains("--node-name"), "{words}");
+        let mut watch = LeaseWatch::default();
+        for (now, lease, expected) in reads {
+            let holds = watch.holds(lease, Duration::from_secs(now));
+            // node 6b
+            assert_eq!(holds, expected, "{case}: {now}");
         }
     }
 }

@@ -158,6 +158,14 @@ pub fn node_gone(name: &str) {
     tracing::warn!("the Node {name} was deleted; registering it again");
 }
 
+/// Our Node is another's now; it is left alone.
+pub fn node_taken(name: &str, cause: &str) {
+    tracing::error!(
+        error = cause,
+        "the Node {name} was taken over; its status, Lease and mirror pods are not written any more"
+    );
+}
+
 /// The API server refused the status of our Node; it is written again later.
 pub fn node_status_failed(error: &str) {
     tracing::warn!(error = error, "failed to write the Node's status");
