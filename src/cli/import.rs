@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use mirrorlet_compose::{Content, Disk, Import, Imported, ManifestFile, Need, Options, PathKind};
+use mirrorlet_compose::{
+    Content, Disk, Import, Imported, ManifestFile, Need, Options, PathKind, ProjectFiles,
+};
 use mirrorlet_core::api::{Diagnostic, Severity};
 use mirrorlet_core::small::SmallSort as _;
 use mirrorlet_host::disk;
@@ -32,24 +34,16 @@ const STDIN_FILE: &str = "<stdin>";
 /// The number of times that an import may ask for more: files that name files that name files.
 const ROUNDS_MAX: usize = 64;
 
-/// Names of a project's file, in the order in which Docker Compose looks for them, each with that
-/// of the file that is merged over it.
-const NAMES: [(&str, &str); 4] = [
-    ("compose.yaml", "compose.override.yaml"),
-    ("compose.yml", "compose.override.yml"),
-    ("docker-compose.yml", "docker-compose.override.yml"),
-    ("docker-compose.yaml", "docker-compose.override.yaml"),
-];
-
 /// Imports a compose project.
 pub fn compose(args: &ComposeArgs) -> Outcome {
-    let options = options(args)?;
+    let (options, notes) = options(args)?;
     let mut disk = Disk::default();
     if args.files.iter().any(|path| path == Path::new(STDIN)) {
         let path = options.current_dir.join(STDIN_FILE);
         disk.contents.insert(path, stdin());
     }
-    let imported = imported(&options, disk)?;
+    let mut imported = imported(&options, disk)?;
+    imported.notes.splice(..0, notes);
     complain(&imported)?;
     if imported.is_unreadable() {
         return Err(Failure::Problems);
@@ -67,16 +61,21 @@ pub fn compose(args: &ComposeArgs) -> Outcome {
     Ok(())
 }
 
-fn options(args: &ComposeArgs) -> Result<Options, Failure> {
+/// The options of an import, and notes of files that are not read.
+fn options(args: &ComposeArgs) -> Result<(Options, Vec<Diagnostic>), Failure> {
     let ambient = ambient()?;
     let absolute = |path: &PathBuf| ambient.cwd.join(path);
-    let mut files = Vec::new();
+    let (mut files, mut notes) = (Vec::new(), Vec::new());
+    let mut has_directory = false;
     for written in &args.files {
         let path = absolute(written);
         if written == Path::new(STDIN) {
             files.push(ambient.cwd.join(STDIN_FILE));
         } else if path.is_dir() {
-            files.extend(of_directory(&path)?);
+            let named = of_directory(&path)?;
+            files.extend(named.files);
+            notes.extend(named.notes);
+            has_directory = true;
         } else if path.exists() {
             files.push(path);
         } else {
@@ -84,7 +83,10 @@ fn options(args: &ComposeArgs) -> Result<Options, Failure> {
             return Err(Failure::Usage(anyhow::anyhow!("{shown} does not exist")));
         }
     }
-    Ok(Options {
+    if !has_directory {
+        notes.extend(mirrorlet_compose::unmerged_override(&files, Path::is_file));
+    }
+    let options = Options {
         files,
         home: ambient.env.get("HOME").cloned(),
         current_dir: ambient.cwd.clone(),
@@ -93,19 +95,19 @@ fn options(args: &ComposeArgs) -> Result<Options, Failure> {
         profiles: args.profiles.iter().cloned().collect(),
         project_name: args.project_name.clone(),
         namespace: args.namespace.clone(),
-    })
+    };
+    Ok((options, notes))
 }
 
 /// The files of a project's directory.
-fn of_directory(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let found = NAMES.iter().find(|(name, _)| dir.join(name).is_file());
-    let Some((name, other)) = found else {
+fn of_directory(dir: &Path) -> Result<ProjectFiles, Failure> {
+    let named = mirrorlet_compose::project_files(dir, Path::is_file);
+    if named.files.is_empty() {
         let shown = dir.display();
         let error = anyhow::anyhow!("{shown} has no compose.yaml and no docker-compose.yml");
         return Err(Failure::Usage(error));
-    };
-    let other = Some(dir.join(other)).filter(|path| path.is_file());
-    Ok(std::iter::once(dir.join(name)).chain(other).collect())
+    }
+    Ok(named)
 }
 
 /// Reads what the import asks for, until it has all.

@@ -259,3 +259,37 @@ fn an_import_writes_manifests_and_lists_what_they_leave_out() {
         assert!(stderr.contains(words), "{args:?}: {stderr}");
     }
 }
+
+#[test]
+fn the_override_file_of_a_directory_is_merged_whatever_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("compose.yaml"), "services: {web: {image: 'img:1'}}\n").unwrap();
+    let over = "services: {web: {environment: {FROM: override}}}\n";
+    std::fs::write(at("docker-compose.override.yml"), over).unwrap();
+    let import = |path: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
+            .args(["import", "compose", path])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    let note = "note: docker-compose.override.yml: not merged over compose.yaml";
+    let (stdout, stderr) = import(".");
+    // box 14
+    assert!(stdout.contains("value: override"), "{stdout}");
+    assert!(!stderr.contains("docker-compose.override.yml"), "{stderr}");
+    // As with docker compose -f.
+    let (stdout, stderr) = import("compose.yaml");
+    assert!(!stdout.contains("value: override"), "{stdout}");
+    assert!(stderr.contains(note), "{stderr}");
+    // Of several, Docker Compose reads one.
+    std::fs::write(at("compose.override.yml"), "services: {}\n").unwrap();
+    let (stdout, stderr) = import(".");
+    assert!(!stdout.contains("value: override"), "{stdout}");
+    let note = "note: docker-compose.override.yml: not read: compose.override.yml of the same";
+    assert!(stderr.contains(note), "{stderr}");
+}

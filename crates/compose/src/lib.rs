@@ -28,6 +28,7 @@ mod keys;
 mod load;
 mod manifests;
 mod merge;
+mod named;
 mod paths;
 mod project;
 mod tree;
@@ -39,6 +40,7 @@ mod tests;
 
 pub use input::{Content, Disk, Need, Options, PathKind};
 pub use keys::{KEYS, Key, Shape, Support};
+pub use named::{ProjectFiles, project_files, unmerged_override};
 
 use load::Loader;
 use manifests::Document;

@@ -108,7 +108,7 @@ pub(super) const ROLLOUT: &str = "\
 
 pub(super) const IMPORT_COMPOSE: &str = "\
   # See what would become of a project
-  mirrorlet import compose compose.yaml > /dev/null
+  mirrorlet import compose . > /dev/null
 
   # Write the manifests; each service has a file of its own
   mirrorlet import compose . -o manifests/";
