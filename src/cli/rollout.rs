@@ -202,7 +202,7 @@ enum Standing {
     UnderWay(String),
     /// It ended well.
     Done(String),
-    /// It was undone.
+    /// It failed, or can't be started within its progress deadline.
     Failed(String),
 }
 
@@ -232,12 +232,11 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
     let all_are = format!("{kind} {namespace}/{name}: ");
     let updated = updated(&pods);
     let (mut failed, mut done) = (None, None);
-    let mut waits = None;
+    let (mut waits, mut is_overdue) = (None, false);
     for pod in &pods {
-        let is_waiting = pod
-            .rollout
-            .as_ref()
-            .is_some_and(|rollout| rollout.phase == RolloutPhase::Waiting);
+        let rollout = pod.rollout.as_ref();
+        let is_waiting = rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Waiting);
+        is_overdue |= rollout.is_some_and(|rollout| rollout.overdue);
         match standing_of(pod) {
             Standing::UnderWay(line) if is_waiting => waits = waits.or(Some(line)),
             Standing::UnderWay(line) => {
@@ -260,7 +259,8 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
         }
         Some(_) | None => {}
     }
-    if let Some(line) = waits {
+    // Those that wait for a pod that can't be updated wait in vain.
+    if let Some(line) = waits.filter(|_| !is_overdue) {
         return Standing::UnderWay(format!("{all_are}{line}"));
     }
     match (failed, done) {
@@ -359,6 +359,9 @@ fn standing_of(pod: &PodReport) -> Standing {
         )),
         RolloutPhase::Restoring => Standing::UnderWay(format!(
             "{pod_is}revision {target} failed, restoring an older revision: {reason}: {message}"
+        )),
+        RolloutPhase::Held if rollout.overdue => Standing::Failed(format!(
+            "{pod_is}revision {target} exceeded its progress deadline, revision {revision} runs: {reason}: {message}"
         )),
         RolloutPhase::Held => Standing::UnderWay(format!(
             "{pod_is}revision {target} can't be started, revision {revision} runs: {reason}: {message}"

@@ -81,7 +81,9 @@ fn a_rollout_has_an_end() {
         let standing = standing(&starting, "default", "web-box");
         assert!(matches!(standing, Standing::Done(_)), "{status}");
     }
-    let cases: [(serde_json::Value, Made, &str); 8] = [
+    let mut overdue = rollout("Held");
+    overdue["overdue"] = json!(true);
+    let cases: [(serde_json::Value, Made, &str); 9] = [
         (
             rollout("Failed"),
             Standing::Failed,
@@ -97,6 +99,11 @@ fn a_rollout_has_an_end() {
             rollout("Held"),
             Standing::UnderWay,
             "revision 5 can't be started, revision 4 runs: ErrImagePull: not found",
+        ),
+        (
+            overdue,
+            Standing::Failed,
+            "revision 5 exceeded its progress deadline, revision 4 runs: ErrImagePull: not found",
         ),
         (
             rollout("Judging"),
@@ -185,6 +192,52 @@ fn a_set_is_followed_until_its_pods_are_ready() {
         assert_eq!(
             standing_of_workload(&report, "default", "StatefulSet/db"),
             made(format!("StatefulSet default/db: {message}"))
+        );
+    }
+}
+
+#[test]
+fn pods_that_wait_for_one_that_can_not_be_started_wait_in_vain() {
+    let pod = |number: u64, rollout: serde_json::Value| {
+        json!({
+            "name": format!("web-{number}-box"), "manifestName": format!("web-{number}"),
+            "namespace": "default", "uid": format!("u{number}"), "workload": "Deployment/web",
+            "source": "/m/web.yaml", "status": "Running", "phase": "Running", "ready": 1,
+            "containersTotal": 1, "restarts": 0, "containers": [], "held": false,
+            "rollout": rollout,
+        })
+    };
+    let rollout = |phase: &str, overdue: bool| {
+        json!({
+            "phase": phase, "revision": 1, "target": 2, "targetUid": "v", "newest": 2,
+            "reason": "ErrImagePull", "message": "not found", "overdue": overdue,
+        })
+    };
+    for (overdue, other, ends) in [
+        (false, "Waiting", false),
+        (true, "Waiting", true),
+        (true, "Held", false),
+        // Another one is updated at the same time.
+        (true, "Judging", false),
+    ] {
+        let report: StatusReport = serde_json::from_value(json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": at(0).to_string(), "nodeName": "box",
+                "root": "/r", "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [],
+            "pods": [pod(0, rollout("Held", overdue)), pod(1, rollout(other, false))],
+        }))
+        .unwrap();
+        let standing = standing_of_workload(&report, "default", "Deployment/web");
+        let words = "Deployment default/web: pod default/web-0-box: revision 2 exceeded its progress deadline, revision 1 runs: ErrImagePull: not found";
+        let failed = Standing::Failed(words.to_owned());
+        // rollouts 33
+        assert_eq!(standing == failed, ends, "{overdue} {other}: {standing:?}");
+        assert!(
+            ends || matches!(standing, Standing::UnderWay(_)),
+            "{standing:?}"
         );
     }
 }

@@ -199,6 +199,7 @@ fn what_a_rollout_does_is_said_beside_the_status() {
             message: "not found".to_owned(),
             since: Some(at(318)),
             deadline_seconds,
+            overdue: false,
         }),
         ..pod("default", "web", "Running")
     };

@@ -18,7 +18,8 @@ pub struct RolloutArgs {
 /// Subcommands of `rollout`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum RolloutCommand {
-    /// Follow a rollout to its end. Fails if the new version was undone.
+    /// Follow a rollout to its end. Fails if the new version failed, was undone, or can't be started
+    /// within its progress deadline.
     #[command(after_help = EXIT_CODES)]
     Status(RolloutStatusArgs),
     /// List the versions of a pod.

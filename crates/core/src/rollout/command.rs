@@ -148,6 +148,7 @@ impl History {
             Command::Retry => {
                 let uid = target.uid();
                 self.set_outcome(&uid, Outcome::Open);
+                self.held = None;
                 Ok(wanted)
             }
             Command::Pause if self.paused => Err(Refused::AlreadyPaused),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::held::Hold;
 use super::{Cause, Life, Settings, Version};
 use crate::api::core::{EphemeralContainer, PodStatus};
 use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
@@ -136,6 +137,9 @@ pub struct History {
     /// that in.
     #[serde(skip)]
     pub returned: bool,
+    /// The hold of the target, while it can't be started.
+    #[serde(skip)]
+    pub held: Option<Hold>,
     /// Since when there is no manifest of the pod, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,

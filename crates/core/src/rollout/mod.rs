@@ -32,6 +32,7 @@ mod command;
 mod gap;
 pub mod group;
 mod health;
+mod held;
 mod history;
 mod life;
 mod report;
@@ -49,6 +50,7 @@ pub use command::{Command, Refused};
 pub use gap::Gap;
 pub use group::{Turn, UpdatePolicy, Updates};
 pub use health::{Health, Seen, assess, progress_deadline, ready_since};
+pub use held::Hold;
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use life::Life;
 pub use report::problem_lines;
@@ -234,12 +236,13 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
             (phase, change, look_again)
         }
     };
+    let left = history.take_hold(&uid, &phase, progress_deadline(&pod), now);
     history.trim();
     Decision {
         history,
         phase,
         change,
-        look_again,
+        look_again: look_again.into_iter().chain(left).min(),
     }
 }
 

@@ -126,6 +126,7 @@ impl Decision {
             since,
             deadline_seconds: (self.phase == Phase::Judging)
                 .then(|| progress_deadline(&judged.pod).as_secs()),
+            overdue: history.held.as_ref().is_some_and(|held| held.overdue),
         })
     }
 }

@@ -317,6 +317,49 @@ fn a_problem_is_at_its_field_where_that_is_known() {
 }
 
 #[test]
+fn a_held_revision_is_overdue_once_its_deadline_has_passed() {
+    let mut story = Story::edited();
+    let overdue = |decision: &Decision, story: &Story| {
+        let report = decision.pod(&story.wanted).rollout.unwrap();
+        assert_eq!(report.phase, RolloutPhase::Held);
+        report.overdue
+    };
+    story.preparation = Preparation::Failed(cause());
+    for (now, expected, left) in [
+        (20, false, Some(300)),
+        (319, false, Some(1)),
+        (320, true, None),
+    ] {
+        story.now = now;
+        let decision = story.decide(Some(&ready(0)));
+        // rollouts 33
+        assert_eq!(overdue(&decision, &story), expected, "{now}");
+        assert_eq!(decision.look_again, left.map(Duration::from_secs), "{now}");
+    }
+    // Another attempt has all of it.
+    story.history.obey(Command::Retry).unwrap();
+    assert!(!overdue(&story.decide(Some(&ready(0))), &story));
+    story.now = 620;
+    assert!(overdue(&story.decide(Some(&ready(0))), &story));
+    // So does one after a time in which nothing kept it from being started.
+    story.preparation = Preparation::UnderWay;
+    assert_eq!(story.decide(Some(&ready(0))).phase, Phase::Preparing);
+    story.preparation = Preparation::Failed(cause());
+    assert!(!overdue(&story.decide(Some(&ready(0))), &story));
+    // And another edit.
+    story.now = 920;
+    assert!(overdue(&story.decide(Some(&ready(0))), &story));
+    story.edit("c");
+    story.preparation = Preparation::Failed(cause());
+    assert!(!overdue(&story.decide(Some(&ready(0))), &story));
+    // A clock that is set back makes nobody wait longer.
+    story.now = 100;
+    assert!(!overdue(&story.decide(Some(&ready(0))), &story));
+    story.now = 400;
+    assert!(overdue(&story.decide(Some(&ready(0))), &story));
+}
+
+#[test]
 fn the_old_revision_runs_until_the_new_one_is_prepared() {
     let mut story = Story::edited();
     let decision = story.decide(Some(&ready(0)));

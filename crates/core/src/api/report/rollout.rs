@@ -54,6 +54,9 @@ pub struct RolloutReport {
     /// Seconds within which it has to be ready, while it is judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u64>,
+    /// Whether it has been held for as long as its progress deadline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overdue: bool,
 }
 
 impl RolloutReport {
