@@ -27,7 +27,8 @@ use crate::eviction::Shortages;
 use crate::jobs::JobHandle;
 use crate::rollout::{RolloutHandle, RolloutTarget};
 use crate::server::view::{
-    AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError, ViewErrorKind,
+    AgentView, Check, CommandAnswer, Order, OrderAnswer, PlanRequest, Shown, ViewError,
+    ViewErrorKind,
 };
 use crate::source::{SourceReader, problems_of};
 use crate::stats::StatsProvider;
@@ -132,18 +133,6 @@ impl View {
             root: config.root.display().to_string(),
             owner: self.owner.clone(),
         }
-    }
-
-    /// Full name of the static pod that `text` names.
-    fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
-        let merged = self.merged.get();
-        rollouts::static_pod(text, &self.pods(&merged), &merged)
-    }
-
-    /// The static pod, or the workload, that `text` names.
-    fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
-        let merged = self.merged.get();
-        rollouts::whom(text, &self.pods(&merged), &merged)
     }
 
     /// A pod that is wanted, or still being stopped.
@@ -384,10 +373,14 @@ impl AgentView for View {
         }
     }
 
-    async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
+    async fn command_rollout(
+        &self,
+        pod: &str,
+        command: Command,
+    ) -> Result<CommandAnswer, ViewError> {
         let whom = self.whom(pod)?;
-        let done = self.rollouts.command(whom.clone(), command).await;
-        done.map_err(|error| rollouts::view_error(error, &whom))
+        let obeyed = self.rollouts.command(whom.clone(), command).await;
+        rollouts::answer(obeyed, &whom)
     }
 
     fn node_edits(&self) -> Arc<NodeEdits> {

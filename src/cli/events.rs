@@ -6,10 +6,11 @@ use anstyle::Style;
 
 use super::explain::{fetch, is_within, newest};
 use super::table::{self, BAD, Cell, DIM, render_aligned};
-use super::{Failure, Outcome, client, print, print_document, print_one};
+use super::{Failure, Outcome, client, print, print_document, print_one, status};
 use crate::config::args::{DocumentOutput, EventKind, EventsArgs};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{EventReport, JournalReport};
+use mirrorlet_core::select::workload_kind;
 use mirrorlet_core::workload::WorkloadKind;
 
 #[cfg(test)]
@@ -19,14 +20,7 @@ mod tests;
 pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
     let about = match args.pod.as_deref() {
         None => About::All,
-        Some(text) => {
-            if let Some((namespace, owner)) = WorkloadKind::named(text) {
-                About::Workload(namespace.map(str::to_owned), owner)
-            } else {
-                let report = fetch(text, root).await?;
-                About::Pod(report.namespace, report.name)
-            }
-        }
+        Some(text) => About::of(text, root).await?,
     };
     let filter = Filter { args, about };
     let body = client::get(root, "/v1/events").await?.whole().await?;
@@ -94,6 +88,29 @@ enum About {
     Pod(String, String),
     /// A workload, as `Deployment/web`, in that namespace or in any.
     Workload(Option<String>, String),
+}
+
+impl About {
+    /// The pod that a text means, or the workload, also by its name alone.
+    async fn of(text: &str, root: &Path) -> Result<Self, Failure> {
+        if let Some((namespace, owner)) = WorkloadKind::named(text) {
+            return Ok(Self::Workload(namespace.map(str::to_owned), owner));
+        }
+        let not_found = match fetch(text, root).await {
+            Ok(report) => return Ok(Self::Pod(report.namespace, report.name)),
+            Err(error) => error,
+        };
+        let Ok(report) = status::fetch(root, true).await else {
+            return Err(not_found);
+        };
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        let kind = workload_kind(&report, namespace, name)?.ok_or(not_found)?;
+        let owner = format!("{kind}/{name}");
+        Ok(Self::Workload(namespace.map(str::to_owned), owner))
+    }
 }
 
 /// The Events that are asked for.

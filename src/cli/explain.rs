@@ -24,17 +24,23 @@ const ENGINE_CALLS: &str = "EngineCalls";
 
 /// Prints the story of a pod, and with `--follow` its new entries; or the state of a workload.
 pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
+    let has_kind = WorkloadKind::named(&args.pod).is_some();
     // The story of a workload's only pod can be followed.
-    if WorkloadKind::named(&args.pod).is_some() && !args.follow {
-        let report = status::fetch(root, true).await?;
-        if let Some(found) = Workloads::named(&report, &args.pod, Timestamp::now()) {
-            return match args.output {
-                DocumentOutput::Text => pager::page(&found.render(), !args.no_pager),
-                output => print_document(output, &found, |_| String::new()),
-            };
-        }
+    if has_kind
+        && !args.follow
+        && let Some(found) = workloads(args, root).await?
+    {
+        return show(&found, args);
     }
-    let mut report = fetch(&args.pod, root).await?;
+    let mut report = match fetch(&args.pod, root).await {
+        Ok(report) => report,
+        Err(error) if has_kind || args.follow => return Err(error),
+        // A workload with several pods, or none, by its name alone.
+        Err(error) => match workloads(args, root).await {
+            Ok(Some(found)) => return show(&found, args),
+            Ok(None) | Err(_) => return Err(error),
+        },
+    };
     let from = report.next;
     report.story = selected(report.story, args, Timestamp::now());
     let mut story = Story::default();
@@ -63,6 +69,19 @@ pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
                 output => print_one(output, &event.entry)?,
             }
         }
+    }
+}
+
+/// The workloads that are asked for; none if a pod is, or nothing that is known.
+async fn workloads(args: &ExplainArgs, root: &Path) -> Result<Option<Workloads>, Failure> {
+    let report = status::fetch(root, true).await?;
+    Ok(Workloads::named(&report, &args.pod, Timestamp::now()))
+}
+
+fn show(found: &Workloads, args: &ExplainArgs) -> Outcome {
+    match args.output {
+        DocumentOutput::Text => pager::page(&found.render(), !args.no_pager),
+        output => print_document(output, found, |_| String::new()),
     }
 }
 

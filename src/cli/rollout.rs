@@ -54,13 +54,12 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let pod_name = escape(&pod.pod);
     let path = format!("/v1/rollouts?pod={pod_name}&command={verb}{to_revision}");
     let answer = client::post(root, &path).await?;
-    let CommandAnswer { revision } = client::parse(&answer)?;
-    let is_workload = WorkloadKind::named(&pod.pod).is_some();
+    let CommandAnswer { revision, workload } = client::parse(&answer)?;
     let done = match name {
         CommandName::Undo => format!("switching to revision {revision} until the manifest changes"),
         CommandName::Retry => format!("revision {revision} is tried again"),
         // Its pods may run different revisions.
-        CommandName::Pause if is_workload => {
+        CommandName::Pause if workload.is_some() => {
             "its pods keep their revisions until: mirrorlet rollout resume".to_owned()
         }
         CommandName::Pause => {
@@ -68,8 +67,13 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
         }
         CommandName::Resume => format!("revision {revision} is to run"),
     };
-    let what = if is_workload { "" } else { "pod " };
-    tell(&format!("{what}{}: {done}", one_line(&pod.pod)))
+    let what = match workload {
+        // Its kind was typed.
+        Some(_) if WorkloadKind::named(&pod.pod).is_some() => pod.pod.clone(),
+        Some(workload) => workload,
+        None => format!("pod {}", pod.pod),
+    };
+    tell(&format!("{}: {done}", one_line(&what)))
 }
 
 fn tell(line: &str) -> Outcome {

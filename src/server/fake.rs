@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
 use super::view::{
-    AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError, ViewErrorKind,
+    AgentView, Check, CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError,
+    ViewErrorKind,
 };
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport,
@@ -287,11 +288,19 @@ impl AgentView for FakeView {
     }
 
     /// The revision asked for; 7 where none is.
-    async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
+    async fn command_rollout(
+        &self,
+        pod: &str,
+        command: Command,
+    ) -> Result<CommandAnswer, ViewError> {
         self.rollout_history(pod)?;
+        let answer = |revision| CommandAnswer {
+            revision,
+            workload: None,
+        };
         match command {
-            Command::Undo { to_revision } => Ok(to_revision.unwrap_or(7)),
-            Command::Retry | Command::Resume => Ok(7),
+            Command::Undo { to_revision } => Ok(answer(to_revision.unwrap_or(7))),
+            Command::Retry | Command::Resume => Ok(answer(7)),
             Command::Pause
             | Command::Stop
             | Command::Start { .. }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admin::{ApiError, Shared};
 use super::asked::Asked;
-use super::view::PlanRequest;
+use super::view::{CommandAnswer, PlanRequest};
 use mirrorlet_core::api::report::HistoryReport;
 use mirrorlet_core::rollout::Command;
 
@@ -53,13 +53,6 @@ pub struct CommandQuery {
     pub to_revision: Option<u64>,
 }
 
-/// The answer to a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommandAnswer {
-    /// Number of the revision that it is about.
-    pub revision: u64,
-}
-
 pub(super) async fn plan(
     State(shared): State<Shared>,
     request: Result<Json<PlanRequest>, JsonRejection>,
@@ -82,6 +75,7 @@ pub(super) async fn command(asked: Asked<CommandQuery>) -> Result<Json<CommandAn
         (CommandName::Resume, None) => Command::Resume,
     };
     shared.view.refresh().await;
-    let revision = shared.view.command_rollout(&query.pod, command).await?;
-    Ok(Json(CommandAnswer { revision }))
+    Ok(Json(
+        shared.view.command_rollout(&query.pod, command).await?,
+    ))
 }

@@ -87,6 +87,16 @@ pub struct Order {
     pub pull: bool,
 }
 
+/// The answer to a command about rollouts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandAnswer {
+    /// Number of the revision that it is about.
+    pub revision: u64,
+    /// The workload that the command was for, as `Deployment default/web`; none if it was for a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+}
+
 /// The answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderAnswer {
@@ -279,12 +289,15 @@ pub trait AgentView: Send + Sync + 'static {
     /// There is no such static pod.
     fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError>;
 
-    /// Has a command about the rollouts of a static pod obeyed; the number of the revision that it
-    /// is about.
+    /// Has a command about the rollouts of a static pod or a workload obeyed.
     ///
     /// # Errors
     /// There is no such static pod, or the command is refused.
-    async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError>;
+    async fn command_rollout(
+        &self,
+        pod: &str,
+        command: Command,
+    ) -> Result<CommandAnswer, ViewError>;
 
     /// Changes that a person made to the Node.
     fn node_edits(&self) -> Arc<NodeEdits>;

@@ -248,8 +248,14 @@ async fn a_version_that_fails_at_the_second_of_three_pods_is_run_by_none() {
     assert_eq!(code, Some(0), "{text}");
     // workloads 14
     assert_eq!(until_alone(&agent, &all).await, old);
-    let (code, text) = rollout(&bed, &["pause", "deployment/web"]).await;
+    // Its name alone is enough.
+    let (code, text) = rollout(&bed, &["pause", "web"]).await;
     assert_eq!(code, Some(0), "{text}");
+    // workloads 27
+    assert!(
+        text.contains("Deployment default/web: its pods keep their revisions"),
+        "{text}"
+    );
     bed.write("web.yaml", &three("fourth", None, 1));
     agent
         .until("three pods that are paused", |report| {
@@ -262,7 +268,7 @@ async fn a_version_that_fails_at_the_second_of_three_pods_is_run_by_none() {
     assert_eq!(until_alone(&agent, &all).await, old);
     let (code, text) = rollout(&bed, &["resume", "deployment/web"]).await;
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = rollout(&bed, &["status", "deployment/web", "--timeout", "3m"]).await;
+    let (code, text) = rollout(&bed, &["status", "web", "--timeout", "3m"]).await;
     assert_eq!(code, Some(0), "{text}");
     let new = until_alone(&agent, &all).await;
     assert!(

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 
+use super::View;
 use crate::config::Config;
 use crate::rollout::{CommandError, Histories, RolloutTarget};
-use crate::server::view::{PlanRequest, ViewError, ViewErrorKind};
+use crate::server::view::{CommandAnswer, PlanRequest, ViewError, ViewErrorKind};
 use crate::source::SourceReader;
 use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
 use mirrorlet_core::api::{FullName, PodUid};
@@ -21,12 +22,22 @@ use mirrorlet_core::select::find_pod;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
+impl View {
+    /// Full name of the static pod that `text` names.
+    pub(super) fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
+        let merged = self.merged.get();
+        static_pod(text, &self.pods(&merged), &merged)
+    }
+
+    /// The static pod, or the workload, that `text` names.
+    pub(super) fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
+        let merged = self.merged.get();
+        whom(text, &self.pods(&merged), &merged)
+    }
+}
+
 /// Full name of the static pod that `text` names.
-pub(super) fn static_pod(
-    text: &str,
-    pods: &[PodReport],
-    merged: &Merged,
-) -> Result<FullName, ViewError> {
+fn static_pod(text: &str, pods: &[PodReport], merged: &Merged) -> Result<FullName, ViewError> {
     // Of a pod that is being stopped there is nothing to roll out.
     let wanted: Vec<PodReport> = pods
         .iter()
@@ -62,51 +73,48 @@ pub(super) fn static_pod(
     Ok(FullName::new(pod.name.as_str(), pod.namespace.as_str()))
 }
 
-/// The static pod that `text` names, or the workload, as `deployment/web`.
-pub(super) fn whom(
-    text: &str,
-    pods: &[PodReport],
-    merged: &Merged,
-) -> Result<RolloutTarget, ViewError> {
-    let found = static_pod(text, pods, merged);
-    let named = WorkloadKind::named(text);
-    let (
-        Some((namespace, owner)),
-        Err(ViewError {
-            kind: ViewErrorKind::NotFound,
-            ..
-        }),
-    ) = (named, &found)
-    else {
-        return found.map(RolloutTarget::Pod);
+/// The static pod that `text` names, or the workload, as `deployment/web` or by its name alone.
+fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<RolloutTarget, ViewError> {
+    let not_found = match static_pod(text, pods, merged) {
+        Err(error) if error.kind == ViewErrorKind::NotFound => error,
+        found => return found.map(RolloutTarget::Pod),
     };
-    if let Some(error) = without_rollouts(text) {
+    let named = WorkloadKind::named(text);
+    if let Some(error) = named.as_ref().and_then(|_| without_rollouts(text)) {
         return Err(error);
     }
-    let is_it = |key: &WorkloadKey| {
-        key.owner() == owner && namespace.is_none_or(|namespace| namespace == key.namespace)
+    let (of, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
     };
-    let of_manifests = merged
-        .pods
-        .values()
-        .filter(|pod| !pod.is_api() && pod.runs.is_none());
+    let is_in = |namespace: Option<&str>, key: &WorkloadKey| {
+        namespace.is_none_or(|namespace| namespace == key.namespace)
+    };
+    let is_it = |key: &WorkloadKey| match &named {
+        Some((namespace, owner)) => key.owner() == *owner && is_in(*namespace, key),
+        None => key.name == name && is_in(of, key),
+    };
+    let of_manifests = merged.pods.values().filter(|pod| !pod.is_api());
     let keys = of_manifests.filter_map(|pod| WorkloadKey::of(&pod.pod));
     let keys: BTreeSet<WorkloadKey> = keys.filter(is_it).collect_set();
     let mut keys = keys.into_iter();
-    match (keys.next(), keys.next()) {
-        (Some(key), None) => Ok(RolloutTarget::Workload(key)),
+    let key = match (keys.next(), keys.next()) {
+        (Some(key), None) => without_rollouts(&typed(&key)).map_or(Ok(key), Err),
+        (None, _) if named.is_none() => Err(not_found),
         (None, _) => Err(ViewErrorKind::NotFound
             .error(format!("{} not found", described(text)))
             .help("mirrorlet status lists all workloads")),
         (Some(one), Some(other)) => Err(ViewErrorKind::Invalid
             .error(format!("{text:?} means {one} and {other}"))
-            .help(format!(
-                "name the namespace, too: {}/{}/{}",
-                one.kind.as_str().to_lowercase(),
-                one.namespace,
-                one.name
-            ))),
-    }
+            .help(format!("name one of them, for example {}", typed(&one)))),
+    };
+    key.map(RolloutTarget::Workload)
+}
+
+/// A workload as a person types it, `deployment/shop/web`.
+fn typed(key: &WorkloadKey) -> String {
+    let kind = key.kind.as_str().to_lowercase();
+    format!("{kind}/{}/{}", key.namespace, key.name)
 }
 
 /// A workload as it was typed, as `deployment "web"`.
@@ -272,6 +280,19 @@ fn report(
     }
 }
 
+/// The answer to a command for that pod or workload.
+pub(super) fn answer(
+    obeyed: Result<u64, CommandError>,
+    target: &RolloutTarget,
+) -> Result<CommandAnswer, ViewError> {
+    let revision = obeyed.map_err(|error| view_error(error, target))?;
+    let workload = match target {
+        RolloutTarget::Pod(_) => None,
+        RolloutTarget::Workload(key) => Some(key.to_string()),
+    };
+    Ok(CommandAnswer { revision, workload })
+}
+
 /// Why a command for that pod or workload came to nothing, with what to do.
 pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewError {
     let target = match target {
@@ -335,6 +356,63 @@ mod tests {
         let error = whom("deployment/web", &[], &Merged::default()).unwrap_err();
         assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
         assert_eq!(error.to_string(), "deployment \"web\" not found");
+    }
+
+    #[test]
+    fn a_workload_is_named_by_its_name_alone() {
+        let pod = |(namespace, name, owner): &(&str, &str, &str)| {
+            let pod = json!({"metadata": {
+                "name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"),
+                "annotations": {"mirrorlet.dev/workload": owner},
+            }});
+            let pod = Arc::new(serde_json::from_value(pod).unwrap());
+            let pod = SourcePod::new(pod, Origin::whole(PodSource::File, "/m/web.yaml"));
+            (pod.uid(), pod)
+        };
+        let pods = [
+            ("default", "web-0-box", "Deployment/web"),
+            ("default", "web-1-box", "Deployment/web"),
+            ("default", "db-0-box", "StatefulSet/db"),
+            ("shop", "db-0-box", "StatefulSet/db"),
+            ("default", "api-0-box", "Deployment/api"),
+            ("default", "api-0-1-box", "StatefulSet/api"),
+            ("default", "import-0-box", "Job/import"),
+        ];
+        let merged = Merged {
+            pods: pods.iter().map(pod).collect(),
+            ..Merged::default()
+        };
+        let several = |a: &str, b: &str| Err(format!("{a:?} means {b}"));
+        for (text, expected) in [
+            ("web", Ok("Deployment default/web")),
+            ("default/web", Ok("Deployment default/web")),
+            ("shop/db", Ok("StatefulSet shop/db")),
+            ("deployment/api", Ok("Deployment default/api")),
+            (
+                "db",
+                several("db", "StatefulSet default/db and StatefulSet shop/db"),
+            ),
+            (
+                "api",
+                several("api", "Deployment default/api and StatefulSet default/api"),
+            ),
+            ("import", Err("a Job has no rollouts".to_owned())),
+            (
+                "shop/web",
+                Err("pod \"shop/web\" not found; mirrorlet status lists all pods".to_owned()),
+            ),
+        ] {
+            let found = whom(text, &[], &merged).map(|target| match target {
+                RolloutTarget::Workload(key) => key.to_string(),
+                RolloutTarget::Pod(name) => panic!("{text}: {name}"),
+            });
+            let found = found.map_err(|error| error.to_string());
+            // workloads 27
+            assert_eq!(found, expected.map(str::to_owned), "{text}");
+        }
+        let error = whom("db", &[], &merged).unwrap_err();
+        let help = "name one of them, for example statefulset/default/db";
+        assert_eq!(error.help.as_deref(), Some(help));
     }
 
     #[test]

@@ -241,7 +241,16 @@ fn a_workload_has_its_problems_and_a_line_for_each_pod() {
     let all = all.map(|name| text(name).unwrap());
     insta::assert_snapshot!("workloads", all.join("----\n"));
     assert_eq!(text("deployment/default/dd"), text("deploy/dd"));
-    for other in ["deployment/shop/dd", "deployment/x", "dd-0", "default/dd-0"] {
+    // workloads 27
+    assert_eq!(text("dd"), text("deploy/dd"));
+    assert_eq!(text("default/dd"), text("deploy/dd"));
+    for other in [
+        "deployment/shop/dd",
+        "deployment/x",
+        "dd-0",
+        "default/dd-0",
+        "shop/dd",
+    ] {
         assert_eq!(text(other), None, "{other}");
     }
     let found = Workloads::named(&report, "deploy/dd", at(9_000));

@@ -50,15 +50,23 @@ struct PodLine {
 }
 
 impl Workloads {
-    /// Returns the workloads that a text means; none if it means a pod, or nothing that is known.
+    /// Returns the workloads that a text means, with their kind or by their name alone; none if it
+    /// means a pod, or nothing that is known.
     pub(super) fn named(report: &StatusReport, text: &str, now: Timestamp) -> Option<Self> {
-        let (namespace, owner) = WorkloadKind::named(text)?;
         if find_pod(&report.pods, text).is_ok() {
             return None;
         }
+        let named = WorkloadKind::named(text);
+        let (of, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
         let keys = keys(report).into_iter().filter(|key| {
-            let is_there = namespace.is_none_or(|namespace| namespace == key.namespace);
-            is_there && key.owner() == owner
+            let (namespace, is_named) = match &named {
+                Some((namespace, owner)) => (*namespace, key.owner() == *owner),
+                None => (of, key.name == name),
+            };
+            is_named && namespace.is_none_or(|namespace| namespace == key.namespace)
         });
         let workloads: Vec<_> = keys.map(|key| Workload::of(report, &key, now)).collect();
         (!workloads.is_empty()).then_some(Self { workloads })

@@ -10,7 +10,7 @@ use super::{AgentArgs, DocumentOutput};
 #[derive(Debug, Clone, Args)]
 pub struct EventsArgs {
     /// The pod, by name, namespace/name, UID, or UID of its mirror pod; it may have been removed. Or a
-    /// workload, for example deployment/web [default: all pods, workloads and the node].
+    /// workload, by its name or as deployment/web [default: all pods, workloads and the node].
     #[arg(value_name = "POD")]
     pub pod: Option<String>,
     /// The agent to connect to.

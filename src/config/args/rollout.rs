@@ -59,10 +59,11 @@ pub enum RolloutCommand {
     },
 }
 
-/// A static pod, and the agent that runs it.
+/// A static pod or a workload, and the agent that runs it.
 #[derive(Debug, Clone, Args)]
 pub struct PodArgs {
-    /// The static pod, by name, namespace/name, UID, or UID of its mirror pod.
+    /// The static pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, by its
+    /// name or as deployment/NAME or deployment/NAMESPACE/NAME.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.

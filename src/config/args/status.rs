@@ -75,8 +75,8 @@ pub enum StatusOrder {
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// The pod, by name, namespace/name, UID, or UID of its mirror pod. It may have been removed.
-    /// Or a workload, as deployment/NAME or deployment/NAMESPACE/NAME, for its problems and the
-    /// state of its pods.
+    /// Or a workload, by its name or as deployment/NAME or deployment/NAMESPACE/NAME, for its
+    /// problems and the state of its pods.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
