@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use super::lock::RootLock;
 use super::owner::owner_id;
+use super::used_engine::UsedEngine;
 use crate::config::Config;
 use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_docker::engine::Engine as _;
@@ -28,7 +29,8 @@ pub struct Leftovers {
 /// directory stay. None if no agent has used the root directory.
 ///
 /// # Errors
-/// An agent runs, the Engine doesn't answer, or something can't be removed.
+/// An agent runs, the Engine doesn't answer or is not the one that the agent used, or something can't
+/// be removed.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     if !root.join("owner").exists() {
@@ -37,6 +39,14 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     let _lock = RootLock::acquire(root).context("the agent has to be stopped first")?;
     let owner = owner_id(root)?;
     let engine = BollardEngine::connect(&config.docker)?;
+    let asked = UsedEngine {
+        address: config.docker.clone(),
+        id: engine.info().await?.id.unwrap_or_default(),
+        owner: owner.clone(),
+    };
+    if let Some(refusal) = UsedEngine::read(root)?.and_then(|used| used.refusal(&asked, root)) {
+        anyhow::bail!("nothing was removed: {refusal}");
+    }
     let listed = engine.list_containers(&owner).await?;
     let volumes = VolumeManager::new(root);
     let mut left = Leftovers {

@@ -9,6 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::used_engine::UsedEngine;
 use crate::config::Config;
 use mirrorlet_core::api::report::MissingAccessReport;
 use mirrorlet_core::api::{PodUid, keys};
@@ -113,6 +114,7 @@ impl HostLook {
             if is_up {
                 let looked = async {
                     self.find_lost().await?;
+                    self.keep_engine().await?;
                     self.look().await
                 };
                 match looked.await {
@@ -147,6 +149,24 @@ impl HostLook {
         self.lost = (!owners.is_empty()).then(|| lost_owner(&self.root, &self.owner, &owners));
         if let Some(lost) = &self.lost {
             occurrences::owner_lost(&lost.message, &lost.help);
+        }
+        Ok(())
+    }
+
+    /// Keeps which Engine has the agent's containers, for `mirrorlet cleanup`.
+    async fn keep_engine(&self) -> Result<(), RuntimeError> {
+        // Those of another owner id are to be reported by the next agent, too.
+        if self.lost.is_some() {
+            return Ok(());
+        }
+        let used = UsedEngine {
+            address: self.docker.clone(),
+            id: self.engine.info().await?.id.unwrap_or_default(),
+            owner: self.owner.clone(),
+        };
+        let root = self.root.clone();
+        if let Err(error) = disk::blocking(move || used.keep(&root)).await {
+            occurrences::engine_not_kept(&error.to_string());
         }
         Ok(())
     }

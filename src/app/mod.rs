@@ -33,6 +33,7 @@ mod serve;
 mod stats;
 mod systemd;
 mod tell;
+mod used_engine;
 mod view;
 
 use std::path::Path;

@@ -446,6 +446,23 @@ async fn what_an_agent_left_is_cleaned_up() {
     // rollouts S5
     assert!(cleanup(&config, true).await.is_err(), "an agent runs");
     agent.stop().await;
+    // Another Engine answers than the one that has the containers.
+    let record = bed.path().join("engine.json");
+    let used = std::fs::read_to_string(&record).unwrap();
+    let mut other: serde_json::Value = serde_json::from_str(&used).unwrap();
+    assert_eq!(other["address"], config.docker);
+    other["address"] = "unix:///run/other.sock".into();
+    other["id"] = "OTHER".into();
+    std::fs::write(&record, other.to_string()).unwrap();
+    for remove in [false, true] {
+        let refused = cleanup(&config, remove).await.unwrap_err().to_string();
+        // rollouts S5
+        assert!(
+            refused.ends_with("; name it with --docker unix:///run/other.sock"),
+            "{refused}"
+        );
+    }
+    std::fs::write(&record, used).unwrap();
     let left = cleanup(&config, false).await.unwrap().unwrap();
     assert_eq!(ask(at).as_deref(), Ok("two"), "nothing was asked for yet");
     assert_eq!(cleanup(&config, true).await.unwrap(), Some(left));

@@ -31,6 +31,7 @@ pub(super) fn info(state: &State) -> SystemInfo {
         .iter()
         .filter(|c| c.phase == Phase::Running);
     SystemInfo {
+        id: Some("FAKE".to_owned()),
         containers: count(state.containers.len()),
         containers_running: count(running.count()),
         images: count(state.images.len()),

@@ -190,6 +190,14 @@ pub fn owner_lost(message: &str, help: &str) {
     tracing::warn!("{message}; {help}");
 }
 
+/// Reports that the root directory doesn't say which Engine has the agent's containers.
+pub fn engine_not_kept(error: &str) {
+    tracing::warn!(
+        error = error,
+        "failed to save which Docker Engine is used; mirrorlet cleanup can't check it"
+    );
+}
+
 /// The root directory was used as another Node before.
 pub fn node_renamed(before: &str, now: &str) {
     tracing::warn!(

@@ -1,0 +1,163 @@
+//! The Engine that has the containers of an agent, as its root directory keeps it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use mirrorlet_core::api::keys;
+use mirrorlet_host::disk;
+
+/// Name of the file.
+const FILE: &str = "engine.json";
+/// Largest file that is read, in MiB.
+const MIB_MAX: u64 = 1;
+
+/// An Engine, and the owner id of an agent's containers there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UsedEngine {
+    /// Its address.
+    pub(super) address: String,
+    /// The id that it gave itself; empty if it has none.
+    #[serde(default)]
+    pub(super) id: String,
+    /// The owner id of the containers.
+    pub(super) owner: String,
+}
+
+impl UsedEngine {
+    /// The Engine that the last agent used; none if no agent has reached one.
+    ///
+    /// # Errors
+    /// The file can't be read, or holds something else.
+    pub(super) fn read(root: &Path) -> io::Result<Option<Self>> {
+        let path = file(root);
+        let failed = |error: io::Error| {
+            let path = path.display();
+            io::Error::new(error.kind(), format!("failed to read {path}: {error}"))
+        };
+        match disk::read_small(&path, MIB_MAX) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| failed(error.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Keeps it, unless it is kept already.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub(super) fn keep(&self, root: &Path) -> io::Result<()> {
+        // A file that can't be read is replaced.
+        if Self::read(root).is_ok_and(|known| known.as_ref() == Some(self)) {
+            return Ok(());
+        }
+        disk::replace(&file(root), &serde_json::to_vec(self)?)
+    }
+
+    /// Why nothing may be removed for an agent whose containers are at this Engine, if the Engine that
+    /// was asked, or the owner id, is another one: volumes of running containers would go.
+    pub(super) fn refusal(&self, asked: &Self, root: &Path) -> Option<String> {
+        let (path, shown) = (file(root), root.display());
+        let is_same = if self.id.is_empty() || asked.id.is_empty() {
+            self.address == asked.address
+        } else {
+            self.id == asked.id
+        };
+        let there = &self.address;
+        if !is_same && there != &asked.address {
+            let here = &asked.address;
+            return Some(format!(
+                "the containers of the agent on {shown} are at the Docker Engine {there}, not at {here}; name it with --docker {there}"
+            ));
+        }
+        if !is_same {
+            return Some(format!(
+                "the Docker Engine at {there} is not the one that has the containers of the agent on {shown}: its ID is another one; if that Engine no longer exists, remove {} and run the command again",
+                path.display()
+            ));
+        }
+        (self.owner != asked.owner).then(|| {
+            let (own, other) = (&self.owner, &asked.owner);
+            format!(
+                "{shown}/owner is not the file with which the containers of the agent were created: they have the owner id {own}; remove containers with the id in the file, if there are any (docker rm -f $(docker ps -aq --filter label={}={other})); write {own} to the file and run the command again",
+                keys::OWNER
+            )
+        })
+    }
+}
+
+fn file(root: &Path) -> PathBuf {
+    root.join(FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(address: &str, id: &str, owner: &str) -> UsedEngine {
+        UsedEngine {
+            address: address.to_owned(),
+            id: id.to_owned(),
+            owner: owner.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_engine_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(UsedEngine::read(dir.path()).unwrap(), None);
+        for engine in [used("unix:///a", "A", "o"), used("unix:///b", "", "o")] {
+            engine.keep(dir.path()).unwrap();
+            assert_eq!(UsedEngine::read(dir.path()).unwrap(), Some(engine));
+        }
+        std::fs::write(file(dir.path()), "{").unwrap();
+        assert!(UsedEngine::read(dir.path()).is_err());
+        used("unix:///a", "A", "o").keep(dir.path()).unwrap();
+        assert!(UsedEngine::read(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn nothing_is_removed_for_containers_of_another_engine() {
+        let refused = |known: UsedEngine, asked: UsedEngine| {
+            known.refusal(&asked, Path::new("/r")).unwrap_or_default()
+        };
+        for (known, asked, words) in [
+            (("a", "A", "o"), ("a", "A", "o"), ""),
+            // The socket has moved.
+            (("a", "A", "o"), ("b", "A", "o"), ""),
+            (
+                ("a", "A", "o"),
+                ("b", "B", "o"),
+                "; name it with --docker a",
+            ),
+            (
+                ("a", "A", "o"),
+                ("a", "B", "o"),
+                ", remove /r/engine.json and ",
+            ),
+            // Engines that have no id.
+            (("a", "", "o"), ("a", "", "o"), ""),
+            (("a", "", "o"), ("b", "", "o"), "; name it with --docker a"),
+            (("a", "A", "o"), ("b", "", "o"), "; name it with --docker a"),
+            (
+                ("a", "A", "o"),
+                ("a", "A", "p"),
+                "; write o to the file and ",
+            ),
+        ] {
+            let made = |(address, id, owner): (&str, &str, &str)| used(address, id, owner);
+            let found = refused(made(known), made(asked));
+            // rollouts S5
+            assert_eq!(
+                found.is_empty(),
+                words.is_empty(),
+                "{known:?} {asked:?}: {found}"
+            );
+            assert!(found.contains(words), "{known:?} {asked:?}: {found}");
+        }
+    }
+}
