@@ -35,7 +35,7 @@ pub(super) struct DockerInputs {
     pub(super) engine: SharedEngine,
     /// The id that marks containers as ours.
     pub(super) owner: String,
-    /// The pods of an agent before whose owner id is lost.
+    /// The pods of an agent before whose owner id was lost or replaced.
     pub(super) orphans: BTreeSet<PodUid>,
     /// The node's facts for containers.
     pub(super) node: NodeFacts,

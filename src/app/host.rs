@@ -49,7 +49,7 @@ pub(super) struct HostLook {
     told: watch::Sender<Vec<MissingAccessReport>>,
     lacking: Vec<MissingAccess>,
     owner: String,
-    /// The pods of an agent before whose owner id is lost, until they were looked for.
+    /// The pods of an agent before whose owner id was lost or replaced, until they were looked for.
     orphans: BTreeSet<PodUid>,
     /// The report of containers that are no longer ours for it.
     lost: Option<MissingAccessReport>,
@@ -96,7 +96,7 @@ impl HostLook {
         (look, reports)
     }
 
-    /// With the present owner id, and the pods of an agent before whose owner id is lost.
+    /// With the present owner id, and the pods of an agent before whose owner id was lost or replaced.
     pub(super) fn looking_for(mut self, owner: &str, orphans: BTreeSet<PodUid>) -> Self {
         owner.clone_into(&mut self.owner);
         self.orphans = orphans;
@@ -138,7 +138,7 @@ impl HostLook {
         }
     }
 
-    /// Looks once for containers of the agent whose owner id is lost, and reports them.
+    /// Looks once for containers of the agent whose owner id was lost or replaced, and reports them.
     async fn find_lost(&mut self) -> Result<(), RuntimeError> {
         if self.orphans.is_empty() {
             return Ok(());
@@ -307,7 +307,7 @@ fn lost_owner(root: &Path, owner: &str, before: &BTreeSet<String>) -> MissingAcc
     MissingAccessReport {
         need: "Owner".to_owned(),
         message: format!(
-            "the file {file} was lost, and there is a new one: containers with the old owner id {before} are not recognised, and their pods start again beside them"
+            "the file {file} was lost or replaced: containers with the owner id {before} are not recognised, and their pods start again beside them"
         ),
         help: format!(
             "stop the agent, remove its new containers (docker rm -f $(docker ps -aq --filter label={}={owner})), write {before} to {file}, and start it again",

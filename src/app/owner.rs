@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use super::used_engine::UsedEngine;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_host::disk;
 use mirrorlet_host::volume::VolumeManager;
@@ -46,10 +47,15 @@ pub fn owner_id(root: &Path) -> io::Result<String> {
     }
 }
 
-/// The pods that an agent before had on a root directory whose owner file is lost; none where it is
-/// there. Call it before [`owner_id`].
+/// The pods that an agent before had on a root directory whose owner file was lost or replaced since;
+/// none where it is the same. Call it before [`owner_id`].
 pub fn orphans(root: &Path) -> BTreeSet<PodUid> {
-    if root.join(OWNER).exists() {
+    let path = root.join(OWNER);
+    let present = std::fs::read_to_string(&path).ok();
+    let present = present.as_deref().map(str::trim);
+    let used = UsedEngine::read(root).ok().flatten();
+    let is_same = used.is_none_or(|used| present == Some(used.owner.as_str()));
+    if path.exists() && is_same {
         return BTreeSet::new();
     }
     // A directory that can't be read fails the start later, with its name.
@@ -120,13 +126,24 @@ mod tests {
     }
 
     #[test]
-    fn pods_without_an_owner_are_orphans() {
+    fn pods_without_an_owner_or_of_another_one_are_orphans() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(orphans(dir.path()), BTreeSet::new());
         std::fs::create_dir_all(dir.path().join("pods/u")).unwrap();
         assert_eq!(orphans(dir.path()), BTreeSet::from(["u".into()]));
-        owner_id(dir.path()).unwrap();
+        let owner = owner_id(dir.path()).unwrap();
+        // No Engine was reached with it, or an agent that didn't keep that.
         assert_eq!(orphans(dir.path()), BTreeSet::new());
+        let used = UsedEngine {
+            address: "unix:///a".to_owned(),
+            id: String::new(),
+            owner,
+        };
+        used.keep(dir.path()).unwrap();
+        assert_eq!(orphans(dir.path()), BTreeSet::new());
+        // The one of a backup was put in its place after an agent had run.
+        std::fs::write(dir.path().join(OWNER), format!("{:032x}\n", 7)).unwrap();
+        assert_eq!(orphans(dir.path()), BTreeSet::from(["u".into()]));
     }
 
     #[test]
