@@ -355,12 +355,18 @@ pub fn header() -> Kind<(String, String)> {
     })
 }
 
+/// The error about an Engine that is to be reached by TLS or ssh.
+pub(super) const UNENCRYPTED: &str = "TLS and ssh to the Docker Engine are not supported; use its Unix socket, or tcp://HOST:PORT in a trusted network";
+
 /// Address of an Engine; a path is that of its socket.
 pub fn docker() -> Kind<String> {
-    text("URL", "^(/|(unix|tcp|http|https)://.)", |text| {
-        let known = ["unix://", "tcp://", "http://", "https://"];
+    text("URL", "^(/|(unix|tcp|http)://.)", |text| {
+        let known = ["unix://", "tcp://", "http://"];
         if text.starts_with('/') {
             return Ok(format!("unix://{text}"));
+        }
+        if text.starts_with("https://") || text.starts_with("ssh://") {
+            return Err(format!("{text:?}: {UNENCRYPTED}"));
         }
         match known.iter().find_map(|scheme| text.strip_prefix(scheme)) {
             Some(path) if text.starts_with("unix://") && !path.starts_with('/') => Err(format!(

@@ -17,6 +17,8 @@ use super::table::{Fallback, Key, ROWS, Setting};
 
 /// The home directory of root if `HOME` is not set.
 const ROOT_HOME: &str = "/root";
+/// Variable that has Docker's client use TLS for addresses of the network.
+const DOCKER_TLS_VERIFY: &str = "DOCKER_TLS_VERIFY";
 /// Beginning of all our environment variables.
 const OURS: &str = "MIRRORLET_";
 
@@ -302,6 +304,7 @@ impl<'a> SettingSources<'a> {
             let words = "requires kubeconfig, the file to write";
             self.contradicts(Key::BootstrapKubeconfig, words);
         }
+        self.check_docker();
         self.check_verification();
         self.check_grace_periods();
         let low = self
@@ -311,6 +314,22 @@ impl<'a> SettingSources<'a> {
         if let Some(low) = low.filter(|low| *low <= 100 && *low > high) {
             let words = format!("{low} is above the high threshold, {high}");
             self.contradicts(Key::ImageGcLowThreshold, &words);
+        }
+    }
+
+    /// Docker's own client would encrypt what it sends to such an address.
+    fn check_docker(&mut self) {
+        let of_client = Key::Docker.variable_of_docker();
+        let is_network = |(Setting(texts), origin): &(Setting, Origin)| {
+            let is_its = matches!(origin, Origin::Env(name) if Some(name.as_str()) == of_client);
+            is_its && texts.iter().any(|text| !text.starts_with("unix://"))
+        };
+        let verify = self.ambient.env.get(DOCKER_TLS_VERIFY);
+        if verify.is_some_and(|value| !value.is_empty())
+            && self.given(Key::Docker).as_ref().is_some_and(is_network)
+        {
+            let words = format!("{DOCKER_TLS_VERIFY} is set: {}", kinds::UNENCRYPTED);
+            self.contradicts(Key::Docker, &words);
         }
     }
 

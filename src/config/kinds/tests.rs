@@ -54,7 +54,15 @@ fn values_that_mean_nothing_are_refused() {
     assert!(read(&header(), "A: b\r\nC: d").is_err());
     assert!(read(&docker(), "unix://").is_err());
     assert!(read(&docker(), "unix://run/d.sock").is_err());
-    assert!(read(&docker(), "ssh://box").is_err());
+    for address in ["ssh://box", "https://box:2376"] {
+        let fault = read(&docker(), address).unwrap_err();
+        assert!(fault.ends_with(UNENCRYPTED), "{fault}");
+    }
+    let fault = read(&docker(), "npipe://box").unwrap_err();
+    assert!(
+        fault.contains("is not the address of a Docker Engine"),
+        "{fault}"
+    );
     let socket = read(&docker(), "/run/d.sock");
     assert_eq!(socket.as_deref(), Ok("unix:///run/d.sock"));
     assert!(read(&cgroup(), "../x").is_err());

@@ -340,6 +340,36 @@ fn docker_host_is_the_lower_half_of_the_env_rung() {
 }
 
 #[test]
+fn an_engine_that_dockers_client_reaches_by_tls_is_refused() {
+    for (host, verify, ours, refused) in [
+        ("tcp://a:2376", "1", "", true),
+        ("tcp://a:2376", "", "", false),
+        ("unix:///a", "1", "", false),
+        // A person who names the address to mirrorlet means it as it is.
+        ("tcp://a:2376", "1", "tcp://a:2375", false),
+    ] {
+        let variables = [
+            ("DOCKER_HOST", host),
+            ("DOCKER_TLS_VERIFY", verify),
+            ("MIRRORLET_DOCKER", ours),
+        ];
+        let set = variables.iter().filter(|(_, value)| !value.is_empty());
+        let ambient = Ambient {
+            env: set
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..Ambient::default()
+        };
+        let resolved = resolve(&BTreeMap::new(), None, &ambient);
+        assert_eq!(resolved.is_err(), refused, "{host} {verify} {ours}");
+        if let Err(faults) = resolved {
+            let words = "DOCKER_HOST: DOCKER_TLS_VERIFY is set: TLS and ssh to the Docker Engine";
+            assert!(faults.to_string().starts_with(words), "{faults}");
+        }
+    }
+}
+
+#[test]
 fn every_fault_is_reported_at_once_with_its_place() {
     let flags = BTreeMap::from([(Key::Settle, Setting(vec!["1s".to_owned()]))]);
     let mut ambient = Ambient::default();
