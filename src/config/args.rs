@@ -332,6 +332,28 @@ mod tests {
         );
     }
 
+    #[test]
+    fn flags_of_yes_or_no_may_be_bare_as_the_kubelets_are() {
+        for (line, seccomp, pods) in [
+            ("--seccomp-default --max-pods 5", "true", Some("5")),
+            ("--max-pods 5 --seccomp-default", "true", Some("5")),
+            ("--seccomp-default=false", "false", None),
+            ("--seccomp-default false --max-pods=5", "false", Some("5")),
+        ] {
+            let cli = Cli::try_parse_from(format!("mirrorlet run {line}").split(' ')).unwrap();
+            let Cmd::Run(args) = cli.command else {
+                panic!()
+            };
+            let given = |key: Key| args.settings.get(&key).map(|setting| setting.0.join(" "));
+            assert_eq!(
+                given(Key::SeccompDefault).as_deref(),
+                Some(seccomp),
+                "{line}"
+            );
+            assert_eq!(given(Key::MaxPods).as_deref(), pods, "{line}");
+        }
+    }
+
     fn commands(command: &Command, path: &str, found: &mut Vec<(String, String)>) {
         let path = format!("{path}{}", command.get_name());
         let help = command.clone().render_long_help().to_string();

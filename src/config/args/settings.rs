@@ -99,6 +99,12 @@ fn setting_arg(key: Key) -> Arg {
     };
     // Some numbers may be negative: `--maximum-dead-containers -1`.
     let arg = arg.allow_negative_numbers(row.value == "N");
+    // The kubelet's may be bare: `--seccomp-default`.
+    let arg = if row.value == "BOOL" {
+        arg.num_args(0..=1).default_missing_value("true")
+    } else {
+        arg
+    };
     match row.arity {
         Arity::One => arg.action(ArgAction::Set),
         Arity::Many(_) => arg.action(ArgAction::Append),
