@@ -19,8 +19,7 @@ use crate::config::args::{
     ValidateOutput,
 };
 use crate::config::file::{self, LocatedFile};
-use crate::config::kinds::default_node_name;
-use crate::config::resolve::resolve_root;
+use crate::config::resolve::{resolve_node_name, resolve_root};
 use crate::config::{Ambient, ConfigFaults, Resolved, resolve};
 use mirrorlet_core::certificate::approval::Approver;
 use mirrorlet_core::small::SmallCollect;
@@ -280,7 +279,12 @@ fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
 fn validate_command(args: &ValidateArgs) -> Outcome {
     let node_name = match &args.node_name {
         Some(name) => name.as_str().into(),
-        None => default_node_name(&ambient()?.hostname).into(),
+        None => {
+            let ambient = ambient()?;
+            let file = config_file(None, &ambient)?;
+            let name = resolve_node_name(file.as_ref(), &ambient);
+            name.map_err(|e| Failure::Usage(e.into()))?.into()
+        }
     };
     let format = match args.output {
         ValidateOutput::Text => validate::Format::Text,

@@ -194,7 +194,8 @@ pub struct ValidateArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = ValidateOutput::Text)]
     pub output: ValidateOutput,
-    /// Name of the Node that the pods are for [default: the one `run` would use].
+    /// Name of the Node that the pods are for [default: the one that run would use with this
+    /// environment].
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
     /// Exit with code 1 on warnings, too.

@@ -134,6 +134,17 @@ pub fn resolve_root(
     root.ok_or_else(|| rungs.into_faults())
 }
 
+/// The Node's name alone, for commands that need no agent.
+pub fn resolve_node_name(
+    file: Option<&LocatedFile>,
+    ambient: &Ambient,
+) -> Result<String, ConfigFaults> {
+    let flags = BTreeMap::new();
+    let mut rungs = SettingSources::new(&flags, file, ambient);
+    let name = rungs.value(Key::NodeName, &kinds::domain("NAME"));
+    name.ok_or_else(|| rungs.into_faults())
+}
+
 /// A fault for each variable that begins as ours do and is none of them.
 fn unknown_variables(ambient: &Ambient) -> impl Iterator<Item = String> {
     let known = |name: &str| name == CONFIG_ENV || ROWS.iter().any(|row| row.env == name);

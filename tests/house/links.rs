@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use mirrorlet::config::args::Cli;
+use mirrorlet_core::api::Timestamp;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -181,4 +182,63 @@ fn the_command_line_takes_every_command_of_the_documents() {
     }
     assert!(count > 100, "only {count} commands were found");
     assert!(wrong.is_empty(), "not a command: {wrong:#?}");
+}
+
+/// The seconds of an age such as `3m10s`.
+fn seconds(age: &str) -> Option<i64> {
+    let (mut all, mut number) = (0, String::new());
+    for c in age.chars() {
+        let unit = match c {
+            '0'..='9' => {
+                number.push(c);
+                continue;
+            }
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            _ => return None,
+        };
+        all += number.parse::<i64>().ok()? * unit;
+        number.clear();
+    }
+    number.is_empty().then_some(all)
+}
+
+/// The ages in the tables of fenced blocks.
+fn ages(text: &str) -> Vec<&str> {
+    let mut ages = Vec::new();
+    let mut column = None;
+    for line in text.lines() {
+        let is_title = line.split_whitespace().any(|word| word == "AGE");
+        if line.trim().is_empty() || line.starts_with("```") {
+            column = None;
+        } else if is_title && line == line.to_uppercase() {
+            column = line.find("AGE");
+        } else if let Some(column) = column {
+            let cell = line.get(column..).unwrap_or_default();
+            ages.extend(cell.split_whitespace().next());
+        }
+    }
+    ages
+}
+
+#[test]
+fn ages_of_the_documents_are_written_as_they_are_printed() {
+    let mut pages = vec![root().join("README.md")];
+    documents(&root().join("docs"), &mut pages);
+    let mut count = 0;
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        for age in ages(&text) {
+            let Some(seconds) = seconds(age) else {
+                continue;
+            };
+            let now = Timestamp::from_second(seconds).unwrap();
+            let printed = mirrorlet_core::clock::age(Timestamp::UNIX_EPOCH, now);
+            assert_eq!(printed, age, "{}", page.display());
+            count += 1;
+        }
+    }
+    assert!(count > 10, "only {count} ages were found");
 }

@@ -432,6 +432,33 @@ fn relative_paths_count_from_the_current_directory() {
 }
 
 #[test]
+fn pods_are_validated_for_the_node_that_an_agent_would_be() {
+    let mut ambient = Ambient {
+        hostname: "vm".to_owned(),
+        ..Ambient::default()
+    };
+    let of = |file: Option<&LocatedFile>, ambient: &Ambient| resolve_node_name(file, ambient).ok();
+    assert_eq!(of(None, &ambient).as_deref(), Some("vm-docker"));
+    let file = LocatedFile::parse("c", "nodeName: edge\nurlPeriod: soon\n").unwrap();
+    assert_eq!(of(Some(&file), &ambient).as_deref(), Some("edge"));
+    let mut set = |name: &str| {
+        ambient
+            .env
+            .insert("MIRRORLET_NODE_NAME".to_owned(), name.to_owned())
+    };
+    set("box");
+    assert_eq!(of(Some(&file), &ambient).as_deref(), Some("box"));
+    ambient
+        .env
+        .insert("MIRRORLET_NODE_NAME".to_owned(), "Box".to_owned());
+    let faults = resolve_node_name(None, &ambient).unwrap_err();
+    assert!(
+        faults.to_string().starts_with("MIRRORLET_NODE_NAME: "),
+        "{faults}"
+    );
+}
+
+#[test]
 fn of_a_broken_file_commands_that_ask_the_agent_read_the_root() {
     let file = LocatedFile::parse("c", "root: /r\nsetle: 1ms\nurlPeriod: soon\n").unwrap();
     let ambient = Ambient::default();
