@@ -217,12 +217,17 @@ fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
     let (code, message, help) = explain(error);
     let at_end = is_cut_off(text, place, &message);
     let mut diagnostic = if code == Code::Syntax && at_end {
+        let help = if message.contains("unclosed") {
+            "close the bracket or quote that opens here, and save the complete file"
+        } else {
+            "save the complete file"
+        };
         Diagnostic::error(
             Code::HalfWritten,
             location,
             format!("the text ends too early; {message}"),
         )
-        .help("the file looks half-written")
+        .help(help)
     } else {
         Diagnostic::error(code, location, message)
     };
