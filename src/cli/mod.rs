@@ -158,22 +158,36 @@ fn error_text(error: &anyhow::Error) -> String {
     }
 }
 
-/// An error of the command line, in kubectl's words where there is no `--` before the command of
-/// `exec`.
+/// Errors about a word that a command doesn't take: of `exec` without a `--` before its command in
+/// kubectl's words, of `run` for who expects that of Docker.
+const UNEXPECTED_WORDS: [(&str, &str); 2] = [
+    (
+        "exec",
+        "exec POD COMMAND is not supported. Use exec POD -- COMMAND instead",
+    ),
+    (
+        "run",
+        "run starts the agent and takes flags alone. To run a command in a pod, use exec POD -- COMMAND; to run one on its own, write a Job and use restart job/NAME to run it again",
+    ),
+];
+
+/// An error of the command line, in words of our own where people often type what isn't taken.
 fn explained(error: clap::Error) -> clap::Error {
-    let is_exec = std::env::args_os().nth(1).is_some_and(|arg| arg == "exec");
+    let typed = std::env::args_os().nth(1);
+    let is_typed = |(name, _): &&(&str, &str)| typed.as_ref().is_some_and(|arg| *arg == **name);
     let is_word = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         _ => false,
     };
-    if !(is_exec && is_word && error.kind() == ErrorKind::UnknownArgument) {
+    let known = UNEXPECTED_WORDS.iter().find(is_typed);
+    let is_unknown = is_word && error.kind() == ErrorKind::UnknownArgument;
+    let Some((name, message)) = known.filter(|_| is_unknown) else {
         return error;
-    }
+    };
     let mut program = Cli::command();
     program.build();
-    let message = "exec POD COMMAND is not supported. Use exec POD -- COMMAND instead";
-    match program.find_subcommand_mut("exec") {
-        Some(exec) => exec.error(ErrorKind::UnknownArgument, message),
+    match program.find_subcommand_mut(name) {
+        Some(command) => command.error(ErrorKind::UnknownArgument, message),
         None => error,
     }
 }

@@ -43,6 +43,10 @@ fn usage_errors_exit_with_2() {
             "exec POD COMMAND is not supported. Use exec POD -- COMMAND instead",
         ),
         (
+            &["run", "web", "migrate"],
+            "run starts the agent and takes flags alone. To run a command in a pod, use exec POD -- COMMAND",
+        ),
+        (
             &["exec", "-it", "web", "sh"],
             "Usage: mirrorlet exec [OPTIONS] <POD> -- <COMMAND>...",
         ),
