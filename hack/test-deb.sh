@@ -64,9 +64,20 @@ mirrorlet status --root "$root"
 before="$(docker ps -q --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")" | sort)"
 apt-get install -y --reinstall --no-install-recommends "$package" >/dev/null 2>&1
 [ "$(docker ps -q --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")" | sort)" = "$before" ] || die "a package that is installed again touched containers"
-apt-get remove -y mirrorlet >/dev/null 2>&1
+apt-get remove -y mirrorlet >"$root/remove.log" 2>&1
+grep -q 'did not remove keep running' "$root/remove.log" || die "the package does not say what stays"
 [ -f /etc/default/mirrorlet ] || die "the settings went with the package; they are to go with purge"
 [ "$(docker ps -q --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")" | sort)" = "$before" ] || die "removing the package touched containers"
 apt-get purge -y mirrorlet >/dev/null 2>&1
 [ ! -e /etc/default/mirrorlet ] || die "purge left the settings"
-say "deb: installed, used, removed, purged"
+# Who removed the package first installs it again: the commands of "Uninstall" in docs/operations.md. Nothing
+# needs to be emptied before.
+apt-get install -y --no-install-recommends "$package" >/dev/null 2>&1
+kill "$agent"
+wait "$agent" || true
+agent=
+mirrorlet cleanup --root "$root" | grep -q 'would remove: 2 containers' || die "cleanup does not find the pod's containers"
+mirrorlet cleanup --root "$root" --yes
+[ -z "$(docker ps -aq --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")")" ] || die "cleanup left containers"
+apt-get purge -y mirrorlet >/dev/null 2>&1
+say "deb: installed, used, removed, purged, installed again, cleaned up"
