@@ -20,7 +20,7 @@ pub async fn restart(args: &RestartArgs, root: &Path) -> Outcome {
     let more = format!("&pull={}{}", args.pull, container.unwrap_or_default());
     let done = |answer: &OrderAnswer| {
         if answer.is_job {
-            "it runs again".to_owned()
+            "restarted".to_owned()
         } else {
             format!("restarting {}", containers(answer))
         }
@@ -67,7 +67,7 @@ pub async fn start(args: &OrderArgs, root: &Path) -> Outcome {
 
 /// Starts a run of CronJobs.
 pub async fn run_job(args: &RunJobArgs, root: &Path) -> Outcome {
-    let done = |_: &OrderAnswer| "it runs".to_owned();
+    let done = |_: &OrderAnswer| "run started".to_owned();
     order_each(&args.cron_jobs, root, "run", done).await
 }
 

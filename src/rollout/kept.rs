@@ -123,7 +123,7 @@ impl HistoryStore {
         let dir = self.kept.dir.display().to_string();
         let message = format!("rollout histories can't be written: {error}");
         let problem = Diagnostic::error(Code::Unreadable, dir, message);
-        Some(problem.help("free disk space; until then a restart of the agent forgets what stop, start and rollout did"))
+        Some(problem.help("free disk space; until then, the effects of stop, start and rollout commands are lost when the agent restarts"))
     }
 
     /// Returns why the disk hasn't got the history of one of these pods.

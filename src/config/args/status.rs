@@ -48,7 +48,7 @@ pub enum StatusOutput {
     /// A table of pods, and problems.
     Table,
     /// The table with IPs, ports, UIDs, workloads, sources, images and messages, all sources, and
-    /// the disk use that image garbage collection goes by.
+    /// the disk usage that image garbage collection uses.
     Wide,
     /// The name of each pod as namespace/name, as other commands take it.
     Name,

@@ -146,7 +146,7 @@ fn check_port(port: &ServicePort, at: &At<'_>) {
     if matches!(port.target_port, Some(IntOrString::Int(target)) if target != port.port) {
         unsupported(
             &at.key("targetPort"),
-            "differs from port: a name leads to pods, and no port is translated",
+            "must equal port: Services here are DNS-like names only; ports are not translated",
             "set port to the port that the container listens on",
         );
     }

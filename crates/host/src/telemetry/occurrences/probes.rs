@@ -115,7 +115,7 @@ pub fn probe_decided(
 pub fn probes_not_kept(error: &str) {
     tracing::warn!(
         error = error,
-        "can't keep which containers are ready; should the agent restart, they are not until they were probed"
+        "failed to save container readiness; after a restart of the agent, containers are not ready until they are probed again"
     );
 }
 
