@@ -13,6 +13,7 @@ mod clock;
 mod end;
 mod evicted;
 mod finished;
+mod hold;
 mod lives;
 mod locks;
 mod ports;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::hold::{Held, retry_after};
 use super::refresh::Refresh;
-use super::task::{Held, Shutdown, Worker};
+use super::task::{Shutdown, Worker};
 use mirrorlet_core::api::report::STOPPED;
-use mirrorlet_core::api::{Pod, PodUid, core};
+use mirrorlet_core::api::{Pod, core};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
@@ -17,9 +18,6 @@ use mirrorlet_core::spec;
 use mirrorlet_core::status::CONTAINER_CREATING;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncErrorReason};
-
-/// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
-const RETRY: Duration = Duration::from_secs(10);
 
 /// The result of a sync.
 enum Round {
@@ -248,20 +246,6 @@ impl Worker {
         Arc::new(started)
     }
 
-    /// How long that plan, having failed, is not tried again.
-    fn held_for(&self, plan: &Plan) -> Option<Duration> {
-        let held = self
-            .held
-            .as_ref()
-            .filter(|held| same_work(&held.plan, plan))?;
-        let back = held
-            .away_since
-            .zip(self.context.cache.known_until())
-            .is_some_and(|(away, known)| known >= away);
-        let left = held.until.saturating_duration_since(Instant::now());
-        (!back && !left.is_zero()).then_some(left)
-    }
-
     /// Records for which probe a container is about to be ended.
     fn note_failed_probe(&mut self, plan: &Plan) {
         let reasons = plan.steps.iter().filter_map(|step| match step {
@@ -402,50 +386,9 @@ fn lacked_something(step: &Step, result: &PodSyncResult) -> bool {
     })
 }
 
-/// Whether two plans do the same but for the sandbox's number: one that can't be started must
-/// not be tried at once under the next number, for ever.
-fn same_work(a: &Plan, b: &Plan) -> bool {
-    let same = |a: &Step, b: &Step| {
-        if let (Step::CreateSandbox { reason: a, .. }, Step::CreateSandbox { reason: b, .. }) =
-            (a, b)
-        {
-            a == b
-        } else {
-            a == b
-        }
-    };
-    a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
-}
-
 fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     }
-}
-
-/// When to try again after a round: never by itself after one without failure, or while the
-/// runtime is away, whose return wakes everybody.
-fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Duration> {
-    let mut advised: Option<Duration> = None;
-    let mut failed = false;
-    for error in result.errors() {
-        failed = true;
-        if let Some(retry) = error.retry_after {
-            advised = Some(advised.map_or(retry, |known| known.min(retry)));
-        } else if error.reason != SyncErrorReason::RuntimeUnavailable {
-            let usual = RETRY + jitter(uid, RETRY / 2);
-            advised = Some(advised.map_or(usual, |known| known.min(usual)));
-        }
-    }
-    failed.then(|| advised.unwrap_or(RETRY))
-}
-
-/// A share of `spread` that differs from pod to pod, so that pods that fail together don't come
-/// back together.
-fn jitter(uid: &PodUid, spread: Duration) -> Duration {
-    let sum: u32 = uid.as_str().bytes().fold(17, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(u32::from(byte))
-    });
-    spread * (sum % 100) / 100
 }

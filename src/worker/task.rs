@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::end::{Rested, STOP_RETRY};
+use super::hold::Held;
 use super::ports::PortWait;
 use super::state::{Failed, State, Volumes};
 use super::{Command, Context, PodView, SharedLocks};
@@ -37,7 +38,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod, is_over};
 use mirrorlet_core::observed::PodStatus;
-use mirrorlet_core::plan::{Plan, Waiting};
+use mirrorlet_core::plan::Waiting;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::{StatusInput, compute_pod_status};
 use mirrorlet_host::telemetry::occurrences;
@@ -51,15 +52,6 @@ enum Life {
     Over,
     /// The pod is over, and its containers stay for their logs until the next order.
     Resting,
-}
-
-/// A plan that failed.
-pub(super) struct Held {
-    pub(super) plan: Plan,
-    /// Until when the same is not tried again.
-    pub(super) until: Instant,
-    /// When it failed, if only for want of the runtime: its return ends the hold.
-    pub(super) away_since: Option<Instant>,
 }
 
 /// One pod's worker.

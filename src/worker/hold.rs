@@ -1,0 +1,79 @@
+//! Plans that failed, and for how long the same is not tried again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::task::Worker;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::plan::{Plan, Step};
+use mirrorlet_runtime::{PodSyncResult, SyncErrorReason};
+
+/// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A plan that failed.
+pub(super) struct Held {
+    pub(super) plan: Plan,
+    /// Until when the same is not tried again.
+    pub(super) until: Instant,
+    /// When it failed, if only for want of the runtime: its return ends the hold.
+    pub(super) away_since: Option<Instant>,
+}
+
+impl Worker {
+    /// How long that plan, having failed, is not tried again.
+    pub(super) fn held_for(&self, plan: &Plan) -> Option<Duration> {
+        let held = self
+            .held
+            .as_ref()
+            .filter(|held| same_work(&held.plan, plan))?;
+        let back = held
+            .away_since
+            .zip(self.context.cache.known_until())
+            .is_some_and(|(away, known)| known >= away);
+        let left = held.until.saturating_duration_since(Instant::now());
+        (!back && !left.is_zero()).then_some(left)
+    }
+}
+
+/// Whether two plans do the same but for the sandbox's number: one that can't be started must
+/// not be tried at once under the next number, for ever.
+fn same_work(a: &Plan, b: &Plan) -> bool {
+    let same = |a: &Step, b: &Step| {
+        if let (Step::CreateSandbox { reason: a, .. }, Step::CreateSandbox { reason: b, .. }) =
+            (a, b)
+        {
+            a == b
+        } else {
+            a == b
+        }
+    };
+    a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
+}
+
+/// When to try again after a round: never by itself after one without failure, or while the
+/// runtime is away, whose return wakes everybody.
+pub(super) fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Duration> {
+    let mut advised: Option<Duration> = None;
+    let mut failed = false;
+    for error in result.errors() {
+        failed = true;
+        if let Some(retry) = error.retry_after {
+            advised = Some(advised.map_or(retry, |known| known.min(retry)));
+        } else if error.reason != SyncErrorReason::RuntimeUnavailable {
+            let usual = RETRY + jitter(uid, RETRY / 2);
+            advised = Some(advised.map_or(usual, |known| known.min(usual)));
+        }
+    }
+    failed.then(|| advised.unwrap_or(RETRY))
+}
+
+/// A share of `spread` that differs from pod to pod, so that pods that fail together don't come
+/// back together.
+fn jitter(uid: &PodUid, spread: Duration) -> Duration {
+    let sum: u32 = uid.as_str().bytes().fold(17, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u32::from(byte))
+    });
+    spread * (sum % 100) / 100
+}
