@@ -17,6 +17,8 @@ pub(super) struct Held {
     pub(super) plan: Plan,
     /// Until when the same is not tried again.
     pub(super) until: Instant,
+    /// From when on it is tried again once images have come, if it failed for want of one.
+    pub(super) images_from: Option<Instant>,
     /// When it failed, if only for want of the runtime: its return ends the hold.
     pub(super) away_since: Option<Instant>,
 }
@@ -34,6 +36,22 @@ impl Worker {
             .is_some_and(|(away, known)| known >= away);
         let left = held.until.saturating_duration_since(Instant::now());
         (!back && !left.is_zero()).then_some(left)
+    }
+
+    /// Whether a plan is held for want of an image.
+    pub(super) fn lacks_image(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| held.images_from.is_some())
+    }
+
+    /// Shortens the hold of a plan for want of an image: it may be there by now. Others come and go,
+    /// so the usual pause stays.
+    pub(super) fn try_images_soon(&mut self) {
+        if let Some(held) = &mut self.held
+            && let Some(from) = held.images_from.take()
+        {
+            held.until = held.until.min(from);
+        }
     }
 }
 
@@ -62,11 +80,34 @@ pub(super) fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Durati
         if let Some(retry) = error.retry_after {
             advised = Some(advised.map_or(retry, |known| known.min(retry)));
         } else if error.reason != SyncErrorReason::RuntimeUnavailable {
-            let usual = RETRY + jitter(uid, RETRY / 2);
+            let usual = usual_pause(uid);
             advised = Some(advised.map_or(usual, |known| known.min(usual)));
         }
     }
     failed.then(|| advised.unwrap_or(RETRY))
+}
+
+/// The pause of a pod after a failed round, where nothing advises another.
+fn usual_pause(uid: &PodUid) -> Duration {
+    RETRY + jitter(uid, RETRY / 2)
+}
+
+/// From when on a round that failed for want of an image is tried again once images have come.
+pub(super) fn images_from(result: &PodSyncResult, uid: &PodUid) -> Option<Instant> {
+    let mut errors = result.errors();
+    let lacks_image = errors.any(|error| is_of_image(error.reason));
+    lacks_image.then(|| Instant::now() + usual_pause(uid))
+}
+
+/// Whether an image was missing, for whatever reason.
+fn is_of_image(reason: SyncErrorReason) -> bool {
+    matches!(
+        reason,
+        SyncErrorReason::ErrImagePull
+            | SyncErrorReason::ImagePullBackOff
+            | SyncErrorReason::ErrImageNeverPull
+            | SyncErrorReason::RegistryUnavailable
+    )
 }
 
 /// A share of `spread` that differs from pod to pod, so that pods that fail together don't come

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::hold::{Held, retry_after};
+use super::hold::{Held, images_from, retry_after};
 use super::refresh::Refresh;
 use super::task::{Shutdown, Worker};
+use crate::store::cache::Entry;
 use mirrorlet_core::api::report::STOPPED;
 use mirrorlet_core::api::{Pod, core};
 use mirrorlet_core::ending::is_over;
@@ -17,7 +19,7 @@ use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::CONTAINER_CREATING;
 use mirrorlet_host::telemetry::occurrences;
-use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncErrorReason};
+use mirrorlet_runtime::{PodSyncResult, RuntimeError, SyncAction, SyncErrorReason};
 
 /// The result of a sync.
 enum Round {
@@ -35,6 +37,7 @@ impl Worker {
     ) -> Result<(), Shutdown> {
         let mut seen = self.context.cache.subscribe(&self.uid);
         let mut probed = self.context.probes.subscribe(&self.uid);
+        let mut images = self.context.runtime.images_changed();
         let mut refresh = Refresh::new();
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
@@ -58,14 +61,7 @@ impl Worker {
                 self.hold_unsupported(&pod, &entry.status, &why);
                 None
             } else if let Some(error) = &entry.error {
-                // A pod whose state is unknown is left alone. The observer lists again by itself.
-                let words = error.to_string();
-                if !error.is_unavailable() && *self.error != *words {
-                    let telemetry = &self.context.telemetry;
-                    occurrences::status_unknown(telemetry.pod(&self.full_name, &self.uid), &words);
-                }
-                self.error = words.into();
-                self.publish_entry(&entry);
+                self.leave_alone(&entry, error);
                 None
             } else {
                 match self.round(&pod, &entry.status, cancel).await {
@@ -95,8 +91,20 @@ impl Worker {
                 () = back, if away_since.is_some() => self.held = None,
                 // The missing object may be there by now: try again at once.
                 () = refresh.changed() => self.held = None,
+                () = changed(&mut images), if self.lacks_image() => self.try_images_soon(),
             }
         }
+    }
+
+    /// Leaves a pod alone whose state is unknown. The observer lists again by itself.
+    fn leave_alone(&mut self, entry: &Entry, error: &RuntimeError) {
+        let words = error.to_string();
+        if !error.is_unavailable() && *self.error != *words {
+            let telemetry = &self.context.telemetry;
+            occurrences::status_unknown(telemetry.pod(&self.full_name, &self.uid), &words);
+        }
+        self.error = words.into();
+        self.publish_entry(entry);
     }
 
     /// One round: plan, walk, remember.
@@ -159,6 +167,7 @@ impl Worker {
                 plan: plan.clone(),
                 until: Instant::now() + retry,
                 away_since: away.then(Instant::now),
+                images_from: images_from(&result, &self.uid),
             });
         }
         Round::LookAgain(sooner(retry, plan.look_again))
@@ -384,6 +393,13 @@ fn lacked_something(step: &Step, result: &PodSyncResult) -> bool {
         let reason = r.error.as_ref().map(|error| error.reason);
         *r.target == **name && reason == Some(SyncErrorReason::CreateContainerConfigError)
     })
+}
+
+/// Waits for a change, for ever where there can't be any. Cancel safe.
+async fn changed(news: &mut watch::Receiver<u64>) {
+    if news.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {

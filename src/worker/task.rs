@@ -232,16 +232,23 @@ impl Worker {
         match &*self.commands.borrow_and_update() {
             Command::Run(pod) => {
                 let before = self.pod.replace(Arc::clone(pod));
-                let is_edit = |before: &Pod| !self.is_api && before.spec != pod.spec;
-                let is_news = |before: &Pod| spec::orders(before) != spec::orders(pod);
-                if before.is_some_and(|before| is_news(&before) || is_edit(&before)) {
+                let Some(before) = before.filter(|before| !Arc::ptr_eq(before, pod)) else {
+                    return;
+                };
+                let is_ordered = spec::orders(&before) != spec::orders(pod);
+                let is_edited = before.spec != pod.spec;
+                if is_ordered || is_edited {
+                    // What failed was another pod's start, or a person wants it tried again.
+                    self.held = None;
+                    self.failures.clear();
+                }
+                if is_ordered || (is_edited && !self.is_api) {
                     // A person's order or edit begins anew, also what was over.
                     self.over = false;
                     self.status = self
                         .status
                         .take()
                         .filter(|status| !is_over(Some(&**status)));
-                    self.failures.clear();
                 }
             }
             Command::Fail(pod, failure) => {

@@ -4,6 +4,7 @@ mod admission;
 mod api;
 mod bed;
 mod evictions;
+mod hold;
 mod ports;
 mod refresh;
 mod sources;

@@ -395,6 +395,10 @@ impl Runtime for DockerManager {
         self.files.objects.of(pod).subscribe(&PodUid::of(pod))
     }
 
+    fn images_changed(&self) -> watch::Receiver<u64> {
+        self.images.changed()
+    }
+
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
         self.logs.clean_log_links().await;
         // A directory that can't be read holds nothing that could be removed.

@@ -327,6 +327,12 @@ pub trait Runtime: Send + Sync + 'static {
         watch::channel(0).1
     }
 
+    /// Changes whenever images may have come to the runtime, or gone. Ends when there will be no more
+    /// notifications.
+    fn images_changed(&self) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
+
     /// Unmounts and removes the volumes of a pod without running containers, and stops watching the
     /// objects that it refers to. Containers, logs and termination messages are kept. A repeated call
     /// succeeds; volumes are created again when the pod starts again. Fails while a container runs.

@@ -212,6 +212,10 @@ impl Runtime for FakeRuntime {
         self.shared.references.subscribe()
     }
 
+    fn images_changed(&self) -> watch::Receiver<u64> {
+        self.shared.images.subscribe()
+    }
+
     async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
         self.enter("release_volumes", Some(uid)).await?;
         self.change(|s| {

@@ -50,6 +50,8 @@ struct Shared {
     changes: watch::Sender<u64>,
     /// Changes when something that pods refer to does.
     references: watch::Sender<u64>,
+    /// Changes when images do.
+    images: watch::Sender<u64>,
     epoch: Timestamp,
     start: Instant,
     /// By how many seconds its clock was set forward, in all.
@@ -136,6 +138,7 @@ impl FakeRuntime {
                 state: Mutex::default(),
                 changes: watch::Sender::new(0),
                 references: watch::Sender::new(0),
+                images: watch::Sender::new(0),
                 epoch: Timestamp::now(),
                 start: Instant::now(),
                 clock_jumps: AtomicI64::new(0),
@@ -161,6 +164,11 @@ impl FakeRuntime {
     /// Tells all pods that something they refer to has changed.
     pub fn change_references(&self) {
         self.shared.references.send_modify(|count| *count += 1);
+    }
+
+    /// Tells all pods that images have come or gone.
+    pub fn change_images(&self) {
+        self.shared.images.send_modify(|count| *count += 1);
     }
 
     /// From now on `refresh_volumes` says that it is to be called again after that time.
