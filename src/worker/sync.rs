@@ -349,14 +349,11 @@ impl Worker {
     /// containers restarted, and the reasons of those that could not be started.
     fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
         let mut tried = plan.clone();
-        tried.steps.retain(|step| !lacked_something(step, result));
+        tried.steps.retain(|step| was_tried(step, result));
         tried.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
         self.error = result.error().unwrap_or_default().into();
         for r in &result.sync_results {
-            let starts = matches!(
-                r.action,
-                SyncAction::StartContainer | SyncAction::InitContainer
-            );
+            let starts = is_start(r.action);
             if let (true, Some(error)) = (starts, &r.error) {
                 let waiting = Waiting {
                     reason: if error.passing {
@@ -383,16 +380,31 @@ impl Worker {
     }
 }
 
-/// Whether a container was not even created, for want of something it refers to: that is no crash,
-/// and must not hold it back once what it needs is there.
-fn lacked_something(step: &Step, result: &PodSyncResult) -> bool {
+/// Whether a step was tried, so that it counts for the back-off: not a start that a failure before it
+/// kept from being tried (of a volume, a stop, the runtime), nor one whose container was not even
+/// created for want of something it refers to. That is no crash, and must not hold a container back
+/// once what it needs is there.
+///
+/// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` mounts volumes, and `SyncPod` of
+/// `kuberuntime_manager.go` stops containers, before either comes to `doBackOff`.
+fn was_tried(step: &Step, result: &PodSyncResult) -> bool {
     let Step::StartContainer { name, .. } = step else {
-        return false;
+        return true;
     };
-    result.sync_results.iter().any(|r| {
+    let mut own = result.sync_results.iter();
+    own.any(|r| {
         let reason = r.error.as_ref().map(|error| error.reason);
-        *r.target == **name && reason == Some(SyncErrorReason::CreateContainerConfigError)
+        is_start(r.action)
+            && *r.target == **name
+            && reason != Some(SyncErrorReason::CreateContainerConfigError)
     })
+}
+
+fn is_start(action: SyncAction) -> bool {
+    matches!(
+        action,
+        SyncAction::StartContainer | SyncAction::InitContainer
+    )
 }
 
 /// Waits for a change, for ever where there can't be any. Cancel safe.

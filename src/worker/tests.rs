@@ -413,26 +413,6 @@ async fn a_crashing_container_is_held_back_longer_and_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_container_lacks_is_no_crash_of_its() {
-    let bed = Bed::start();
-    bed.want(&[&pod("a")]);
-    bed.until_runs("a").await;
-    let error = SyncError::new(SyncErrorReason::CreateContainerConfigError, "no secret");
-    bed.fake.fail_next_starts("app", 20, error);
-    bed.fake.exit_container(&"a".into(), "app", 1);
-    let died = Instant::now();
-    bed.until_runs("a").await;
-    // 20 attempts of 10 to 15 s each; counted as crashes they would take over an hour.
-    let took = died.elapsed().as_secs();
-    // api 15
-    assert!((200..=310).contains(&took), "{took}");
-    bed.fake.exit_container(&"a".into(), "app", 1);
-    let died = Instant::now();
-    bed.until_runs("a").await;
-    assert_eq!(died.elapsed().as_secs(), 10, "the second crash");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
     let mut bed = Bed::start();
     let mut a = Pod::clone(&pod("a"));

@@ -108,3 +108,43 @@ async fn images_that_come_and_go_have_nobody_tried_all_the_time() {
     // docker 48a
     assert!((3..=6).contains(&rounds), "{rounds} in a minute");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_a_container_from_being_started_is_no_crash_of_its() {
+    let failures = |bed: &Bed, reason: SyncErrorReason| {
+        let error = SyncError::new(reason, "no");
+        if reason == SyncErrorReason::CreateContainerConfigError {
+            bed.fake.fail_next_starts("app", 20, error);
+        } else {
+            bed.fake.fail_next_plans(20, error);
+        }
+    };
+    for reason in [
+        SyncErrorReason::CreateContainerConfigError,
+        SyncErrorReason::FailedMount,
+        SyncErrorReason::KillContainerError,
+    ] {
+        let bed = Bed::start();
+        bed.want(&[&pod("a")]);
+        bed.until_runs("a").await;
+        failures(&bed, reason);
+        bed.fake.exit_container(&"a".into(), "app", 1);
+        let died = Instant::now();
+        bed.until("it is tried", |fake| fake.call_count("sync_pod") == 5)
+            .await;
+        tokio::time::sleep(SECOND).await;
+        let view = bed.board.get(&"a".into()).unwrap();
+        assert!(view.error.contains("no"), "{reason}: {:?}", view.error);
+        let told = format!("{:?}", view.status);
+        assert!(!told.contains("CrashLoopBackOff"), "{reason}: {told}");
+        bed.until_runs("a").await;
+        // 20 attempts of 10 to 15 s each; counted as crashes they would take over an hour.
+        let took = died.elapsed().as_secs();
+        // api 15
+        assert!((200..=310).contains(&took), "{reason}: {took}");
+        bed.fake.exit_container(&"a".into(), "app", 1);
+        let died = Instant::now();
+        bed.until_runs("a").await;
+        assert_eq!(died.elapsed().as_secs(), 10, "the second crash");
+    }
+}

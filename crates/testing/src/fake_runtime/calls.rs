@@ -140,6 +140,10 @@ impl Runtime for FakeRuntime {
             round.fail(unavailable(&error));
             return round;
         }
+        if let Some(error) = self.change(|s| s.plan_faults.pop()) {
+            round.fail(error);
+            return round;
+        }
         let starts = |step: &Step| {
             matches!(
                 step,

@@ -27,6 +27,7 @@ impl FakeRuntime {
             s.err = None;
             s.call_rules.clear();
             s.start_faults.clear();
+            s.plan_faults.clear();
             s.event_fates.clear();
         });
     }

@@ -80,6 +80,8 @@ struct State {
     call_rules: Vec<CallRule>,
     crashes: BTreeMap<PodUid, Crash>,
     start_faults: Vec<StartFault>,
+    /// The next plans that fail as a whole.
+    plan_faults: Vec<SyncError>,
     preparation_faults: BTreeMap<PodUid, SyncError>,
     holds: Vec<HoldRule>,
     stop_takes: Duration,
@@ -252,6 +254,11 @@ impl FakeRuntime {
                 error,
             });
         });
+    }
+
+    /// The next `count` plans fail as a whole, before their first step, as for a volume.
+    pub fn fail_next_plans(&self, count: usize, error: SyncError) {
+        self.change(|s| s.plan_faults.extend(std::iter::repeat_n(error, count)));
     }
 
     /// A pod can't be prepared, for that reason; with none, it can.
