@@ -383,21 +383,33 @@ impl Worker {
 /// Whether a step was tried, so that it counts for the back-off: not a start that a failure before it
 /// kept from being tried (of a volume, a stop, the runtime), nor one whose container was not even
 /// created for want of something it refers to. That is no crash, and must not hold a container back
-/// once what it needs is there.
+/// once what it needs is there. Nor a sandbox that could not be made or has no network: it is tried
+/// again after a pause anyway.
 ///
 /// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` mounts volumes, and `SyncPod` of
 /// `kuberuntime_manager.go` stops containers, before either comes to `doBackOff`.
 fn was_tried(step: &Step, result: &PodSyncResult) -> bool {
-    let Step::StartContainer { name, .. } = step else {
-        return true;
-    };
-    let mut own = result.sync_results.iter();
-    own.any(|r| {
-        let reason = r.error.as_ref().map(|error| error.reason);
-        is_start(r.action)
-            && *r.target == **name
-            && reason != Some(SyncErrorReason::CreateContainerConfigError)
-    })
+    let mut results = result.sync_results.iter();
+    match step {
+        Step::StartContainer { name, .. } => results.any(|r| {
+            let reason = r.error.as_ref().map(|error| error.reason);
+            is_start(r.action)
+                && *r.target == **name
+                && reason != Some(SyncErrorReason::CreateContainerConfigError)
+        }),
+        Step::CreateSandbox { .. } => {
+            let mut own = results.filter(|r| is_of_sandbox(r.action)).peekable();
+            own.peek().is_some() && own.all(|r| r.error.is_none())
+        }
+        Step::KillPod { .. } | Step::KillContainer { .. } | Step::RemoveContainer { .. } => true,
+    }
+}
+
+fn is_of_sandbox(action: SyncAction) -> bool {
+    matches!(
+        action,
+        SyncAction::CreatePodSandbox | SyncAction::SetupNetwork
+    )
 }
 
 fn is_start(action: SyncAction) -> bool {

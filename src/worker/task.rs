@@ -38,7 +38,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod, is_over};
 use mirrorlet_core::observed::PodStatus;
-use mirrorlet_core::plan::Waiting;
+use mirrorlet_core::plan::{Waiting, sandbox_key};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::{StatusInput, compute_pod_status};
 use mirrorlet_host::telemetry::occurrences;
@@ -241,6 +241,7 @@ impl Worker {
                     // What failed was another pod's start, or a person wants it tried again.
                     self.held = None;
                     self.failures.clear();
+                    self.backoff.reset(&sandbox_key());
                 }
                 if is_ordered || (is_edited && !self.is_api) {
                     // A person's order or edit begins anew, also what was over.

@@ -412,6 +412,56 @@ async fn a_crashing_container_is_held_back_longer_and_longer() {
     assert!(bed.telemetry.metrics.encode().lines().any(|l| l == deaths));
 }
 
+/// As of a container with `shareProcessNamespace` whose command is `kill 1`.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_dies_again_and_again_is_replaced_less_and_less_often() {
+    let bed = Bed::start();
+    let a = pod("a");
+    bed.want(&[&a]);
+    let began = Instant::now();
+    let mut sandboxes = 0;
+    while began.elapsed() < Duration::from_mins(2) {
+        sandboxes += 1;
+        bed.until_runs("a").await;
+        bed.fake.lose_sandbox(&"a".into());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // At 0, 0, 10, 30, 70 and 150 s.
+    // pods 57a
+    assert_eq!(sandboxes, 6);
+    bed.until_view("a", |view| {
+        let waits = |view: &PodView| {
+            let status = view.status.as_ref()?.container_statuses.as_ref()?.first()?;
+            status.state.as_ref()?.waiting.as_ref()?.reason.clone()
+        };
+        view.and_then(waits).as_deref() == Some("CrashLoopBackOff")
+    })
+    .await;
+    // A person's order doesn't wait.
+    let ordered = json!({"metadata": {"annotations": {keys::RESTART: "all"}}});
+    let began = Instant::now();
+    bed.want(&[&changed(&a, ordered)]);
+    bed.until_runs("a").await;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    bed.fake.assert_no_violations();
+}
+
+/// Sandboxes that can't be made wait for their own pause alone.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_could_not_be_replaced_is_not_one_that_died() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    let refused = RuntimeError::Local("no network".to_owned());
+    bed.fake.refuse_next("step", 20, refused);
+    bed.fake.restart();
+    let died = Instant::now();
+    bed.until_runs("a").await;
+    let took = died.elapsed().as_secs();
+    // pods 57a
+    assert!((190..=310).contains(&took), "{took}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
     let mut bed = Bed::start();

@@ -28,7 +28,8 @@ pub const MAX_DELAY: Duration = Duration::from_mins(5);
 const CONTAINER_STABLE_AFTER: Duration = Duration::from_mins(10);
 
 /// A container of one pod, as back-off sees it: name in the spec and hash of its definition, so
-/// that an edited container starts afresh.
+/// that an edited container starts afresh. The pod's sandbox has a key of its own
+/// ([`sandbox_key`](crate::plan::sandbox_key)).
 pub type ContainerKey = (Arc<str>, ContainerHash);
 
 /// Retry delays by key: of one pod's containers by default, of images with `Backoff<String>`.

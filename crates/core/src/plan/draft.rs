@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::core::Container;
-use crate::api::{ContainerId, FullName};
+use crate::api::{ContainerId, FullName, PodUid};
 use crate::backoff::go_duration;
 use crate::observed::{ContainerState, ContainerStatus, PodStatus, Role};
 use crate::spec::container_hash;
 
 use super::in_place::PodRestarts;
+use super::sandbox::sandbox_key;
 use super::{Plan, PlanInput, Reason, Step, Waiting};
+
+/// Why what ended often lately isn't started at once.
+const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// The result of trying to start a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,8 +176,8 @@ impl<'a> Draft<'a> {
         Start::Planned
     }
 
-    /// Starts a container in the sandbox this plan creates. Nothing waits then: it is not the
-    /// container's fault that it ended.
+    /// Starts a container in the sandbox this plan creates. It doesn't wait for its own back-off: it
+    /// is not the container's fault that it ended.
     pub(super) fn start_in_new_sandbox(&mut self, role: Role, container: &Container) {
         let name: Arc<str> = container.name.as_str().into();
         let seen = self.input.status.find_container_status_by_name(&name);
@@ -229,9 +233,36 @@ impl<'a> Draft<'a> {
             go_duration(backoff.delay(&key)),
             container.name,
             FullName::of(self.input.pod),
-            crate::api::PodUid::of(self.input.pod),
+            PodUid::of(self.input.pod),
         );
-        self.hold(container, "CrashLoopBackOff", &message);
+        self.hold(container, CRASH_LOOP, &message);
+        self.look_again(remaining);
+        true
+    }
+
+    /// Whether the back-off of the pod's sandbox isn't over, and containers wait for a new one; says
+    /// so in the plan. It counts from the last new sandbox, so that one that lived longer than that
+    /// is replaced at once.
+    ///
+    /// Upstream makes the sandbox at once, and has the containers that ended with the last one wait
+    /// (`kuberuntime_manager.go`, `doBackOff`).
+    pub(super) fn sandbox_waits<'c>(
+        &mut self,
+        containers: impl Iterator<Item = &'c Container>,
+    ) -> bool {
+        let (backoff, key) = (self.input.backoff, sandbox_key());
+        let Some(remaining) = backoff.is_in_backoff_since_update(&key, self.input.now) else {
+            return false;
+        };
+        let message = format!(
+            "back-off {} restarting failed sandbox of pod={}({})",
+            go_duration(backoff.delay(&key)),
+            FullName::of(self.input.pod),
+            PodUid::of(self.input.pod),
+        );
+        for container in containers {
+            self.hold(container, CRASH_LOOP, &message);
+        }
         self.look_again(remaining);
         true
     }

@@ -29,6 +29,7 @@ use self::in_place::PodRestarts;
 
 pub use compute::compute_pod_actions;
 pub(crate) use sandbox::sandbox_changed;
+pub use sandbox::sandbox_key;
 
 /// How long one container is given to stop, and why that may be another time than its pod's: a
 /// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted, and
@@ -318,7 +319,7 @@ pub struct Plan {
     /// Steps in order. A failed step ends the round, except that regular containers and sidecars
     /// start independently of what comes after them.
     pub steps: Vec<Step>,
-    /// Containers that would be started but for their back-off.
+    /// Containers that would be started but for their back-off, or their sandbox's.
     pub waiting: BTreeMap<Arc<str>, Waiting>,
     /// When to look again though nothing happens: the planner's only way to ask for time.
     pub look_again: Option<Duration>,
@@ -348,9 +349,10 @@ impl Plan {
         })
     }
 
-    /// Advances the back-off of every container this plan restarts. To be called once, with the
-    /// status the plan was made from, when the plan is carried out. Containers that start anew
-    /// with their sandbox don't count: they did not end by themselves.
+    /// Advances the back-off of every container this plan restarts, and that of a sandbox that died
+    /// and is replaced. To be called once, with the status the plan was made from, when the plan is
+    /// carried out. Containers that start anew with their sandbox don't count: they did not end by
+    /// themselves.
     ///
     /// Upstream does this in `kuberuntime_manager.go` (`doBackOff`).
     pub fn record_backoff(
@@ -360,11 +362,17 @@ impl Plan {
         backoff: &mut Backoff,
         now: Timestamp,
     ) {
-        let creates_sandbox = self
-            .steps
-            .iter()
-            .any(|step| matches!(step, Step::CreateSandbox { .. }));
-        if creates_sandbox {
+        let replaced = self.steps.iter().find_map(|step| {
+            if let Step::CreateSandbox { reason, .. } = step {
+                Some(reason)
+            } else {
+                None
+            }
+        });
+        if let Some(reason) = replaced {
+            if sandbox::has_died(reason) {
+                backoff.next(sandbox_key(), now, now);
+            }
             return;
         }
         for step in &self.steps {

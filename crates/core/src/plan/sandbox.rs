@@ -5,7 +5,8 @@
 
 use crate::api::Pod;
 use crate::api::core::Container;
-use crate::observed::{ContainerState, PodStatus, Role, SandboxStatus};
+use crate::backoff::ContainerKey;
+use crate::observed::{ContainerHash, ContainerState, PodStatus, Role, SandboxStatus};
 use crate::restart::should_restart;
 use crate::spec::{self, RestartPolicy};
 
@@ -37,6 +38,17 @@ pub(crate) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
     None
 }
 
+/// The key under which the sandbox of a pod is in back-off: the name of no container.
+pub fn sandbox_key() -> ContainerKey {
+    ("".into(), ContainerHash(0))
+}
+
+/// Whether the sandbox that is replaced died by itself, by the hand of its own containers for
+/// example, and so may die again and again.
+pub(super) fn has_died(reason: &Reason) -> bool {
+    *reason == Reason::SandboxDead
+}
+
 /// Plans a new sandbox and the first containers in it. Does nothing but stop what runs when the
 /// pod is never restarted and has run, or when everything it had to do is done.
 pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
@@ -51,14 +63,16 @@ pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
     }
     draft.kill_pod(reason.clone());
     let first_init = spec::containers(pod).find(|(role, _)| *role != Role::App);
+    let first: Vec<(Role, &Container)> = match first_init {
+        Some(init) => vec![init],
+        None => to_start.into_iter().map(|app| (Role::App, app)).collect(),
+    };
+    if has_died(&reason) && draft.sandbox_waits(first.iter().map(|(_, container)| *container)) {
+        return;
+    }
     // Restart counts are read from instances that are about to be purged.
-    match first_init {
-        Some((role, container)) => draft.start_in_new_sandbox(role, container),
-        None => {
-            for container in to_start {
-                draft.start_in_new_sandbox(Role::App, container);
-            }
-        }
+    for (role, container) in first {
+        draft.start_in_new_sandbox(role, container);
     }
     purge(draft);
     let attempt = draft

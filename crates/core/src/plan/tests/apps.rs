@@ -299,7 +299,67 @@ fn crash_loops_wait_and_say_so() {
     assert_eq!(recreated.steps.len(), 5);
     let before = backoff.clone();
     recreated.record_backoff(&pod, &status, &mut backoff, at(0));
+    backoff.reset(&sandbox_key());
     assert_eq!(backoff, before);
+}
+
+#[test]
+fn a_sandbox_that_dies_again_and_again_waits_and_says_so() {
+    let (pod, mut status) = base("Always");
+    status.sandboxes[0].state = Exited;
+    let mut backoff = Backoff::default();
+    // The first new one is immediate, and advances the back-off.
+    let first = plan_with(&pod, &status, &backoff);
+    assert_eq!(steps(&first)[1], "sandbox 1 (sandboxDead)");
+    first.record_backoff(&pod, &status, &mut backoff, at(-1));
+    let second = plan_with(&pod, &status, &backoff);
+    // What runs on without it has no network.
+    assert_eq!(steps(&second), ["kill-pod (sandboxDead)"]);
+    assert_eq!(second.look_again, Some(Duration::from_secs(9)));
+    for seen in &mut status.containers {
+        *seen = instance(&pod, &seen.name, 0, Exited);
+    }
+    let third = plan_with(&pod, &status, &backoff);
+    // pods 57a
+    assert!(third.is_empty() && !third.finished);
+    assert_eq!(third.look_again, Some(Duration::from_secs(9)));
+    let waits: Vec<&str> = third.waiting.keys().map(|name| &**name).collect();
+    assert_eq!(waits, ["foo1", "foo2", "foo3"]);
+    let waiting = &third.waiting["foo2"];
+    assert_eq!(&*waiting.reason, "CrashLoopBackOff");
+    assert_eq!(
+        &*waiting.message,
+        "back-off 10s restarting failed sandbox of pod=foo_new(12345678)"
+    );
+    // What is replaced for another reason doesn't wait, nor does it count.
+    for changed in [
+        |status: &mut PodStatus| status.sandboxes.clear(),
+        |status: &mut PodStatus| {
+            status.sandboxes[0].state = Running;
+            status.sandboxes[0].host_network = true;
+        },
+    ] {
+        let mut status = status.clone();
+        changed(&mut status);
+        let other = plan_with(&pod, &status, &backoff);
+        assert!(other.waiting.is_empty());
+        let before = backoff.clone();
+        other.record_backoff(&pod, &status, &mut backoff, at(0));
+        assert_eq!(backoff, before);
+    }
+}
+
+#[test]
+fn the_first_init_container_waits_for_a_sandbox_that_dies_again_and_again() {
+    let init = container("init");
+    let pod = pod("Always", vec![init, sidecar("log")], &["foo1"]);
+    let mut status = all_running(&pod);
+    status.sandboxes[0].state = Exited;
+    let mut backoff = Backoff::default();
+    backoff.next(sandbox_key(), at(-1), at(-1));
+    let plan = plan_with(&pod, &status, &backoff);
+    let waits: Vec<&str> = plan.waiting.keys().map(|name| &**name).collect();
+    assert_eq!(waits, ["init"]);
 }
 
 #[test]
