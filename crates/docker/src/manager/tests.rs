@@ -942,26 +942,38 @@ async fn an_image_that_is_too_large_keeps_its_own_pods_from_starting_alone() {
     bed.up(&pod("b", &json!({}))).await;
 }
 
+/// A disk that hangs for a pod: whoever reads its restart count waits.
+struct HungDisk(std::path::PathBuf);
+
+impl HungDisk {
+    fn of(bed: &Bed, pod: &Pod) -> Self {
+        let volumes = &bed.manager.files.volumes;
+        let path = volumes.ensure_termination_log(&PodUid::of(pod), "app");
+        let pipe = path.unwrap().with_file_name("restarts");
+        // One of an earlier start, which may not have been noted.
+        let _ = std::fs::remove_file(&pipe);
+        // Whoever opens a pipe waits for its other end.
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        Self(pipe)
+    }
+
+    fn answers(self) {
+        let mut other_end = std::fs::OpenOptions::new();
+        let other_end = other_end.write(true).read(true).open(&self.0).unwrap();
+        std::io::Write::write_all(&mut &other_end, b"4294967295").unwrap();
+        // Never closed: a thread that comes late would wait for ever.
+        std::mem::forget(other_end);
+    }
+}
+
 /// On real time: threads wait for the disk.
 #[tokio::test]
 async fn pods_whose_disk_hangs_delay_no_other() {
     let bed = Bed::warm().await;
     let cancel = CancellationToken::new();
     let hung: Vec<_> = (0..8).map(|n| pod(&format!("h{n}"), &json!({}))).collect();
-    // Whoever opens a pipe waits for its other end.
-    let pipes = hung.iter().map(|pod| {
-        let uid = PodUid::of(pod);
-        let path = bed
-            .manager
-            .files
-            .volumes
-            .ensure_termination_log(&uid, "app");
-        let pipe = path.unwrap().with_file_name("restarts");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-        assert!(made.unwrap().success());
-        pipe
-    });
-    let pipes: Vec<_> = pipes.collect();
+    let disks: Vec<_> = hung.iter().map(|pod| HungDisk::of(&bed, pod)).collect();
     let rounds = hung.iter().map(|pod| bed.round_until(pod, &cancel));
     let mut rounds = Box::pin(futures::future::join_all(rounds));
     let other = pod("a", &json!({}));
@@ -976,19 +988,46 @@ async fn pods_whose_disk_hangs_delay_no_other() {
     // And those that are removed meanwhile end.
     cancel.cancel();
     let ended = tokio::time::timeout(patience, rounds).await;
-    for pipe in pipes {
-        let mut other_end = std::fs::OpenOptions::new();
-        let other_end = other_end.write(true).read(true).open(&pipe).unwrap();
-        std::io::Write::write_all(&mut &other_end, b"4294967295").unwrap();
-        // Never closed: a thread that comes late would wait for ever.
-        std::mem::forget(other_end);
+    for disk in disks {
+        disk.answers();
     }
+    // docker 60a
     assert!(up.is_ok(), "it waited for the others");
     assert!(ended.is_ok(), "they did not end");
     assert_eq!(
         bed.containers(),
         [running(pause_name(&other)), running(app_name(&other))]
     );
+}
+
+/// On real time, too.
+#[tokio::test]
+async fn a_pod_that_is_removed_while_its_disk_hangs_at_a_restart_ends() {
+    let bed = Bed::warm().await;
+    let a = pod("a", &json!({}));
+    bed.up(&a).await;
+    bed.engine.exit(&app_name(&a), 1);
+    // The event is lost; the list tells.
+    bed.manager.get_pods(true).await.unwrap();
+    let disk = HungDisk::of(&bed, &a);
+    let cancel = CancellationToken::new();
+    let patience = Duration::from_mins(1);
+    let mut round = Box::pin(bed.round_until(&a, &cancel));
+    let other = pod("b", &json!({}));
+    let up = tokio::time::timeout(patience, async {
+        tokio::select! {
+            _ = &mut round => panic!("its disk hangs"),
+            () = bed.up(&other) => {}
+        }
+    });
+    let up = up.await;
+    cancel.cancel();
+    let ended = tokio::time::timeout(patience, round).await;
+    disk.answers();
+    assert!(up.is_ok(), "another one waited for it");
+    // docker 60a
+    assert!(ended.is_ok(), "it did not end");
+    bed.down(&a).await;
 }
 
 #[tokio::test(start_paused = true)]

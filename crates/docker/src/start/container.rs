@@ -258,9 +258,10 @@ impl Starter {
         let image_name = container.image.as_deref().unwrap_or_default();
         let mut pulled_anew = false;
         loop {
-            let request = self
-                .request(round, start, container, prepared, &images)
-                .await?;
+            // Sub-paths may be on a disk that hangs.
+            let making = self.request(round, start, container, prepared, &images);
+            let request = round.cancel.run_until_cancelled(making).await;
+            let request = request.unwrap_or_else(|| Err(cancelled()))?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
             match self.containers.create(request, image_name).await {
                 Ok(id) => return Ok(id),
@@ -272,7 +273,9 @@ impl Starter {
                         self.images.forget(image);
                     }
                     let secrets = &round.files.pull_secrets;
-                    images = self.images(round.pod, container, None, secrets).await?;
+                    let pulling = self.images(round.pod, container, None, secrets);
+                    let pulled = round.cancel.run_until_cancelled(pulling).await;
+                    images = pulled.unwrap_or_else(|| Err(cancelled()))?;
                 }
                 Err(error) => {
                     let reason = SyncErrorReason::CreateContainerError;

@@ -156,7 +156,12 @@ impl Starter {
             objects = self.files.pod_objects(pod) => objects,
             () = cancel.cancelled() => return Ok(Vec::new()),
         };
-        self.files.check_volumes(pod, &objects).await?;
+        // A disk may hang for ever, and the pod is to end all the same.
+        let checking = self.files.check_volumes(pod, &objects);
+        match cancel.run_until_cancelled(checking).await {
+            Some(checked) => checked?,
+            None => return Ok(Vec::new()),
+        }
         match sandbox {
             Sandbox::Running { id, ips } => {
                 if let Err(error) = self.networks.ensure_resolv_conf(pod, id).await {
@@ -164,10 +169,12 @@ impl Starter {
                     let failed = SyncResult::failed(SyncAction::SetupNetwork, target, error);
                     return Ok(vec![failed]);
                 }
-                let files = match self.files.pod_files(pod, objects, &ips).await {
-                    Ok(files) => files,
-                    Err(FilesError::Volume(error)) => return Err(error),
-                    Err(FilesError::Other(error)) => return Ok(all_failed(starts, &error)),
+                let making = self.files.pod_files(pod, objects, &ips);
+                let files = match cancel.run_until_cancelled(making).await {
+                    Some(Ok(files)) => files,
+                    Some(Err(FilesError::Volume(error))) => return Err(error),
+                    Some(Err(FilesError::Other(error))) => return Ok(all_failed(starts, &error)),
+                    None => return Ok(Vec::new()),
                 };
                 let up: Up<'_> = async move { Ok(ips) }.boxed().shared();
                 let round = Round {
