@@ -41,6 +41,10 @@ const OVERDUE_PERIOD: Duration = Duration::from_millis(250);
 /// How long a pod of this machine may take to accept a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_millis(200);
 
+/// The longest grace that is told from none: ten years. A manifest may ask for more than a clock
+/// can count.
+pub(super) const GRACE_MAX: Duration = Duration::from_hours(10 * 365 * 24);
+
 /// The host ports that are held, or may be.
 pub(crate) struct Holds {
     containers: Arc<Containers>,
@@ -207,7 +211,7 @@ impl Holds {
             return None;
         }
         let old_ports = pod.map(|pod| tcp_ports(pod, |of| of == name));
-        let kill_at = Instant::now() + left;
+        let kill_at = kill_at(left);
         let mut ports = Vec::new();
         self.with(|state| {
             for port in tcp_ports(&new, |_| true).iter().map(held_port) {
@@ -427,6 +431,11 @@ impl HeldPorts {
             holds.look().await;
         }
     }
+}
+
+/// When a container is killed that has so much of its grace left.
+pub(super) fn kill_at(left: Duration) -> Instant {
+    Instant::now() + left.min(GRACE_MAX)
 }
 
 fn is_running(record: &Record) -> bool {

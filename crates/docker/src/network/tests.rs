@@ -1,9 +1,13 @@
 //! Networks of the Engine in memory, and who holds a port.
 
+use std::time::Duration;
+
 use bollard::models::{ContainerSummary, PortSummary, PortSummaryTypeEnum};
+use tokio::time::Instant;
 
 use super::super::fake_engine::FakeEngine;
 use super::super::operation::Operation;
+use super::holds::{GRACE_MAX, kill_at};
 use super::ports::{HostPort, conflict, listener, process, publisher};
 use super::*;
 
@@ -41,6 +45,20 @@ async fn the_default_bridge_is_never_asked_for() {
     assert!(!network.has_own_resolver());
     // docker 22a
     assert_eq!(fake.count(Operation::InspectNetwork), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_grace_is_too_long_for_a_hold() {
+    let now = Instant::now();
+    let minute = Duration::from_mins(1);
+    for (left, expected) in [
+        (Duration::ZERO, Duration::ZERO),
+        (minute, minute),
+        (Duration::from_secs(i64::MAX.unsigned_abs()), GRACE_MAX),
+    ] {
+        // pods 44a
+        assert_eq!(kill_at(left) - now, expected);
+    }
 }
 
 #[test]
