@@ -78,7 +78,7 @@ impl Worker {
                     continue;
                 };
                 occurrences::sync_done(
-                    self.context.telemetry.pod(&self.full_name, &self.uid),
+                    self.telemetry(),
                     result.sync_results.len(),
                     &result,
                     began.elapsed(),
@@ -349,10 +349,7 @@ impl Worker {
             Err(error) => {
                 self.error = error.to_string().into();
                 self.publish_entry(&self.context.cache.get(&self.uid));
-                occurrences::remove_failed(
-                    self.context.telemetry.pod(&self.full_name, &self.uid),
-                    &error.to_string(),
-                );
+                occurrences::remove_failed(self.telemetry(), &error.to_string());
             }
         }
         pause_for(self.remove_backoff.pause(), cancel).await?;

@@ -25,8 +25,7 @@ impl Worker {
             Err(error) => {
                 let stuck = Volumes::Stuck(error.to_string().into());
                 if self.volumes != stuck {
-                    let (telemetry, words) = (&self.context.telemetry, error.to_string());
-                    occurrences::remove_failed(telemetry.pod(&self.full_name, &self.uid), &words);
+                    occurrences::remove_failed(self.telemetry(), &error.to_string());
                 }
                 stuck
             }

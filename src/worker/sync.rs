@@ -148,12 +148,7 @@ impl Worker {
         let began = Instant::now();
         let pod = &self.with_start_time(pod);
         let result = self.walk(pod, status, &plan, cancel).await;
-        occurrences::sync_done(
-            self.context.telemetry.pod(&self.full_name, &self.uid),
-            plan.steps.len(),
-            &result,
-            began.elapsed(),
-        );
+        occurrences::sync_done(self.telemetry(), plan.steps.len(), &result, began.elapsed());
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
         self.remember(pod, status, &plan, &result);
@@ -207,12 +202,7 @@ impl Worker {
                 .insert(container.name.as_str().into(), waiting);
         }
         if self.error != *why {
-            let (name, uid) = (&self.full_name, &self.uid);
-            occurrences::note(
-                self.context.telemetry.pod(name, uid),
-                "UnsupportedFields",
-                why,
-            );
+            occurrences::note(self.telemetry(), "UnsupportedFields", why);
         }
         self.error = Arc::clone(why);
         self.publish(status);
@@ -278,7 +268,7 @@ impl Worker {
             let attempt = newest.map_or(0, |c| c.restart_count);
             if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
                 occurrences::backoff(
-                    self.context.telemetry.pod(&self.full_name, &self.uid),
+                    self.telemetry(),
                     name,
                     attempt,
                     plan.look_again.unwrap_or_default(),

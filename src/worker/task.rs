@@ -41,7 +41,7 @@ use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Waiting, sandbox_key};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::{StatusInput, compute_pod_status};
-use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_host::telemetry::{PodTelemetry, occurrences};
 
 /// The agent is shutting down: everything is left as it is.
 pub(super) struct Shutdown;
@@ -193,14 +193,16 @@ impl Worker {
         Ok(Life::Over)
     }
 
+    /// Where occurrences of the pod are recorded.
+    pub(super) fn telemetry(&self) -> PodTelemetry<'_> {
+        self.context.telemetry.pod(&self.full_name, &self.uid)
+    }
+
     fn finish(&self) {
         self.context.board.remove(&self.uid);
         self.context.graces.forget(&self.uid);
         if let Some(since) = self.state.stopping_since() {
-            occurrences::pod_gone(
-                self.context.telemetry.pod(&self.full_name, &self.uid),
-                since.elapsed(),
-            );
+            occurrences::pod_gone(self.telemetry(), since.elapsed());
         }
         self.locks.leave(&self.full_name, &self.uid);
         self.locks.ended(&self.uid, &self.active);
@@ -282,9 +284,7 @@ impl Worker {
             let message = wait.as_ref().map(|wait| Arc::clone(&wait.message));
             let message = message.unwrap_or_default();
             if wait.is_some_and(|wait| wait.is_stuck) && self.error != message {
-                let (name, uid) = (&self.full_name, &self.uid);
-                let telemetry = &self.context.telemetry;
-                occurrences::note(telemetry.pod(name, uid), HOST_PORT_CONFLICT, &message);
+                occurrences::note(self.telemetry(), HOST_PORT_CONFLICT, &message);
             }
             self.error = message;
             self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));

@@ -7,6 +7,10 @@
 pub const POD: &str = "pod";
 /// UID of a pod.
 pub const UID: &str = "uid";
+/// UID of the version of a pod that is being prepared.
+pub const NEWEST: &str = "newest";
+/// A Job, as `namespace/name`.
+pub const JOB: &str = "job";
 /// A source of pods: kind, directory, file or URL.
 pub const SOURCE: &str = "source";
 /// Name of a container in its pod's spec.
@@ -25,9 +29,11 @@ pub const REASON: &str = "reason";
 pub const ERROR: &str = "error";
 
 /// All keys.
-pub const ALL: [&str; 10] = [
+pub const ALL: [&str; 12] = [
     POD,
     UID,
+    NEWEST,
+    JOB,
     SOURCE,
     CONTAINER,
     CONTAINER_ID,
@@ -48,17 +54,28 @@ mod tests {
             include_str!("occurrences.rs"),
             include_str!("occurrences/cluster.rs"),
             include_str!("occurrences/containers.rs"),
-            include_str!("occurrences/pods.rs")
+            include_str!("occurrences/gc.rs"),
+            include_str!("occurrences/pods.rs"),
+            include_str!("occurrences/probes.rs")
         );
         let mut seen = 0;
-        for line in source.lines().map(str::trim) {
-            let Some((key, value)) = line.split_once(" = ") else {
-                continue;
-            };
-            let is_key = key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-            if is_key && value.ends_with(',') {
-                assert!(ALL.contains(&key), "log field {key:?} is not in the list");
-                seen += 1;
+        let starts = [
+            "log!(",
+            "tracing::info!(",
+            "tracing::warn!(",
+            "tracing::error!(",
+        ];
+        for text in starts
+            .into_iter()
+            .flat_map(|start| source.split(start).skip(1))
+        {
+            let (fields, _) = text.split_once('"').unwrap();
+            for field in fields.split(',').map(str::trim) {
+                let key = field.split_once(" = ").map_or(field, |(key, _)| key);
+                if !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                    assert!(ALL.contains(&key), "log field {key:?} is not in the list");
+                    seen += 1;
+                }
             }
         }
         assert!(seen > 20, "the test no longer finds the fields: {seen}");

@@ -46,6 +46,11 @@ impl Telemetry {
             uid,
         }
     }
+
+    /// Adds an event of the Node to the journal.
+    fn node_event(&self, kind: Kind, reason: &str, message: impl AsRef<str>) {
+        self.journal.node(kind, reason, message);
+    }
 }
 
 /// Metrics and the journal, and the pod that occurrences are about.

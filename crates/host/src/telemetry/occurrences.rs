@@ -3,6 +3,13 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+/// Logs an occurrence of a pod: `log!(LEVEL: of, FIELDS…, MESSAGE)`, where `of` is its [`PodTelemetry`].
+macro_rules! log {
+    ($level:ident: $of:ident, $($rest:tt)*) => {
+        tracing::$level!(pod = %Shown($of.name), uid = %$of.uid, $($rest)*)
+    };
+}
+
 mod access;
 mod cluster;
 mod containers;
@@ -54,7 +61,7 @@ pub fn agent_started(root: &Path, node_name: &str, docker: &str) {
 
 /// The agent stops; containers keep running.
 pub fn agent_stopping(reason: &str) {
-    tracing::info!(reason = reason, "stopping; containers keep running");
+    tracing::info!(reason, "stopping; containers keep running");
 }
 
 /// A source delivered a whole set. Logged only when `changed`.
@@ -76,7 +83,7 @@ pub fn source_read(
 pub fn source_failed(location: &str, error: &str) {
     tracing::warn!(
         source = location,
-        error = error,
+        error,
         "can't read the source; its pods keep running"
     );
 }
@@ -126,14 +133,13 @@ pub fn manifest_mended(problem: &Diagnostic) {
 
 /// A server of the agent ended by itself.
 pub fn server_failed(server: &str, error: &str) {
-    tracing::error!(error = error, "{server} stopped unexpectedly");
+    tracing::error!(error, "{server} stopped unexpectedly");
 }
 
 /// The agent needs something of its host that isn't there. Call it when that is found.
 pub fn host_access_lacking(telemetry: &Telemetry, lack: &MissingAccess) {
     let message = format!("{}; {}", lack.message, lack.help);
-    let journal = &telemetry.journal;
-    journal.node(Kind::Warning, "MissingHostAccess", message.as_str());
+    telemetry.node_event(Kind::Warning, "MissingHostAccess", message.as_str());
     tracing::error!(reason = lack.need.as_str(), "{message}");
 }
 
@@ -149,17 +155,14 @@ pub fn host_access_had(need: Need) {
 /// have them can't be removed until the next start.
 pub fn host_files_not_forgotten(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "failed to unmount copies of volumes below the host's root file system"
     );
 }
 
 /// Names of pods and Services could not be written into every hosts file; it is tried again.
 pub fn names_not_written(error: &str) {
-    tracing::warn!(
-        error = error,
-        "failed to write names into hosts files of pods"
-    );
+    tracing::warn!(error, "failed to write names into hosts files of pods");
 }
 
 /// Rules that led the host ports of a pod to it were gone or changed, and are there again.
@@ -174,7 +177,7 @@ pub fn host_ports_restored(of: PodTelemetry<'_>) {
 /// Rules for host ports that another program may have removed can't be looked at, or put back; it is tried
 /// again.
 pub fn host_ports_not_restored(error: &str) {
-    tracing::warn!(error = error, "failed to restore rules for host ports");
+    tracing::warn!(error, "failed to restore rules for host ports");
 }
 
 /// The root directory was open to others, and is closed to them now.
@@ -208,7 +211,7 @@ pub fn node_renamed(before: &str, now: &str) {
 /// Reports that the Engine's view of the agent's files is unknown.
 pub fn host_access_unknown(error: &str) {
     tracing::debug!(
-        error = error,
+        error,
         "can't determine which of the agent's files the Engine sees"
     );
 }
@@ -222,16 +225,15 @@ pub fn negative_oom_score_refused() {
 
 /// Pods can't be given a network, though the Engine answers.
 pub fn network_not_ready(telemetry: &Telemetry, error: &str) {
-    let journal = &telemetry.journal;
-    journal.node(Kind::Warning, "NetworkNotReady", error);
-    tracing::error!(error = error, "pod network is not ready");
+    telemetry.node_event(Kind::Warning, "NetworkNotReady", error);
+    tracing::error!(error, "pod network is not ready");
 }
 
 /// The Engine at that address can't be used. Call it when that begins.
 pub fn engine_lost(telemetry: &Telemetry, endpoint: &str, error: &str) {
     telemetry.metrics.set_engine_up(false);
     tracing::error!(
-        error = error,
+        error,
         "the Docker Engine at {endpoint} can't be used; retrying; see docker -H {endpoint} version"
     );
 }
@@ -272,7 +274,7 @@ pub fn api_reached(metrics: &Metrics, away: Option<Duration>) {
 pub fn api_lost(metrics: &Metrics, error: &str) {
     metrics.set_api_up(false);
     tracing::warn!(
-        error = error,
+        error,
         "the API server is unreachable; running pods continue"
     );
 }
@@ -302,7 +304,7 @@ pub fn credentials_replaced(server: &str) {
 /// Credentials were replaced by ones that can't be used.
 pub fn credentials_unusable(error: &str) {
     tracing::error!(
-        error = error,
+        error,
         "new credentials for the API server are unusable; keeping the old ones"
     );
 }

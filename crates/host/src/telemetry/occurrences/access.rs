@@ -6,7 +6,7 @@ use mirrorlet_core::api::ContainerId;
 /// that begins.
 pub fn access_unknown(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "rejected a request to the node API: the API server could not authenticate or authorize it"
     );
 }
@@ -28,7 +28,7 @@ pub fn node_certificate_outdated() {
 /// changes.
 pub fn node_certificate_unusable(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "failed to replace the serving certificate of the node API; keeping the current one"
     );
 }
@@ -67,7 +67,7 @@ pub fn client_authorities_replaced(from: &str) {
 pub fn client_authorities_unusable(from: &str, error: &str) {
     tracing::warn!(
         source = from,
-        error = error,
+        error,
         "failed to read the CAs of client certificates: the API server can't call the node API (kubectl logs, exec, top) until they are known; set --client-ca-file"
     );
 }

@@ -11,7 +11,7 @@ pub fn mirror_created(of: PodTelemetry<'_>, mirror: &PodUid) {
     let message = format!("mirror pod created with UID {mirror}");
     of.event(None, Kind::Trace, "MirrorCreated", message);
     of.telemetry.metrics.mirror_written("created");
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "mirror pod created with UID {mirror}");
+    log!(info: of, "mirror pod created with UID {mirror}");
 }
 
 /// A mirror pod was deleted, or will be once others have removed its `finalizers`. `uid` is that of
@@ -28,12 +28,7 @@ pub fn mirror_deleted(of: PodTelemetry<'_>, mirror: &PodUid, reason: &str, final
     let message = format!("mirror pod with UID {mirror} {done}: {reason}");
     of.event(None, Kind::Trace, "MirrorDeleted", message);
     of.telemetry.metrics.mirror_written("deleted");
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        reason = reason,
-        "mirror pod with UID {mirror} {done}"
-    );
+    log!(info: of, reason, "mirror pod with UID {mirror} {done}");
 }
 
 /// A mirror can't be made. Call it once a problem: when it begins, or its kind changes. `kind` is
@@ -47,16 +42,9 @@ pub fn mirror_refused(of: PodTelemetry<'_>, kind: &str, message: &str) {
         Shown(of.name)
     );
     of.telemetry
-        .journal
-        .node(Kind::Warning, "MirrorPodRefused", told);
+        .node_event(Kind::Warning, "MirrorPodRefused", told);
     of.telemetry.metrics.mirror_written("refused");
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        reason = kind,
-        error = message,
-        "failed to create the mirror pod; retrying"
-    );
+    log!(warn: of, reason = kind, error = message, "failed to create the mirror pod; retrying");
 }
 
 /// The problem reported last about a pod's mirror is gone.
@@ -65,14 +53,8 @@ pub fn mirror_mended(of: PodTelemetry<'_>, kind: &str) {
     of.event(None, Kind::Trace, "MirrorMended", story);
     let told = format!("Mirror pod of {} exists again", Shown(of.name));
     of.telemetry
-        .journal
-        .node(Kind::Normal, "MirrorPodRecovered", told);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        reason = kind,
-        "mirror pod problem resolved"
-    );
+        .node_event(Kind::Normal, "MirrorPodRecovered", told);
+    log!(info: of, reason = kind, "mirror pod problem resolved");
 }
 
 /// A pod's status was written to its object in the API. `uid` is the resolved one; `phase` and
@@ -85,7 +67,7 @@ pub fn status_written(of: PodTelemetry<'_>, phase: &str, changed: &str) {
     };
     of.event(None, Kind::Trace, "StatusWritten", message);
     of.telemetry.metrics.status_written("written");
-    tracing::debug!(pod = %Shown(of.name), uid = %of.uid, "status written: {phase}");
+    log!(debug: of, "status written: {phase}");
 }
 
 /// A pod's status could not be written; it will be tried again. Call it when that begins, or its
@@ -94,23 +76,14 @@ pub fn status_failed(of: PodTelemetry<'_>, error: &str) {
     let message = format!("failed to write the status: {error}");
     of.event(None, Kind::Trace, "StatusFailed", message);
     of.telemetry.metrics.status_written("failed");
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        error = error,
-        "failed to write the pod's status; retrying"
-    );
+    log!(warn: of, error, "failed to write the pod's status; retrying");
 }
 
 /// A pod's object was deleted from the API, since nothing of the pod is left.
 pub fn pod_object_deleted(of: PodTelemetry<'_>) {
-    of.event(
-        None,
-        Kind::Trace,
-        "ObjectDeleted",
-        "deleted the Pod from the API server",
-    );
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "deleted the Pod from the API server");
+    let message = "deleted the Pod from the API server";
+    of.event(None, Kind::Trace, "ObjectDeleted", message);
+    log!(info: of, "deleted the Pod from the API server");
 }
 
 /// Something became of events. Not logged: there may be many.
@@ -126,7 +99,7 @@ pub fn events_lost() {
 /// The API server refuses events in a namespace. Call it once a cause.
 pub fn events_refused(namespace: &str, error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "the API server rejects events in namespace {namespace}; they are dropped"
     );
 }
@@ -138,19 +111,18 @@ pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
         NodeEventKind::Warning => Kind::Warning,
     };
     let message = event.message.as_str();
-    telemetry.journal.node(kind, event.reason, message);
+    telemetry.node_event(kind, event.reason, message);
     tracing::info!(reason = event.reason, "{message}");
 }
 
 /// The agent begins to speak for its Node.
 pub fn node_starting(telemetry: &Telemetry) {
-    let journal = &telemetry.journal;
-    journal.node(Kind::Normal, "Starting", "Starting mirrorlet.");
+    telemetry.node_event(Kind::Normal, "Starting", "Starting mirrorlet.");
 }
 
 /// Our Node can't be registered. Call it when that begins, or its cause changes.
 pub fn node_refused(name: &str, error: &str) {
-    tracing::error!(error = error, "failed to register the Node {name}");
+    tracing::error!(error, "failed to register the Node {name}");
 }
 
 /// Our Node was deleted; it is registered again.
@@ -168,12 +140,12 @@ pub fn node_taken(name: &str, cause: &str) {
 
 /// The API server refused the status of our Node; it is written again later.
 pub fn node_status_failed(error: &str) {
-    tracing::warn!(error = error, "failed to write the Node's status");
+    tracing::warn!(error, "failed to write the Node's status");
 }
 
 /// The Lease of our Node can't be renewed. Call it when that begins.
 pub fn lease_failed(error: &str) {
-    tracing::warn!(error = error, "failed to renew the Node's Lease");
+    tracing::warn!(error, "failed to renew the Node's Lease");
 }
 
 /// The Lease of our Node is renewed again.
@@ -184,15 +156,13 @@ pub fn lease_back() {
 /// A watch is refused or broken though the API server answers; it is begun again. Call it when
 /// that begins. `resource` is its plural.
 pub fn watch_failed(resource: &str, error: &str) {
-    tracing::warn!(error = error, "failed to watch {resource}; retrying");
+    tracing::warn!(error, "failed to watch {resource}; retrying");
 }
 
 /// Our Node is registered: created, or found as it was left.
 pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
     let how = if created { "created" } else { "found" };
-    telemetry
-        .journal
-        .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
+    telemetry.node_event(Kind::Trace, "Registered", format!("Node {node} was {how}"));
     tracing::info!("registered: Node {node} was {how}");
 }
 
@@ -206,9 +176,7 @@ pub fn client_certificate_requested(request: &str) {
 /// There is a new client certificate.
 pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
     let told = format!("The client certificate was issued; it is valid until {ends}");
-    telemetry
-        .journal
-        .node(Kind::Normal, "ClientCertificateIssued", told);
+    telemetry.node_event(Kind::Normal, "ClientCertificateIssued", told);
     tracing::info!("the client certificate was issued; it is valid until {ends}");
 }
 
@@ -216,17 +184,15 @@ pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
 /// that begins, or its cause changes. Whether there is none at all is `is_needed`.
 pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed: bool) {
     let told = format!("Failed to obtain a client certificate: {error}");
-    telemetry
-        .journal
-        .node(Kind::Warning, "ClientCertificateNotIssued", told);
+    telemetry.node_event(Kind::Warning, "ClientCertificateNotIssued", told);
     if is_needed {
         tracing::error!(
-            error = error,
+            error,
             "no client certificate for the API server; only static pods run"
         );
     } else {
         tracing::warn!(
-            error = error,
+            error,
             "failed to renew the client certificate; keeping the current one"
         );
     }
@@ -235,9 +201,7 @@ pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed
 /// The client certificate has expired, and others have to replace it, as `help` says. Call it once.
 pub fn client_certificate_expired(telemetry: &Telemetry, ended: Timestamp, help: &str) {
     let told = format!("The client certificate expired at {ended}; {help}");
-    telemetry
-        .journal
-        .node(Kind::Warning, "ClientCertificateExpired", told);
+    telemetry.node_event(Kind::Warning, "ClientCertificateExpired", told);
     tracing::error!("the client certificate expired at {ended}; {help}");
 }
 
@@ -252,11 +216,11 @@ pub fn certificate_request_decided(
     metrics.certificate_request(decision);
     match decision {
         CertificateDecision::Denied => {
-            tracing::warn!(reason = reason, "denied {request} of {user}");
+            tracing::warn!(reason, "denied {request} of {user}");
         }
         CertificateDecision::Approved | CertificateDecision::Ignored => {
             let decision = decision.as_str();
-            tracing::info!(reason = reason, "{decision} {request} of {user}");
+            tracing::info!(reason, "{decision} {request} of {user}");
         }
     }
 }
@@ -287,5 +251,5 @@ pub fn approver_lost(lease: &str) {
 
 /// An approver can't try to get its Lease. Call it when that begins, or its cause changes.
 pub fn approver_kept_waiting(lease: &str, error: &str) {
-    tracing::warn!(error = error, "failed to acquire Lease {lease}; retrying");
+    tracing::warn!(error, "failed to acquire Lease {lease}; retrying");
 }

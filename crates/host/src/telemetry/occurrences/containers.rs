@@ -14,19 +14,9 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
 /// A container was created.
 pub fn container_created(of: PodTelemetry<'_>, container: &str, id: &ContainerId) {
-    of.event(
-        Some(container),
-        Kind::Normal,
-        "Created",
-        "Container created",
-    );
-    tracing::debug!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        container_id = id.short(),
-        "container created"
-    );
+    let message = "Container created";
+    of.event(Some(container), Kind::Normal, "Created", message);
+    log!(debug: of, container, container_id = id.short(), "container created");
 }
 
 /// A container was started; `attempt` counts the instances before it.
@@ -37,22 +27,10 @@ pub fn container_started(
     attempt: u32,
     reason: &str,
 ) {
-    of.event(
-        Some(container),
-        Kind::Normal,
-        "Started",
-        "Container started",
-    );
+    let message = "Container started";
+    of.event(Some(container), Kind::Normal, "Started", message);
     of.telemetry.metrics.container_started(attempt > 0);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        container_id = id.short(),
-        attempt = attempt,
-        reason = reason,
-        "container started"
-    );
+    log!(info: of, container, container_id = id.short(), attempt, reason, "container started");
 }
 
 /// A container ended, by itself or stopped.
@@ -63,19 +41,11 @@ pub fn container_died(
     exit_code: i32,
     reason: &str,
 ) {
-    of.event(
-        Some(container),
-        Kind::Trace,
-        "Died",
-        format!("ended with exit code {exit_code}: {reason}"),
-    );
+    let message = format!("ended with exit code {exit_code}: {reason}");
+    of.event(Some(container), Kind::Trace, "Died", message);
     of.telemetry.metrics.container_died();
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        container_id = id.short(),
-        reason = reason,
+    log!(
+        info: of, container, container_id = id.short(), reason,
         "container ended with exit code {exit_code}"
     );
 }
@@ -87,7 +57,7 @@ pub fn handled(of: PodTelemetry<'_>, container: Option<&str>, what: UserAction) 
         |container| format!("container {container}"),
     );
     let message = format!("A person {what} {name} with docker");
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, container = container, "{message}");
+    log!(info: of, container, "{message}");
     of.event(container, Kind::Normal, "ByHand", message);
 }
 
@@ -123,62 +93,34 @@ pub fn container_killed(
     reason: &str,
     took: Duration,
 ) {
-    of.event(
-        Some(container),
-        Kind::Trace,
-        "Stopped",
-        format!("stopped within {} ms", millis(took)),
-    );
+    let message = format!("stopped within {} ms", millis(took));
+    of.event(Some(container), Kind::Trace, "Stopped", message);
     of.telemetry.metrics.container_killed();
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        container_id = id.short(),
-        reason = reason,
-        elapsed_ms = millis(took),
+    log!(
+        info: of, container, container_id = id.short(), reason, elapsed_ms = millis(took),
         "container stopped"
     );
 }
 
 /// The plan stops one container.
 pub fn container_killing(of: PodTelemetry<'_>, container: &str, reason: &str) {
-    of.event(
-        Some(container),
-        Kind::Trace,
-        "Stopping",
-        format!("no longer wanted: {reason}"),
-    );
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        reason = reason,
-        "stopping the container"
-    );
+    let message = format!("no longer wanted: {reason}");
+    of.event(Some(container), Kind::Trace, "Stopping", message);
+    log!(info: of, container, reason, "stopping the container");
 }
 
 /// A container that crashes again and again waits. Call it once a wait.
 ///
 /// Upstream: `doBackOff` of `pkg/kubelet/kuberuntime/kuberuntime_manager.go`.
 pub fn backoff(of: PodTelemetry<'_>, container: &str, attempt: u32, wait: Duration) {
-    of.event(
-        Some(container),
-        Kind::Warning,
-        "BackOff",
-        format!(
-            "Back-off restarting failed container {container} in pod {}",
-            format_pod(of.name, of.uid)
-        ),
+    let message = format!(
+        "Back-off restarting failed container {container} in pod {}",
+        format_pod(of.name, of.uid)
     );
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        attempt = attempt,
-        reason = "CrashLoopBackOff",
-        "the container crashes; starting it again in {} s",
-        wait.as_secs()
+    of.event(Some(container), Kind::Warning, "BackOff", message);
+    log!(
+        warn: of, container, attempt, reason = "CrashLoopBackOff",
+        "the container crashes; starting it again in {} s", wait.as_secs()
     );
 }
 
@@ -191,7 +133,7 @@ pub fn pull_secrets_unreadable(of: PodTelemetry<'_>, names: &[String]) {
          succeed.",
         names.join(", ")
     );
-    tracing::warn!(pod = %Shown(of.name), uid = %of.uid, "{message}");
+    log!(warn: of, "{message}");
     of.event(
         None,
         Kind::Warning,
@@ -204,7 +146,7 @@ pub fn pull_secrets_unreadable(of: PodTelemetry<'_>, names: &[String]) {
 /// changes.
 pub fn docker_config_unusable(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "the docker config can't be used; images are pulled without its credentials"
     );
 }
@@ -224,42 +166,25 @@ pub fn image_pulling(image: &str) {
 
 /// A container begins to wait for an image pull.
 pub fn image_awaited(of: PodTelemetry<'_>, container: &str, image: &str) {
-    of.event(
-        Some(container),
-        Kind::Normal,
-        "Pulling",
-        format!("Pulling image {image:?}"),
-    );
+    let message = format!("Pulling image {image:?}");
+    of.event(Some(container), Kind::Normal, "Pulling", message);
 }
 
 /// A container's image was there already.
 pub fn image_present(of: PodTelemetry<'_>, container: &str, image: &str) {
-    of.event(
-        Some(container),
-        Kind::Normal,
-        "Pulled",
-        format!("Container image {image:?} already present on machine"),
-    );
+    let message = format!("Container image {image:?} already present on machine");
+    of.event(Some(container), Kind::Normal, "Pulled", message);
 }
 
 /// An image was pulled; `took` has the time it waited for others' pulls.
 pub fn image_pulled(of: PodTelemetry<'_>, container: &str, image: &str, size: u64, took: Duration) {
-    of.event(Some(container),
-        Kind::Normal,
-        "Pulled",
-        format!(
-            "Successfully pulled image {image:?} in {} (including waiting). Image size: {size} bytes.",
-            go_millis(took)
-        ),
+    let message = format!(
+        "Successfully pulled image {image:?} in {} (including waiting). Image size: {size} bytes.",
+        go_millis(took)
     );
+    of.event(Some(container), Kind::Normal, "Pulled", message);
     of.telemetry.metrics.pulled(PullOutcome::Pulled, took);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        elapsed_ms = millis(took),
-        "pulled image {image}"
-    );
+    log!(info: of, container, elapsed_ms = millis(took), "pulled image {image}");
 }
 
 /// A container's image isn't there: its pull failed or waits, it must not be pulled, or it can't
@@ -308,12 +233,8 @@ pub fn image_failed(
         // The Engine is away, which is reported of the Node.
         _ => return,
     }
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        elapsed_ms = millis(took),
-        error = error.message,
+    log!(
+        warn: of, container, elapsed_ms = millis(took), error = error.message,
         "no image {image}"
     );
 }

@@ -12,21 +12,11 @@ pub fn container_collected(telemetry: &Telemetry, removal: &Removal) {
         "removed a dead instance of {}: {}",
         removal.name, removal.cause
     );
-    telemetry.journal.pod(
-        &removal.full_name,
-        &removal.uid,
-        None,
-        Kind::Trace,
-        "Collected",
-        message,
-    );
-    tracing::info!(
-        pod = %Shown(&removal.full_name),
-        uid = %removal.uid,
-        container = &*removal.name,
-        container_id = removal.id.short(),
-        reason = %removal.cause,
-        "dead container removed"
+    let of = telemetry.pod(&removal.full_name, &removal.uid);
+    of.event(None, Kind::Trace, "Collected", message);
+    log!(
+        info: of, container = &*removal.name, container_id = removal.id.short(),
+        reason = %removal.cause, "dead container removed"
     );
 }
 
@@ -43,10 +33,6 @@ pub fn containers_collected(telemetry: &Telemetry, outcome: &GcOutcome, failed: 
     };
     *failed = true;
     telemetry.metrics.container_gc_failed(outcome.failed.len());
-    let journal = &telemetry.journal;
-    journal.node(Kind::Warning, "ContainerGCFailed", error.as_str());
-    tracing::warn!(
-        error = error,
-        "container garbage collection failed; will try again"
-    );
+    telemetry.node_event(Kind::Warning, "ContainerGCFailed", error.as_str());
+    tracing::warn!(error, "container garbage collection failed; will try again");
 }

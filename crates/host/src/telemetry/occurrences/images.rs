@@ -38,7 +38,7 @@ pub fn image_collected(
 
 /// An image that was to be removed stays: it came into use, say.
 pub fn image_not_collected(image: &str, error: &str) {
-    tracing::warn!(error = error, "failed to remove image {image}");
+    tracing::warn!(error, "failed to remove image {image}");
 }
 
 /// A pass failed. Upstream reports it only when the one before failed too.
@@ -47,36 +47,30 @@ pub fn image_not_collected(image: &str, error: &str) {
 pub fn image_gc_failed(telemetry: &Telemetry, error: &str, repeatedly: bool) {
     telemetry.metrics.image_gc_failed();
     if repeatedly {
-        telemetry
-            .journal
-            .node(Kind::Warning, "ImageGCFailed", error);
+        telemetry.node_event(Kind::Warning, "ImageGCFailed", error);
     }
-    tracing::warn!(error = error, "image garbage collection failed");
+    tracing::warn!(error, "image garbage collection failed");
 }
 
 /// Not enough could be removed.
 pub fn free_disk_space_failed(telemetry: &Telemetry, message: &str) {
-    telemetry
-        .journal
-        .node(Kind::Warning, "FreeDiskSpaceFailed", message);
+    telemetry.node_event(Kind::Warning, "FreeDiskSpaceFailed", message);
 }
 
 /// The disk says that it has no size.
 pub fn invalid_disk_capacity(telemetry: &Telemetry, message: &str) {
-    telemetry
-        .journal
-        .node(Kind::Warning, "InvalidDiskCapacity", message);
+    telemetry.node_event(Kind::Warning, "InvalidDiskCapacity", message);
 }
 
 /// It can't be noted which images were pulled: after a restart some will be nobody's, and stay.
 pub fn pulled_images_not_noted(error: &str) {
-    tracing::warn!(error = error, "failed to record which images were pulled");
+    tracing::warn!(error, "failed to record which images were pulled");
 }
 
 /// Reports that the record of pulled images is unusable.
 pub fn pulled_images_forgotten(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "the record of pulled images is unreadable; images pulled earlier are kept"
     );
 }
@@ -84,7 +78,7 @@ pub fn pulled_images_forgotten(error: &str) {
 /// It could not be recorded which credentials pulled an image.
 pub fn image_access_not_noted(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "failed to record which credentials pulled an image; after a restart its pods pull it again"
     );
 }
@@ -92,7 +86,7 @@ pub fn image_access_not_noted(error: &str) {
 /// Reports that the record of the credentials that pulled images is unusable.
 pub fn image_access_lost(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "the record of the credentials that pulled images is unreadable; every image counts as pulled by unknown credentials, so pods pull images again. Remove image-access.json while the agent is stopped to use the images on this machine without verification"
     );
 }

@@ -70,7 +70,7 @@ pub fn rollout_started(of: PodTelemetry<'_>, newest: &PodUid) {
         of.uid
     );
     trace(of, "RolloutStarted", message);
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, newest = %newest, "preparing a new version");
+    log!(info: of, newest = %newest, "preparing a new version");
 }
 
 /// Outcomes of a rollout that leave the manifest's version not running, or running badly.
@@ -113,12 +113,12 @@ pub fn rollout_succeeded(of: PodTelemetry<'_>) {
     of.telemetry.metrics.rollout(RolloutOutcome::Succeeded);
     let message = "the new version is healthy";
     of.event(None, Kind::Normal, "RolloutSucceeded", message);
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "{message}");
+    log!(info: of, "{message}");
 }
 
 /// Somebody asked for something about the rollouts of the pod that runs as `uid`.
 pub fn rollout_commanded(of: PodTelemetry<'_>, reason: &'static str, message: String) {
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, "{message}");
+    log!(info: of, "{message}");
     of.event(None, Kind::Normal, reason, message);
 }
 
@@ -133,38 +133,22 @@ pub fn pod_duplicate(telemetry: &Telemetry, pod: &SourcePod) {
         pod.origin.location,
         &*name.name,
     );
-    telemetry.journal.pod(
-        &name,
-        &uid,
-        None,
-        Kind::Warning,
-        "FailedValidation",
-        message,
-    );
+    let of = telemetry.pod(&name, &uid);
+    of.event(None, Kind::Warning, "FailedValidation", message);
 }
 
 /// A pod is wanted from now on.
 pub fn pod_added(of: PodTelemetry<'_>, source: &str) {
     let message = format!("wanted by {source}");
     trace(of, "Added", message);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        source = source,
-        "pod added"
-    );
+    log!(info: of, source, "pod added");
 }
 
 /// A pod is no longer wanted.
 pub fn pod_removed(of: PodTelemetry<'_>, reason: &str) {
     let message = format!("no longer wanted: {reason}");
     trace(of, "Removed", message);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        reason = reason,
-        "pod removed; stopping it"
-    );
+    log!(info: of, reason, "pod removed; stopping it");
 }
 
 /// Nothing of a removed pod is left.
@@ -172,12 +156,7 @@ pub fn pod_gone(of: PodTelemetry<'_>, took: Duration) {
     let message = format!("all resources removed after {} ms", millis(took));
     trace(of, "Gone", message);
     of.telemetry.journal.clear_refs(of.uid);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        elapsed_ms = millis(took),
-        "removed the pod"
-    );
+    log!(info: of, elapsed_ms = millis(took), "removed the pod");
 }
 
 /// The runtime doesn't know what a pod does, though it answers. Call it when that begins, or its
@@ -185,13 +164,9 @@ pub fn pod_gone(of: PodTelemetry<'_>, took: Duration) {
 ///
 /// Upstream: `podWorkerLoop` of `pkg/kubelet/pod_workers.go`.
 pub fn status_unknown(of: PodTelemetry<'_>, error: &str) {
-    of.event(
-        None,
-        Kind::Warning,
-        "FailedSync",
-        format!("error determining status: {error}"),
-    );
-    tracing::warn!(pod = %Shown(of.name), uid = %of.uid, error = error, "failed to determine the pod's state");
+    let message = format!("error determining status: {error}");
+    of.event(None, Kind::Warning, "FailedSync", message);
+    log!(warn: of, error, "failed to determine the pod's state");
 }
 
 /// A plan is about to be walked.
@@ -206,12 +181,8 @@ pub fn plan_decided(of: PodTelemetry<'_>, plan: &Plan) {
         |step| matches!(step, Step::CreateSandbox { reason, .. } if *reason != Reason::NoSandbox),
     );
     if replaced {
-        of.event(
-            None,
-            Kind::Normal,
-            "SandboxChanged",
-            "Pod sandbox changed, it will be killed and re-created.",
-        );
+        let message = "Pod sandbox changed, it will be killed and re-created.";
+        of.event(None, Kind::Normal, "SandboxChanged", message);
     }
 }
 
@@ -261,29 +232,18 @@ pub fn sync_done(of: PodTelemetry<'_>, plan_steps: usize, result: &PodSyncResult
             // The cause is known and mended; the next sync follows at once.
             let message = format!("retried immediately: {error}");
             trace(of, "Round", message);
-            tracing::debug!(pod = %Shown(of.name), uid = %of.uid, error = error, "sync retried");
+            log!(debug: of, error, "sync retried");
             return;
         }
         tell_failures(of, result);
         let message = format!("failed after {} ms: {error}", millis(took));
         trace(of, "Round", message);
-        tracing::warn!(
-            pod = %Shown(of.name),
-            uid = %of.uid,
-            elapsed_ms = millis(took),
-            error = error,
-            "sync failed; retrying"
-        );
+        log!(warn: of, elapsed_ms = millis(took), error, "sync failed; retrying");
     } else if plan_steps > 0 {
         let ending = if plan_steps == 1 { "" } else { "s" };
         let message = format!("completed {plan_steps} step{ending} in {} ms", millis(took));
         trace(of, "Round", message);
-        tracing::info!(
-            pod = %Shown(of.name),
-            uid = %of.uid,
-            elapsed_ms = millis(took),
-            "sync completed: {plan_steps} step{ending}"
-        );
+        log!(info: of, elapsed_ms = millis(took), "sync completed: {plan_steps} step{ending}");
     }
 }
 
@@ -346,12 +306,7 @@ fn is_of_image(reason: SyncErrorReason) -> bool {
 pub fn volumes_refreshed(of: PodTelemetry<'_>, volumes: &[String]) {
     let message = format!("updated volumes: {}", volumes.join(", "));
     of.event(None, Kind::Trace, "VolumesRefreshed", message);
-    tracing::info!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        "updated volumes: {}",
-        volumes.join(", ")
-    );
+    log!(info: of, "updated volumes: {}", volumes.join(", "));
 }
 
 /// Volumes of a running pod could not be brought up to date; they stay as they were.
@@ -360,11 +315,8 @@ pub fn volumes_not_refreshed(of: PodTelemetry<'_>, error: &SyncError) {
     let reason = error.reason.to_string();
     of.event(None, kind, &reason, message);
     of.telemetry.metrics.sync_failed(error.reason);
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        reason = %error.reason,
-        error = error.message.as_str(),
+    log!(
+        warn: of, reason = %error.reason, error = error.message.as_str(),
         "failed to update volumes; retrying"
     );
 }
@@ -372,37 +324,28 @@ pub fn volumes_not_refreshed(of: PodTelemetry<'_>, error: &SyncError) {
 /// The plan stops a whole pod.
 pub fn pod_killed(of: PodTelemetry<'_>, reason: &Reason) {
     if *reason == Reason::DeadlineExceeded {
-        of.event(
-            None,
-            Kind::Normal,
-            "DeadlineExceeded",
-            "Pod was active on the node longer than the specified deadline",
-        );
+        let message = "Pod was active on the node longer than the specified deadline";
+        of.event(None, Kind::Normal, "DeadlineExceeded", message);
     }
     let message = format!("stopping its containers: {reason}");
     trace(of, "Stopping", message);
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, reason = %reason, "stopping the pod's containers");
+    log!(info: of, reason = %reason, "stopping the pod's containers");
 }
 
 /// Something of a pod could not be removed; it will be tried again.
 pub fn remove_failed(of: PodTelemetry<'_>, error: &str) {
     trace(of, "RemoveFailed", error.to_owned());
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        error = error,
-        "failed to remove the pod's remains; retrying"
-    );
+    log!(warn: of, error, "failed to remove the pod's remains; retrying");
 }
 
 /// The cgroups of a pod that is gone could not be removed.
 pub fn cgroups_left(uid: &PodUid, error: &str) {
-    tracing::debug!(uid = %uid, error = error, "failed to remove empty cgroups");
+    tracing::debug!(uid = %uid, error, "failed to remove empty cgroups");
 }
 
 /// Reports that the directory of a removed pod could not be deleted.
 pub fn orphan_left(uid: &PodUid, error: &str) {
-    tracing::warn!(uid = %uid, error = error, "failed to remove a directory");
+    tracing::warn!(uid = %uid, error, "failed to remove a directory");
 }
 
 /// A pod is evicted. `signal` is what for.
@@ -416,27 +359,26 @@ pub fn pod_evicted(of: PodTelemetry<'_>, signal: &'static str, message: &str) {
 /// Upstream: `pkg/kubelet/eviction/eviction_manager.go`.
 pub fn eviction_threshold_met(telemetry: &Telemetry, resource: &str) {
     let message = format!("Attempting to reclaim {resource}");
-    let journal = &telemetry.journal;
-    journal.node(Kind::Warning, "EvictionThresholdMet", message.as_str());
+    telemetry.node_event(Kind::Warning, "EvictionThresholdMet", message.as_str());
     tracing::warn!(reason = "EvictionThresholdMet", "{message}");
 }
 
 /// Something is done otherwise than the manifest asks.
 pub fn note(of: PodTelemetry<'_>, reason: &str, message: &str) {
     of.event(None, Kind::Warning, reason, message);
-    tracing::warn!(pod = %Shown(of.name), uid = %of.uid, reason = reason, "{message}");
+    log!(warn: of, reason, "{message}");
 }
 
 /// Something is done otherwise than the manifest asks, as is usual on a machine like this.
 pub fn usual_note(of: PodTelemetry<'_>, reason: &str, message: &str) {
     trace(of, reason, message.to_owned());
-    tracing::debug!(pod = %Shown(of.name), uid = %of.uid, reason = reason, "{message}");
+    log!(debug: of, reason, "{message}");
 }
 
 /// Something became of a pod of a Job.
 pub fn job_pod(of: PodTelemetry<'_>, reason: &str, message: &str) {
     trace(of, reason, message.to_owned());
-    tracing::info!(pod = %Shown(of.name), uid = %of.uid, reason = reason, "{message}");
+    log!(info: of, reason, "{message}");
 }
 
 /// Something became of a workload that its users see.

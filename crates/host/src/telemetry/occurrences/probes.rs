@@ -24,14 +24,8 @@ pub struct Probed<'a> {
 
 impl Probed<'_> {
     fn tell(&self, telemetry: &Telemetry, reason: &str, message: String) {
-        telemetry.journal.pod(
-            self.pod,
-            self.uid,
-            Some(self.container),
-            Kind::Warning,
-            reason,
-            message,
-        );
+        let of = telemetry.pod(self.pod, self.uid);
+        of.event(Some(self.container), Kind::Warning, reason, message);
     }
 
     fn count(&self, telemetry: &Telemetry, result: ProbeResult) {
@@ -106,7 +100,7 @@ pub fn probe_decided(
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
-        container = container,
+        container,
         "{kind} probe {word}"
     );
 }
@@ -114,7 +108,7 @@ pub fn probe_decided(
 /// Reports that probe results could not be saved for the next agent.
 pub fn probes_not_kept(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "failed to save container readiness; after a restart of the agent, containers are not ready until they are probed again"
     );
 }
@@ -131,13 +125,7 @@ pub fn hook_failed(of: PodTelemetry<'_>, container: &str, hook: &'static str, wh
     };
     let message = format!("{hook}Hook failed");
     of.event(Some(container), Kind::Warning, reason, message);
-    tracing::warn!(
-        pod = %Shown(of.name),
-        uid = %of.uid,
-        container = container,
-        error = why,
-        "{hook} hook failed"
-    );
+    log!(warn: of, container, error = why, "{hook} hook failed");
 }
 
 /// A hook that was to speak TLS was answered in plain HTTP, and asked so again.

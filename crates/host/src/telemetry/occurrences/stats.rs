@@ -3,7 +3,7 @@
 /// The machine could not be looked at. The caller learns that it failed, not why.
 pub fn stats_failed(error: &str) {
     tracing::warn!(
-        error = error,
+        error,
         "failed to read the resource usage of pods and the node"
     );
 }
