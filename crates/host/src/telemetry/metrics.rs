@@ -19,11 +19,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use self::labels::reason_str;
 pub use self::labels::{
     CertificateDecision, EventOutcome, ImageGcCause, NodeApiRefusal, PodState, PullOutcome,
     RolloutOutcome,
 };
-use self::labels::{reason_str, source_label};
 use self::late::LateGauge;
 use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
@@ -66,8 +66,8 @@ pub struct Metrics {
     sync_errors: Counters,
     container_starts: Counter,
     container_restarts: Counter,
-    container_deaths: Counter,
-    container_kills: Counter,
+    pub(super) container_deaths: Counter,
+    pub(super) container_kills: Counter,
     containers_collected: Counters,
     container_gc_errors: Counter,
     source_reads: Counters,
@@ -75,14 +75,14 @@ pub struct Metrics {
     source_up: Family<Label, Gauge>,
     problems: Family<Label, Gauge>,
     relists: Counter,
-    event_gaps: Counter,
+    pub(super) event_gaps: Counter,
     event_stream_up: Gauge,
-    engine_up: Gauge,
+    pub(super) engine_up: Gauge,
     pulls: Counters,
     pull_seconds: Histogram,
     images_collected: Counters,
     image_bytes_freed: Counter,
-    image_gc_errors: Counter,
+    pub(super) image_gc_errors: Counter,
     image_disk_used: LateGauge,
     mirror_writes: Counters,
     status_writes: Counters,
@@ -120,8 +120,8 @@ impl Metrics {
         let metrics =
             Self::made(|name| matches!(name, "api_requests" | "api_up" | "certificate_requests"));
         for decision in CertificateDecision::ALL {
-            let label = [("decision", decision.as_str())];
-            metrics.certificate_requests.get_or_create(&label).inc_by(0);
+            let decision = decision.as_str();
+            count(&metrics.certificate_requests, "decision", decision, 0);
         }
         metrics
     }
@@ -130,14 +130,12 @@ impl Metrics {
     /// series that begins with it.
     fn begin(&self) {
         for outcome in RolloutOutcome::ALL {
-            let label = [("outcome", outcome.as_str())];
-            self.rollouts.get_or_create(&label).inc_by(0);
+            count(&self.rollouts, "outcome", outcome.as_str(), 0);
         }
         let signals = Signal::ALL.map(Signal::as_str);
         let limits = LocalLimit::ALL.map(LocalLimit::as_str);
         for signal in signals.into_iter().chain(limits) {
-            let label = [("eviction_signal", signal)];
-            self.evictions.get_or_create(&label).inc_by(0);
+            count(&self.evictions, "eviction_signal", signal, 0);
         }
     }
 
@@ -180,9 +178,7 @@ impl Metrics {
     pub fn set_pods(&self, counts: &BTreeMap<PodState, usize>) {
         for state in PodState::ALL {
             let count = counts.get(&state).copied().unwrap_or(0);
-            self.pods
-                .get_or_create(&[("state", state.as_str())])
-                .set(i64::try_from(count).unwrap_or(i64::MAX));
+            set(&self.pods, "state", state.as_str(), number(count));
         }
     }
 
@@ -199,35 +195,29 @@ impl Metrics {
 
     /// Sets how many pods are to be Ready and are not.
     pub fn set_not_ready_pods(&self, count: usize) {
-        self.not_ready_pods
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.not_ready_pods.set(number(count));
     }
 
     /// Sets how many Jobs have failed.
     pub fn set_failed_jobs(&self, count: usize) {
-        self.failed_jobs
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.failed_jobs.set(number(count));
     }
 
     /// Sets how many pods had their last sync fail.
     pub fn set_failing_pods(&self, count: usize) {
-        self.failing_pods
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.failing_pods.set(number(count));
     }
 
     /// Sets how many containers are in `CrashLoopBackOff`.
     pub fn set_containers_in_backoff(&self, count: usize) {
-        self.containers_in_backoff
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.containers_in_backoff.set(number(count));
     }
 
     /// Sets the present problems of all manifests; codes not named have none.
     pub fn set_problems(&self, counts: &BTreeMap<Code, usize>) {
         self.problems.clear();
         for (code, count) in counts {
-            self.problems
-                .get_or_create(&[("code", code.as_str())])
-                .set(i64::try_from(*count).unwrap_or(i64::MAX));
+            set(&self.problems, "code", code.as_str(), number(*count));
         }
     }
 
@@ -252,24 +242,19 @@ impl Metrics {
     }
 
     fn set_certificate_ends(&self, certificate: &'static str, ends: Timestamp) {
-        self.certificate_ends
-            .get_or_create(&[("certificate", certificate)])
-            .set(ends.as_second());
+        let ends = ends.as_second();
+        set(&self.certificate_ends, "certificate", certificate, ends);
     }
 
     /// Counts one certificate signing request that an approver looked at.
     pub fn certificate_request(&self, decision: CertificateDecision) {
-        self.certificate_requests
-            .get_or_create(&[("decision", decision.as_str())])
-            .inc();
+        count(&self.certificate_requests, "decision", decision.as_str(), 1);
     }
 
     /// Counts a connection or request that the node API refused. Not logged: anyone on the network
     /// can cause any number of them.
     pub fn node_api_refused(&self, why: NodeApiRefusal) {
-        self.node_api_refusals
-            .get_or_create(&[("reason", why.as_str())])
-            .inc();
+        count(&self.node_api_refusals, "reason", why.as_str(), 1);
     }
 
     /// Sets whether the API server answers. There is no such series before: without an API server
@@ -283,22 +268,12 @@ impl Metrics {
         self.relists.inc();
     }
 
-    pub(super) fn set_engine_up(&self, up: bool) {
-        self.engine_up.set(i64::from(up));
-    }
-
-    pub(super) fn gap(&self) {
-        self.event_gaps.inc();
-    }
-
     pub(super) fn synced(&self, took: Duration) {
         self.sync_seconds.observe(took.as_secs_f64());
     }
 
     pub(super) fn sync_failed(&self, reason: SyncErrorReason) {
-        self.sync_errors
-            .get_or_create(&[("reason", reason_str(reason))])
-            .inc();
+        count(&self.sync_errors, "reason", reason_str(reason), 1);
     }
 
     pub(super) fn container_started(&self, restart: bool) {
@@ -309,35 +284,19 @@ impl Metrics {
     }
 
     pub(super) fn mirror_written(&self, outcome: &'static str) {
-        self.mirror_writes
-            .get_or_create(&[("outcome", outcome)])
-            .inc();
+        count(&self.mirror_writes, "outcome", outcome, 1);
     }
 
     pub(super) fn events(&self, outcome: EventOutcome, number: u64) {
-        self.events
-            .get_or_create(&[("outcome", outcome.as_str())])
-            .inc_by(number);
+        count(&self.events, "outcome", outcome.as_str(), number);
     }
 
     pub(super) fn status_written(&self, outcome: &'static str) {
-        self.status_writes
-            .get_or_create(&[("outcome", outcome)])
-            .inc();
-    }
-
-    pub(super) fn container_died(&self) {
-        self.container_deaths.inc();
-    }
-
-    pub(super) fn container_killed(&self) {
-        self.container_kills.inc();
+        count(&self.status_writes, "outcome", outcome, 1);
     }
 
     pub(super) fn container_collected(&self, cause: Cause) {
-        self.containers_collected
-            .get_or_create(&[("cause", cause.as_str())])
-            .inc();
+        count(&self.containers_collected, "cause", cause.as_str(), 1);
     }
 
     pub(super) fn container_gc_failed(&self, number: usize) {
@@ -346,17 +305,15 @@ impl Metrics {
     }
 
     pub(super) fn source_read(&self, source: PodSource, at: Timestamp) {
-        let label = source_label(source);
-        self.source_reads.get_or_create(&label).inc();
-        self.source_success
-            .get_or_create(&label)
-            .set(at.as_second());
+        let source = source.as_str();
+        count(&self.source_reads, "source", source, 1);
+        set(&self.source_success, "source", source, at.as_second());
     }
 
     /// Sets whether the last reads of all sources of a kind succeeded.
     pub fn set_source_up(&self, source: PodSource, is_up: bool) {
-        let up = self.source_up.get_or_create(&source_label(source));
-        up.set(i64::from(is_up));
+        let (source, is_up) = (source.as_str(), i64::from(is_up));
+        set(&self.source_up, "source", source, is_up);
     }
 
     /// Sets the share of the Engine's disk that is used, in percent.
@@ -365,31 +322,20 @@ impl Metrics {
     }
 
     pub(super) fn image_collected(&self, cause: ImageGcCause, bytes: u64) {
-        self.images_collected
-            .get_or_create(&[("cause", cause.as_str())])
-            .inc();
+        count(&self.images_collected, "cause", cause.as_str(), 1);
         self.image_bytes_freed.inc_by(bytes);
     }
 
     pub(super) fn pod_evicted(&self, signal: &'static str) {
-        let label = [("eviction_signal", signal)];
-        self.evictions.get_or_create(&label).inc();
+        count(&self.evictions, "eviction_signal", signal, 1);
     }
 
     pub(super) fn rollout(&self, outcome: RolloutOutcome) {
-        self.rollouts
-            .get_or_create(&[("outcome", outcome.as_str())])
-            .inc();
-    }
-
-    pub(super) fn image_gc_failed(&self) {
-        self.image_gc_errors.inc();
+        count(&self.rollouts, "outcome", outcome.as_str(), 1);
     }
 
     pub(super) fn pulled(&self, outcome: PullOutcome, took: Duration) {
-        self.pulls
-            .get_or_create(&[("outcome", outcome.as_str())])
-            .inc();
+        count(&self.pulls, "outcome", outcome.as_str(), 1);
         if outcome == PullOutcome::Pulled {
             self.pull_seconds.observe(took.as_secs_f64());
         }
@@ -400,10 +346,23 @@ impl Metrics {
 fn set_by_kind(gauges: &Family<Label, Gauge>, counts: &BTreeMap<WorkloadKind, usize>) {
     for kind in WorkloadKind::ALL {
         let count = counts.get(&kind).copied().unwrap_or(0);
-        gauges
-            .get_or_create(&[("kind", kind.as_str())])
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        set(gauges, "kind", kind.as_str(), number(count));
     }
+}
+
+/// Adds to the counter of that label value.
+fn count(counters: &Counters, key: &'static str, value: &'static str, number: u64) {
+    counters.get_or_create(&[(key, value)]).inc_by(number);
+}
+
+/// Sets the gauge of that label value.
+fn set(gauges: &Family<Label, Gauge>, key: &'static str, value: &'static str, number: i64) {
+    gauges.get_or_create(&[(key, value)]).set(number);
+}
+
+/// A count as a gauge's value.
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

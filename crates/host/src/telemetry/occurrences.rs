@@ -231,7 +231,7 @@ pub fn network_not_ready(telemetry: &Telemetry, error: &str) {
 
 /// The Engine at that address can't be used. Call it when that begins.
 pub fn engine_lost(telemetry: &Telemetry, endpoint: &str, error: &str) {
-    telemetry.metrics.set_engine_up(false);
+    telemetry.metrics.engine_up.set(0);
     tracing::error!(
         error,
         "the Docker Engine at {endpoint} can't be used; retrying; see docker -H {endpoint} version"
@@ -240,7 +240,7 @@ pub fn engine_lost(telemetry: &Telemetry, endpoint: &str, error: &str) {
 
 /// The Engine answers: at the start (`away` is none), or again.
 pub fn engine_back(telemetry: &Telemetry, version: &str, away: Option<Duration>) {
-    telemetry.metrics.set_engine_up(true);
+    telemetry.metrics.engine_up.set(1);
     match away {
         None => tracing::info!("connected to Docker Engine {version}"),
         Some(away) => tracing::info!(elapsed_ms = millis(away), "Docker Engine {version} is back"),
@@ -250,7 +250,7 @@ pub fn engine_back(telemetry: &Telemetry, version: &str, away: Option<Duration>)
 /// Engine events may have been missed; everything is listed. Logged but for the first, which
 /// every start has.
 pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
-    telemetry.metrics.gap();
+    telemetry.metrics.event_gaps.inc();
     if first {
         tracing::debug!(reason = cause, "listening to Engine events");
     } else {

@@ -1,7 +1,5 @@
 //! The labels of series. Each has few fixed values.
 
-use super::Label;
-use mirrorlet_core::desired::PodSource;
 use mirrorlet_runtime::SyncErrorReason;
 
 mirrorlet_core::words! {
@@ -92,10 +90,6 @@ mirrorlet_core::words! {
         Failed = "failed",
     }
     pub(super) fn as_str;
-}
-
-pub(super) fn source_label(source: PodSource) -> Label {
-    [("source", source.as_str())]
 }
 
 pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {

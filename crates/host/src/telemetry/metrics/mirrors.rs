@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Metrics;
+use super::{Metrics, set};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::mirror::MirrorState;
 
@@ -23,12 +23,11 @@ impl Metrics {
             *counts.entry(label).or_default() += 1;
         }
         for (state, count) in counts {
-            self.mirrors.get_or_create(&[("state", state)]).set(count);
+            set(&self.mirrors, "state", state, count);
         }
         self.mirror_problems.clear();
         for (kind, count) in problems {
-            let label = [("kind", kind)];
-            self.mirror_problems.get_or_create(&label).set(count);
+            set(&self.mirror_problems, "kind", kind, count);
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn container_died(
 ) {
     let message = format!("ended with exit code {exit_code}: {reason}");
     of.event(Some(container), Kind::Trace, "Died", message);
-    of.telemetry.metrics.container_died();
+    of.telemetry.metrics.container_deaths.inc();
     log!(
         info: of, container, container_id = id.short(), reason,
         "container ended with exit code {exit_code}"
@@ -95,7 +95,7 @@ pub fn container_killed(
 ) {
     let message = format!("stopped within {} ms", millis(took));
     of.event(Some(container), Kind::Trace, "Stopped", message);
-    of.telemetry.metrics.container_killed();
+    of.telemetry.metrics.container_kills.inc();
     log!(
         info: of, container, container_id = id.short(), reason, elapsed_ms = millis(took),
         "container stopped"

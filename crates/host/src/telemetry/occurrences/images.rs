@@ -45,7 +45,7 @@ pub fn image_not_collected(image: &str, error: &str) {
 ///
 /// Upstream: `StartGarbageCollection` of `pkg/kubelet/kubelet.go`.
 pub fn image_gc_failed(telemetry: &Telemetry, error: &str, repeatedly: bool) {
-    telemetry.metrics.image_gc_failed();
+    telemetry.metrics.image_gc_errors.inc();
     if repeatedly {
         telemetry.node_event(Kind::Warning, "ImageGCFailed", error);
     }
