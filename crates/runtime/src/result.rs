@@ -2,65 +2,62 @@
 //!
 //! Upstream: `pkg/kubelet/container/sync_result.go`.
 
-use std::fmt;
 use std::time::Duration;
 
-/// An action on a pod or one of its containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SyncAction {
-    /// A container was started.
-    StartContainer,
-    /// A container was stopped.
-    KillContainer,
-    /// The pod's network was set up.
-    SetupNetwork,
-    /// The pod's network was torn down.
-    TeardownNetwork,
-    /// An init container was run.
-    InitContainer,
-    /// A sandbox was created.
-    CreatePodSandbox,
-    /// A sandbox was stopped.
-    KillPodSandbox,
-}
-
-impl fmt::Display for SyncAction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+mirrorlet_core::words! {
+    /// An action on a pod or one of its containers.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum SyncAction {
+        /// A container was started.
+        StartContainer = "StartContainer",
+        /// A container was stopped.
+        KillContainer = "KillContainer",
+        /// The pod's network was set up.
+        SetupNetwork = "SetupNetwork",
+        /// The pod's network was torn down.
+        TeardownNetwork = "TeardownNetwork",
+        /// An init container was run.
+        InitContainer = "InitContainer",
+        /// A sandbox was created.
+        CreatePodSandbox = "CreatePodSandbox",
+        /// A sandbox was stopped.
+        KillPodSandbox = "KillPodSandbox",
     }
+    /// The action as upstream names it.
+    pub fn as_str;
+    impl Display;
 }
 
-/// Why an action failed, in the words that surface as waiting reasons in the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(
-    missing_docs,
-    reason = "the names are Kubernetes' own and explain themselves"
-)]
-pub enum SyncErrorReason {
-    ErrImagePull,
-    ImagePullBackOff,
-    ImageInspectError,
-    ErrImageNeverPull,
-    InvalidImageName,
-    RegistryUnavailable,
-    FailedMount,
-    FailedMapVolume,
-    CreateContainerConfigError,
-    CreateContainerError,
-    RunContainerError,
-    PostStartHookError,
-    KillContainerError,
-    CreatePodSandboxError,
-    SetupNetworkError,
-    TeardownNetworkError,
-    KillPodSandboxError,
-    RuntimeUnavailable,
-}
-
-impl fmt::Display for SyncErrorReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+mirrorlet_core::words! {
+    /// Why an action failed, in the words that surface as waiting reasons in the API.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[allow(
+        missing_docs,
+        reason = "the names are Kubernetes' own and explain themselves"
+    )]
+    pub enum SyncErrorReason {
+        ErrImagePull = "ErrImagePull",
+        ImagePullBackOff = "ImagePullBackOff",
+        ImageInspectError = "ImageInspectError",
+        ErrImageNeverPull = "ErrImageNeverPull",
+        InvalidImageName = "InvalidImageName",
+        RegistryUnavailable = "RegistryUnavailable",
+        FailedMount = "FailedMount",
+        FailedMapVolume = "FailedMapVolume",
+        CreateContainerConfigError = "CreateContainerConfigError",
+        CreateContainerError = "CreateContainerError",
+        RunContainerError = "RunContainerError",
+        PostStartHookError = "PostStartHookError",
+        KillContainerError = "KillContainerError",
+        CreatePodSandboxError = "CreatePodSandboxError",
+        SetupNetworkError = "SetupNetworkError",
+        TeardownNetworkError = "TeardownNetworkError",
+        KillPodSandboxError = "KillPodSandboxError",
+        RuntimeUnavailable = "RuntimeUnavailable",
     }
+    /// The reason as the API shows it.
+    pub fn as_str;
+    impl Display;
 }
 
 /// A failed action.

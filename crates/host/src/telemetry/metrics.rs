@@ -19,7 +19,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use self::labels::reason_str;
 pub use self::labels::{
     CertificateDecision, EventOutcome, ImageGcCause, NodeApiRefusal, PodState, PullOutcome,
     RolloutOutcome,
@@ -273,7 +272,7 @@ impl Metrics {
     }
 
     pub(super) fn sync_failed(&self, reason: SyncErrorReason) {
-        count(&self.sync_errors, "reason", reason_str(reason), 1);
+        count(&self.sync_errors, "reason", reason.as_str(), 1);
     }
 
     pub(super) fn container_started(&self, restart: bool) {

@@ -1,7 +1,5 @@
 //! The labels of series. Each has few fixed values.
 
-use mirrorlet_runtime::SyncErrorReason;
-
 mirrorlet_core::words! {
     /// Why an image was removed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,29 +90,6 @@ mirrorlet_core::words! {
     pub(super) fn as_str;
 }
 
-pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
-    match reason {
-        SyncErrorReason::ErrImagePull => "ErrImagePull",
-        SyncErrorReason::ImagePullBackOff => "ImagePullBackOff",
-        SyncErrorReason::ImageInspectError => "ImageInspectError",
-        SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
-        SyncErrorReason::InvalidImageName => "InvalidImageName",
-        SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
-        SyncErrorReason::FailedMount => "FailedMount",
-        SyncErrorReason::FailedMapVolume => "FailedMapVolume",
-        SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
-        SyncErrorReason::CreateContainerError => "CreateContainerError",
-        SyncErrorReason::RunContainerError => "RunContainerError",
-        SyncErrorReason::PostStartHookError => "PostStartHookError",
-        SyncErrorReason::KillContainerError => "KillContainerError",
-        SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
-        SyncErrorReason::SetupNetworkError => "SetupNetworkError",
-        SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
-        SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
-        SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
-    }
-}
-
 mirrorlet_core::words! {
     /// The outcome of an event.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,15 +126,4 @@ mirrorlet_core::words! {
         AccessReviews = "access_reviews",
     }
     pub(super) fn as_str;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_are_spelt_as_they_print() {
-        let reason = SyncErrorReason::CreatePodSandboxError;
-        assert_eq!(reason_str(reason), reason.to_string());
-    }
 }

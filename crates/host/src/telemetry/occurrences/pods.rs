@@ -311,9 +311,8 @@ pub fn volumes_refreshed(of: PodTelemetry<'_>, volumes: &[String]) {
 
 /// Volumes of a running pod could not be brought up to date; they stay as they were.
 pub fn volumes_not_refreshed(of: PodTelemetry<'_>, error: &SyncError) {
-    let (kind, message) = (Kind::Warning, error.message.as_str());
-    let reason = error.reason.to_string();
-    of.event(None, kind, &reason, message);
+    let (reason, message) = (error.reason.as_str(), &error.message);
+    of.event(None, Kind::Warning, reason, message);
     of.telemetry.metrics.sync_failed(error.reason);
     log!(
         warn: of, reason = %error.reason, error = error.message.as_str(),
