@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use mirrorlet_core::api::{Code, Diagnostic, hex};
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 
 /// The suffix of file names.
 pub const SUFFIX: &str = ".json";
@@ -54,9 +54,8 @@ impl StateDir {
         claim: impl Fn(&T) -> Claim,
         mut take: impl FnMut(T, &mut Vec<Diagnostic>),
     ) -> Vec<Diagnostic> {
-        let entries = match fs::read_dir(&self.dir) {
+        let entries = match fs::read_dir(&self.dir).if_there() {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(error) => {
                 let message = format!("the {}s can't be read: {error}", self.what);
                 let dir = self.dir.display().to_string();
@@ -64,7 +63,7 @@ impl StateDir {
             }
         };
         let mut problems = Vec::new();
-        for entry in entries.flatten() {
+        for entry in entries.into_iter().flatten().flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(disk::TEMP_SUFFIX) {
@@ -90,13 +89,10 @@ impl StateDir {
         claim: impl Fn(&T) -> Claim,
         mut take: impl FnMut(T),
     ) -> Result<Vec<(String, String)>, String> {
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error.to_string()),
-        };
+        let entries = fs::read_dir(&self.dir).if_there();
+        let entries = entries.map_err(|error| error.to_string())?;
         let mut unusable = Vec::new();
-        for entry in entries {
+        for entry in entries.into_iter().flatten() {
             let entry = entry.map_err(|error| error.to_string())?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(disk::TEMP_SUFFIX) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use mirrorlet_core::node::NodeEdits;
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 
 /// Name of the file.
 const FILE: &str = ".node.json";
@@ -73,11 +73,11 @@ impl NodeEditsHandle {
 }
 
 fn read(path: &Path) -> io::Result<NodeEdits> {
-    match disk::read_small(path, FILE_MIB_MAX) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NodeEdits::default()),
-        Err(error) => Err(error),
-    }
+    let bytes = disk::read_small(path, FILE_MIB_MAX).if_there()?;
+    let edits = bytes
+        .map(|bytes| serde_json::from_slice(&bytes))
+        .transpose();
+    Ok(edits?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -10,6 +10,24 @@ use std::path::{Path, PathBuf};
 /// The suffix of a file that is being written, before it is renamed.
 pub const TEMP_SUFFIX: &str = ".new";
 
+/// Results of calls on a path at which nothing may be.
+pub trait IfThere<T> {
+    /// None where nothing is at the path.
+    ///
+    /// # Errors
+    /// Any other one of the call.
+    fn if_there(self) -> io::Result<Option<T>>;
+}
+
+impl<T> IfThere<T> for io::Result<T> {
+    fn if_there(self) -> io::Result<Option<T>> {
+        match self {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+}
+
 /// Runs what blocks for a moment on a thread where that hurts nobody. A panic goes on in the task
 /// that asked.
 ///
@@ -127,10 +145,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As the system says.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    fs::remove_file(path).if_there().map(drop)
 }
 
 /// Makes renames and removals in a directory last; one that is gone is success. Blocks on the
@@ -139,11 +154,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
 /// # Errors
 /// As the system says.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    match File::open(directory) {
-        Ok(directory) => directory.sync_all(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+    let opened = File::open(directory).if_there()?;
+    opened.map_or(Ok(()), |directory| directory.sync_all())
 }
 
 #[cfg(test)]

@@ -89,18 +89,6 @@ pub(super) fn bytes(directory: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// The text of a file, if it is there. Blocks on the disk.
-///
-/// # Errors
-/// As the system says.
-pub(super) fn former(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Stores an object. Blocks on the disk.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::events::Correlator;
 use mirrorlet_core::objects::Object;
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -459,17 +459,12 @@ fn has_directories(directory: &Path) -> io::Result<bool> {
 
 /// The revision after which a new agent begins. Blocks on the disk.
 fn last_revision(directory: &Path) -> io::Result<u64> {
-    match disk::read_small(&directory.join(REVISION_FILE), 1) {
-        Ok(bytes) => {
-            let text = String::from_utf8_lossy(&bytes);
-            text.trim().parse().map_err(|_| {
-                let path = directory.join(REVISION_FILE);
-                io::Error::other(format!("{} holds no number", path.display()))
-            })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
-        Err(error) => Err(error),
-    }
+    let path = directory.join(REVISION_FILE);
+    let Some(bytes) = disk::read_small(&path, 1).if_there()? else {
+        return Ok(1);
+    };
+    let number = String::from_utf8_lossy(&bytes).trim().parse();
+    number.map_err(|_| io::Error::other(format!("{} holds no number", path.display())))
 }
 
 fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {

@@ -2,15 +2,15 @@
 //! agent doesn't load is removed, or replaced by the one before. As long as the agent hasn't loaded a
 //! file, no other one is written.
 
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::resources::{LEASES, Resource};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::manifest::BYTES_TOTAL_MAX;
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 use serde_json::Value;
 use tokio::sync::MutexGuard;
 
@@ -72,7 +72,9 @@ impl Api {
         let directory = self.store.directory();
         let (all, path) = (directory.to_owned(), files::path(directory, key));
         let location = path.to_string_lossy().into_owned();
-        let known = disk::blocking(move || Ok((files::bytes(&all)?, files::former(&path)?)));
+        let known = disk::blocking(move || {
+            Ok((files::bytes(&all)?, fs::read_to_string(&path).if_there()?))
+        });
         let (present, former) = known.await.map_err(|error| unstored(&error))?;
         let of_former = former.as_ref().map_or(0, String::len);
         let bytes = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);

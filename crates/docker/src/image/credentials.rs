@@ -25,6 +25,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use mirrorlet_core::credentials::{DockerConfig, RegistryAuth, docker_config, dockercfg};
+use mirrorlet_host::disk::IfThere as _;
 use mirrorlet_host::telemetry::occurrences;
 
 /// The configuration's file, and that of clients of old.
@@ -161,10 +162,9 @@ async fn read_config(directory: &Path) -> Result<DockerConfig, String> {
 /// The content of a file; none where there is none.
 async fn read_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let failed = |error: std::io::Error| format!("can't read {}: {error}", path.display());
-    let file = match tokio::fs::File::open(path).await {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
+    let file = tokio::fs::File::open(path).await.if_there();
+    let Some(file) = file.map_err(failed)? else {
+        return Ok(None);
     };
     // A pipe or a device would never end.
     if !file.metadata().await.map_err(failed)?.is_file() {

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 
 /// Version of the files' format. A file of another version is set aside.
 const VERSION: u32 = 1;
@@ -86,10 +86,8 @@ where
 }
 
 fn read<T: DeserializeOwned + Default>(path: &Path) -> io::Result<T> {
-    let length = match fs::metadata(path) {
-        Ok(found) => found.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(T::default()),
-        Err(error) => return Err(error),
+    let Some(found) = fs::metadata(path).if_there()? else {
+        return Ok(T::default());
     };
     let unusable = |cause: String| {
         let aside = PathBuf::from(format!("{}{SET_ASIDE}", path.display()));
@@ -99,8 +97,8 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> io::Result<T> {
         };
         io::Error::other(format!("{}: {cause}; {fate}", path.display()))
     };
-    if length > FILE_MAX {
-        return Err(unusable(format!("has {length} bytes")));
+    if found.len() > FILE_MAX {
+        return Err(unusable(format!("has {} bytes", found.len())));
     }
     let text = fs::read(path)?;
     let stored: Stored<T> = match serde_json::from_slice(&text) {

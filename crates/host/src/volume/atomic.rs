@@ -24,6 +24,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::payload::Payload;
 
 use super::{Result, VolumeError, files, set_mode};
+use crate::disk::IfThere as _;
 use crate::random;
 use mirrorlet_core::small::SmallSort;
 
@@ -74,11 +75,8 @@ pub(super) fn write_stepwise(
     done: &mut dyn FnMut(Step) -> Result<()>,
 ) -> Result<bool> {
     let data = dir.join(DATA);
-    let old = match std::fs::read_link(&data) {
-        Ok(target) => Some(target),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-        Err(e) => return Err(VolumeError::io("read the link", &data, e)),
-    };
+    let old = std::fs::read_link(&data).if_there();
+    let old = old.map_err(|e| VolumeError::io("read the link", &data, e))?;
     remove_leftovers(dir, old.as_deref(), done)?;
     let old_dir = old.map(|old| dir.join(old));
     let is_same = match &old_dir {
@@ -142,10 +140,9 @@ fn remove_leftovers(
 }
 
 fn remove_dir(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(VolumeError::io("remove", path, e)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    let removed = std::fs::remove_dir_all(path).if_there();
+    removed.map_err(|e| VolumeError::io("remove", path, e))?;
+    Ok(())
 }
 
 /// Whether a directory of files holds just these.

@@ -23,6 +23,7 @@ use super::{
     Result, VolumeError, VolumeManager, checked_name, empty_dir, files, host_path, make_dir,
     set_up_failed,
 };
+use crate::disk::IfThere as _;
 
 /// Mode of a volume for a pod without an fsGroup: its users are unknown, as an emptyDir's.
 const MODE: u32 = 0o777;
@@ -248,13 +249,9 @@ fn note(volume: &str, pod: &Pod, storage: &Storage, paths: &PodPaths) -> Result<
 fn noted(paths: &PodPaths) -> Result<BTreeMap<String, ClaimNote>> {
     let dir = paths.claim_notes_dir();
     let fail = |e: io::Error| VolumeError::io("read directory", &dir, e);
-    let entries = match fs::read_dir(&dir) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(e) => return Err(fail(e)),
-    };
+    let entries = fs::read_dir(&dir).if_there().map_err(fail)?;
     let mut notes = BTreeMap::new();
-    for entry in entries {
+    for entry in entries.into_iter().flatten() {
         let entry = entry.map_err(fail)?;
         if let (Ok(name), Some(note)) = (entry.file_name().into_string(), read(&entry.path())) {
             notes.insert(name, note);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::{Result, VolumeError, make_dir, set_mode};
-use crate::random;
+use crate::{disk, random};
 
 /// Most bytes read of a termination message: its end.
 ///
@@ -53,10 +53,7 @@ pub(super) fn remove_termination_log(dir: &Path, path: &Path) -> Result<()> {
     if path.parent() != Some(dir) {
         return Err(VolumeError::io("remove", path, io::ErrorKind::InvalidInput));
     }
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(VolumeError::io("remove", path, e)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    disk::remove(path).map_err(|e| VolumeError::io("remove", path, e))
 }
 
 /// Notes the restart count of a start, beside the termination messages.

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::{Result, VolumeError, mountinfo};
+use crate::disk::IfThere as _;
 
 /// How many symlinks a path may lead over: the kernel's own limit.
 const SYMLINKS_MAX: usize = 40;
@@ -145,11 +146,8 @@ fn resolve_below(root: &Path, path: &Path) -> io::Result<PathBuf> {
             continue;
         }
         let next = at.join(&part);
-        let is_symlink = match next.symlink_metadata() {
-            Ok(found) => found.is_symlink(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            Err(e) => return Err(e),
-        };
+        let found = next.symlink_metadata().if_there()?;
+        let is_symlink = found.is_some_and(|found| found.is_symlink());
         if !is_symlink {
             at = next;
             continue;

@@ -37,6 +37,7 @@ mod tmpfs;
 mod trial;
 mod values;
 
+use crate::disk::IfThere as _;
 use cgroup::Cgroups;
 use in_memory::InMemory;
 use mirrorlet_core::small::SmallSort;
@@ -226,10 +227,9 @@ impl VolumeManager {
     /// Replaces the content of a pod's hosts file, if there is one.
     pub fn rewrite_hosts(&self, uid: &PodUid, content: &str) -> Result<()> {
         let path = self.paths(uid)?.etc_hosts();
-        match files::rewrite(&path, content) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            written => written.map_err(|error| VolumeError::io("write", &path, error)),
-        }
+        let written = files::rewrite(&path, content).if_there();
+        written.map_err(|e| VolumeError::io("write", &path, e))?;
+        Ok(())
     }
 
     /// Whether a pod has a hosts file.
@@ -293,14 +293,11 @@ impl VolumeManager {
     /// UIDs of all pods that have a directory.
     pub fn list_pod_dirs(&self) -> Result<Vec<PodUid>> {
         let dir = PodPaths::pods_dir(&self.root);
-        let entries = match std::fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(VolumeError::io("read directory", &dir, e)),
-        };
+        let fail = |e: io::Error| VolumeError::io("read directory", &dir, e);
+        let entries = std::fs::read_dir(&dir).if_there().map_err(fail)?;
         let mut uids = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(|e| VolumeError::io("read directory", &dir, e))?;
+        for entry in entries.into_iter().flatten() {
+            let entry = entry.map_err(fail)?;
             let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
             if let (true, Ok(name)) = (is_dir, entry.file_name().into_string()) {
                 uids.push(PodUid::from(name));
