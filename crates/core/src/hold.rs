@@ -7,7 +7,6 @@
 //! disk, `source::last_good`) and says for how long it has seen the present text.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,13 +44,7 @@ pub struct LastGood {
     pub documents: Vec<LastGoodDocument>,
 }
 
-impl fmt::Debug for LastGood {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LastGood")
-            .field("documents", &self.documents)
-            .finish_non_exhaustive()
-    }
-}
+crate::partial_debug!(LastGood, documents);
 
 /// The current state of one location.
 #[derive(Clone, Copy)]

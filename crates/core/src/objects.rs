@@ -185,14 +185,7 @@ pub struct Token {
     pub refresh_at: Timestamp,
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token")
-            .field("expires_at", &self.expires_at)
-            .field("refresh_at", &self.refresh_at)
-            .finish_non_exhaustive()
-    }
-}
+crate::partial_debug!(Token, expires_at, refresh_at);
 
 /// When a token is to be asked for anew: after four fifths of its lifetime, and at most after a
 /// day. `jitter` is taken off, so that tokens issued together are not renewed together.

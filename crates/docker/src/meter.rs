@@ -65,11 +65,7 @@ impl CallMeter {
     }
 }
 
-impl fmt::Debug for CallMeter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallMeter").finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(CallMeter);
 
 /// Waits for the answer to a call, with doubts.
 async fn answer<T>(call: impl Future<Output = T>, doubt: &LivenessCheck) -> T {

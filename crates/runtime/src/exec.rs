@@ -118,11 +118,7 @@ pub struct Session {
     pub control: Box<dyn SessionControl>,
 }
 
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(Session);
 
 /// Controls a process, besides its streams.
 #[async_trait]

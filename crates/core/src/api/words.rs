@@ -1,4 +1,4 @@
-//! A macro for enums whose variants each have a word.
+//! Macros: for enums whose variants each have a word, and for structs of which `Debug` shows little.
 
 /// Defines an enum whose variants each have a word, with the function that returns the word and
 /// the constant `ALL`. The line `impl Display;` makes it display as its word.
@@ -35,5 +35,20 @@ macro_rules! words {
                 f.write_str(self.$method())
             }
         })?
+    };
+}
+
+/// Implements `Debug` for a struct so that it shows these fields and no others: the rest is secret, or no
+/// value.
+#[macro_export]
+macro_rules! partial_debug {
+    ($name:ident $(, $field:ident)*) => {
+        impl ::std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($name));
+                $(shown.field(stringify!($field), &self.$field);)*
+                shown.finish_non_exhaustive()
+            }
+        }
     };
 }

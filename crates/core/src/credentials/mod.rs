@@ -13,8 +13,6 @@ mod secrets;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 pub use keyring::Keyring;
 pub use parse::{Auths, DockerConfig, MalformedConfig, docker_config, dockercfg};
 pub use secrets::{MalformedSecret, PullSecrets, SecretUse, credential_hash, pull_secrets};
@@ -49,13 +47,7 @@ impl RegistryAuth {
     }
 }
 
-impl fmt::Debug for RegistryAuth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegistryAuth")
-            .field("server", &self.server)
-            .finish_non_exhaustive()
-    }
-}
+crate::partial_debug!(RegistryAuth, server);
 
 /// Something that a pull can be tried with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,7 +8,6 @@
 mod tests;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,12 +39,8 @@ struct Ended {
     text: Box<str>,
 }
 
-/// The text has the labels of hooks, which may hold what is secret.
-impl fmt::Debug for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ended").finish_non_exhaustive()
-    }
-}
+// The text has the labels of hooks, which may hold what is secret.
+mirrorlet_core::partial_debug!(Ended);
 
 /// Nanoseconds, since 1970 or since the container was created.
 type Time = i64;

@@ -5,7 +5,6 @@
 //! name says the same as its labels.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,11 +123,7 @@ pub struct HookLabels {
     ports: String,
 }
 
-impl fmt::Debug for HookLabels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HookLabels").finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(HookLabels);
 
 impl HookLabels {
     /// Builds the labels of a container.

@@ -3,7 +3,6 @@
 //! Nothing here does I/O, reads a clock or logs. Facts about the node and the Engine come in as
 //! values, warnings go out as [`Note`]s, and what can't be translated is a [`ConfigError`].
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -126,14 +125,7 @@ pub struct Request {
     pub notes: Vec<Note>,
 }
 
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("name", &self.name)
-            .field("notes", &self.notes)
-            .finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(Request, name, notes);
 
 /// Something that was done otherwise than asked, and is worth an event.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -73,11 +73,7 @@ impl Default for Client {
     }
 }
 
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(Client);
 
 impl Client {
     /// One that is ready to ask.

@@ -144,11 +144,7 @@ pub(in crate::server) struct Gate {
     told: AtomicBool,
 }
 
-impl std::fmt::Debug for Gate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gate").finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(Gate);
 
 /// Why a request was not let in.
 #[derive(Debug, Clone, PartialEq, Eq)]
