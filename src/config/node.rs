@@ -350,7 +350,7 @@ mod tests {
             assert!(taint(bad).is_err(), "{bad}");
         }
         let one = taint(DEFAULT_TAINT).unwrap().unwrap();
-        assert_eq!(one.key, keys::NODE_TAINT);
+        assert_eq!(one.key, "mirrorlet.dev/docker");
         assert_eq!(taint_text(&one), DEFAULT_TAINT);
         assert_eq!(doubled_taint(std::slice::from_ref(&one)), None);
         assert_eq!(

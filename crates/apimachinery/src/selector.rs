@@ -51,11 +51,6 @@ impl Selector {
         })
     }
 
-    /// Whether every object is meant.
-    pub fn is_everything(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
-    }
-
     /// Whether that object is meant.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];

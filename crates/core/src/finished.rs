@@ -22,7 +22,7 @@ pub struct FinishedPod {
     /// The version of the object, if it is a number.
     version: Option<u64>,
     has_succeeded: bool,
-    text: Arc<[u8]>,
+    pub(crate) text: Arc<[u8]>,
 }
 
 impl PartialEq for FinishedPod {
@@ -76,11 +76,6 @@ impl FinishedPod {
         let json = String::from_utf8(json).ok()?;
         let Watched(pod) = serde_json::from_str(&json).ok()?;
         Some(pod)
-    }
-
-    /// The bytes of its text.
-    pub fn text_bytes(&self) -> usize {
-        self.text.len()
     }
 }
 

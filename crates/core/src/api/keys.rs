@@ -127,8 +127,6 @@ pub const POD_STARTED: &str = "mirrorlet.dev/pod-started";
 pub const NODE_LABEL: &str = "mirrorlet.dev/node";
 /// Value of [`NODE_LABEL`].
 pub const NODE_LABEL_VALUE: &str = "true";
-/// Key of our Node's default taint.
-pub const NODE_TAINT: &str = "mirrorlet.dev/docker";
 /// Our label: the role of a container in its pod (`init`, `sidecar` or `app`).
 pub const ROLE: &str = "mirrorlet.dev/role";
 

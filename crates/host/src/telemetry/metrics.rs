@@ -166,13 +166,6 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// How many Engine calls were made so far.
-    pub fn engine_calls(&self, operation: &'static str) -> u64 {
-        self.engine_operations
-            .get(&[("operation", operation)])
-            .map_or(0, |counter| counter.get())
-    }
-
     /// Sets the number of pods in each state; states not named have none.
     pub fn set_pods(&self, counts: &BTreeMap<PodState, usize>) {
         for state in PodState::ALL {

@@ -128,7 +128,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     )
 }
 
-fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     let top = open_dir(parent, name)?;
     let mut removal = Removal {
         top: top.as_fd(),
@@ -216,14 +216,4 @@ fn batch(stream: &mut Dir) -> Result<Vec<CString>, Errno> {
     names
         .map(|entry| Ok(entry?.file_name().to_owned()))
         .collect()
-}
-
-/// The walk alone, without the look at the mount table before it.
-#[cfg(test)]
-pub(super) fn remove_tree_of(dir: &Path) -> Result<(), Errno> {
-    let parent = dir.parent().ok_or(Errno::INVAL)?;
-    let name = dir.file_name().ok_or(Errno::INVAL)?;
-    let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
-    let parent = rustix::fs::open(parent, dir_flags(), Mode::empty())?;
-    remove_tree(parent.as_fd(), &name)
 }
