@@ -16,7 +16,6 @@ use crate::app::approve::{self, ApproveOptions};
 use crate::cluster::ConnectError;
 use crate::config::args::{
     ApproveArgs, CONFIG_ENV, Cli, Cmd, DocumentOutput, ImportCommand, SettingArgs, ValidateArgs,
-    ValidateOutput,
 };
 use crate::config::file::{self, LocatedFile};
 use crate::config::resolve::{resolve_node_name, resolve_root};
@@ -300,15 +299,11 @@ fn validate_command(args: &ValidateArgs) -> Outcome {
             name.map_err(|e| Failure::Usage(e.into()))?.into()
         }
     };
-    let format = match args.output {
-        ValidateOutput::Text => validate::Format::Text,
-        ValidateOutput::Json => validate::Format::Json,
-    };
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (mut stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
-    match validate::validate(
+    validate::validate(
         &args.inputs,
-        format,
+        args.output,
         &node_name,
         validate::Rules {
             app_armor: mirrorlet_host::app_armor_is_enabled(),
@@ -317,11 +312,7 @@ fn validate_command(args: &ValidateArgs) -> Outcome {
         colour,
         &mut stdin,
         &mut stdout,
-    )? {
-        validate::Outcome::Fine => Ok(()),
-        validate::Outcome::Problems => Err(Failure::Problems),
-        validate::Outcome::Usage => Err(Failure::UsageTold),
-    }
+    )
 }
 
 /// Most worker threads of the agent. It waits far more than it computes, and each thread costs

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::{Failure, Outcome};
+use crate::config::args::ValidateOutput;
 use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, Pod, Severity};
@@ -28,32 +30,8 @@ use report::{FileReport, Report, Summary};
 
 mod report;
 
-pub use report::Format;
-
 /// The path that stands for standard input.
 const STDIN: &str = "-";
-
-/// The result of the validation; decides the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    /// No error, and no warning that counts.
-    Fine,
-    /// At least one error, or a warning where warnings count.
-    Problems,
-    /// A path that was named doesn't exist.
-    Usage,
-}
-
-impl Outcome {
-    /// The exit code: 0, 1 or 2.
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Self::Fine => 0,
-            Self::Problems => 1,
-            Self::Usage => 2,
-        }
-    }
-}
 
 /// The rules that depend on the machine and on flags.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,17 +44,17 @@ pub struct Rules {
 
 /// Checks manifests: files, directories (read as the agent reads them) and `-` for `stdin`.
 ///
-/// Pods get the names they would have on `node_name`. Fails only when `stdin` can't be read or
-/// `out` can't be written; everything else is in what is written and in the [`Outcome`].
+/// Pods get the names they would have on `node_name`. Fails if `stdin` can't be read or
+/// `out` can't be written, if it finds problems, or if a path doesn't exist.
 pub fn validate(
     paths: &[PathBuf],
-    format: Format,
+    output: ValidateOutput,
     node_name: &NodeName,
     rules: Rules,
     colour: bool,
     stdin: &mut dyn Read,
     out: &mut dyn Write,
-) -> anyhow::Result<Outcome> {
+) -> Outcome {
     let mut run = Run {
         rules,
         ..Run::default()
@@ -85,8 +63,8 @@ pub fn validate(
         run.read_path(path, node_name, stdin)?;
     }
     let (outcome, report) = run.finish();
-    report.write(format, colour, out)?;
-    Ok(outcome)
+    report.write(output, colour, out)?;
+    outcome
 }
 
 /// Everything found so far.
@@ -352,11 +330,11 @@ impl Run {
         let files = self.found.into_iter().map(|found| found.file).collect();
         let report = Report::new(files, self.summary);
         let outcome = if self.missing_path {
-            Outcome::Usage
+            Err(Failure::UsageTold)
         } else if report.has_errors() || (self.rules.strict && report.has_warnings()) {
-            Outcome::Problems
+            Err(Failure::Problems)
         } else {
-            Outcome::Fine
+            Ok(())
         };
         (outcome, report)
     }

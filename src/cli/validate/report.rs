@@ -5,18 +5,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::cli::table::counted;
+use crate::config::args::ValidateOutput;
 
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::manifest;
-
-/// How the result is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// For people: each problem with its source line, then a line that sums up.
-    Text,
-    /// For programs: one object with `diagnostics` and `summary`.
-    Json,
-}
 
 /// The problems of one file, with its text to draw them on.
 #[derive(Default)]
@@ -112,13 +104,13 @@ impl Report {
     /// Writes the report.
     pub(super) fn write(
         &self,
-        format: Format,
+        output: ValidateOutput,
         colour: bool,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        match format {
-            Format::Text => Ok(self.write_text(colour, out)?),
-            Format::Json => self.write_json(out),
+        match output {
+            ValidateOutput::Text => Ok(self.write_text(colour, out)?),
+            ValidateOutput::Json => self.write_json(out),
         }
     }
 
