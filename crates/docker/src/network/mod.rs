@@ -25,7 +25,7 @@ use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
 use super::index::Record;
-use super::translate::{Kind, ResolvConf, compute_dns};
+use super::translate::{Kind, compute_dns};
 pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
 pub use host_ports::LedPorts;
@@ -263,10 +263,10 @@ impl Networks {
         path: Option<PathBuf>,
     ) -> Result<(), SyncError> {
         let (dns, _) = compute_dns(pod, &self.files.node_now().await);
-        if dns.inherited || dns.servers.is_empty() {
+        if dns.inherited || dns.conf.servers.is_empty() {
             return Ok(());
         }
-        let content = ResolvConf::from(&dns).to_string();
+        let content = dns.conf.to_string();
         let failed = |cause: &str| {
             let message = format!("failed to write the pod's resolv.conf: {cause}");
             SyncError::new(SyncErrorReason::SetupNetworkError, message)

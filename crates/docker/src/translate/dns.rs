@@ -64,25 +64,11 @@ impl ResolvConf {
 /// The DNS settings of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodDns {
-    /// Servers.
-    pub servers: Vec<String>,
-    /// Search domains.
-    pub searches: Vec<String>,
-    /// Options.
-    pub options: Vec<String>,
+    /// Servers, search domains and options.
+    pub conf: ResolvConf,
     /// Whether all of it is the node's own: then it is best left to the Engine, which knows how
     /// to reach a resolver that listens on the node's loopback.
     pub inherited: bool,
-}
-
-impl From<&PodDns> for ResolvConf {
-    fn from(dns: &PodDns) -> Self {
-        Self {
-            servers: dns.servers.clone(),
-            searches: dns.searches.clone(),
-            options: dns.options.clone(),
-        }
-    }
 }
 
 /// The file's content, as cri-dockerd's `rewriteResolvFile` writes it; empty when it says nothing.
@@ -113,23 +99,28 @@ pub fn compute_dns(pod: &Pod, node: &NodeFacts) -> (PodDns, Vec<Note>) {
     let mut dns = match base {
         Base::Nothing => PodDns::default(),
         Base::Node => PodDns {
-            servers: reachable_servers(pod, node),
-            searches: node.resolv_conf.searches.clone(),
-            options: node.resolv_conf.options.clone(),
+            conf: ResolvConf {
+                servers: reachable_servers(pod, node),
+                ..node.resolv_conf.clone()
+            },
             inherited: !node.own_resolv_conf,
         },
-        Base::Cluster => cluster_dns(pod, node),
+        Base::Cluster => PodDns {
+            conf: cluster_dns(pod, node),
+            inherited: false,
+        },
     };
+    let conf = &mut dns.conf;
     if let Some(config) = &spec::spec(pod).dns_config {
-        append_new(&mut dns.servers, config.nameservers.iter().flatten());
-        append_new(&mut dns.searches, config.searches.iter().flatten());
+        append_new(&mut conf.servers, config.nameservers.iter().flatten());
+        append_new(&mut conf.searches, config.searches.iter().flatten());
         for option in config.options.iter().flatten() {
             let Some(name) = &option.name else { continue };
             let text = match option.value.as_deref() {
                 None | Some("") => name.clone(),
                 Some(value) => format!("{name}:{value}"),
             };
-            set_option(&mut dns.options, text);
+            set_option(&mut conf.options, text);
         }
         dns.inherited = false;
     }
@@ -172,7 +163,7 @@ fn reachable_servers(pod: &Pod, node: &NodeFacts) -> Vec<String> {
         .collect()
 }
 
-fn cluster_dns(pod: &Pod, node: &NodeFacts) -> PodDns {
+fn cluster_dns(pod: &Pod, node: &NodeFacts) -> ResolvConf {
     let mut searches = Vec::new();
     if !node.cluster_domain.is_empty() {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -182,11 +173,10 @@ fn cluster_dns(pod: &Pod, node: &NodeFacts) -> PodDns {
         searches.push(domain.clone());
     }
     append_new(&mut searches, &node.resolv_conf.searches);
-    PodDns {
+    ResolvConf {
         servers: node.cluster_dns.iter().map(ToString::to_string).collect(),
         searches,
         options: vec![CLUSTER_OPTION.to_owned()],
-        inherited: false,
     }
 }
 
@@ -208,17 +198,17 @@ fn set_option(options: &mut Vec<String>, option: String) {
 }
 
 fn limit_servers(dns: &mut PodDns, notes: &mut Vec<Note>) {
-    if dns.servers.len() <= SERVERS_MAX {
+    if dns.conf.servers.len() <= SERVERS_MAX {
         return;
     }
-    dns.servers.truncate(SERVERS_MAX);
+    dns.conf.servers.truncate(SERVERS_MAX);
     dns.inherited = false;
     notes.push(Note {
         reason: "DNSConfigForming",
         message: format!(
             "Nameserver limits were exceeded, some nameservers have been omitted, the applied \
              nameserver line is: {}",
-            dns.servers.join(" ")
+            dns.conf.servers.join(" ")
         ),
     });
 }
@@ -227,7 +217,7 @@ fn limit_searches(dns: &mut PodDns, notes: &mut Vec<Note>) {
     let mut kept: Vec<String> = Vec::new();
     let mut line_len = 0;
     let mut exceeded = false;
-    for search in &dns.searches {
+    for search in &dns.conf.searches {
         if search.len() > SEARCH_MAX {
             exceeded = true;
             continue;
@@ -249,7 +239,7 @@ fn limit_searches(dns: &mut PodDns, notes: &mut Vec<Note>) {
                 kept.join(" ")
             ),
         });
-        dns.searches = kept;
+        dns.conf.searches = kept;
         dns.inherited = false;
     }
 }

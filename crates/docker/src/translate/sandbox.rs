@@ -146,14 +146,13 @@ fn apply_dns(host_config: &mut HostConfig, dns: PodDns) {
     if dns.inherited {
         return;
     }
-    let searches = if dns.searches.is_empty() {
-        vec![NO_SEARCH.to_owned()]
-    } else {
-        dns.searches
-    };
-    host_config.dns = (!dns.servers.is_empty()).then_some(dns.servers);
-    host_config.dns_search = Some(searches);
-    host_config.dns_options = (!dns.options.is_empty()).then_some(dns.options);
+    let mut conf = dns.conf;
+    if conf.searches.is_empty() {
+        conf.searches.push(NO_SEARCH.to_owned());
+    }
+    host_config.dns = (!conf.servers.is_empty()).then_some(conf.servers);
+    host_config.dns_search = Some(conf.searches);
+    host_config.dns_options = (!conf.options.is_empty()).then_some(conf.options);
 }
 
 fn sysctls(pod: &Pod) -> Option<HashMap<String, String>> {

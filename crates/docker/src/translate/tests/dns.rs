@@ -76,7 +76,7 @@ fn policies_choose_between_cluster_node_and_nothing() {
         let (dns, got_notes) = dns_of(&spec, servers);
         // docker 20
         assert_eq!(
-            (dns.servers, dns.searches, dns.options),
+            (dns.conf.servers, dns.conf.searches, dns.conf.options),
             *expected,
             "{policy} {host_network}"
         );
@@ -96,12 +96,12 @@ fn dns_config_is_added_without_doubles() {
         },
     });
     let (dns, notes) = dns_of(&spec, &["10.96.0.10"]);
-    assert_eq!(dns.servers, texts(&["10.96.0.10", "192.0.2.99"]));
+    assert_eq!(dns.conf.servers, texts(&["10.96.0.10", "192.0.2.99"]));
     assert_eq!(
-        dns.searches,
+        dns.conf.searches,
         [&texts(&CLUSTER_SEARCHES)[..], &texts(&["corp.example"])].concat()
     );
-    assert_eq!(dns.options, texts(&["ndots:2", "edns0"]));
+    assert_eq!(dns.conf.options, texts(&["ndots:2", "edns0"]));
     assert!(notes.is_empty());
 }
 
@@ -134,7 +134,11 @@ fn servers_on_a_loopback_address_are_kept_where_a_pod_names_them() {
             "hostNetwork": host_network,
         });
         let (dns, notes) = compute_dns(&pod(&spec), &local);
-        assert_eq!((dns.servers, notes), (texts(expected), vec![]), "{config}");
+        assert_eq!(
+            (dns.conf.servers, notes),
+            (texts(expected), vec![]),
+            "{config}"
+        );
     }
 }
 
@@ -149,10 +153,13 @@ fn limits_drop_what_is_too_much_and_say_so() {
     };
     let (dns, noted) = with(json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}));
     // docker 20
-    assert_eq!((dns.servers.len(), noted), (3, false));
+    assert_eq!((dns.conf.servers.len(), noted), (3, false));
     let (dns, noted) =
         with(json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]}));
-    assert_eq!(dns.servers, texts(&["192.0.2.1", "192.0.2.2", "192.0.2.3"]));
+    assert_eq!(
+        dns.conf.servers,
+        texts(&["192.0.2.1", "192.0.2.2", "192.0.2.3"])
+    );
     assert!(noted);
 
     let many = |count: usize, len: usize| -> Vec<String> {
@@ -171,7 +178,7 @@ fn limits_drop_what_is_too_much_and_say_so() {
     ] {
         let (dns, got_noted) = with(json!({"searches": searches}));
         assert_eq!(
-            (dns.searches.len(), got_noted),
+            (dns.conf.searches.len(), got_noted),
             (kept, noted),
             "{searches:?}"
         );
