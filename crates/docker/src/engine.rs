@@ -155,10 +155,8 @@ pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 pub struct EngineVersion {
     /// Version of the Engine, for example `20.10.24+dfsg1`.
     pub version: String,
-    /// Newest API it speaks.
-    pub api_version: String,
     /// API agreed on with this client.
-    pub negotiated: String,
+    pub api_version: (u16, u16),
 }
 
 /// One message of a pull.

@@ -12,9 +12,6 @@ use super::version_cache::VersionCache;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
-/// Oldest API this program speaks (Engine 20.10).
-pub const API_VERSION_MIN: (u32, u32) = (1, 41);
-
 /// Facts about the Engine; queried again after every reconnect.
 pub(super) struct Facts {
     engine: SharedEngine,
@@ -67,19 +64,7 @@ impl Facts {
         if let Some(facts) = self.with_facts(|facts| facts.engine) {
             return Ok(facts);
         }
-        let version = self.version.get().await?;
-        let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
-            RuntimeError::Local(format!(
-                "the Docker Engine reports an invalid API version: {:?}",
-                version.negotiated
-            ))
-        })?;
-        if api_version < API_VERSION_MIN {
-            return Err(RuntimeError::Local(format!(
-                "the Docker Engine supports API {}; mirrorlet requires {}.{} (Engine 20.10) or later: upgrade the Engine",
-                version.negotiated, API_VERSION_MIN.0, API_VERSION_MIN.1
-            )));
-        }
+        let api_version = self.version.get().await?.api_version;
         let info = self.engine.info().await?;
         let driver = info
             .cgroup_driver
@@ -139,10 +124,4 @@ impl Facts {
     pub(super) fn forget_sandbox_image(&self) {
         self.with_facts(|facts| facts.sandbox_image = None);
     }
-}
-
-/// `1.41` as numbers.
-fn parse_api_version(text: &str) -> Option<(u32, u32)> {
-    let (major, minor) = text.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -46,7 +46,6 @@ mod version_cache;
 
 pub use bollard_engine::BollardEngine;
 pub use exec::ExecSessions;
-pub use facts::API_VERSION_MIN;
 #[cfg(any(test, feature = "testing"))]
 pub use fake_engine::FakeEngine;
 pub use image::{ImagePuller, ListedImage, PullerOptions};

@@ -208,11 +208,8 @@ impl Runtime for DockerManager {
     }
 
     async fn api_version(&self) -> Result<Version> {
-        let facts = self.facts.engine_facts().await?;
-        Ok(Version::new(format!(
-            "{}.{}",
-            facts.api_version.0, facts.api_version.1
-        )))
+        let (major, minor) = self.facts.engine_facts().await?.api_version;
+        Ok(Version::new(format!("{major}.{minor}")))
     }
 
     async fn status(&self) -> RuntimeStatus {

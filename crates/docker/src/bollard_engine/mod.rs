@@ -187,8 +187,7 @@ impl BollardEngine {
         self.transport.agree(agreed);
         Ok(EngineVersion {
             version: answer.version.unwrap_or_default(),
-            api_version: theirs.to_string(),
-            negotiated: agreed.to_string(),
+            api_version: (agreed.major, agreed.minor),
         })
     }
 }

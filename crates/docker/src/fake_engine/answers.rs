@@ -19,8 +19,7 @@ const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 pub(super) fn version() -> EngineVersion {
     EngineVersion {
         version: "20.10.24+dfsg1".to_owned(),
-        api_version: "1.41".to_owned(),
-        negotiated: "1.41".to_owned(),
+        api_version: (1, 41),
     }
 }
 

@@ -17,7 +17,7 @@ const READ_WRITE: &str = "rwm";
 const READ: &str = "r";
 
 /// First API of an Engine that can have devices by CDI: that of Docker Engine 25.
-const API_CDI: (u32, u32) = (1, 44);
+const API_CDI: (u16, u16) = (1, 44);
 /// The Engine's name of that driver.
 const CDI_DRIVER: &str = "cdi";
 /// Reason of the note that annotations about devices have no effect.
@@ -46,7 +46,7 @@ pub(super) fn cdi_requests(
 }
 
 /// Why an Engine has no devices by CDI, and which one does.
-pub(super) fn no_cdi(api: (u32, u32)) -> String {
+pub(super) fn no_cdi(api: (u16, u16)) -> String {
     let on = r#""features": {"cdi": true} in the Engine's daemon.json"#;
     if api < API_CDI {
         let (major, minor) = api;

@@ -77,7 +77,7 @@ pub struct EngineFacts {
     /// Its cgroup driver.
     pub cgroup_driver: CgroupDriver,
     /// API version agreed on.
-    pub api_version: (u32, u32),
+    pub api_version: (u16, u16),
     /// Whether containers may have an OOM score below 0; false once the Engine refused one.
     pub negative_oom_score: bool,
     /// Its default log driver, if that has files and rotates them by `max-size` and `max-file`.
@@ -183,7 +183,7 @@ pub enum ConfigError {
         /// The device.
         device: String,
         /// The API version agreed on.
-        api: (u32, u32),
+        api: (u16, u16),
     },
     /// An annotation about logs has a value that it can't have.
     #[error("{0}")]
@@ -229,7 +229,7 @@ pub enum ConfigError {
         /// The volume.
         volume: String,
         /// The API version agreed on.
-        api: (u32, u32),
+        api: (u16, u16),
     },
     /// A mount is to be recursively read-only, which the Engine doesn't know.
     #[error(
@@ -240,7 +240,7 @@ pub enum ConfigError {
         /// Mount path.
         path: String,
         /// The API version agreed on.
-        api: (u32, u32),
+        api: (u16, u16),
     },
     /// A mount's options contradict each other or can't be had.
     #[error("mount {path:?}: {problem}")]

@@ -21,9 +21,9 @@ use super::{ConfigError, EngineFacts};
 /// The mount path of the managed hosts file.
 pub const ETC_HOSTS: &str = "/etc/hosts";
 /// First API where a read-only bind mount is recursively so by default.
-const API_RECURSIVE_READ_ONLY: (u32, u32) = (1, 44);
+const API_RECURSIVE_READ_ONLY: (u16, u16) = (1, 44);
 /// First API that mounts images: that of Docker Engine 28.
-const API_IMAGE_MOUNTS: (u32, u32) = (1, 48);
+const API_IMAGE_MOUNTS: (u16, u16) = (1, 48);
 
 /// Whether the container mounts something of its own at `/etc/hosts`.
 pub fn mounts_etc_hosts(container: &Container) -> bool {

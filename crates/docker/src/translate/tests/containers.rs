@@ -543,7 +543,7 @@ fn proc_is_unmasked_by_empty_lists() {
 
 #[test]
 fn mounts_are_binds_with_their_options() {
-    let mount = |fields: Value, privileged: bool, api_version: (u32, u32)| {
+    let mount = |fields: Value, privileged: bool, api_version: (u16, u16)| {
         let mut mount = json!({"name": "data", "mountPath": "/d"});
         for (key, value) in fields.as_object().unwrap() {
             mount[key] = value.clone();
@@ -681,7 +681,7 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
 
 #[test]
 fn a_volume_of_an_image_is_mounted_read_only_by_its_id() {
-    let with = |fields: Value, api: (u32, u32)| {
+    let with = |fields: Value, api: (u16, u16)| {
         let mut mount = json!({"name": "site", "mountPath": "site"});
         mount
             .as_object_mut()
