@@ -18,14 +18,14 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// An order of a person about Jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Order {
+pub enum Order {
     /// A Job runs again from its beginning.
     Restart(JobName),
     /// A run of a CronJob begins now.
     Run(JobName),
-    /// The remains of an ended pod of a Job are removed.
+    /// The remains of an ended pod of a Job are removed; what it counted for stays.
     Forget(JobName, PodUid),
-    /// A Job that is a run of a CronJob ends, and is forgotten.
+    /// A Job that is a run of a CronJob ends, and is forgotten; the time it was due is not due again.
     Delete(JobName),
 }
 
@@ -92,41 +92,11 @@ impl JobHandle {
         self.states.get()
     }
 
-    /// Has a Job run again from its beginning. Returns once the disk says so.
+    /// Has an order obeyed. Returns the Job that it is about once the disk says so.
     ///
     /// # Errors
-    /// There is no such Job, its record can't be written, or the agent is too busy.
-    pub async fn restart(&self, job: JobName) -> Answer {
-        self.order(Order::Restart(job)).await
-    }
-
-    /// Has a run of a CronJob begin now. Returns its Job once the disk says so.
-    ///
-    /// # Errors
-    /// There is no such CronJob, its record can't be read or written, or the agent is too busy.
-    pub async fn run(&self, cron_job: JobName) -> Answer {
-        self.order(Order::Run(cron_job)).await
-    }
-
-    /// Has what is left of a pod of a Job removed; what it counted for stays. One that is not over, or
-    /// not there, is left as it is. Returns once the disk says so.
-    ///
-    /// # Errors
-    /// There is no such Job, its record can't be written, or the agent is too busy.
-    pub async fn forget(&self, job: JobName, pod: PodUid) -> Answer {
-        self.order(Order::Forget(job, pod)).await
-    }
-
-    /// Has a Job that is a run of a CronJob end, and its pods removed; the time it was due is not due
-    /// again. Returns once the disk says so.
-    ///
-    /// # Errors
-    /// No CronJob has such a run, its record can't be written, or the agent is too busy.
-    pub async fn delete(&self, job: JobName) -> Answer {
-        self.order(Order::Delete(job)).await
-    }
-
-    async fn order(&self, order: Order) -> Answer {
+    /// There is no such Job or CronJob, its record can't be read or written, or the agent is too busy.
+    pub async fn order(&self, order: Order) -> Answer {
         let (answer, answered) = oneshot::channel();
         let request = Request { order, answer };
         let asked = async {

@@ -33,8 +33,8 @@ mod plan;
 mod problems;
 mod tell;
 
-use handle::{Answer, Order, Request};
-pub use handle::{JobHandle, JobStates, OrderError};
+use handle::{Answer, Request};
+pub use handle::{JobHandle, JobStates, Order, OrderError};
 use kept::RecordStore;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use problems::{same_name, unreadable, unwritten};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{View, rollouts};
-use crate::jobs::OrderError;
+use crate::jobs::{self, OrderError};
 use crate::rollout::{CommandError, RolloutTarget};
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError, ViewErrorKind};
 use crate::store::board::PodView;
@@ -125,17 +125,18 @@ impl View {
                 .error(format!("Job {job} as a whole can only be restarted"))
                 .help("spec.suspend of its document stops it"));
         }
-        answer_of(self.jobs.restart(job).await)
+        answer_of(self.jobs.order(jobs::Order::Restart(job)).await)
     }
 
     /// See [`AgentView::forget_job_pod`](crate::server::view::AgentView::forget_job_pod).
     pub(super) async fn forget(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
-        answer_of(self.jobs.forget(job, pod.clone()).await).map(|_| ())
+        let order = jobs::Order::Forget(job, pod.clone());
+        answer_of(self.jobs.order(order).await).map(|_| ())
     }
 
     /// See [`AgentView::delete_run`](crate::server::view::AgentView::delete_run).
     pub(super) async fn end_run(&self, job: JobName) -> Result<(), ViewError> {
-        answer_of(self.jobs.delete(job).await).map(|_| ())
+        answer_of(self.jobs.order(jobs::Order::Delete(job)).await).map(|_| ())
     }
 
     /// Has a run of a CronJob begin, named as `backup` or `cronjob/backup`.
@@ -148,7 +149,7 @@ impl View {
         let named = named.map(|cron| (&cron.namespace, &cron.name));
         let cron = one_named(text, "cronjob", named)?;
         let cron = cron.unwrap_or_else(|| job_name(text));
-        answer_of(self.jobs.run(cron).await)
+        answer_of(self.jobs.order(jobs::Order::Run(cron)).await)
     }
 
     /// The version of a static pod that runs, and what is known of it.
