@@ -33,6 +33,9 @@ const LINE_MAX: usize = 64 << 20;
 /// rest of a request's head.
 const PATH_MAX: usize = 60 << 10;
 
+/// The body of a request without one.
+const NO_BODY: Empty<Bytes> = Empty::new();
+
 /// The connection's own work; it has to be polled for anything to arrive.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -85,23 +88,7 @@ async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output 
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
-    answered(root, send(root, Request::get(path))).await
-}
-
-async fn answered(
-    root: &Path,
-    asking: impl Future<Output = Result<(Response<Incoming>, Option<Connection>), Failure>>,
-) -> Result<Answer, Failure> {
-    let (response, connection) = within(root, asking).await?;
-    let status = response.status();
-    let answer = Answer {
-        body: response.into_body(),
-        connection,
-    };
-    if status.is_success() {
-        return Ok(answer);
-    }
-    Err(refusal(status, answer).await)
+    within(root, send(root, Request::get(path), NO_BODY)).await
 }
 
 /// Documents that the agent sends one a line, until it stops.
@@ -163,14 +150,9 @@ pub(super) async fn upgrade(root: &Path, path: &str) -> Result<(Sender, Receiver
     }
     let handshake = Handshake::new();
     let request = handshake.ask(Request::get(path));
-    let (response, mut connection) = within(root, send(root, request)).await?;
+    let (response, mut connection) = within(root, exchange(root, request, NO_BODY)).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let status = response.status();
-        let answer = Answer {
-            body: response.into_body(),
-            connection,
-        };
-        return Err(refusal(status, answer).await);
+        return Err(refusal(response, connection).await);
     }
     if !handshake.accepts(response.headers()) {
         return Err(anyhow::anyhow!("the agent refused the connection").into());
@@ -214,8 +196,8 @@ pub fn parse<T: serde::de::DeserializeOwned>(answer: &[u8]) -> anyhow::Result<T>
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn post(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
-    let asking = send(root, Request::post(path));
-    answered(root, asking).await?.whole().await
+    let answer = within(root, send(root, Request::post(path), NO_BODY)).await?;
+    answer.whole().await
 }
 
 /// Sends `POST path` to the agent that runs on `root`, and waits until it is done with it, for as
@@ -224,11 +206,8 @@ pub async fn post(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn post_patiently(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
-    let asking = send(root, Request::post(path)).await;
-    answered(root, std::future::ready(asking))
-        .await?
-        .whole()
-        .await
+    let answer = send(root, Request::post(path), NO_BODY).await?;
+    answer.whole().await
 }
 
 /// Sends `POST path` with a JSON document to the agent that runs on `root`; the whole answer.
@@ -242,10 +221,7 @@ pub async fn post_json(
 ) -> Result<Vec<u8>, Failure> {
     let body = Full::new(Bytes::from(serde_json::to_vec(document)?));
     let request = Request::post(path).header(CONTENT_TYPE, "application/json");
-    answered(root, send_with(root, request, body))
-        .await?
-        .whole()
-        .await
+    within(root, send(root, request, body)).await?.whole().await
 }
 
 /// Sends `PUT path` with a body to the agent that runs on `root`, and waits until it is done with
@@ -258,26 +234,24 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let (response, connection) = send_with(root, Request::put(path), body).await?;
-    let status = response.status();
-    let answer = Answer {
-        body: response.into_body(),
-        connection,
-    };
-    if status.is_success() {
-        return Ok(());
+    send(root, Request::put(path), body).await.map(drop)
+}
+
+/// Sends a request; its answer, unless that is an error.
+async fn send<B>(root: &Path, request: http::request::Builder, body: B) -> Result<Answer, Failure>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (response, connection) = exchange(root, request, body).await?;
+    if !response.status().is_success() {
+        return Err(refusal(response, connection).await);
     }
-    Err(refusal(status, answer).await)
+    let body = response.into_body();
+    Ok(Answer { body, connection })
 }
 
-async fn send(
-    root: &Path,
-    request: http::request::Builder,
-) -> Result<(Response<Incoming>, Option<Connection>), Failure> {
-    send_with(root, request, Empty::<Bytes>::new()).await
-}
-
-async fn send_with<B>(
+async fn exchange<B>(
     root: &Path,
     request: http::request::Builder,
     body: B,
@@ -322,8 +296,9 @@ fn no_connection(root: &Path, socket: &Path, error: &std::io::Error) -> Failure 
 }
 
 /// An error answer in the agent's words.
-async fn refusal(status: hyper::StatusCode, mut answer: Answer) -> Failure {
-    let mut body = Vec::new();
+async fn refusal(response: Response<Incoming>, connection: Option<Connection>) -> Failure {
+    let (status, body) = (response.status(), response.into_body());
+    let (mut answer, mut body) = (Answer { body, connection }, Vec::new());
     while let Ok(Some(piece)) = answer.next().await {
         body.extend_from_slice(&piece);
         if body.len() > ERROR_MAX {
