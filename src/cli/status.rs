@@ -97,36 +97,21 @@ fn selected(
         report = only(report, pods);
         report.jobs = jobs;
     } else if args.selector.is_some() || args.namespace.is_some() {
+        let (namespace, selector) = (args.namespace.as_ref(), args.selector.as_ref());
+        let is_in = |of: &String| namespace.is_none_or(|namespace| namespace == of);
         let mut pods = std::mem::take(&mut report.pods);
         pods.retain(|pod| {
             let has_labels = |selector: &LabelSelector| selector.matches(&pod.labels);
-            args.selector.as_ref().is_none_or(has_labels)
-                && args
-                    .namespace
-                    .as_ref()
-                    .is_none_or(|ns| *ns == pod.namespace)
+            is_in(&pod.namespace) && selector.is_none_or(has_labels)
         });
         let mut jobs = std::mem::take(&mut report.jobs);
         jobs.retain(|job| {
-            let of_namespace = args
-                .namespace
-                .as_ref()
-                .is_none_or(|ns| *ns == job.namespace);
-            of_namespace && (args.selector.is_none() || pods.iter().any(|pod| job.has(pod)))
+            is_in(&job.namespace) && (selector.is_none() || pods.iter().any(|pod| job.has(pod)))
         });
-        report.cron_jobs.retain(|cron| {
-            let of_namespace = args
-                .namespace
-                .as_ref()
-                .is_none_or(|ns| *ns == cron.namespace);
-            of_namespace && args.selector.is_none()
-        });
+        let crons = &mut report.cron_jobs;
+        crons.retain(|cron| is_in(&cron.namespace) && selector.is_none());
         report.workloads.retain(|one| {
-            let of_namespace = args
-                .namespace
-                .as_ref()
-                .is_none_or(|ns| *ns == one.namespace);
-            of_namespace && (args.selector.is_none() || pods.iter().any(|pod| one.has(pod)))
+            is_in(&one.namespace) && (selector.is_none() || pods.iter().any(|pod| one.has(pod)))
         });
         report = only(report, pods);
         report.jobs = jobs;
