@@ -17,7 +17,7 @@ use mirrorlet_core::desired::{SourceSet, SourceState};
 use mirrorlet_core::finished::FinishedPods;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::SmallCollect;
-use mirrorlet_core::status::is_ready;
+use mirrorlet_core::status::{all_container_statuses, is_ready};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
@@ -220,12 +220,7 @@ fn in_backoff(view: &PodView) -> usize {
     else {
         return 0;
     };
-    let statuses = [
-        &status.init_container_statuses,
-        &status.container_statuses,
-        &status.ephemeral_container_statuses,
-    ];
-    let statuses = statuses.into_iter().flatten().flatten();
+    let statuses = all_container_statuses(status);
     let waiting = statuses.filter_map(|one| one.state.as_ref()?.waiting.as_ref());
     waiting
         .filter(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff"))

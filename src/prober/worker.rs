@@ -12,12 +12,14 @@ use super::{Key, Shared};
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{Pod, core};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::observed::{ContainerStatus, Role};
 use mirrorlet_core::probe::{
     Action, Observation, ProbeKind, ProbeSpec, ProbeState, conclude, decide, first_delay,
 };
 use mirrorlet_core::restart::{could_restart_all, should_restart};
 use mirrorlet_core::spec;
+use mirrorlet_core::status::container_statuses;
 use mirrorlet_host::telemetry::occurrences;
 
 /// One probe's worker.
@@ -177,12 +179,11 @@ impl Worker {
         instance: Option<&'a ContainerStatus>,
     ) -> Observation<'a> {
         let results = self.shared.results.reader().get(&view.uid);
-        let phase = view.status.as_ref().and_then(|s| s.phase.as_deref());
         Observation {
             instance,
             has_started: instance.is_some_and(|seen| results.has_started(container, seen)),
             terminating: view.phase != Phase::Syncing || pod.metadata.deletion_timestamp.is_some(),
-            over: matches!(phase, Some("Succeeded" | "Failed")),
+            over: is_over(view.status.as_deref()),
             restarts: role == Role::Sidecar
                 || could_restart_all(pod)
                 || instance
@@ -201,11 +202,8 @@ impl Worker {
             *status.name == *self.container && status.started == Some(true) && !status.ready
         };
         let status = view.status.as_deref();
-        let all = status.into_iter().flat_map(|status| {
-            let inits = status.init_container_statuses.iter().flatten();
-            inits.chain(status.container_statuses.iter().flatten())
-        });
-        self.kind == ProbeKind::Readiness && all.into_iter().any(is_unready)
+        let mut all = status.into_iter().flat_map(container_statuses);
+        self.kind == ProbeKind::Readiness && all.any(is_unready)
     }
 
     async fn probe(

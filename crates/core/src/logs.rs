@@ -3,6 +3,8 @@
 //! Upstream: `validateContainerLogStatus` of `pkg/kubelet/kubelet_pods.go`, with its words.
 
 use crate::api::{ContainerId, core};
+use crate::ending::is_over;
+use crate::status::all_container_statuses;
 
 /// Why there is no log to read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -84,9 +86,7 @@ pub fn choose_log_instance(
     instance: Instance<'_>,
 ) -> Result<ContainerId, NoLog> {
     let named = || (container.to_owned(), pod.to_owned());
-    let all = status.container_statuses.iter().flatten();
-    let all = all.chain(status.init_container_statuses.iter().flatten());
-    let mut all = all.chain(status.ephemeral_container_statuses.iter().flatten());
+    let mut all = all_container_statuses(status);
     let Some(found) = all.find(|status| status.name == container) else {
         let (container, pod) = named();
         return Err(NoLog::NotAvailable { container, pod });
@@ -123,7 +123,7 @@ pub fn choose_log_instance(
         (Some(Some(id)), _) | (_, Some(Some(id))) => Ok(id),
         (Some(None), _) | (_, Some(None)) => Err(NoLog::Terminated { container, pod }),
         // It has no instance any more. A reason is that of a pod whose containers may never have run.
-        (None, None) if is_over(status) && status.reason.is_none() => {
+        (None, None) if is_over(Some(status)) && status.reason.is_none() => {
             Err(NoLog::Removed { container, pod })
         }
         (None, None) => {
@@ -136,10 +136,6 @@ pub fn choose_log_instance(
             })
         }
     }
-}
-
-fn is_over(status: &core::PodStatus) -> bool {
-    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
 fn parse(id: &str) -> Option<ContainerId> {

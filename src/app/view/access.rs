@@ -7,6 +7,7 @@ use mirrorlet_core::logs::{Instance, NoLog, choose_log_instance};
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
 use mirrorlet_core::pressure::EVICTED;
 use mirrorlet_core::select::choose_container;
+use mirrorlet_core::status::all_container_statuses;
 
 impl View {
     /// The running instance of a container; with none named, of the pod's only or default one.
@@ -93,13 +94,7 @@ impl Newest {
 
     /// The one of a pod that is over, by its last status.
     fn told(status: &core::PodStatus, name: &str) -> Option<Self> {
-        let lists = [
-            &status.container_statuses,
-            &status.init_container_statuses,
-            &status.ephemeral_container_statuses,
-        ];
-        let mut all = lists.into_iter().flatten().flatten();
-        let status = all.find(|status| status.name == name)?;
+        let status = all_container_statuses(status).find(|status| status.name == name)?;
         let ended = status.state.as_ref()?.terminated.as_ref();
         Some(Self {
             id: status.container_id.as_ref()?.parse().ok()?,

@@ -10,6 +10,7 @@ use mirrorlet_core::api::{FullName, Pod};
 use mirrorlet_core::reference::Reference;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
+use mirrorlet_core::status::container_statuses;
 use mirrorlet_docker::ListedImage;
 
 impl View {
@@ -38,11 +39,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
     let mut users = BTreeMap::<String, BTreeSet<String>>::new();
     for pod in pods {
         let FullName { namespace, name } = FullName::of(pod);
-        let status = pod.status.iter();
-        let statuses = status.flat_map(|status| {
-            let init = status.init_container_statuses.iter().flatten();
-            init.chain(status.container_statuses.iter().flatten())
-        });
+        let statuses = pod.status.iter().flat_map(container_statuses);
         let ids = statuses.map(|container| container.image_id.clone());
         let names = spec::image_names(pod).filter_map(full);
         for image in names.chain(ids) {

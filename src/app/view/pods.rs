@@ -18,7 +18,7 @@ use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::trouble::with_troubles;
-use mirrorlet_core::status::{ended_and_failing, is_ready, printed_status};
+use mirrorlet_core::status::{all_container_statuses, ended_and_failing, is_ready, printed_status};
 use mirrorlet_core::workload::WorkloadKey;
 
 /// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
@@ -305,16 +305,8 @@ fn waits_for(
 }
 
 fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
-    let statuses = || {
-        status
-            .init_container_statuses
-            .iter()
-            .flatten()
-            .chain(status.container_statuses.iter().flatten())
-            .chain(status.ephemeral_container_statuses.iter().flatten())
-    };
     let report = |role: Role, container: &core::Container| {
-        let found = statuses().find(|s| s.name == container.name);
+        let found = all_container_statuses(status).find(|s| s.name == container.name);
         container_report(role, container, found)
     };
     let regular = spec::containers(pod).map(|(role, container)| report(role, container));

@@ -15,6 +15,7 @@ use mirrorlet_apimachinery::selector::Selector;
 use mirrorlet_apimachinery::status::{self, Status};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::desired::{Origin, PodSource};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::disk;
@@ -362,9 +363,8 @@ impl Api {
         }
         let pod = self.store.view().pod_by_name(&key.namespace, &key.name)?;
         let job = WorkloadKey::of(&pod).filter(|owner| owner.kind == WorkloadKind::Job)?;
-        let phase = pod.status.as_ref()?.phase.as_deref();
         let name = JobName::new(job.namespace, job.name);
-        matches!(phase, Some("Succeeded" | "Failed")).then(|| (name, PodUid::of(&pod)))
+        is_over(pod.status.as_ref()).then(|| (name, PodUid::of(&pod)))
     }
 
     /// The Job, if it is a run that a CronJob made by itself. One that a person made of a CronJob has a

@@ -11,6 +11,7 @@ use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{ENDPOINT_SLICES, ENDPOINTS};
 use mirrorlet_core::api::Pod;
 use mirrorlet_core::api::core::{PodSpec, PodStatus, Service};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::names::{port_of_pod, selects};
 use serde_json::{Value, json};
 
@@ -44,9 +45,8 @@ impl<'a> Endpoint<'a> {
             return None;
         }
         let status = pod.status.as_ref()?;
-        let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         let addresses = addresses(status);
-        if is_over || addresses.is_empty() {
+        if is_over(Some(status)) || addresses.is_empty() {
             return None;
         }
         let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_deref());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Cause, Life, Settings};
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::api::{Pod, Timestamp};
+use crate::status::container_statuses;
 use crate::status::trouble::{Trouble, failed_attempt, hook_has_failed};
 use crate::{clock, fields, spec};
 
@@ -118,10 +119,10 @@ fn late(pod: &Pod, seen: &Seen<'_>, settings: &Settings, deadline: Duration) -> 
     } else {
         format!("it was not ready within {within} s")
     };
-    let restarted = containers(seen.status).find(|one| seen.life.restarts(one) > 0);
+    let restarted = container_statuses(seen.status).find(|one| seen.life.restarts(one) > 0);
     let why = match restarted {
         Some(container) => Some(crashed(pod, container, seen)),
-        None => containers(seen.status).find_map(|container| unready(pod, container, seen)),
+        None => container_statuses(seen.status).find_map(|container| unready(pod, container, seen)),
     };
     let reason = "ProgressDeadlineExceeded";
     match why {
@@ -175,15 +176,11 @@ fn unready(pod: &Pod, status: &ContainerStatus, seen: &Seen<'_>) -> Option<Cause
     cause(words, ".readinessProbe")
 }
 
-/// The statuses of a pod's containers, those of init containers first.
-fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
-    let init = status.init_container_statuses.iter().flatten();
-    init.chain(status.container_statuses.iter().flatten())
-}
-
 /// The cause of a failure that needs no deadline.
 fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
-    if let Some(cause) = containers(seen.status).find_map(|container| refused(pod, container)) {
+    if let Some(cause) =
+        container_statuses(seen.status).find_map(|container| refused(pod, container))
+    {
         return Some(cause);
     }
     // The neighbours of what the node itself needs may be restarting, too.
@@ -191,7 +188,7 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
     if class == Some("system-node-critical") {
         return None;
     }
-    let mut all = containers(seen.status);
+    let mut all = container_statuses(seen.status);
     let often = all.find(|container| seen.life.restarts(container) >= settings.max_restarts);
     often
         .map(|container| crashed(pod, container, seen))

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::ready_since;
 use crate::api::Timestamp;
 use crate::api::core::{ContainerStatus, PodStatus};
+use crate::status::container_statuses;
 
 /// The life of a revision, with the restarts of its containers that say nothing about it: those of
 /// earlier lives, and the one by which the agent began this life.
@@ -47,8 +48,7 @@ impl Life {
     /// Takes in what a status says at that time.
     #[must_use]
     pub fn seen(mut self, status: &PodStatus, now: Timestamp) -> Self {
-        let init = status.init_container_statuses.iter().flatten();
-        for container in init.chain(status.container_statuses.iter().flatten()) {
+        for container in container_statuses(status) {
             if self.is_first_instance(container) {
                 let count = container.restart_count;
                 self.before.insert(container.name.clone(), count);

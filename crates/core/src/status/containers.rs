@@ -30,6 +30,22 @@ pub(super) const POD_INITIALIZING: &str = "PodInitializing";
 /// Upstream: `pkg/kubelet/kubelet_pods.go` (`RestartingAllContainers`).
 const RESTARTING_ALL: &str = "RestartingAllContainers";
 
+/// The statuses of a pod's containers, those of init containers first.
+pub fn container_statuses(
+    status: &core::PodStatus,
+) -> impl Iterator<Item = &core::ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten())
+}
+
+/// The same, followed by those of ephemeral containers.
+pub fn all_container_statuses(
+    status: &core::PodStatus,
+) -> impl Iterator<Item = &core::ContainerStatus> {
+    let ephemeral = status.ephemeral_container_statuses.iter().flatten();
+    container_statuses(status).chain(ephemeral)
+}
+
 /// Statuses of init containers and sidecars, in the spec's order.
 pub(super) fn init_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
     let previous = input

@@ -29,7 +29,7 @@ mod tests;
 pub mod trouble;
 mod user;
 
-pub use containers::CONTAINER_CREATING;
+pub use containers::{CONTAINER_CREATING, all_container_statuses, container_statuses};
 pub use printed::{ended_and_failing, is_ready, printed_status};
 
 /// `status.message` of a pod that outlived its `activeDeadlineSeconds`.

@@ -8,7 +8,7 @@ use crate::observed::Role;
 use crate::pressure;
 use crate::spec;
 
-use super::containers::POD_INITIALIZING;
+use super::containers::{POD_INITIALIZING, container_statuses};
 use super::phase;
 
 /// Returns the word that kubectl prints in its STATUS column, and the message that belongs to it:
@@ -109,9 +109,7 @@ pub fn ended_and_failing(status: &PodStatus, error: &str) -> Option<String> {
     if phase::terminal(status.phase.as_deref()).is_some() {
         return None;
     }
-    let inits = status.init_container_statuses.iter().flatten();
-    let mut all = inits.chain(status.container_statuses.iter().flatten());
-    let ended = all.find_map(|container| {
+    let ended = container_statuses(status).find_map(|container| {
         let ended = container.state.as_ref()?.terminated.as_ref()?;
         (ended.exit_code != 0).then_some(ended)
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::api::{Timestamp, core};
 
-use super::{is_ready, phase};
+use super::{container_statuses, is_ready, phase};
 
 /// The part of a container that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +68,7 @@ pub fn with_troubles(status: &PodStatus, message: String, troubles: &[Trouble]) 
     if is_ready(status) || phase::terminal(status.phase.as_deref()).is_some() {
         return message;
     }
-    let inits = status.init_container_statuses.iter().flatten();
-    let mut all = inits.chain(status.container_statuses.iter().flatten());
+    let mut all = container_statuses(status);
     if message.is_empty() {
         let attempt = all.find_map(|container| {
             let attempt = failed_attempt(troubles, container)?;
