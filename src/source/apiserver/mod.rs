@@ -28,7 +28,9 @@ use self::listing::{LOCATION, Listing};
 use super::SourceWriter;
 use crate::store::pods::ApiPodsWriter;
 use crate::store::settled::{Left, SettledPods};
-use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Timestamp, Watched};
+use mirrorlet_core::api::{
+    Code, Diagnostic, NodeName, Pod, PodUid, Timestamp, Watched, with_causes,
+};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
@@ -333,23 +335,13 @@ fn ended(error: &watcher::Error) -> Ended {
         | watcher::Error::WatchError(status) => Some(status.message.clone()),
         _ => None,
     };
-    let mut cause = std::error::Error::source(error).filter(|_| refusal.is_none());
-    // The causes that kube's own words leave out.
-    let mut words = refusal.unwrap_or_else(|| error.to_string());
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !words.contains(&text) {
-            words = format!("{words}: {text}");
-        }
-        cause = error.source();
-    }
     let answered = refused
         || matches!(
             error,
             watcher::Error::InitialListFailed(kube::Error::Api(_))
         );
     Ended {
-        error: words,
+        error: refusal.unwrap_or_else(|| with_causes(error)),
         goes_on: !refused,
         answered,
     }
