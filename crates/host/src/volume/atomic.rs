@@ -25,7 +25,6 @@ use mirrorlet_core::payload::Payload;
 
 use super::{Result, VolumeError, files, set_mode};
 use crate::disk::IfThere as _;
-use crate::random;
 use mirrorlet_core::small::SmallSort;
 
 /// The link to the files in force.
@@ -40,8 +39,6 @@ const DIR_MODE: u32 = 0o755;
 const GROUP_FILE: u32 = 0o440;
 /// The same with directories; new files in them would belong to the group.
 const GROUP_DIR: u32 = 0o2550;
-/// Names tried before giving up; with 32 random bits a second try is rare.
-const NAME_TRIES: usize = 16;
 
 /// A step that has been done; tests stop a write after each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,20 +180,11 @@ fn files_below(dir: &Path, prefix: &str, found: &mut BTreeSet<String>) -> Result
 /// Makes a directory with a name of its own.
 fn new_dir(dir: &Path) -> Result<PathBuf> {
     let now = Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
-    for _ in 0..NAME_TRIES {
-        let random = random::number() & u64::from(u32::MAX);
-        let path = dir.join(format!("{OURS}{now}.{random:08x}"));
-        match DirBuilder::new().mode(DIR_MODE).create(&path) {
-            Ok(()) => {
-                set_mode(&path, DIR_MODE)?;
-                return Ok(path);
-            }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(VolumeError::io("create directory", &path, e)),
-        }
-    }
-    let taken = io::ErrorKind::AlreadyExists;
-    Err(VolumeError::io("find a free name in", dir, taken))
+    let prefix = format!("{OURS}{now}.");
+    let make = |path: &Path| DirBuilder::new().mode(DIR_MODE).create(path);
+    let path = files::make_named(dir, &prefix, "create directory", make)?;
+    set_mode(&path, DIR_MODE)?;
+    Ok(path)
 }
 
 fn write_files(

@@ -29,23 +29,32 @@ const NAME_TRIES: usize = 16;
 /// Makes an empty file with a name of its own.
 pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
     make_dir(dir)?;
+    let mut options = OpenOptions::new();
+    let make = |path: &Path| options.write(true).create_new(true).open(path).map(drop);
+    let path = make_named(dir, "", "create", make)?;
+    set_mode(&path, TERMINATION_MODE)?;
+    Ok(path)
+}
+
+/// Makes something with a name of its own that begins with `prefix`. `make` fails where the name is taken;
+/// `attempt` is what it does, for errors.
+pub(super) fn make_named(
+    dir: &Path,
+    prefix: &str,
+    attempt: &'static str,
+    mut make: impl FnMut(&Path) -> io::Result<()>,
+) -> Result<PathBuf> {
     for _ in 0..NAME_TRIES {
         let random = random::number() & u64::from(u32::MAX);
-        let path = dir.join(format!("{random:08x}"));
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(_) => {
-                set_mode(&path, TERMINATION_MODE)?;
-                return Ok(path);
-            }
+        let path = dir.join(format!("{prefix}{random:08x}"));
+        match make(&path) {
+            Ok(()) => return Ok(path),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(VolumeError::io("create", &path, e)),
+            Err(e) => return Err(VolumeError::io(attempt, &path, e)),
         }
     }
-    Err(VolumeError::io(
-        "find a free name in",
-        dir,
-        io::ErrorKind::AlreadyExists,
-    ))
+    let taken = io::ErrorKind::AlreadyExists;
+    Err(VolumeError::io("find a free name in", dir, taken))
 }
 
 /// Removes a file made by [`new_termination_log`] in that directory.

@@ -255,7 +255,7 @@ impl VolumeManager {
     /// Unmounts what we mounted for a pod and removes its directory. One that is gone already is
     /// success; while anything else is mounted below it, it stays and the call fails.
     pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {
-        remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())?;
+        remove::remove_pod(&self.root, &self.paths(uid)?)?;
         self.in_memory.forget(uid);
         Ok(())
     }

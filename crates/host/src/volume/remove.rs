@@ -22,26 +22,16 @@ const DEPTH_MAX: usize = 64;
 const BATCH: usize = 256;
 
 /// Unmounts and removes a pod's directory.
-pub(super) fn remove_pod(root: &Path, paths: &PodPaths, name: &str) -> Result<()> {
+pub(super) fn remove_pod(root: &Path, paths: &PodPaths) -> Result<()> {
     let dir = paths.pod_dir();
     if std::fs::symlink_metadata(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());
     }
     unmount_ours(paths)?;
     let pods_dir = PodPaths::pods_dir(root);
-    let fail = |e: Errno| match e {
-        Errno::XDEV | Errno::BUSY => VolumeError::Busy {
-            path: dir.to_owned(),
-            cause: "something is mounted below it".to_owned(),
-        },
-        e => VolumeError::io("remove", dir, e),
-    };
-    let pods = rustix::fs::open(&pods_dir, dir_flags(), Mode::empty()).map_err(fail)?;
-    let name = CString::new(name).map_err(|_| VolumeError::InvalidName(name.to_owned()))?;
-    match remove_tree(pods.as_fd(), &name) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(fail(e)),
-    }
+    let pods = rustix::fs::open(&pods_dir, dir_flags(), Mode::empty())
+        .map_err(|e| VolumeError::io("remove", dir, e))?;
+    remove_named(pods.as_fd(), dir)
 }
 
 /// Unmounts and removes a pod's volumes, and leaves everything else in its directory.
@@ -59,22 +49,23 @@ pub(super) fn release(paths: &PodPaths) -> Result<()> {
     unmount_ours(paths)?;
     let pod = rustix::fs::open(dir, dir_flags() | OFlags::NOFOLLOW, Mode::empty())
         .map_err(|e| VolumeError::io("open", dir, e))?;
-    for path in made.iter().filter(|path| is_there(path)) {
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        let name =
-            CString::new(name).map_err(|_| VolumeError::InvalidName(path.display().to_string()))?;
-        match remove_tree(pod.as_fd(), &name) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::XDEV | Errno::BUSY) => {
-                return Err(VolumeError::Busy {
-                    path: path.clone(),
-                    cause: "something is mounted below it".to_owned(),
-                });
-            }
-            Err(e) => return Err(VolumeError::io("remove", path, e)),
-        }
+    let mut left = made.iter().filter(|path| is_there(path));
+    left.try_for_each(|path| remove_named(pod.as_fd(), path))
+}
+
+/// Removes what `path` names in its directory, `parent`, if it is there.
+fn remove_named(parent: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let name =
+        CString::new(name).map_err(|_| VolumeError::InvalidName(path.display().to_string()))?;
+    match remove_tree(parent, &name) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::XDEV | Errno::BUSY) => Err(VolumeError::Busy {
+            path: path.to_owned(),
+            cause: "something is mounted below it".to_owned(),
+        }),
+        Err(e) => Err(VolumeError::io("remove", path, e)),
     }
-    Ok(())
 }
 
 /// Unmounts volumes in memory and bound sub-paths, newest first. Anything else that is mounted
