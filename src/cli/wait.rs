@@ -14,6 +14,7 @@ use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::report::{
     JobReport, PodReport, RolloutReport, STOPPED, StatusReport, WorkloadReport,
 };
+use mirrorlet_core::api::split_name;
 use mirrorlet_core::select::{PodNotFound, find_pod, without_kind, workload_kind};
 use mirrorlet_core::workload::WorkloadKind;
 
@@ -94,13 +95,10 @@ impl Awaited {
             .split_once('/')
             .and_then(|(word, name)| Some((WorkloadKind::of_word(word)?, name)));
         let named = workload.map_or_else(|| without_kind(typed), |(_, name)| name);
-        let name = match named.split_once('/') {
-            Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
-            None => (None, named.to_owned()),
-        };
+        let (namespace, name) = split_name(named);
         Self {
             typed: typed.to_owned(),
-            name,
+            name: (namespace.map(str::to_owned), name.to_owned()),
             workload: workload.map(|(kind, _)| kind),
             met: false,
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use strsim::osa_distance;
 
 use crate::api::report::{PodReport, StatusReport};
-use crate::api::{FullName, Pod};
+use crate::api::{FullName, Pod, split_name};
 use crate::small::SmallSort;
 use crate::spec::{all_container_names, annotation};
 use crate::workload::WorkloadKind;
@@ -70,10 +70,7 @@ fn suggestion(near: &[String]) -> String {
 /// # Errors
 /// No pod, or more than one, is meant.
 pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
-    let (namespace, name) = match text.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, text),
-    };
+    let (namespace, name) = split_name(text);
     let in_namespace = |pod: &&PodReport| namespace.is_none_or(|n| n == pod.namespace);
     let mirror = |pod: &&PodReport| pod.mirror.as_ref().and_then(|mirror| mirror.uid.clone());
     let is_prefix = |uid: &str| text.len() >= UID_PREFIX_MIN && uid.starts_with(text);
@@ -142,10 +139,7 @@ pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodRep
 
 /// The pods of the workload with that name, of whatever kind.
 fn by_name<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
-    let (namespace, name) = match text.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, text),
-    };
+    let (namespace, name) = split_name(text);
     let is_owner = |found: &str| found.split_once('/').is_some_and(|(_, own)| own == name);
     let found = of_workloads(pods, namespace, &is_owner);
     let owners = found.iter().flat_map(|pod| owners(pod));

@@ -6,7 +6,7 @@ use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{
     EventReport, ExplainReport, JournalReport, PodReport, SourceReport,
 };
-use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
+use mirrorlet_core::api::{Diagnostic, FullName, NodeName, split_name};
 use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_only};
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
@@ -119,10 +119,7 @@ fn by_name<'a>(
     names: impl Iterator<Item = &'a FullName> + Clone,
     node: &NodeName,
 ) -> Option<&'a FullName> {
-    let (namespace, name) = match text.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, text),
-    };
+    let (namespace, name) = split_name(text);
     let suffixed = format!("{name}-{node}").to_lowercase();
     let mut all = names.filter(|full| namespace.is_none_or(|wanted| wanted == &*full.namespace));
     let is = |name: &str| {

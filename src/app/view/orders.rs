@@ -9,7 +9,7 @@ use crate::rollout::{CommandError, RolloutTarget};
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError, ViewErrorKind};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp, split_name};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::{Command, Refused};
@@ -210,10 +210,7 @@ fn one_named<'a>(
     kind: &str,
     known: impl Iterator<Item = (&'a String, &'a String)>,
 ) -> Result<Option<JobName>, ViewError> {
-    let (namespace, name) = match text.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, text),
-    };
+    let (namespace, name) = split_name(text);
     let mut meant = known
         .filter(|(of, known)| *known == name && namespace.is_none_or(|namespace| namespace == *of))
         .map(|(namespace, name)| JobName::new(namespace, name));

@@ -164,6 +164,15 @@ impl FullName {
     }
 }
 
+/// The name that a person typed for an object, and the namespace before it if there is one: `web`,
+/// `shop/web`.
+pub fn split_name(text: &str) -> (Option<&str>, &str) {
+    match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    }
+}
+
 impl fmt::Display for FullName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}", self.name, self.namespace)

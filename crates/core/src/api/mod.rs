@@ -17,7 +17,7 @@ mod words;
 pub use causes::with_causes;
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;
-pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};
+pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid, split_name};
 pub use watched::{VALUES_MAX, Watched, is_too_large, read, shared};
 
 pub use k8s_openapi::ByteString;

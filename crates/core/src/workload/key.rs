@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::api::{Pod, keys};
+use crate::api::{Pod, keys, split_name};
 use crate::spec::annotation;
 use crate::stateful::StatefulSet;
 
@@ -74,10 +74,7 @@ impl WorkloadKind {
     pub fn named(text: &str) -> Option<(Option<&str>, String)> {
         let (word, rest) = text.split_once('/')?;
         let kind = Self::of_word(word)?;
-        let (namespace, name) = match rest.split_once('/') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (None, rest),
-        };
+        let (namespace, name) = split_name(rest);
         Some((namespace, format!("{kind}/{name}")))
     }
 }
