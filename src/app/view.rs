@@ -43,7 +43,9 @@ use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
     ImagesReport, MissingAccessReport, PlanReport, StatusReport, TopReport, VolumeReport,
 };
-use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
+use mirrorlet_core::api::{
+    ContainerId, Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core,
+};
 use mirrorlet_core::desired::SourceState;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
@@ -59,10 +61,7 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::stats::top::top;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Journal;
-use mirrorlet_runtime::{
-    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, RuntimeError, Session,
-    StreamOptions, TarInput, TarStream,
-};
+use mirrorlet_runtime::{ContainerAccess, LogOptions, LogStream, Runtime, RuntimeError};
 
 pub(super) use cluster::ClusterView;
 
@@ -272,60 +271,21 @@ impl AgentView for View {
         })
     }
 
-    async fn exec(
+    fn instance(
         &self,
         uid: &PodUid,
         container: Option<&str>,
-        options: &ExecOptions,
-    ) -> Result<Session, ViewError> {
-        let id = self.running_instance(uid, container)?;
-        Ok(self.runtime.exec_in_container(&id, options).await?)
+        must_run: bool,
+    ) -> Result<ContainerId, ViewError> {
+        self.newest_instance(uid, container, must_run)
     }
 
-    async fn attach(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        streams: StreamOptions,
-    ) -> Result<Session, ViewError> {
-        let id = self.running_instance(uid, container)?;
-        Ok(self.runtime.attach_container(&id, streams).await?)
+    fn check_pod(&self, uid: &PodUid) -> Result<(), ViewError> {
+        self.pod(uid).map(drop)
     }
 
-    async fn stat_path(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        path: &str,
-    ) -> Result<PathStat, ViewError> {
-        let id = self.newest_instance(uid, container)?;
-        Ok(self.runtime.stat_in_container(&id, path).await?)
-    }
-
-    async fn copy_from(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        path: &str,
-    ) -> Result<TarStream, ViewError> {
-        let id = self.newest_instance(uid, container)?;
-        Ok(self.runtime.copy_from_container(&id, path).await?)
-    }
-
-    async fn copy_to(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        dir: &str,
-        tar: TarInput,
-    ) -> Result<(), ViewError> {
-        let id = self.newest_instance(uid, container)?;
-        Ok(self.runtime.copy_to_container(&id, dir, tar).await?)
-    }
-
-    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
-        self.pod(uid)?;
-        Ok(self.runtime.port_forward(uid, port).await?)
+    fn access(&self) -> &dyn ContainerAccess {
+        &*self.runtime
     }
 
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {

@@ -90,11 +90,10 @@ pub(super) async fn exec(
     }
     let entry = Entry::of(&shared, request)?;
     let uid = PodUid::from(uid);
-    let session = shared
-        .view
-        .exec(&uid, asked.container.as_deref(), &asked.exec)
-        .await?;
-    Ok(entry.run(Kind::Exec, session, asked.exec.streams))
+    let (view, exec) = (&shared.view, &asked.exec);
+    let id = view.instance(&uid, asked.container.as_deref(), true)?;
+    let session = view.access().exec_in_container(&id, exec).await?;
+    Ok(entry.run(Kind::Exec, session, exec.streams))
 }
 
 /// Attaches to a container's main process.
@@ -106,8 +105,9 @@ pub(super) async fn attach(
     let asked = Asked::parse(request.uri())?;
     let entry = Entry::of(&shared, request)?;
     let (uid, streams) = (PodUid::from(uid), asked.exec.streams);
-    let container = asked.container.as_deref();
-    let session = shared.view.attach(&uid, container, streams).await?;
+    let view = &shared.view;
+    let id = view.instance(&uid, asked.container.as_deref(), true)?;
+    let session = view.access().attach_container(&id, streams).await?;
     if let Some(size) = asked.exec.size {
         session.control.resize(size).await;
     }
@@ -126,7 +126,9 @@ pub(super) async fn port_forward(
         .filter(|port| *port > 0)
         .ok_or_else(|| ApiError::new(StatusCode::BAD_REQUEST, "no port was given"))?;
     let entry = Entry::of(&shared, request)?;
-    let target = shared.view.port_forward(&PodUid::from(uid), port).await?;
+    let (uid, view) = (PodUid::from(uid), &shared.view);
+    view.check_pod(&uid)?;
+    let target = view.access().port_forward(&uid, port).await?;
     let asked = PortForward {
         negotiated: entry.negotiated.clone(),
         ports: vec![port],

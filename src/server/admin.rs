@@ -36,7 +36,7 @@ pub use super::view::{CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, 
 use super::{access, files, listen, orders, rollouts, story, usage, volumes};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::logs::Instance;
-use mirrorlet_runtime::{LogOptions, LogSource};
+use mirrorlet_runtime::{LogOptions, LogSource, RuntimeError};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -231,6 +231,12 @@ impl From<ViewError> for ApiError {
         let mut answer = Self::new(status, error.message);
         answer.body.help = error.help;
         answer
+    }
+}
+
+impl From<RuntimeError> for ApiError {
+    fn from(error: RuntimeError) -> Self {
+        ViewError::from(error).into()
     }
 }
 

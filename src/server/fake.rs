@@ -20,7 +20,9 @@ use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport,
     JournalReport, PlanReport, PodUsage, StatusReport, TopReport, VolumeReport, VolumeState,
 };
-use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp, core};
+use mirrorlet_core::api::{
+    Code, ContainerId, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp, core,
+};
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
@@ -28,8 +30,8 @@ use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
-    DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
-    SessionControl, StreamOptions, TerminalSize,
+    ContainerAccess, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError,
+    Session, SessionControl, StreamOptions, TerminalSize,
 };
 
 /// The arguments of a log request.
@@ -379,108 +381,27 @@ impl AgentView for FakeView {
         }
     }
 
-    /// Pod `gone` does not exist; in all others a command writes its arguments and what it is
-    /// given, and ends with 7.
-    async fn exec(
+    /// Pod `gone` does not exist.
+    fn instance(
         &self,
         uid: &PodUid,
         _container: Option<&str>,
-        options: &ExecOptions,
-    ) -> Result<Session, ViewError> {
+        _must_run: bool,
+    ) -> Result<ContainerId, ViewError> {
         if uid.as_str() == "gone" {
             return Err(ViewErrorKind::NotFound
                 .error("pod gone not found")
                 .help("look again"));
         }
-        let args = Bytes::from(options.command.join(" "));
-        let (input, echo) = tokio::io::duplex(ECHO_BYTES);
-        let echo = ReaderStream::new(echo)
-            .map(|read| read.map_err(|e| RuntimeError::Local(e.to_string())))
-            .map_ok(LogChunk::Stderr);
-        let output = stream::iter([Ok(LogChunk::Stdout(args))]);
-        let (stdin, output): (Option<Pin<Box<dyn AsyncWrite + Send>>>, _) = if options.streams.stdin
-        {
-            (Some(Box::pin(input)), output.chain(echo).boxed())
-        } else {
-            (None, output.boxed())
-        };
-        Ok(Session {
-            tty: options.streams.tty,
-            stdin,
-            output,
-            control: Box::new(FakeControl {
-                sizes: Arc::clone(&self.sizes),
-                dropped: self.dropped.clone(),
-            }),
-        })
+        Ok(ContainerId::docker(uid.as_str()))
     }
 
-    async fn attach(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        streams: StreamOptions,
-    ) -> Result<Session, ViewError> {
-        let options = ExecOptions {
-            command: vec!["attached".to_owned()],
-            streams,
-            size: None,
-        };
-        self.exec(uid, container, &options).await
-    }
-
-    /// Port 7 echoes, nobody listens on others.
-    async fn port_forward(&self, _uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
-        if port != 7 {
-            return Err(ViewErrorKind::Failed.error("connection refused"));
-        }
-        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
-        tokio::spawn(async move {
-            let (mut read, mut write) = tokio::io::split(ours);
-            let _ = tokio::io::copy(&mut read, &mut write).await;
-            let _ = write.shutdown().await;
-        });
-        Ok(Box::new(theirs))
-    }
-
-    /// `/dir` is a directory, nothing else is there.
-    async fn stat_path(
-        &self,
-        _uid: &PodUid,
-        _container: Option<&str>,
-        path: &str,
-    ) -> Result<PathStat, ViewError> {
-        if path == "/dir" {
-            return Ok(PathStat {
-                kind: PathKind::Dir,
-                link_target: String::new(),
-            });
-        }
-        Err(RuntimeError::NotFound(format!("there is no {path}")).into())
-    }
-
-    async fn copy_from(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        path: &str,
-    ) -> Result<TarStream, ViewError> {
-        self.stat_path(uid, container, path).await?;
-        Ok(stream::iter([Ok(Bytes::from("a tar"))]).boxed())
-    }
-
-    async fn copy_to(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        dir: &str,
-        tar: TarInput,
-    ) -> Result<(), ViewError> {
-        self.stat_path(uid, container, dir).await?;
-        let sent: Result<Vec<Bytes>, _> = tar.try_collect().await;
-        let sent = sent.map_err(|error| ViewErrorKind::Failed.error(error.to_string()))?;
-        self.uploaded.lock().unwrap().extend(sent.concat());
+    fn check_pod(&self, _uid: &PodUid) -> Result<(), ViewError> {
         Ok(())
+    }
+
+    fn access(&self) -> &dyn ContainerAccess {
+        self
     }
 
     /// Pod `gone` has a story, and is gone; all others never were.
@@ -523,6 +444,102 @@ impl AgentView for FakeView {
 
     fn checks(&self) -> Vec<Check> {
         self.checks.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl ContainerAccess for FakeView {
+    /// A command writes its arguments and what it is given, and ends with 7.
+    async fn exec_in_container(
+        &self,
+        _id: &ContainerId,
+        options: &ExecOptions,
+    ) -> Result<Session, RuntimeError> {
+        let args = Bytes::from(options.command.join(" "));
+        let (input, echo) = tokio::io::duplex(ECHO_BYTES);
+        let echo = ReaderStream::new(echo)
+            .map(|read| read.map_err(|e| RuntimeError::Local(e.to_string())))
+            .map_ok(LogChunk::Stderr);
+        let output = stream::iter([Ok(LogChunk::Stdout(args))]);
+        let (stdin, output): (Option<Pin<Box<dyn AsyncWrite + Send>>>, _) = if options.streams.stdin
+        {
+            (Some(Box::pin(input)), output.chain(echo).boxed())
+        } else {
+            (None, output.boxed())
+        };
+        Ok(Session {
+            tty: options.streams.tty,
+            stdin,
+            output,
+            control: Box::new(FakeControl {
+                sizes: Arc::clone(&self.sizes),
+                dropped: self.dropped.clone(),
+            }),
+        })
+    }
+
+    async fn attach_container(
+        &self,
+        id: &ContainerId,
+        streams: StreamOptions,
+    ) -> Result<Session, RuntimeError> {
+        let options = ExecOptions {
+            command: vec!["attached".to_owned()],
+            streams,
+            size: None,
+        };
+        self.exec_in_container(id, &options).await
+    }
+
+    /// Port 7 echoes, nobody listens on others.
+    async fn port_forward(&self, _uid: &PodUid, port: u16) -> Result<DuplexStream, RuntimeError> {
+        if port != 7 {
+            return Err(RuntimeError::Local("connection refused".to_owned()));
+        }
+        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
+        tokio::spawn(async move {
+            let (mut read, mut write) = tokio::io::split(ours);
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+            let _ = write.shutdown().await;
+        });
+        Ok(Box::new(theirs))
+    }
+
+    /// `/dir` is a directory, nothing else is there.
+    async fn stat_in_container(
+        &self,
+        _id: &ContainerId,
+        path: &str,
+    ) -> Result<PathStat, RuntimeError> {
+        if path == "/dir" {
+            return Ok(PathStat {
+                kind: PathKind::Dir,
+                link_target: String::new(),
+            });
+        }
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_from_container(
+        &self,
+        id: &ContainerId,
+        path: &str,
+    ) -> Result<TarStream, RuntimeError> {
+        self.stat_in_container(id, path).await?;
+        Ok(stream::iter([Ok(Bytes::from("a tar"))]).boxed())
+    }
+
+    async fn copy_to_container(
+        &self,
+        id: &ContainerId,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), RuntimeError> {
+        self.stat_in_container(id, dir).await?;
+        let sent: Result<Vec<Bytes>, _> = tar.try_collect().await;
+        let sent = sent.map_err(|error| RuntimeError::Local(error.to_string()))?;
+        self.uploaded.lock().unwrap().extend(sent.concat());
+        Ok(())
     }
 }
 

@@ -26,8 +26,9 @@ pub(super) async fn stat(
 ) -> Result<Response, ApiError> {
     let Asked { shared, query, .. } = &asked;
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
-    let found = shared.view.stat_path(&uid, container, &query.path).await?;
-    Ok(Json(found).into_response())
+    let id = shared.view.instance(&uid, container, false)?;
+    let found = shared.view.access().stat_in_container(&id, &query.path);
+    Ok(Json(found.await?).into_response())
 }
 
 /// A file or directory. One that breaks off breaks off the connection.
@@ -37,7 +38,9 @@ pub(super) async fn download(
 ) -> Result<Response, ApiError> {
     let (shared, query, permit) = asked.into_parts();
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
-    let tar = shared.view.copy_from(&uid, container, &query.path).await?;
+    let id = shared.view.instance(&uid, container, false)?;
+    let tar = shared.view.access().copy_from_container(&id, &query.path);
+    let tar = tar.await?;
     // Stopping must not look like an end.
     let stopped = futures::stream::once(shared.cancel.cancelled_owned())
         .map(|()| Err(std::io::Error::other("the agent stops")));
@@ -68,9 +71,9 @@ pub(super) async fn upload(
     let Asked { shared, query, .. } = &asked;
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
     let tar = body.into_data_stream().map_err(std::io::Error::other);
-    let unpacked = shared
-        .view
-        .copy_to(&uid, container, &query.path, tar.boxed());
+    let (view, tar) = (&shared.view, tar.boxed());
+    let id = view.instance(&uid, container, false)?;
+    let unpacked = view.access().copy_to_container(&id, &query.path, tar);
     tokio::select! {
         unpacked = unpacked => unpacked?,
         () = shared.cancel.cancelled() => {

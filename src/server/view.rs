@@ -15,7 +15,7 @@ use mirrorlet_core::api::report::{
     CronJobReport, EventReport, ExplainReport, HistoryReport, ImagesReport, JobReport, PlanReport,
     StatusReport, TopReport, VolumeReport, WorkloadReport,
 };
-use mirrorlet_core::api::{Diagnostic, Pod, PodUid, ResolvedPodUid, core, keys};
+use mirrorlet_core::api::{ContainerId, Diagnostic, Pod, PodUid, ResolvedPodUid, core, keys};
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::job::JobName;
@@ -26,10 +26,7 @@ use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
 use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_core::workload::revisions::WorkloadRevision;
-use mirrorlet_runtime::{
-    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
-    StreamOptions, TarInput, TarStream,
-};
+use mirrorlet_runtime::{ContainerAccess, LogOptions, LogStream, RuntimeError};
 
 /// One readiness check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -365,68 +362,26 @@ pub trait AgentView: Send + Sync + 'static {
         instance: Instance<'_>,
     ) -> Result<LogStream, ViewError>;
 
-    /// Runs a command in a container that runs; with none named, in the pod's only or default one.
+    /// The newest instance of a container; with none named, of the pod's only or default one.
     ///
     /// # Errors
-    /// The pod or container is not there, or does not run; none was named and the pod has
-    /// several; the Engine refused.
-    async fn exec(
+    /// The pod, container or instance is not there, or does not run though it `must_run`; none was named
+    /// and the pod has several.
+    fn instance(
         &self,
         uid: &PodUid,
         container: Option<&str>,
-        options: &ExecOptions,
-    ) -> Result<Session, ViewError>;
+        must_run: bool,
+    ) -> Result<ContainerId, ViewError>;
 
-    /// Attaches to the main process of a container that runs.
+    /// Checks that a pod is wanted, or still being stopped.
     ///
     /// # Errors
-    /// As [`exec`](Self::exec); and the container has no standard input though that is asked for.
-    async fn attach(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        streams: StreamOptions,
-    ) -> Result<Session, ViewError>;
+    /// It is not.
+    fn check_pod(&self, uid: &PodUid) -> Result<(), ViewError>;
 
-    /// Connects to a TCP port of a pod, from the inside.
-    ///
-    /// # Errors
-    /// The pod does not exist or is not running, or nothing listens on the port.
-    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError>;
-
-    /// Returns the metadata of a path in a container, running or not.
-    ///
-    /// # Errors
-    /// The pod, container, instance or path is not there.
-    async fn stat_path(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        path: &str,
-    ) -> Result<PathStat, ViewError>;
-
-    /// A file or directory of a container, running or not, as a tar archive.
-    ///
-    /// # Errors
-    /// As [`stat_path`](Self::stat_path).
-    async fn copy_from(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        path: &str,
-    ) -> Result<TarStream, ViewError>;
-
-    /// Unpacks a tar archive into a directory of a container, running or not.
-    ///
-    /// # Errors
-    /// As [`stat_path`](Self::stat_path); the archive is incomplete, or the Engine refused it.
-    async fn copy_to(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-        dir: &str,
-        tar: TarInput,
-    ) -> Result<(), ViewError>;
+    /// The way into containers and pods.
+    fn access(&self) -> &dyn ContainerAccess;
 
     /// The story of a pod, named as [`find_pod`](mirrorlet_core::select::find_pod) takes it; also of
     /// one that is gone.

@@ -48,9 +48,10 @@ use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{
-    CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodCheck,
-    PodEvent, PodSyncResult, PullWhen, RUNTIME_READY, Result, Runtime, RuntimeCondition,
-    RuntimeError, RuntimeStatus, ServingPods, Session, StreamOptions, SyncError, Version,
+    CommandOutput, ContainerAccess, DuplexStream, ExecOptions, LogOptions, LogStream,
+    NETWORK_READY, PodCheck, PodEvent, PodSyncResult, PullWhen, RUNTIME_READY, Result, Runtime,
+    RuntimeCondition, RuntimeError, RuntimeStatus, ServingPods, Session, StreamOptions, SyncError,
+    Version,
 };
 
 /// Options of a `DockerManager`.
@@ -198,6 +199,34 @@ impl DockerManager {
     /// Returns the task that keeps the rules for host ports in the kernel; to be run beside this manager.
     pub fn led_ports(&self) -> LedPorts {
         LedPorts::new(Arc::clone(&self.networks), self.telemetry.clone())
+    }
+}
+
+#[async_trait]
+impl ContainerAccess for DockerManager {
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        self.execs.exec(id, options).await
+    }
+
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.execs.attach(id, streams).await
+    }
+
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
+        self.containers.forward(uid, port).await
+    }
+
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat> {
+        Ok(self.containers.engine.stat_path(&id.id, path).await?)
+    }
+
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream> {
+        let tar = self.containers.engine.download(&id.id, path).await?;
+        Ok(tar.map(|piece| piece.map_err(RuntimeError::from)).boxed())
+    }
+
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()> {
+        Ok(self.containers.engine.upload(&id.id, dir, tar).await?)
     }
 }
 
@@ -412,31 +441,6 @@ impl Runtime for DockerManager {
         timeout: Duration,
     ) -> Result<CommandOutput> {
         self.execs.run_command(id, command, timeout).await
-    }
-
-    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
-        self.execs.exec(id, options).await
-    }
-
-    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
-        self.execs.attach(id, streams).await
-    }
-
-    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
-        self.containers.forward(uid, port).await
-    }
-
-    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat> {
-        Ok(self.containers.engine.stat_path(&id.id, path).await?)
-    }
-
-    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream> {
-        let tar = self.containers.engine.download(&id.id, path).await?;
-        Ok(tar.map(|piece| piece.map_err(RuntimeError::from)).boxed())
-    }
-
-    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()> {
-        Ok(self.containers.engine.upload(&id.id, dir, tar).await?)
     }
 
     async fn get_container_logs(

@@ -33,7 +33,7 @@ struct Sockets {
 }
 
 impl Containers {
-    /// See [`Runtime::port_forward`](mirrorlet_runtime::Runtime::port_forward).
+    /// See [`ContainerAccess::port_forward`](mirrorlet_runtime::ContainerAccess::port_forward).
     pub(super) async fn forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
         let status = pod_status(uid, self.index.of_pod(uid));
         let sandbox = status

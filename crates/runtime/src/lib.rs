@@ -195,9 +195,47 @@ impl ServingPods {
     }
 }
 
+/// Access to running containers and pods from outside: their streams, ports and files.
+#[async_trait]
+pub trait ContainerAccess: Send + Sync + 'static {
+    /// Runs a command in a running container and returns its streams.
+    ///
+    /// # Errors
+    /// Those of [`run_in_container`](Runtime::run_in_container), except the timeout.
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session>;
+
+    /// Attaches to the main process of a running container: earlier output is not repeated. The
+    /// container's definition decides whether there is a TTY.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] if the container is not running, or if standard input is
+    /// requested and the container has none.
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session>;
+
+    /// Connects to a TCP port inside a pod's network, on its loopback address: IPv4, else IPv6.
+    ///
+    /// # Errors
+    /// The sandbox is not running, its network can't be entered, or nothing listens on the port.
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream>;
+
+    /// Returns the metadata of a path in a container, running or not.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotFound`] if the path does not exist.
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat>;
+
+    /// A file or directory of a container, running or not, as a tar archive. Everything in it lies
+    /// below its own name.
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream>;
+
+    /// Unpacks a tar archive into a directory of a container, running or not. A directory is never
+    /// replaced by a file, nor a file by a directory.
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()>;
+}
+
 /// The operations of a container runtime.
 #[async_trait]
-pub trait Runtime: Send + Sync + 'static {
+pub trait Runtime: ContainerAccess {
     /// Version of the runtime.
     async fn version(&self) -> Result<Version>;
 
@@ -373,40 +411,6 @@ pub trait Runtime: Send + Sync + 'static {
         command: &[String],
         timeout: Duration,
     ) -> Result<CommandOutput>;
-
-    /// Runs a command in a running container and returns its streams.
-    ///
-    /// # Errors
-    /// Those of [`run_in_container`](Self::run_in_container), except the timeout.
-    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session>;
-
-    /// Attaches to the main process of a running container: earlier output is not repeated. The
-    /// container's definition decides whether there is a TTY.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Conflict`] if the container is not running, or if standard input is
-    /// requested and the container has none.
-    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session>;
-
-    /// Connects to a TCP port inside a pod's network, on its loopback address: IPv4, else IPv6.
-    ///
-    /// # Errors
-    /// The sandbox is not running, its network can't be entered, or nothing listens on the port.
-    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream>;
-
-    /// Returns the metadata of a path in a container, running or not.
-    ///
-    /// # Errors
-    /// [`RuntimeError::NotFound`] if the path does not exist.
-    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat>;
-
-    /// A file or directory of a container, running or not, as a tar archive. Everything in it lies
-    /// below its own name.
-    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream>;
-
-    /// Unpacks a tar archive into a directory of a container, running or not. A directory is never
-    /// replaced by a file, nor a file by a directory.
-    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

@@ -10,26 +10,17 @@ use mirrorlet_core::select::choose_container;
 use mirrorlet_core::status::all_container_statuses;
 
 impl View {
-    /// The running instance of a container; with none named, of the pod's only or default one.
-    pub(super) fn running_instance(
-        &self,
-        uid: &PodUid,
-        container: Option<&str>,
-    ) -> Result<ContainerId, ViewError> {
-        let (name, newest) = self.newest(uid, container)?;
-        running(newest.as_ref(), &name)
-    }
-
-    /// The newest instance of a container, whether it runs or not.
+    /// See [`AgentView::instance`](crate::server::view::AgentView::instance).
     pub(super) fn newest_instance(
         &self,
         uid: &PodUid,
         container: Option<&str>,
+        must_run: bool,
     ) -> Result<ContainerId, ViewError> {
         let (name, newest) = self.newest(uid, container)?;
         match newest {
-            Some(newest) => Ok(newest.id),
-            None => running(None, &name),
+            Some(newest) if !must_run => Ok(newest.id),
+            newest => running(newest.as_ref(), &name),
         }
     }
 

@@ -20,6 +20,7 @@ use mirrorlet_streaming::{
 use super::Shared;
 use super::connections::Claim;
 use crate::server::remote;
+use crate::server::view::ViewError;
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::spec::all_container_names;
 use mirrorlet_runtime::ExecOptions;
@@ -95,13 +96,14 @@ pub(in crate::server) fn command_in(
     };
     let work = async move |stream| {
         let start = || async {
+            let (id, access) = (view.instance(&uid, Some(&container), true)?, view.access());
             let session = match kind {
-                Kind::Exec => view.exec(&uid, Some(&container), &options).await,
+                Kind::Exec => access.exec_in_container(&id, &options).await?,
                 Kind::Attach | Kind::AttachWithExitCode => {
-                    view.attach(&uid, Some(&container), options.streams).await
+                    access.attach_container(&id, options.streams).await?
                 }
             };
-            session.map(remote::session)
+            Ok::<_, ViewError>(remote::session(session))
         };
         serve_session(stream, &negotiated, streams, kind, start, remote::limits()).await;
     };
@@ -131,7 +133,11 @@ pub(in crate::server) fn forward_to(
     let headers = asked.negotiated.headers.clone();
     let view = Arc::clone(&shared.view);
     let work = async move |stream| {
-        let connect = |port| view.port_forward(&uid, port);
+        let (view, uid) = (&view, &uid);
+        let connect = |port| async move {
+            view.check_pod(uid)?;
+            Ok::<_, ViewError>(view.access().port_forward(uid, port).await?)
+        };
         serve_port_forward(stream, &asked, connect, remote::limits()).await;
     };
     Ok(Entry::of(shared, request).carry(headers, work))

@@ -33,7 +33,7 @@ const RESIZES: ExponentialBackoff =
 const CONTAINER_END_WAIT: Duration = Duration::from_secs(2);
 
 impl Execs {
-    /// See [`Runtime::exec_in_container`](mirrorlet_runtime::Runtime::exec_in_container).
+    /// See [`ContainerAccess::exec_in_container`](mirrorlet_runtime::ContainerAccess::exec_in_container).
     pub(crate) async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
         let exec = self.create_exec(id, options).await?;
         let tty = options.streams.tty;
@@ -44,7 +44,7 @@ impl Execs {
         Ok(session(stream, options.streams, Box::new(exec)))
     }
 
-    /// See [`Runtime::attach_container`](mirrorlet_runtime::Runtime::attach_container).
+    /// See [`ContainerAccess::attach_container`](mirrorlet_runtime::ContainerAccess::attach_container).
     pub(crate) async fn attach(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
         self.containers.check_running(id)?;
         let found = self.containers.engine.inspect_container(&id.id).await?;

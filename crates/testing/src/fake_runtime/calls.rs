@@ -22,10 +22,10 @@ use mirrorlet_core::spec;
 use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{
-    CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodCheck, PodEvent,
-    PodEventKind, PodSyncResult, PullWhen, Result, Runtime, RuntimeError, RuntimeStatus,
-    ServingPods, Session, SessionControl, StreamOptions, SyncError, SyncErrorReason, TerminalSize,
-    Version,
+    CommandOutput, ContainerAccess, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream,
+    PodCheck, PodEvent, PodEventKind, PodSyncResult, PullWhen, Result, Runtime, RuntimeError,
+    RuntimeStatus, ServingPods, Session, SessionControl, StreamOptions, SyncError, SyncErrorReason,
+    TerminalSize, Version,
 };
 
 use super::steps::{is_independent, unavailable};
@@ -33,6 +33,70 @@ use super::{FakeRuntime, healthy};
 
 /// Version it claims to be by default.
 const DEFAULT_VERSION: &str = "1.41";
+
+#[async_trait]
+impl ContainerAccess for FakeRuntime {
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        let command = options.command.clone();
+        self.change(|s| s.commands.push((id.clone(), command.clone())));
+        self.enter("exec_in_container", None).await?;
+        let result = self
+            .shared
+            .state
+            .lock()
+            .command_results
+            .get(&command)
+            .cloned();
+        let done = result.unwrap_or_else(|| Ok(CommandOutput::default()))?;
+        Ok(canned_session(done, options.streams))
+    }
+
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.enter("attach_container", None).await?;
+        let text = self
+            .shared
+            .state
+            .lock()
+            .logs
+            .get(id)
+            .cloned()
+            .unwrap_or_default();
+        let done = CommandOutput {
+            exit_code: 0,
+            output: Bytes::from(text),
+        };
+        Ok(canned_session(done, streams))
+    }
+
+    /// An echo: what is written comes back.
+    async fn port_forward(&self, uid: &PodUid, _port: u16) -> Result<DuplexStream> {
+        self.enter("port_forward", Some(uid)).await?;
+        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
+        tokio::spawn(async move {
+            let (mut read, mut write) = tokio::io::split(ours);
+            // Ends with the other end.
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+            let _ = write.shutdown().await;
+        });
+        Ok(Box::new(theirs))
+    }
+
+    /// Containers of the fake have no files.
+    async fn stat_in_container(&self, _id: &ContainerId, path: &str) -> Result<PathStat> {
+        self.enter("stat_in_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_from_container(&self, _id: &ContainerId, path: &str) -> Result<TarStream> {
+        self.enter("copy_from_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_to_container(&self, _id: &ContainerId, dir: &str, _tar: TarInput) -> Result<()> {
+        self.enter("copy_to_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {dir}")))
+    }
+}
 
 #[async_trait]
 impl Runtime for FakeRuntime {
@@ -321,67 +385,6 @@ impl Runtime for FakeRuntime {
             .get(command)
             .cloned();
         result.unwrap_or_else(|| Ok(CommandOutput::default()))
-    }
-
-    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
-        let command = options.command.clone();
-        self.change(|s| s.commands.push((id.clone(), command.clone())));
-        self.enter("exec_in_container", None).await?;
-        let result = self
-            .shared
-            .state
-            .lock()
-            .command_results
-            .get(&command)
-            .cloned();
-        let done = result.unwrap_or_else(|| Ok(CommandOutput::default()))?;
-        Ok(canned_session(done, options.streams))
-    }
-
-    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
-        self.enter("attach_container", None).await?;
-        let text = self
-            .shared
-            .state
-            .lock()
-            .logs
-            .get(id)
-            .cloned()
-            .unwrap_or_default();
-        let done = CommandOutput {
-            exit_code: 0,
-            output: Bytes::from(text),
-        };
-        Ok(canned_session(done, streams))
-    }
-
-    /// An echo: what is written comes back.
-    async fn port_forward(&self, uid: &PodUid, _port: u16) -> Result<DuplexStream> {
-        self.enter("port_forward", Some(uid)).await?;
-        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
-        tokio::spawn(async move {
-            let (mut read, mut write) = tokio::io::split(ours);
-            // Ends with the other end.
-            let _ = tokio::io::copy(&mut read, &mut write).await;
-            let _ = write.shutdown().await;
-        });
-        Ok(Box::new(theirs))
-    }
-
-    /// Containers of the fake have no files.
-    async fn stat_in_container(&self, _id: &ContainerId, path: &str) -> Result<PathStat> {
-        self.enter("stat_in_container", None).await?;
-        Err(RuntimeError::NotFound(format!("there is no {path}")))
-    }
-
-    async fn copy_from_container(&self, _id: &ContainerId, path: &str) -> Result<TarStream> {
-        self.enter("copy_from_container", None).await?;
-        Err(RuntimeError::NotFound(format!("there is no {path}")))
-    }
-
-    async fn copy_to_container(&self, _id: &ContainerId, dir: &str, _tar: TarInput) -> Result<()> {
-        self.enter("copy_to_container", None).await?;
-        Err(RuntimeError::NotFound(format!("there is no {dir}")))
     }
 
     async fn get_container_logs(
