@@ -58,6 +58,25 @@ pub(super) fn is_written(dir: &Path) -> bool {
     std::fs::metadata(dir.join(DATA)).is_ok_and(|found| found.is_dir())
 }
 
+/// The bytes of all files in a directory and below, remains of an interrupted write included; none of
+/// one that is not there.
+pub(super) fn size(dir: &Path) -> Result<usize> {
+    if std::fs::symlink_metadata(dir).is_err() {
+        return Ok(0);
+    }
+    let mut bytes = 0;
+    for (path, _) in entries(dir)? {
+        match std::fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => bytes += size(&path)?,
+            Ok(found) if found.is_file() => {
+                bytes += usize::try_from(found.len()).unwrap_or(usize::MAX);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(bytes)
+}
+
 /// Makes an existing directory hold just these files. `group`, if any, may read them. Returns
 /// whether anything was changed.
 pub(super) fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result<bool> {

@@ -1,7 +1,8 @@
 //! The bytes that the files of pods take in memory: those of secret, downwardAPI and projected volumes.
 //!
 //! The kernel charges what we write into a tmpfs to our own cgroup, whose limit one tenant could use up
-//! for all others. Counted are the pods that were looked at since the agent's start.
+//! for all others. Counted are the pods that were looked at since the agent's start, with what their
+//! volumes hold: also the files of a Secret that was deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,40 +21,95 @@ const LIMITS: ShareLimits = ShareLimits {
     all: 64 << 20,
 };
 
+/// The bytes of a volume's files.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// Those that it holds.
+    held: usize,
+    /// Those that it will hold once its files are written. A volume whose files can't be made keeps
+    /// what it holds.
+    wanted: usize,
+}
+
+/// The sizes of a pod's volumes in memory, by name.
+#[derive(Debug, Default)]
+pub(super) struct Sizes(BTreeMap<String, Size>);
+
+impl Sizes {
+    /// The sizes of all volumes in memory of a pod. `held` measures one.
+    pub(super) fn of(
+        pod: &Pod,
+        payloads: &Payloads,
+        mut held: impl FnMut(&str, Kind) -> Result<usize>,
+    ) -> Result<Self> {
+        let mut sizes = BTreeMap::new();
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            let Some(kind) = Kind::of(volume).filter(|kind| kind.medium() == Medium::Memory) else {
+                continue;
+            };
+            let held = held(&volume.name, kind)?;
+            let payload = payloads
+                .get(&volume.name)
+                .and_then(|made| made.as_ref().ok());
+            let wanted = payload.map_or(held, Payload::size);
+            sizes.insert(volume.name.clone(), Size { held, wanted });
+        }
+        Ok(Self(sizes))
+    }
+
+    /// Whether that volume needs more memory than it takes.
+    pub(super) fn grows(&self, volume: &str) -> bool {
+        let size = self.0.get(volume);
+        size.is_some_and(|size| size.wanted > size.held)
+    }
+
+    fn sum(&self, bytes: impl Fn(&Size) -> usize) -> usize {
+        self.0.values().map(bytes).sum()
+    }
+}
+
 /// Namespace and bytes of each pod. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InMemory(Arc<Mutex<BTreeMap<PodUid, (String, usize)>>>);
 
 impl InMemory {
-    /// Counts the files of a pod in the place of those that were counted before.
+    /// Counts the files of a pod in the place of those that were counted before. Until
+    /// [`settle`](Self::settle), each volume counts with what it holds or will hold, whichever is more:
+    /// writing its files may fail.
     ///
     /// # Errors
-    /// The pods of the namespace, or all together, would take too much. What was counted before stays.
-    pub(super) fn charge(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
+    /// The pods of the namespace, or all together, would take too much. What the pod holds still counts.
+    pub(super) fn reserve(&self, pod: &Pod, sizes: &Sizes) -> Result<()> {
         let (uid, name) = (PodUid::of(pod), FullName::of(pod));
-        let bytes = bytes_in_memory(pod, payloads);
+        let bytes = sizes.sum(|size| size.held.max(size.wanted));
         let mut pods = self.0.lock();
-        let before = pods.get(&uid).map_or(0, |(_, bytes)| *bytes);
+        let counted = pods.get(&uid).map_or(0, |(_, bytes)| *bytes);
+        // After a start of the agent what is there already was not counted yet.
+        let before = counted.max(sizes.sum(|size| size.held));
+        let mut checked = Ok(());
         if bytes > before {
             let others = pods.iter().filter(|(other, _)| **other != uid);
             let others = others.map(|(_, (namespace, bytes))| (namespace.as_str(), *bytes));
-            let checked = LIMITS.check(&name.namespace, bytes, others);
-            checked.map_err(|excess| VolumeError::MemoryFull {
-                whose: if excess.of_namespace {
-                    format!("the pods of namespace {}", name.namespace)
-                } else {
-                    "all pods".to_owned()
-                },
-                bytes: excess.bytes,
-                max: excess.max,
-            })?;
+            checked = LIMITS.check(&name.namespace, bytes, others);
         }
-        if bytes == 0 {
-            pods.remove(&uid);
-        } else {
-            pods.insert(uid, (name.namespace.to_string(), bytes));
-        }
-        Ok(())
+        let bytes = if checked.is_ok() { bytes } else { before };
+        count(&mut pods, uid, &name.namespace, bytes);
+        checked.map_err(|excess| VolumeError::MemoryFull {
+            whose: if excess.of_namespace {
+                format!("the pods of namespace {}", name.namespace)
+            } else {
+                "all pods".to_owned()
+            },
+            bytes: excess.bytes,
+            max: excess.max,
+        })
+    }
+
+    /// All files of a pod were written.
+    pub(super) fn settle(&self, pod: &Pod, sizes: &Sizes) {
+        let namespace = FullName::of(pod).namespace;
+        let bytes = sizes.sum(|size| size.wanted);
+        count(&mut self.0.lock(), PodUid::of(pod), &namespace, bytes);
     }
 
     /// The files of a pod are gone.
@@ -63,13 +119,12 @@ impl InMemory {
     }
 }
 
-fn bytes_in_memory(pod: &Pod, payloads: &Payloads) -> usize {
-    let volumes = spec::spec(pod).volumes.iter().flatten();
-    let in_memory = volumes.filter_map(|volume| {
-        Kind::of(volume).filter(|kind| kind.medium() == Medium::Memory)?;
-        payloads.get(&volume.name)?.as_ref().ok()
-    });
-    in_memory.map(Payload::size).sum()
+fn count(pods: &mut BTreeMap<PodUid, (String, usize)>, uid: PodUid, namespace: &str, bytes: usize) {
+    if bytes == 0 {
+        pods.remove(&uid);
+    } else {
+        pods.insert(uid, (namespace.to_owned(), bytes));
+    }
 }
 
 #[cfg(test)]
@@ -107,26 +162,94 @@ mod tests {
             .into()
     }
 
+    /// Pods that are started as with a [`VolumeManager`](super::super::VolumeManager), and what each holds.
+    #[derive(Default)]
+    struct Node {
+        memory: InMemory,
+        held: BTreeMap<PodUid, usize>,
+    }
+
+    impl Node {
+        /// Writes the files of a pod, or keeps those that it has where its Secret is gone.
+        fn write(
+            &mut self,
+            (namespace, name): (&str, &str),
+            mebibytes: Option<usize>,
+        ) -> std::result::Result<(), String> {
+            let pod = self.reserve((namespace, name), mebibytes)?;
+            self.memory.settle(&pod.0, &pod.1);
+            let held = self.held.entry(PodUid::of(&pod.0)).or_default();
+            *held = pod.1.sum(|size| size.wanted);
+            Ok(())
+        }
+
+        /// Writes none, although there is room.
+        fn reserve(
+            &mut self,
+            (namespace, name): (&str, &str),
+            mebibytes: Option<usize>,
+        ) -> std::result::Result<(Pod, Sizes), String> {
+            let pod = pod(namespace, name);
+            let mut payloads = files(mebibytes.unwrap_or_default());
+            if mebibytes.is_none() {
+                let file = payloads["s"].as_ref().unwrap().files()["f"].clone();
+                let gone = Payload::default().insert("", file).unwrap_err();
+                payloads.insert("s".to_owned(), Err(gone));
+            }
+            let held = self.held.get(&PodUid::of(&pod)).copied().unwrap_or(0);
+            let sizes = Sizes::of(&pod, &payloads, |_, _| Ok(held)).unwrap();
+            match self.memory.reserve(&pod, &sizes) {
+                Ok(()) => Ok((pod, sizes)),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+    }
+
     #[test]
     fn a_namespace_and_all_pods_have_a_bound() {
-        let memory = InMemory::default();
-        let charge = |namespace: &str, name: &str, mebibytes: usize| {
-            let charged = memory.charge(&pod(namespace, name), &files(mebibytes));
-            charged.map_err(|error| error.to_string())
-        };
-        assert_eq!(charge("a", "1", 16), Ok(()));
-        assert_eq!(charge("a", "2", 8), Ok(()));
+        let mut node = Node::default();
+        let mut write = |namespace, name, mebibytes| node.write((namespace, name), Some(mebibytes));
+        assert_eq!(write("a", "1", 16), Ok(()));
+        assert_eq!(write("a", "2", 8), Ok(()));
         // tenants M9
-        assert!(charge("a", "3", 1).unwrap_err().contains("namespace a "));
+        assert!(write("a", "3", 1).unwrap_err().contains("namespace a "));
         // What has grown is refused, and counts as before; what has shrunk is not.
-        assert!(charge("a", "2", 9).is_err());
-        assert_eq!(charge("a", "2", 8), Ok(()));
-        assert_eq!(charge("a", "1", 15), Ok(()));
-        assert_eq!(charge("a", "3", 1), Ok(()));
-        assert_eq!(charge("b", "1", 24), Ok(()));
-        assert!(charge("c", "1", 17).unwrap_err().contains("of all pods "));
-        assert_eq!(charge("c", "1", 16), Ok(()));
-        memory.forget(&PodUid::of(&pod("b", "1")));
-        assert_eq!(charge("c", "1", 17), Ok(()));
+        assert!(write("a", "2", 9).is_err());
+        assert_eq!(write("a", "2", 8), Ok(()));
+        assert_eq!(write("a", "1", 15), Ok(()));
+        assert_eq!(write("a", "3", 1), Ok(()));
+        assert_eq!(write("b", "1", 24), Ok(()));
+        assert!(write("c", "1", 17).unwrap_err().contains("of all pods "));
+        assert_eq!(write("c", "1", 16), Ok(()));
+        node.memory.forget(&PodUid::of(&pod("b", "1")));
+        assert_eq!(node.write(("c", "1"), Some(17)), Ok(()));
+    }
+
+    #[test]
+    fn the_files_of_a_deleted_secret_count() {
+        let mut node = Node::default();
+        node.write(("a", "1"), Some(16)).unwrap();
+        node.write(("a", "1"), None).unwrap();
+        // tenants M9
+        assert!(node.write(("a", "2"), Some(16)).is_err());
+        assert_eq!(node.write(("a", "2"), Some(8)), Ok(()));
+        // An agent that was started since counts them, too, and refuses nothing that is there.
+        node.memory = InMemory::default();
+        node.write(("a", "1"), None).unwrap();
+        node.write(("a", "2"), Some(8)).unwrap();
+        assert!(node.write(("a", "3"), Some(1)).is_err());
+        node.memory.forget(&PodUid::of(&pod("a", "1")));
+        assert_eq!(node.write(("a", "3"), Some(16)), Ok(()));
+    }
+
+    #[test]
+    fn files_that_could_not_be_replaced_count() {
+        let mut node = Node::default();
+        node.write(("a", "1"), Some(16)).unwrap();
+        node.reserve(("a", "1"), Some(1)).unwrap();
+        // tenants M9
+        assert!(node.write(("a", "2"), Some(16)).is_err());
+        node.write(("a", "1"), Some(1)).unwrap();
+        assert_eq!(node.write(("a", "2"), Some(16)), Ok(()));
     }
 }

@@ -39,7 +39,7 @@ mod values;
 
 use crate::disk::IfThere as _;
 use cgroup::Cgroups;
-use in_memory::InMemory;
+use in_memory::{InMemory, Sizes};
 use mirrorlet_core::small::SmallSort;
 use tmpfs::Limits;
 
@@ -90,13 +90,15 @@ impl VolumeManager {
     ) -> Result<VolumeMap> {
         let paths = self.paths(&PodUid::of(pod))?;
         make_dir(paths.pod_dir())?;
-        self.in_memory.charge(pod, payloads)?;
+        let sizes = sizes(pod, payloads, &paths)?;
+        self.in_memory.reserve(pod, &sizes)?;
         let limits = limits(pod, node_memory_bytes);
         let mut map = VolumeMap::default();
         for volume in spec::spec(pod).volumes.iter().flatten() {
             self.ensure_volume(pod, volume, payloads, &paths, limits, &mut map)
                 .map_err(|cause| set_up_failed(&volume.name, cause))?;
         }
+        self.in_memory.settle(pod, &sizes);
         Ok(map)
     }
 
@@ -131,7 +133,8 @@ impl VolumeManager {
     }
 
     /// Brings the files of a running pod's volumes up to date, and says which were written anew.
-    /// A volume that is not made is left alone. All are tried; the first failure is returned.
+    /// A volume that is not made is left alone, and so is one that grows if the pod's volumes have no
+    /// room in memory. All others are tried; the first failure is returned.
     pub fn refresh(
         &self,
         pod: &Pod,
@@ -139,11 +142,15 @@ impl VolumeManager {
         node_memory_bytes: u64,
     ) -> Result<Vec<String>> {
         let paths = self.paths(&PodUid::of(pod))?;
-        self.in_memory.charge(pod, payloads)?;
+        let sizes = sizes(pod, payloads, &paths)?;
+        let mut failed = self.in_memory.reserve(pod, &sizes);
+        let is_full = failed.is_err();
         let limits = limits(pod, node_memory_bytes);
         let mut written = Vec::new();
-        let mut failed = Ok(());
         for volume in spec::spec(pod).volumes.iter().flatten() {
+            if is_full && sizes.grows(&volume.name) {
+                continue;
+            }
             match refresh_volume(pod, volume, payloads, &paths, limits) {
                 Ok(true) => written.push(volume.name.clone()),
                 Ok(false) => {}
@@ -152,7 +159,10 @@ impl VolumeManager {
                 }
             }
         }
-        failed.map(|()| written)
+        failed.map(|()| {
+            self.in_memory.settle(pod, &sizes);
+            written
+        })
     }
 
     /// Makes the sub-paths a container mounts, or finds them made, and adds them to `map`.
@@ -378,6 +388,14 @@ fn limits(pod: &Pod, node_memory_bytes: u64) -> Limits {
         pod: mirrorlet_core::resources::pod_memory_limit(pod),
         node: node_memory_bytes,
     }
+}
+
+/// The sizes of a pod's volumes in memory.
+fn sizes(pod: &Pod, payloads: &Payloads, paths: &PodPaths) -> Result<Sizes> {
+    Sizes::of(pod, payloads, |volume, kind| {
+        checked_name(volume)?;
+        atomic::size(&paths.volume(kind.plugin(), volume))
+    })
 }
 
 /// Whether the volume's files were written anew.

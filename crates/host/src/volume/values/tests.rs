@@ -130,6 +130,40 @@ fn a_made_volume_keeps_what_it_holds_while_nothing_can_be_told() {
 }
 
 #[test]
+fn volumes_that_hold_files_of_a_deleted_secret_leave_others_less_room() {
+    let root = Root::new();
+    let one = pod_with(&json!({}));
+    let mut other = one.clone();
+    other.metadata.uid = Some("other".to_owned());
+    let large = |volume: &str| {
+        let mut payloads = payloads("1");
+        payloads.insert(volume.to_owned(), Ok(holding(&"x".repeat(16 << 20))));
+        payloads
+    };
+    let mut gone = payloads("1");
+    gone.insert("keys".to_owned(), Err(untold()));
+    let ensure = |pod: &Pod, payloads: &Payloads| {
+        let made = root.manager.ensure(pod, payloads, NODE_MEMORY);
+        made.map(drop).map_err(|error| error.to_string())
+    };
+    ensure(&one, &large("keys")).unwrap();
+    root.manager.refresh(&one, &gone, NODE_MEMORY).unwrap_err();
+    // tenants M9
+    assert!(ensure(&other, &large("keys")).is_err());
+    // Nor have other volumes of the pod; those that don't grow are refreshed all the same.
+    let mut next = large("all");
+    next.insert("keys".to_owned(), Err(untold()));
+    next.insert("about".to_owned(), Ok(holding("2")));
+    assert!(ensure(&one, &next).is_err());
+    root.manager.refresh(&one, &next, NODE_MEMORY).unwrap_err();
+    let map = root.manager.ensure(&one, &gone, NODE_MEMORY).unwrap();
+    assert_eq!(content(&map, "all"), "1");
+    root.manager.remove_pod(&PodUid::from(UID)).unwrap();
+    assert_eq!(ensure(&other, &large("keys")), Ok(()));
+    root.manager.remove_pod(&PodUid::from("other")).unwrap();
+}
+
+#[test]
 fn only_volumes_that_are_made_are_refreshed() {
     let root = Root::new();
     let pod = pod_with(&json!({}));
