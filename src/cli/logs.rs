@@ -119,13 +119,14 @@ fn prefix(pod: &PodReport, container: &str) -> String {
     format!("[pod/{}/{container}] ", pod.name)
 }
 
-/// The container that is meant where none is named, for its prefix: the only one, or unknown.
+/// The container whose log is printed: the one named, else the pod's default one. Empty where the agent
+/// refuses the request, because it has to be named.
 fn chosen_name(args: &LogsArgs, pod: &PodReport) -> String {
-    match (&args.container, pod.containers.as_slice()) {
-        (Some(name), _) => name.clone(),
-        (None, [only]) => only.name.clone(),
-        (None, _) => String::new(),
-    }
+    let asked = args.container.as_ref();
+    asked
+        .or(pod.default_container.as_ref())
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// Prints one log: as it comes, or line by line.
@@ -351,8 +352,8 @@ mod tests {
                 "pods": [{
                     "name": "web-box", "manifestName": "web", "namespace": "default", "uid": uid,
                     "source": "", "status": status, "phase": phase, "ready": 0, "containersTotal": 1,
-                    "restarts": 1, "held": false, "containers": [
-                        {"name": "other", "role": "app", "image": "i", "state": "running",
+                    "restarts": 1, "held": false, "defaultContainer": "web", "containers": [
+                        {"name": "other", "role": "init", "image": "i", "state": "running",
                             "ready": true, "restarts": 0, "id": "other"},
                         {"name": "web", "role": "app", "image": "i", "state": "waiting",
                             "ready": false, "restarts": 1, "id": id},
@@ -375,9 +376,12 @@ mod tests {
             (report("u", "Terminating", "Running", Some("1")), After::End),
             (report("v", "Running", "Running", Some("2")), After::End),
         ] {
-            let found = after(&report, &"u".into(), "web", "1");
+            let name = chosen_name(&parsed(&["web", "-f"]), &report.pods[0]);
+            let found = after(&report, &"u".into(), &name, "1");
             assert_eq!(found, expected, "{:?}", report.pods[0].status);
         }
+        let pod = &report("u", "Running", "Running", None).pods[0];
+        assert_eq!(chosen_name(&parsed(&["web", "-c", "other"]), pod), "other");
     }
 
     #[test]

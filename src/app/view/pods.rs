@@ -15,8 +15,9 @@ use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::{PodStatus, Role, UserAction};
 use mirrorlet_core::order::{Outstanding, outstanding};
+use mirrorlet_core::select::choose_container;
 use mirrorlet_core::small::SmallSort;
-use mirrorlet_core::spec;
+use mirrorlet_core::spec::{self, annotation};
 use mirrorlet_core::status::trouble::with_troubles;
 use mirrorlet_core::status::{all_container_statuses, ended_and_failing, is_ready, printed_status};
 use mirrorlet_core::workload::WorkloadKey;
@@ -153,12 +154,7 @@ fn report(
         manifest_name,
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         workload: WorkloadKey::of(pod).map(|key| key.owner()),
-        cron_job: pod
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|a| a.get(keys::CRON_JOB))
-            .cloned(),
+        cron_job: annotation(&pod.metadata, keys::CRON_JOB).map(str::to_owned),
         uid: PodUid::of(pod),
         source: wanted
             .map(|wanted| wanted.origin.location.clone())
@@ -187,6 +183,7 @@ fn report(
         problems: wanted
             .map(|wanted| wanted.problems.clone())
             .unwrap_or_default(),
+        default_container: choose_container(pod, None).ok(),
         containers,
         name,
     }

@@ -40,6 +40,7 @@ fn pod() -> PodReport {
         ips: Vec::new(),
         ports: Vec::new(),
         containers: Vec::new(),
+        default_container: None,
         mirror: Some(MirrorReport {
             state: "NamespaceMissing".to_owned(),
             uid: None,

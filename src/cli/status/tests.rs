@@ -47,6 +47,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
             id: None,
             started_at: None,
         }],
+        default_container: None,
         mirror: None,
         held: false,
         rollout: None,

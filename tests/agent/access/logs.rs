@@ -168,7 +168,9 @@ async fn a_containers_log_is_rotated_while_it_is_followed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_followed_pod_goes_on_with_its_next_instance() {
     let bed = Bed::new();
-    let manifest = pod("web", "", &format!("echo begun; {SLEEPS}"));
+    let image = common::IMAGE;
+    let init = format!("  initContainers: [{{name: i, image: {image}, command: [\"true\"]}}]\n");
+    let manifest = pod("web", &init, &format!("echo begun; {SLEEPS}"));
     let manifest = manifest.replace("restartPolicy: Never", "restartPolicy: Always");
     let agent = started(&bed, &manifest, "web").await;
     let mut follower = mirrorlet(&bed, &["logs", "web", "-f"])

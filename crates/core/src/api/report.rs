@@ -364,6 +364,10 @@ pub struct PodReport {
     pub ports: Vec<PortReport>,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerReport>,
+    /// The container that is meant where none is named; none of a pod with several containers and no
+    /// annotation that chooses one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_container: Option<String>,
     /// How it stands with its mirror pod; none for a pod of the API server, and without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,

@@ -23,6 +23,7 @@ fn pod(namespace: &str, manifest_name: &str, uid: &str) -> PodReport {
         ips: Vec::new(),
         ports: Vec::new(),
         containers: Vec::new(),
+        default_container: None,
         mirror: None,
         held: false,
         rollout: None,
