@@ -46,6 +46,14 @@ const BLOCK_BYTES: u64 = 512;
 pub(super) enum Target {
     /// All below a directory, but for other file systems.
     Tree(PathBuf),
+    /// The same of a pod's volume, while this sandbox of the pod runs. A pod that was evicted is started
+    /// again with another one: what its volumes held before is no measurement of the new ones.
+    Volume {
+        /// The volume's directory.
+        path: PathBuf,
+        /// Id of the sandbox.
+        sandbox: Arc<str>,
+    },
     /// The log files of a container, in the directory that the Engine keeps for it.
     Logs(PathBuf),
 }
@@ -181,7 +189,7 @@ impl Budget<'_> {
 /// Measures a target and its file system; `None` if it is gone.
 fn measure(target: &Target, budget: &Budget<'_>, now: Timestamp) -> Option<Measured> {
     let (path, held) = match target {
-        Target::Tree(path) => (path, tree(path, budget)?),
+        Target::Tree(path) | Target::Volume { path, .. } => (path, tree(path, budget)?),
         Target::Logs(path) => (path, logs(path, budget)?),
     };
     let disk = Disk {

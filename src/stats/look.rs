@@ -12,7 +12,7 @@ use super::{StatsError, StatsOptions, machine};
 use crate::store::board::PodView;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
 use mirrorlet_core::clock::since;
-use mirrorlet_core::observed::{ContainerState, PodStatus};
+use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
 use mirrorlet_core::payload;
 use mirrorlet_core::resources::{cgroup_root, qos_class};
 use mirrorlet_core::small::SmallSort;
@@ -199,9 +199,7 @@ impl UsageReader {
     }
 
     fn pod(&mut self, view: &PodView, asked: &Asked<'_>) -> Option<PodReading> {
-        let mut sandboxes = view.observed.sandboxes.iter();
-        let sandbox = sandboxes.find(|sandbox| sandbox.state == ContainerState::Running);
-        let sandbox = sandbox.and_then(|sandbox| {
+        let sandbox = running_sandbox(&view.observed).and_then(|sandbox| {
             let place = self.places.get(&*sandbox.id.id)?;
             Some((sandbox, Arc::clone(&place.cgroup)))
         });
@@ -350,7 +348,12 @@ impl UsageReader {
             }
         }
         let paths = PodPaths::new(&asked.options.root, &view.uid);
-        let volumes = view.pod.as_deref().map(|pod| volumes(pod, &paths));
+        let sandbox = running_sandbox(&view.observed).map(|sandbox| &sandbox.id.id);
+        let sandbox = sandbox.map_or_else(|| "".into(), Arc::clone);
+        let volumes = view
+            .pod
+            .as_deref()
+            .map(|pod| volumes(pod, &paths, &sandbox));
         targets.volumes = volumes.unwrap_or_default();
         targets
     }
@@ -434,6 +437,11 @@ impl Targets {
     }
 }
 
+fn running_sandbox(observed: &PodStatus) -> Option<&SandboxStatus> {
+    let mut sandboxes = observed.sandboxes.iter();
+    sandboxes.find(|sandbox| sandbox.state == ContainerState::Running)
+}
+
 fn running_ids(observed: &PodStatus) -> impl Iterator<Item = &str> {
     let sandboxes = observed.sandboxes.iter();
     let sandboxes = sandboxes.filter(|sandbox| sandbox.state == ContainerState::Running);
@@ -461,7 +469,7 @@ fn started_at(view: &PodView) -> Option<Timestamp> {
 /// A pod's volumes on this machine's disks, as far as their files are the pod's own.
 ///
 /// Upstream: `IsLocalEphemeralVolume` of `pkg/volume/util/util.go`.
-fn volumes(pod: &Pod, paths: &PodPaths) -> Vec<(String, Target)> {
+fn volumes(pod: &Pod, paths: &PodPaths, sandbox: &Arc<str>) -> Vec<(String, Target)> {
     let all = spec::spec(pod).volumes.iter().flatten();
     all.filter_map(|volume: &core::Volume| {
         let name = &volume.name;
@@ -470,7 +478,8 @@ fn volumes(pod: &Pod, paths: &PodPaths) -> Vec<(String, Target)> {
         } else {
             paths.volume(payload::Kind::of(volume)?.plugin(), name)
         };
-        Some((name.clone(), Target::Tree(path)))
+        let sandbox = Arc::clone(sandbox);
+        Some((name.clone(), Target::Volume { path, sandbox }))
     })
     .collect()
 }

@@ -321,6 +321,55 @@ fn a_pod_in_the_hosts_network_has_none_of_its_own() {
     assert!(!look(&pod));
 }
 
+/// A static pod keeps its UID, and so do the paths of its volumes.
+#[tokio::test]
+async fn volumes_are_measured_anew_once_their_pod_is_started_again() {
+    let machine = Machine::new();
+    for letter in ['a', 'd'] {
+        machine.cgroup(&format!("docker/{}", id(letter)), 1, 5);
+    }
+    let volume = "root/pods/u/volumes/kubernetes.io~empty-dir/data";
+    machine.write(&format!("{volume}/file"), &"x".repeat(1 << 20));
+    let mut pod = view(Vec::new());
+    let volumes = serde_json::json!([{"name": "data", "emptyDir": {}}]);
+    let spec = serde_json::json!({"spec": {"containers": [], "volumes": volumes}});
+    pod.pod = Some(serde_json::from_value(spec).unwrap());
+    let mut looker = machine.looker();
+    let mut look = |pod: &PodView| {
+        let views = [pod.clone()];
+        let reading = machine.look(&mut looker, Scope::Everything, 0, &views);
+        let volumes = reading.unwrap().pods[0].volumes.clone();
+        volumes.first().and_then(|volume| volume.disk.used_bytes)
+    };
+    let looking = async {
+        let full = loop {
+            if let Some(bytes) = look(&pod) {
+                break bytes;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        assert!(full >= 1 << 20, "{full}");
+        machine.remove(volume);
+        machine.write(&format!("{volume}/file"), "");
+        // Measured at most once a minute.
+        assert_eq!(look(&pod), Some(full));
+        Arc::make_mut(&mut pod.observed).sandboxes[0].id.id = id('d').into();
+        // eviction 7
+        assert_eq!(look(&pod), None);
+        loop {
+            if let Some(bytes) = look(&pod) {
+                assert!(bytes < 1 << 20, "{bytes}");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = machine.disks.run(CancellationToken::new()) => panic!("measuring has ended"),
+        () = looking => {}
+    }
+}
+
 #[test]
 fn a_machine_that_cannot_be_read_is_no_answer() {
     let machine = Machine::new();
