@@ -47,7 +47,7 @@ pub(super) fn mounts(
         if is_made_by_engine(mount, volumes) {
             continue;
         }
-        let read_only = volumes.read_only.contains(&mount.name) || mount.read_only == Some(true);
+        let read_only = is_read_only(mount, volumes);
         if let Some(name) = engine_volume(mount, volumes) {
             mounts.push(named_mount(mount, name, read_only)?);
             continue;
@@ -68,6 +68,11 @@ pub(super) fn mounts(
     Ok(mounts)
 }
 
+/// Whether the volume or its mount is read-only.
+fn is_read_only(mount: &VolumeMount, volumes: &VolumeMap) -> bool {
+    volumes.read_only.contains(&mount.name) || mount.read_only == Some(true)
+}
+
 /// The mounts whose directory the Engine makes when it is missing, in the form that says so in
 /// every version of its API: `source:target:options`.
 pub(super) fn binds(
@@ -81,7 +86,7 @@ pub(super) fn binds(
             continue;
         }
         let source = source(container, index, mount, volumes)?;
-        let read_only = mount.read_only == Some(true);
+        let read_only = is_read_only(mount, volumes);
         let bound = volume_mount(container, mount, &source, read_only, engine)?;
         let target = bound.target.unwrap_or_default();
         if target.contains(':') {

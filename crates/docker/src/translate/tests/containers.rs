@@ -755,6 +755,14 @@ fn what_the_engine_is_to_make_is_said_in_the_form_that_makes_it() {
     let binds = json!(["/srv/data:/d:rw", "/srv/data:/ro:ro,rslave"]);
     // installed 1
     assert_eq!(host_config(&request, "Binds"), binds);
+    // So is a claim that the pod has for reading only.
+    let mut read_only = made_by_engine(&["data"]).clone();
+    read_only.read_only.insert("data".to_owned());
+    let binds = json!(["/srv/data:/d:ro", "/srv/data:/ro:ro,rslave"]);
+    assert_eq!(
+        host_config(&with(Box::leak(Box::new(read_only))), "Binds"),
+        binds
+    );
     let targets: Vec<_> = host_config(&request, "Mounts")
         .as_array()
         .unwrap()
