@@ -45,11 +45,15 @@ impl EngineDisk for LocalEngine {
             let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
             let told = asked.ok().and_then(Result::ok);
             let told = told.and_then(|info| info.docker_root_dir).ok_or(())?;
-            let seen = self.host.path(Path::new(&told)).ok().flatten();
+            let seen = self.seen(Path::new(&told));
             Ok::<_, ()>(seen.unwrap_or_else(|| told.into()))
         };
         let root = self.root.get_or_try_init(ask).await;
         root.ok().cloned()
+    }
+
+    fn seen(&self, path: &Path) -> Option<PathBuf> {
+        self.host.path(path).ok().flatten()
     }
 
     fn image_bytes(&self) -> Option<u64> {

@@ -370,7 +370,8 @@ impl UsageReader {
         let pid = cgroup::first_process(&mut files)?;
         let mountinfo = asked.options.kernel.proc.join(format!("{pid}/mountinfo"));
         let upper = self.buffer.read(mountinfo).map(proc::upper_dir)?;
-        let upper = upper.map(PathBuf::from);
+        // The kernel has the path of the Engine's machine.
+        let upper = upper.and_then(|path| asked.options.engine.seen(Path::new(&path)));
         let known = upper.clone().map_or(Upper::None, Upper::At);
         self.places.get_mut(id)?.upper = known;
         upper

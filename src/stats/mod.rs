@@ -19,7 +19,7 @@ mod usages;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +75,10 @@ pub enum StatsError {
 pub trait EngineDisk: Send + Sync + 'static {
     /// Its root directory; none where that is another machine's, or as long as it doesn't answer.
     async fn root_dir(&self) -> Option<PathBuf>;
+
+    /// Where the agent finds what the Engine's machine has at that path; none where it doesn't see that
+    /// machine's files. Blocks.
+    fn seen(&self, path: &Path) -> Option<PathBuf>;
 
     /// Bytes that its images take, as far as that is known.
     fn image_bytes(&self) -> Option<u64>;

@@ -11,12 +11,19 @@ use crate::store::board::{Phase, PodView, board};
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 
-struct NoEngine;
+/// An Engine whose machine's files are seen below that directory.
+struct Engine {
+    host: PathBuf,
+}
 
 #[async_trait]
-impl EngineDisk for NoEngine {
+impl EngineDisk for Engine {
     async fn root_dir(&self) -> Option<PathBuf> {
         None
+    }
+
+    fn seen(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.host.join(path.strip_prefix("/").ok()?))
     }
 
     fn image_bytes(&self) -> Option<u64> {
@@ -40,7 +47,9 @@ impl Machine {
             cgroup_root: "kubepods".to_owned(),
             sandbox_image: "pause".to_owned(),
             engine_name: |container, pod, _, attempt| format!("{container}_{}_{attempt}", pod.name),
-            engine: Arc::new(NoEngine),
+            engine: Arc::new(Engine {
+                host: dir.path().join("host"),
+            }),
             now: || at(0),
             kernel: Kernel {
                 proc: dir.path().join("proc"),
@@ -73,11 +82,8 @@ impl Machine {
         write("memory.stat", "anon 1000\ninactive_file 2000\n");
         write("memory.max", "max\n");
         write("cgroup.procs", &format!("{pid}\n{}\n", pid + 1));
-        let mounts = format!(
-            "1 1 0:1 / / rw - overlay overlay rw,upperdir={}\n",
-            self.dir.path().join("upper").display()
-        );
-        self.write(&format!("proc/{pid}/mountinfo"), &mounts);
+        let mounts = "1 1 0:1 / / rw - overlay overlay rw,upperdir=/upper\n";
+        self.write(&format!("proc/{pid}/mountinfo"), mounts);
         let header = "a\nb\n";
         let net_dev = format!("{header}  eth0: {pid} 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n");
         self.write(&format!("proc/{pid}/net/dev"), &net_dev);
@@ -319,6 +325,32 @@ fn a_pod_in_the_hosts_network_has_none_of_its_own() {
     assert!(look(&pod));
     Arc::make_mut(&mut pod.observed).sandboxes[0].host_network = true;
     assert!(!look(&pod));
+}
+
+/// The agent may be in a container, where the host's files are elsewhere.
+#[tokio::test]
+async fn what_containers_wrote_is_measured_where_the_hosts_files_are_seen() {
+    let machine = Machine::new();
+    machine.cgroup(&format!("docker/{}", id('a')), 1, 5);
+    machine.cgroup(&format!("docker/{}", id('b')), 1, 7);
+    machine.write("host/upper/file", &"x".repeat(1 << 20));
+    let views = [view(vec![container("web", 'b', ContainerState::Running)])];
+    let mut looker = machine.looker();
+    let looking = async {
+        loop {
+            let reading = machine.look(&mut looker, Scope::Everything, 0, &views);
+            if let Some(rootfs) = reading.unwrap().pods[0].containers[0].rootfs {
+                // eviction 7
+                assert!(rootfs.used_bytes >= Some(1 << 20), "{rootfs:?}");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = machine.disks.run(CancellationToken::new()) => panic!("measuring has ended"),
+        () = looking => {}
+    }
 }
 
 /// A static pod keeps its UID, and so do the paths of its volumes.
