@@ -69,6 +69,7 @@ impl EvictionHost for FakeHost {
                 volumes: vec![VolumeReading {
                     name: "v".to_owned(),
                     disk,
+                    is_ephemeral: true,
                 }],
                 ..PodReading::default()
             })

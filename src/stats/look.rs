@@ -21,7 +21,7 @@ use mirrorlet_core::stats::{
     ContainerReading, Disk, Network, PodReading, Reading, Scope, SystemReading, Usage,
     VolumeReading, cgroup, place, proc, sum,
 };
-use mirrorlet_core::volumes::PodPaths;
+use mirrorlet_core::volumes::{PodPaths, is_local_ephemeral};
 use mirrorlet_host::telemetry::occurrences;
 
 /// Shortest time between two searches of all cgroups for those that aren't where they should be.
@@ -318,10 +318,11 @@ impl UsageReader {
             }
             let volumes = targets.volumes.into_iter();
             pod.volumes = volumes
-                .filter_map(|(name, target)| {
+                .filter_map(|volume| {
                     Some(VolumeReading {
-                        name,
-                        disk: get(&target)?,
+                        name: volume.name,
+                        disk: get(&volume.target)?,
+                        is_ephemeral: volume.is_ephemeral,
                     })
                 })
                 .collect();
@@ -425,12 +426,18 @@ impl UsageReader {
 struct Targets {
     rootfs: BTreeMap<Arc<str>, Target>,
     logs: BTreeMap<Arc<str>, Target>,
-    volumes: Vec<(String, Target)>,
+    volumes: Vec<VolumeTarget>,
+}
+
+struct VolumeTarget {
+    name: String,
+    target: Target,
+    is_ephemeral: bool,
 }
 
 impl Targets {
     fn all(&self) -> impl Iterator<Item = &Target> {
-        let volumes = self.volumes.iter().map(|(_, target)| target);
+        let volumes = self.volumes.iter().map(|volume| &volume.target);
         self.rootfs
             .values()
             .chain(self.logs.values())
@@ -467,10 +474,8 @@ fn started_at(view: &PodView) -> Option<Timestamp> {
         .or_else(|| view.observed.pod_started_at())
 }
 
-/// A pod's volumes on this machine's disks, as far as their files are the pod's own.
-///
-/// Upstream: `IsLocalEphemeralVolume` of `pkg/volume/util/util.go`.
-fn volumes(pod: &Pod, paths: &PodPaths, sandbox: &Arc<str>) -> Vec<(String, Target)> {
+/// A pod's volumes on this machine's disks and in its memory, as far as their files are the pod's own.
+fn volumes(pod: &Pod, paths: &PodPaths, sandbox: &Arc<str>) -> Vec<VolumeTarget> {
     let all = spec::spec(pod).volumes.iter().flatten();
     all.filter_map(|volume: &core::Volume| {
         let name = &volume.name;
@@ -480,7 +485,11 @@ fn volumes(pod: &Pod, paths: &PodPaths, sandbox: &Arc<str>) -> Vec<(String, Targ
             paths.volume(payload::Kind::of(volume)?.plugin(), name)
         };
         let sandbox = Arc::clone(sandbox);
-        Some((name.clone(), Target::Volume { path, sandbox }))
+        Some(VolumeTarget {
+            name: name.clone(),
+            target: Target::Volume { path, sandbox },
+            is_ephemeral: is_local_ephemeral(volume),
+        })
     })
     .collect()
 }

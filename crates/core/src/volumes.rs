@@ -4,9 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::api::PodUid;
+use crate::api::core::Volume;
 
 /// Directory name of the emptyDir plugin in the kubelet's layout.
 const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
+
+/// Whether the files of a volume count as the pod's ephemeral storage: they are on the node's disk, and
+/// the pod's own.
+///
+/// Upstream: `IsLocalEphemeralVolume` of `pkg/volume/util/util.go`.
+pub fn is_local_ephemeral(volume: &Volume) -> bool {
+    let empty_dir = volume.empty_dir.as_ref();
+    let medium = empty_dir.map(|source| source.medium.as_deref().unwrap_or_default());
+    medium == Some("") || volume.config_map.is_some()
+}
 
 /// The layout of one pod's directory, `<root>/pods/<uid>`, the kubelet's own.
 ///
@@ -115,4 +126,32 @@ pub struct VolumeMap {
     pub made_by_engine: BTreeSet<String>,
     /// Volumes that hold what they held before, and why they could not be brought up to date.
     pub kept: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_in_memory_and_of_others_are_no_ephemeral_storage() {
+        for (source, expected) in [
+            (json!({"emptyDir": {}}), true),
+            (json!({"emptyDir": {"medium": ""}}), true),
+            (json!({"configMap": {"name": "c"}}), true),
+            (json!({"emptyDir": {"medium": "Memory"}}), false),
+            (json!({"secret": {"secretName": "s"}}), false),
+            (json!({"downwardAPI": {}}), false),
+            (json!({"projected": {}}), false),
+            (json!({"hostPath": {"path": "/p"}}), false),
+            (json!({"persistentVolumeClaim": {"claimName": "c"}}), false),
+        ] {
+            let mut volume = source.clone();
+            volume["name"] = json!("v");
+            let volume = serde_json::from_value(volume).unwrap();
+            // eviction 7
+            assert_eq!(is_local_ephemeral(&volume), expected, "{source}");
+        }
+    }
 }

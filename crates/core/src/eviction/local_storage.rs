@@ -60,7 +60,7 @@ pub fn local_storage(pod: &Pod, reading: &PodReading, has_image_fs: bool) -> Opt
         }
     }
     if let Some(all) = pod_limit(pod) {
-        let used = disk((pod, reading), (true, true), |disk| disk.used_bytes);
+        let used = disk(reading, (true, true), |disk| disk.used_bytes);
         if exceeds(Some(used), all) {
             let all = binary_text(u64::try_from(all.ceil()).unwrap_or_default());
             let message = format!(

@@ -43,7 +43,7 @@ pub fn rank<'a>(
 ) -> Vec<Candidate<'a>> {
     let used = |candidate: &Candidate<'a>| {
         let reading = candidate.reading?;
-        Some(usage(signal, has_image_fs, candidate.pod, reading))
+        Some(usage(signal, has_image_fs, reading))
     };
     let may_go = |candidate: &&Candidate<'a>| {
         let is_large = || used(candidate).unwrap_or_default() >= capacity / STATIC_SHARE;
@@ -68,24 +68,23 @@ pub fn rank<'a>(
 }
 
 /// Returns a pod's use of a signal's resource, where that is short.
-fn usage(signal: Signal, has_image_fs: bool, pod: &Pod, reading: &PodReading) -> u64 {
-    let of = (pod, reading);
+fn usage(signal: Signal, has_image_fs: bool, reading: &PodReading) -> u64 {
     let bytes = |disk: &Disk| disk.used_bytes;
     let inodes = |disk: &Disk| disk.inodes_used;
     match signal {
         Signal::MemoryAvailable => reading.usage.memory.map_or(0, |memory| memory.working_set),
         Signal::PidAvailable => reading.usage.processes.unwrap_or_default(),
-        Signal::NodeFsAvailable => disk(of, (!has_image_fs, true), bytes),
-        Signal::NodeFsInodesFree => disk(of, (!has_image_fs, true), inodes),
-        Signal::ImageFsAvailable => disk(of, (true, !has_image_fs), bytes),
-        Signal::ImageFsInodesFree => disk(of, (true, !has_image_fs), inodes),
+        Signal::NodeFsAvailable => disk(reading, (!has_image_fs, true), bytes),
+        Signal::NodeFsInodesFree => disk(reading, (!has_image_fs, true), inodes),
+        Signal::ImageFsAvailable => disk(reading, (true, !has_image_fs), bytes),
+        Signal::ImageFsInodesFree => disk(reading, (true, !has_image_fs), inodes),
     }
 }
 
 /// The sum over what containers wrote to their own file systems, and over their logs and the
 /// volumes; each counts only if it is on the disk in question.
 pub(super) fn disk(
-    (pod, reading): (&Pod, &PodReading),
+    reading: &PodReading,
     (rootfs, rest): (bool, bool),
     of: impl Fn(&Disk) -> Option<u64>,
 ) -> u64 {
@@ -99,18 +98,10 @@ pub(super) fn disk(
     let volumes = reading
         .volumes
         .iter()
-        .filter(|volume| rest && !is_in_memory(pod, &volume.name));
+        .filter(|volume| rest && volume.is_ephemeral);
     let volumes = volumes.map(|volume| &volume.disk);
     let all = written.chain(logs).chain(volumes);
     all.filter_map(of).fold(0, u64::saturating_add)
-}
-
-/// Whether a volume is a tmpfs.
-fn is_in_memory(pod: &Pod, name: &str) -> bool {
-    let mut volumes = spec::spec(pod).volumes.iter().flatten();
-    let found = volumes.find(|volume| volume.name == name);
-    let empty_dir = found.and_then(|volume| volume.empty_dir.as_ref());
-    empty_dir.is_some_and(|source| source.medium.as_deref() == Some("Memory"))
 }
 
 fn requested(signal: Signal, pod: &Pod) -> u64 {

@@ -250,6 +250,7 @@ fn uses(name: &str, memory: u64, [rootfs, logs, volume]: [u64; 3]) -> PodReading
         volumes: vec![VolumeReading {
             name: "v".to_owned(),
             disk: of(volume),
+            is_ephemeral: true,
         }],
         ..PodReading::default()
     }
@@ -328,11 +329,9 @@ fn disks_count_what_is_on_them() {
         );
     }
     // A tmpfs is no disk.
-    let memory = json!({"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]});
-    let in_memory = (
-        pod("tmpfs", "api", &memory),
-        Some(uses("tmpfs", 0, [5, 0, 900])),
-    );
+    let mut tmpfs = uses("tmpfs", 0, [5, 0, 900]);
+    tmpfs.volumes[0].is_ephemeral = false;
+    let in_memory = (pod("tmpfs", "api", &json!({})), Some(tmpfs));
     let both = [
         in_memory,
         (
@@ -479,6 +478,11 @@ fn limits_of_local_storage_hold() {
         }
     }
     assert!(!has_local_limits(&pod("p", "api", &json!({}))));
+    // Files of a Secret are in memory.
+    let mut reading = uses("p", 0, [1024, 1024, 9999]);
+    reading.volumes[0].is_ephemeral = false;
+    let pod = pod("p", "api", &limited("2Ki"));
+    assert_eq!(local_storage(&pod, &reading, false), None);
 }
 
 proptest! {

@@ -145,6 +145,8 @@ pub struct VolumeReading {
     pub name: String,
     /// Its disk usage.
     pub disk: Disk,
+    /// Whether that is ephemeral storage of the pod, rather than memory.
+    pub is_ephemeral: bool,
 }
 
 /// A pod of which something runs.

@@ -366,15 +366,16 @@ fn interface(interface: &Interface) -> InterfaceStats {
     }
 }
 
-/// The disk usage of a pod: what its containers wrote, their logs and its volumes.
+/// The disk usage of a pod: what its containers wrote, their logs and its volumes on disk.
 ///
 /// Upstream: `calcEphemeralStorage` of `pkg/kubelet/stats/helper.go`.
 fn storage(pod: &PodReading, fs: &Disk) -> Disk {
     let containers = pod.containers.iter();
+    let volumes = pod.volumes.iter().filter(|volume| volume.is_ephemeral);
     let parts = containers
         .flat_map(|container| [container.rootfs.as_ref(), container.logs.as_ref()])
         .flatten()
-        .chain(pod.volumes.iter().map(|volume| &volume.disk));
+        .chain(volumes.map(|volume| &volume.disk));
     let add = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
         (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
         (sum, more) => sum.or(more),

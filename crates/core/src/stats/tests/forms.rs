@@ -78,6 +78,12 @@ fn reading() -> Reading {
             inodes_used: Some(3),
             ..web.rootfs.unwrap()
         },
+        is_ephemeral: true,
+    };
+    let keys = VolumeReading {
+        name: "keys".to_owned(),
+        is_ephemeral: false,
+        ..volume.clone()
     };
     let pod = PodReading {
         name: "web".into(),
@@ -89,7 +95,7 @@ fn reading() -> Reading {
         sandbox: Some(container("POD", Version::V1)),
         cgroup: Some("/kubepods/podu".to_owned()),
         network: Some(network.clone()),
-        volumes: vec![volume],
+        volumes: vec![volume, keys],
     };
     let young = PodReading {
         name: "young".into(),
