@@ -72,7 +72,7 @@ pub(super) struct Host {
 #[async_trait]
 impl EvictionHost for Host {
     async fn observe(&self) -> Seen {
-        let images = self.stats.engine_root().await;
+        let images = self.stats.image_dir().await;
         let root = self.root.clone();
         // A file system of the network may take its time.
         disk::blocking(move || observe(&root, images.as_deref())).await

@@ -9,12 +9,13 @@ use tokio::sync::OnceCell;
 
 use crate::config::Config;
 use crate::server::NodeStats;
-use crate::stats::{EngineDisk, Kernel, StatsOptions, StatsProvider};
+use crate::stats::{EngineDirs, EngineDisk, Kernel, StatsOptions, StatsProvider};
 use crate::store::board::Board;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::node::ImageSeen;
 use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_docker::image::image_directory;
 use mirrorlet_docker::sandbox_image::SANDBOX_IMAGE;
 use mirrorlet_docker::translate::names::container_name;
 use mirrorlet_host::telemetry::Metrics;
@@ -30,26 +31,30 @@ struct LocalEngine {
     is_local: bool,
     /// How its files are seen from here.
     host: HostFiles,
-    root: OnceCell<PathBuf>,
+    dirs: OnceCell<EngineDirs>,
     /// `None` if there is no list of images.
     images: Option<Reader<Vec<ImageSeen>>>,
 }
 
 #[async_trait]
 impl EngineDisk for LocalEngine {
-    async fn root_dir(&self) -> Option<PathBuf> {
+    async fn dirs(&self) -> Option<EngineDirs> {
         if !self.is_local {
             return None;
         }
         let ask = || async {
             let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
-            let told = asked.ok().and_then(Result::ok);
-            let told = told.and_then(|info| info.docker_root_dir).ok_or(())?;
-            let seen = self.seen(Path::new(&told));
-            Ok::<_, ()>(seen.unwrap_or_else(|| told.into()))
+            let info = asked.ok().and_then(Result::ok).ok_or(())?;
+            let images = image_directory(&info).ok_or(())?;
+            let root = info.docker_root_dir.ok_or(())?.into();
+            let here = |path: PathBuf| self.seen(&path).unwrap_or(path);
+            Ok::<_, ()>(EngineDirs {
+                root: here(root),
+                images: here(images),
+            })
         };
-        let root = self.root.get_or_try_init(ask).await;
-        root.ok().cloned()
+        let dirs = self.dirs.get_or_try_init(ask).await;
+        dirs.ok().cloned()
     }
 
     fn seen(&self, path: &Path) -> Option<PathBuf> {
@@ -81,7 +86,7 @@ pub(super) fn provider(
             engine,
             is_local: is_local(&config.docker),
             host: HostFiles::new(config.host_root.clone()),
-            root: OnceCell::new(),
+            dirs: OnceCell::new(),
             images,
         }),
         now: Timestamp::now,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::cgroups::{Buffer, Cgroups};
 use super::disks::{Disks, Target};
 use super::usages::Usages;
-use super::{StatsError, StatsOptions, machine};
+use super::{EngineDirs, StatsError, StatsOptions, machine};
 use crate::store::board::PodView;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
 use mirrorlet_core::clock::since;
@@ -35,8 +35,8 @@ pub(super) struct Asked<'a> {
     pub(super) options: &'a StatsOptions,
     pub(super) disks: &'a Disks,
     pub(super) scope: Scope,
-    /// The Engine's root directory, where it is this machine's.
-    pub(super) engine_root: Option<&'a Path>,
+    /// The Engine's directories, where they are this machine's.
+    pub(super) engine_dirs: Option<&'a EngineDirs>,
     pub(super) now: Timestamp,
 }
 
@@ -102,8 +102,8 @@ impl UsageReader {
             &mut self.buffer,
         )?;
         node.usage = self.usages.rated("".into(), node.usage, asked);
-        if let Some(root) = asked.engine_root
-            && let Some(disk) = machine::file_system(root, asked.now)
+        if let Some(dirs) = asked.engine_dirs
+            && let Some(disk) = machine::file_system(&dirs.images, asked.now)
         {
             let whole = machine::with_use(disk);
             node.image_fs = Some(Disk {
@@ -341,8 +341,8 @@ impl UsageReader {
             if let Some(upper) = self.upper(id, asked) {
                 targets.rootfs.insert(Arc::clone(name), Target::Tree(upper));
             }
-            if let Some(root) = asked.engine_root {
-                let directory = root.join("containers").join(id);
+            if let Some(dirs) = asked.engine_dirs {
+                let directory = dirs.root.join("containers").join(id);
                 targets
                     .logs
                     .insert(Arc::clone(name), Target::Logs(directory));

@@ -70,11 +70,20 @@ pub enum StatsError {
     Failed(String),
 }
 
-/// Facts of the Engine that need a call: the directory of its files, which never changes.
+/// Directories of the Engine, as the agent sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineDirs {
+    /// Its root directory, which has the logs of containers.
+    pub root: PathBuf,
+    /// The directory on whose file system images and the files of containers are.
+    pub images: PathBuf,
+}
+
+/// Facts of the Engine that need a call: the directories of its files, which never change.
 #[async_trait]
 pub trait EngineDisk: Send + Sync + 'static {
-    /// Its root directory; none where that is another machine's, or as long as it doesn't answer.
-    async fn root_dir(&self) -> Option<PathBuf>;
+    /// Its directories; none where they are another machine's, or as long as it doesn't answer.
+    async fn dirs(&self) -> Option<EngineDirs>;
 
     /// Where the agent finds what the Engine's machine has at that path; none where it doesn't see that
     /// machine's files. Blocks.
@@ -146,9 +155,9 @@ impl StatsProvider {
         }
     }
 
-    /// The Engine's root directory, where it is this machine's.
-    pub async fn engine_root(&self) -> Option<PathBuf> {
-        self.options.engine.root_dir().await
+    /// The Engine's directory of images, where it is this machine's.
+    pub async fn image_dir(&self) -> Option<PathBuf> {
+        self.options.engine.dirs().await.map(|dirs| dirs.images)
     }
 
     /// Measures disks that were asked for, until cancelled.
@@ -223,7 +232,7 @@ impl StatsProvider {
         let end = Instant::now() + patience;
         let views = Arc::new(views);
         loop {
-            let engine_root = self.options.engine.root_dir().await;
+            let engine_dirs = self.options.engine.dirs().await;
             // Whoever looks now may wait for the kernel, and keeps it meanwhile.
             let free = Arc::clone(&self.pod_looker).lock_owned();
             let Ok(mut looker) = tokio::time::timeout(LOOK_DEADLINE, free).await else {
@@ -236,7 +245,7 @@ impl StatsProvider {
                     options: &options,
                     disks: &disks,
                     scope: Scope::Everything,
-                    engine_root: engine_root.as_deref(),
+                    engine_dirs: engine_dirs.as_ref(),
                     now: (options.now)(),
                 };
                 let pods = looker.look_at_pods(&asked, &views);
@@ -262,9 +271,9 @@ impl StatsProvider {
         make: impl FnOnce(&Reading) -> T + Send + 'static,
     ) -> Result<T, StatsError> {
         let reading = async {
-            let engine_root = match scope {
+            let engine_dirs = match scope {
                 Scope::CpuAndMemory => None,
-                Scope::Everything | Scope::Detailed => self.options.engine.root_dir().await,
+                Scope::Everything | Scope::Detailed => self.options.engine.dirs().await,
             };
             let mut looker = Arc::clone(looker).lock_owned().await;
             let (options, disks) = (Arc::clone(&self.options), Arc::clone(&self.disks));
@@ -274,7 +283,7 @@ impl StatsProvider {
                     options: &options,
                     disks: &disks,
                     scope,
-                    engine_root: engine_root.as_deref(),
+                    engine_dirs: engine_dirs.as_ref(),
                     now: (options.now)(),
                 };
                 let reading = looker.look(&asked, &views)?;

@@ -18,7 +18,7 @@ struct Engine {
 
 #[async_trait]
 impl EngineDisk for Engine {
-    async fn root_dir(&self) -> Option<PathBuf> {
+    async fn dirs(&self) -> Option<EngineDirs> {
         None
     }
 
@@ -104,7 +104,7 @@ impl Machine {
             options: &self.options,
             disks: &self.disks,
             scope,
-            engine_root: None,
+            engine_dirs: None,
             now: at(second),
         };
         looker.look(&asked, views)

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{
     ContainerConfig, ContainerInspectResponse, ContainerState, ContainerSummary,
-    ContainerSummaryHostConfig, ContainerSummaryStateEnum, EndpointSettings, ImageConfig,
-    ImageInspect, ImageSummary, MountPoint, NetworkSettings, PortSummary, SystemInfo,
+    ContainerSummaryHostConfig, ContainerSummaryStateEnum, ContainerdInfo, EndpointSettings,
+    ImageConfig, ImageInspect, ImageSummary, MountPoint, NetworkSettings, PortSummary, SystemInfo,
 };
 
 use super::super::engine::EngineVersion;
@@ -37,6 +37,14 @@ pub(super) fn info(state: &State) -> SystemInfo {
         server_version: Some(version().version),
         docker_root_dir: Some("/var/lib/docker".to_owned()),
         logging_driver: Some("json-file".to_owned()),
+        driver_status: state.containerd.as_ref().map(|_| {
+            let pair = ["driver-type", "io.containerd.snapshotter.v1"];
+            vec![pair.map(str::to_owned).to_vec()]
+        }),
+        containerd: state.containerd.as_ref().map(|address| ContainerdInfo {
+            address: Some(address.clone()),
+            ..ContainerdInfo::default()
+        }),
         ..SystemInfo::default()
     }
 }

@@ -176,6 +176,11 @@ impl FakeEngine {
         }
     }
 
+    /// Lets images be those of the containerd at that address.
+    pub fn leave_images_to_containerd(&self, address: &str) {
+        self.state.lock().containerd = Some(address.to_owned());
+    }
+
     /// Makes a network of that driver.
     pub fn add_network(&self, name: &str, driver: &str) {
         let mut state = self.state.lock();

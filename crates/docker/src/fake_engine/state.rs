@@ -134,6 +134,8 @@ pub(super) struct State {
     pub(super) starts: BTreeMap<String, StartScript>,
     /// Drivers of user-defined networks, by name.
     pub(super) networks: BTreeMap<String, String>,
+    /// Address of the containerd that has the images, if one has.
+    pub(super) containerd: Option<String>,
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) execs: super::execs::Execs,
     pub(super) subscribers: Vec<Subscriber>,
@@ -165,6 +167,7 @@ impl State {
             pulls: BTreeMap::new(),
             starts: BTreeMap::new(),
             networks: BTreeMap::new(),
+            containerd: None,
             volumes: BTreeMap::new(),
             execs: super::execs::Execs::default(),
             subscribers: Vec::new(),

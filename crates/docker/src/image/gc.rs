@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::pulled::named;
 use super::remove::remove_image;
-use super::{ImagePuller, SANDBOX_IMAGE};
+use super::{ImagePuller, SANDBOX_IMAGE, image_directory};
 use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
@@ -332,12 +332,12 @@ impl ImageGc {
         is_pinned(image, self.options.pod_infra_image.as_deref())
     }
 
-    /// How full the Engine's disk is; none where it can't be known.
+    /// How full the disk of the Engine's images is; none where it can't be known.
     async fn disk(&mut self) -> Result<Option<DiskUsage>, GcError> {
         let directory = match &self.directory {
             Some(directory) => directory.clone(),
-            None => match self.engine.info().await?.docker_root_dir {
-                Some(directory) => self.directory.insert(directory.into()).clone(),
+            None => match image_directory(&self.engine.info().await?) {
+                Some(directory) => self.directory.insert(directory).clone(),
                 None => return Ok(None),
             },
         };

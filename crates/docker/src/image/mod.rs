@@ -2,6 +2,7 @@
 
 mod access;
 mod credentials;
+mod directory;
 pub mod facts;
 pub mod gc;
 mod noted;
@@ -16,6 +17,7 @@ use mirrorlet_core::api::core::{Container, ImageVolumeSource};
 use mirrorlet_core::api::hex;
 use mirrorlet_core::reference::Reference;
 
+pub use directory::image_directory;
 pub use facts::ImageFacts;
 pub(crate) use facts::id_of_local;
 pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk};

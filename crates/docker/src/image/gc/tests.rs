@@ -11,12 +11,12 @@ use crate::operation::Operation;
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_host::telemetry::journal::Submissions;
 
-/// A disk of 1000 bytes that says what it is told to say.
-struct TestDisk(Mutex<io::Result<Option<u64>>>);
+/// A disk of 1000 bytes that says what it is told to say, and which directories it was asked for.
+struct TestDisk(Mutex<io::Result<Option<u64>>>, Mutex<BTreeSet<PathBuf>>);
 
 impl DiskReader for TestDisk {
     fn read(&self, directory: &Path) -> io::Result<Option<DiskUsage>> {
-        assert_eq!(directory, Path::new("/var/lib/docker"));
+        self.1.lock().insert(directory.to_owned());
         match &*self.0.lock() {
             Ok(available) => Ok(available.map(|available_bytes| DiskUsage {
                 capacity_bytes: 1000,
@@ -41,7 +41,7 @@ struct Bed {
 fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
     let engine = Arc::new(FakeEngine::new());
     let images = Arc::new(ImagePuller::new(engine.clone(), PullerOptions::default()));
-    let disk = Arc::new(TestDisk(Mutex::new(Ok(Some(1000)))));
+    let disk = Arc::new(TestDisk(Mutex::new(Ok(Some(1000))), Mutex::default()));
     let telemetry = Telemetry::new();
     let events = telemetry.journal.subscribe();
     let began = Timestamp::now();
@@ -180,6 +180,25 @@ async fn a_full_disk_is_freed_down_to_the_low_threshold() {
             metrics.lines().any(|l| l == line),
             "{line} is not in\n{metrics}"
         );
+    }
+}
+
+#[tokio::test]
+async fn the_disk_of_the_images_is_read() {
+    for (containerd, directory) in [
+        (None, "/var/lib/docker"),
+        (
+            Some("/run/containerd/containerd.sock"),
+            "/var/lib/containerd",
+        ),
+    ] {
+        let mut bed = bed(false, ImageGcPolicy::default());
+        if let Some(address) = containerd {
+            bed.engine.leave_images_to_containerd(address);
+        }
+        bed.pass(0, 1000).await;
+        // docker 51
+        assert_eq!(*bed.disk.1.lock(), [directory.into()].into());
     }
 }
 
