@@ -364,7 +364,7 @@ async fn resources_and_security_reach_the_kernel() {
 }
 
 /// The memory limit of the pod's own cgroup, in bytes, if it has one.
-fn memory_limit_of_pod(uid: &str) -> Option<u64> {
+pub(super) fn memory_limit_of_pod(uid: &str) -> Option<u64> {
     let files = [
         format!("memory/mirrorlet/burstable/pod{uid}/memory.limit_in_bytes"),
         format!("mirrorlet/burstable/pod{uid}/memory.max"),

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use super::containers::memory_limit_of_pod;
 use crate::common::traffic::{self, Traffic};
 use crate::common::{Bed, IMAGE, PATIENCE, TestAgent, ask, free_port, http, sleeper};
 use mirrorlet::app::cleanup::{Leftovers, cleanup};
@@ -435,14 +436,20 @@ async fn no_bad_edit_fails_a_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_left_is_cleaned_up() {
-    let (bed, port) = (Bed::new(), free_port());
-    let mut agent = bed.agent().await;
+    let (bed, port, logs) = (Bed::new(), free_port(), crate::common::tempdir());
+    let mut resolved = bed.resolved();
+    resolved.config.pod_logs_dir = Some(logs.path().join("pods"));
+    let config = resolved.config.clone();
+    let mut agent = bed.agent_as(resolved).await;
     let at: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
-    bed.write("web.yaml", &web("one", port, "StartFirst"));
-    until_says(&mut agent, at, "one").await;
-    bed.write("web.yaml", &web("two", port, "StartFirst"));
-    until_says(&mut agent, at, "two").await;
-    let config = bed.resolved().config;
+    for says in ["one", "two"] {
+        let limited = "  resources: {limits: {memory: 128Mi}}";
+        bed.write(
+            "web.yaml",
+            &web_with(says, port, "StartFirst", IMAGE, limited),
+        );
+        until_says(&mut agent, at, says).await;
+    }
     // rollouts S5
     assert!(cleanup(&config, true).await.is_err(), "an agent runs");
     agent.stop().await;
@@ -465,7 +472,21 @@ async fn what_an_agent_left_is_cleaned_up() {
     std::fs::write(&record, used).unwrap();
     let left = cleanup(&config, false).await.unwrap().unwrap();
     assert_eq!(ask(at).as_deref(), Ok("two"), "nothing was asked for yet");
+    let pods = left.pods.clone();
+    let has_cgroup = || {
+        let mut uids = pods.iter();
+        uids.any(|uid| memory_limit_of_pod(uid.as_str()).is_some())
+    };
+    let links = || {
+        let dirs = ["pods", "containers"].map(|name| logs.path().join(name));
+        let found = dirs.map(|dir| std::fs::read_dir(dir).unwrap().count());
+        found.iter().sum::<usize>()
+    };
+    assert!(has_cgroup() && links() > 0);
     assert_eq!(cleanup(&config, true).await.unwrap(), Some(left));
+    // rollouts S5
+    assert!(!has_cgroup());
+    assert_eq!(links(), 0);
     assert!(ask(at).is_err());
     assert_eq!(bed.containers().len(), 0);
     let nothing = cleanup(&config, true).await.unwrap().unwrap();

@@ -49,6 +49,7 @@ pub use exec::ExecSessions;
 #[cfg(any(test, feature = "testing"))]
 pub use fake_engine::FakeEngine;
 pub use image::{ImagePuller, ListedImage, PullerOptions};
+pub use log_links::remove_dead as remove_dead_log_links;
 pub use manager::{DockerManager, DockerManagerOptions};
 pub use meter::CallMeter;
 pub use network::{HeldPorts, LedPorts, table_name as host_ports_table};

@@ -152,6 +152,15 @@ impl LogLinks {
     }
 }
 
+/// Removes the links under that directory, and in `containers` beside it, that lead nowhere because their
+/// containers are gone.
+///
+/// # Errors
+/// An error of the system.
+pub fn remove_dead(pod_logs_dir: &Path, host: HostFiles) -> io::Result<()> {
+    LogLinks::new(pod_logs_dir, host).clean()
+}
+
 /// The entries of a directory; none if it does not exist.
 fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
