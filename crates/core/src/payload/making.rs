@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use super::{Payload, PayloadContext, PayloadError, PayloadFile, fs_group, fs_user};
+use super::{Payload, PayloadContext, PayloadError, PayloadFile, bytes_of_file, fs_group, fs_user};
 use crate::api::core::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Secret, Volume,
     VolumeProjection,
@@ -43,12 +43,13 @@ impl<'a> Making<'a> {
         payload(volume, self)
     }
 
-    /// Counts the bytes of a file, before it is made.
-    fn charge(&self, bytes: usize) -> Result<(), PayloadError> {
-        let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
+    /// Counts what a file of that length takes, before it is made.
+    fn charge(&self, length: usize) -> Result<(), PayloadError> {
+        let left = self.left.get().checked_sub(bytes_of_file(length));
+        let left = left.ok_or_else(|| {
             let mebibytes = POD_BYTES_MAX >> 20;
             PayloadError::new(format!(
-                "the files of the pod's configMap, secret, downwardAPI and projected volumes take more than {mebibytes} MiB"
+                "the files of the pod's configMap, secret, downwardAPI and projected volumes take more than {mebibytes} MiB, at least 4 KiB each"
             ))
         })?;
         self.left.set(left);

@@ -25,6 +25,18 @@ pub use mounts::nested_mount_points;
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
 
+/// Bytes of a page. A file takes whole ones of memory or of a disk's blocks.
+const PAGE_BYTES: usize = 4096;
+
+/// The bytes that a file of that length takes, an empty one as well: a million files of one byte are
+/// not a megabyte.
+pub fn bytes_of_file(length: usize) -> usize {
+    length
+        .max(1)
+        .div_ceil(PAGE_BYTES)
+        .saturating_mul(PAGE_BYTES)
+}
+
 /// The storage medium of a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
@@ -108,9 +120,10 @@ impl Payload {
         &self.0
     }
 
-    /// The bytes of all files.
+    /// The bytes that all files take.
     pub fn size(&self) -> usize {
-        self.0.values().map(|file| file.data.len()).sum()
+        let files = self.0.values();
+        files.map(|file| bytes_of_file(file.data.len())).sum()
     }
 
     /// Adds a file; one of the same path is replaced.

@@ -287,7 +287,16 @@ fn the_files_of_a_pod_have_a_bound() {
     });
     let notes: Vec<Value> = notes.collect();
     let source = json!({"secret": {"name": "large"}});
+    // Files of no length take something, too.
+    let empty: ConfigMap = serde_json::from_value(json!({"data": {"k": ""}})).unwrap();
+    objects
+        .config_maps
+        .insert("empty".to_owned(), Ok(Arc::new(empty)));
+    let many: Vec<Value> = (0..5000)
+        .map(|n| json!({"key": "k", "path": format!("f{n}")}))
+        .collect();
     for volume in [
+        json!({"configMap": {"name": "empty", "items": many}}),
         json!({"secret": {"secretName": "large", "items": items}}),
         json!({"configMap": {"name": "large", "items": items}}),
         json!({"downwardAPI": {"items": notes}}),

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Gid, Uid};
 
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::payload::Payload;
+use mirrorlet_core::payload::{Payload, bytes_of_file};
 
 use super::{Result, VolumeError, files, set_mode};
 use crate::disk::IfThere as _;
@@ -58,7 +58,7 @@ pub(super) fn is_written(dir: &Path) -> bool {
     std::fs::metadata(dir.join(DATA)).is_ok_and(|found| found.is_dir())
 }
 
-/// The bytes of all files in a directory and below, remains of an interrupted write included; none of
+/// The bytes that all files take in a directory and below, remains of an interrupted write included; none of
 /// one that is not there.
 pub(super) fn size(dir: &Path) -> Result<usize> {
     if std::fs::symlink_metadata(dir).is_err() {
@@ -69,7 +69,8 @@ pub(super) fn size(dir: &Path) -> Result<usize> {
         match std::fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => bytes += size(&path)?,
             Ok(found) if found.is_file() => {
-                bytes += usize::try_from(found.len()).unwrap_or(usize::MAX);
+                let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
+                bytes += bytes_of_file(length);
             }
             Ok(_) | Err(_) => {}
         }
