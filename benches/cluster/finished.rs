@@ -34,9 +34,9 @@ pub async fn measure(settings: &Settings, cluster: &Cluster) -> anyhow::Result<[
     tokio::time::sleep(REST).await;
     let found = agent.memory_mib("RssAnon")?;
     let figure = |name, all| {
-        let note =
+        let remark =
             format!("{none:.1} MiB anonymous without, {all:.1} with {pods} that were refused");
-        Figure::new(name, of_each(all - none), "KiB", "below 2 KiB", 2.0, note)
+        Figure::new(name, of_each(all - none), "KiB", "below 2 KiB", 2.0, remark)
     };
     Ok([
         figure("a pod that is over, found at the start: memory", found),

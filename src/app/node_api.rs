@@ -391,7 +391,7 @@ mod tests {
                 assert_eq!(is_told, code != 503 && !is_known(), "{code}");
             }
             let times = asked.lock().unwrap().clone();
-            let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
+            let pauses = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
             // As long as the server asks for, and never longer than a minute and a half.
             let least = Duration::from_secs(if code == 429 { 20 } else { 5 });
             let mut pauses = pauses.map(|pause| (least..=Duration::from_secs(90)).contains(&pause));

@@ -290,14 +290,13 @@ fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
 }
 
 fn validate_command(args: &ValidateArgs) -> Outcome {
-    let node_name = match &args.node_name {
-        Some(name) => name.as_str().into(),
-        None => {
-            let ambient = ambient()?;
-            let file = config_file(None, &ambient)?;
-            let name = resolve_node_name(file.as_ref(), &ambient);
-            name.map_err(|e| Failure::Usage(e.into()))?.into()
-        }
+    let node_name = if let Some(name) = &args.node_name {
+        name.as_str().into()
+    } else {
+        let ambient = ambient()?;
+        let file = config_file(None, &ambient)?;
+        let name = resolve_node_name(file.as_ref(), &ambient);
+        name.map_err(|e| Failure::Usage(e.into()))?.into()
     };
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (mut stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());

@@ -100,8 +100,7 @@ impl Worker {
     fn leave_alone(&mut self, entry: &Entry, error: &RuntimeError) {
         let words = error.to_string();
         if !error.is_unavailable() && *self.error != *words {
-            let telemetry = &self.context.telemetry;
-            occurrences::status_unknown(telemetry.pod(&self.full_name, &self.uid), &words);
+            occurrences::status_unknown(self.telemetry(), &words);
         }
         self.error = words.into();
         self.publish_entry(entry);

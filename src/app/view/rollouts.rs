@@ -90,13 +90,13 @@ fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<RolloutTarget
     let is_in = |namespace: Option<&str>, key: &WorkloadKey| {
         namespace.is_none_or(|namespace| namespace == key.namespace)
     };
-    let is_it = |key: &WorkloadKey| match &named {
+    let is_named = |key: &WorkloadKey| match &named {
         Some((namespace, owner)) => key.owner() == *owner && is_in(*namespace, key),
         None => key.name == name && is_in(of, key),
     };
     let of_manifests = merged.pods.values().filter(|pod| !pod.is_api());
     let keys = of_manifests.filter_map(|pod| WorkloadKey::of(&pod.pod));
-    let keys: BTreeSet<WorkloadKey> = keys.filter(is_it).collect_set();
+    let keys: BTreeSet<WorkloadKey> = keys.filter(is_named).collect_set();
     let mut keys = keys.into_iter();
     let key = match (keys.next(), keys.next()) {
         (Some(key), None) => without_rollouts(&typed(&key)).map_or(Ok(key), Err),

@@ -278,7 +278,7 @@ impl Starter {
                 let mut result = SyncResult::new(action, start.name);
                 let start = self.counted_on(round.pod, *start, round.files);
                 let up = in_turn(up, earlier);
-                if let Err(error) = self.start_container(round, up, start).await {
+                if let Err(error) = Box::pin(self.start_container(round, up, start)).await {
                     result.fail(error);
                 }
                 result

@@ -578,16 +578,16 @@ fn an_object_may_be_deleted_once_the_api_server_knows_that_its_pod_has_ended() {
     };
     let in_phase = |phase: &str| with_status(pod("Never"), json!({"phase": phase}));
     for (object, finished, expected) in [
-        (deleting(in_phase("Failed")), true, true),
-        (deleting(in_phase("Succeeded")), true, true),
-        (deleting(in_phase("Running")), true, false),
-        (deleting(pod("Never")), true, false),
-        (deleting(in_phase("Failed")), false, false),
-        (in_phase("Failed"), true, false),
-        (as_mirror(deleting(in_phase("Failed"))), true, false),
+        (&deleting(in_phase("Failed")), true, true),
+        (&deleting(in_phase("Succeeded")), true, true),
+        (&deleting(in_phase("Running")), true, false),
+        (&deleting(pod("Never")), true, false),
+        (&deleting(in_phase("Failed")), false, false),
+        (&in_phase("Failed"), true, false),
+        (&as_mirror(deleting(in_phase("Failed"))), true, false),
     ] {
         // pods 51
-        assert_eq!(may_delete(&object, finished), expected, "{object:?}");
+        assert_eq!(may_delete(object, finished), expected, "{object:?}");
     }
 }
 
