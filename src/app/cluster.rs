@@ -13,6 +13,7 @@
 
 mod tasks;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -62,6 +63,8 @@ pub(super) struct Links {
     pub(super) images: Arc<ImagePuller>,
     /// The pressures that the node is under.
     pub(super) pressures: Reader<Pressures>,
+    /// The addresses of the machine, primary first.
+    pub(super) addresses: Reader<Vec<IpAddr>>,
     /// The state of the agent that the tasks read.
     pub(super) tasks: ClusterLinks,
 }
@@ -118,6 +121,7 @@ impl Cluster {
             links.engine,
             images_reader.clone(),
             links.pressures,
+            links.addresses,
         );
         spawn_until(parts, cancel, "node readings", keeping);
         ClusterView {

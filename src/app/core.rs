@@ -52,7 +52,7 @@ pub(super) struct CoreOptions {
     /// Sends the requests of probes.
     pub(super) probe_client: Client,
     /// Addresses of the node, primary first.
-    pub(super) node_ips: Vec<IpAddr>,
+    pub(super) node_ips: Reader<Vec<IpAddr>>,
     /// The clock.
     pub(super) clock: Clock,
     /// The pressures that the node is under.

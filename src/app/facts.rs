@@ -1,17 +1,25 @@
-//! Facts about the machine, read once at start: for containers and for the Node.
+//! Facts about the machine, read at the start: for containers and for the Node. The addresses are
+//! read again and again where none are configured.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::config::{Config, DEFAULT_RESOLV_CONF};
+use crate::store::cell::Writer;
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::log_limits::LogLimits;
+use mirrorlet_core::node::next_addresses;
 use mirrorlet_docker::translate::{NodeFacts, ResolvConf};
+use mirrorlet_host::telemetry::occurrences;
 
 /// An address of the documentation range: a route to it is the default route. Connecting a
 /// datagram socket sends nothing.
 const ANYWHERE_V4: &str = "192.0.2.1:9";
 const ANYWHERE_V6: &str = "[2001:db8::1]:9";
+
+/// How often the addresses are read: upstream's `nodeStatusUpdateFrequency`.
+const ADDRESSES_PERIOD: Duration = Duration::from_secs(10);
 
 /// The machine's hosts file.
 const HOSTS_FILE: &str = "/etc/hosts";
@@ -91,8 +99,28 @@ fn root_bytes(root: &Path) -> u64 {
     rustix::fs::statvfs(root).map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
+/// Keeps the addresses as `read` has them, until cancelled.
+pub(super) async fn keep_addresses(
+    mut addresses: Writer<Vec<IpAddr>>,
+    read: impl Fn() -> Vec<IpAddr>,
+) {
+    loop {
+        tokio::time::sleep(ADDRESSES_PERIOD).await;
+        let next = next_addresses(&addresses.get(), &read());
+        let words = words(&next);
+        if addresses.publish(next) {
+            occurrences::addresses_changed(&words);
+        }
+    }
+}
+
+fn words(addresses: &[IpAddr]) -> String {
+    let words: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    words.join(", ")
+}
+
 /// Addresses the machine would use towards the world, IPv4 first.
-fn own_ips() -> Vec<IpAddr> {
+pub(super) fn own_ips() -> Vec<IpAddr> {
     [("0.0.0.0:0", ANYWHERE_V4), ("[::]:0", ANYWHERE_V6)]
         .into_iter()
         .filter_map(|(from, to)| {
@@ -106,7 +134,10 @@ fn own_ips() -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::store::cell::cell;
 
     #[test]
     fn memory_is_read_in_bytes() {
@@ -115,5 +146,29 @@ mod tests {
         assert_eq!(read("MemTotal:"), Some(24_689_764 * 1024));
         assert_eq!(read("MemFree:"), Some(1024));
         assert_eq!(read("Absent:"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_follow_the_machine() {
+        let seen = Arc::new(Mutex::new(Vec::<IpAddr>::new()));
+        let (addresses, reader) = cell(Vec::new());
+        let machine = Arc::clone(&seen);
+        let read = move || machine.lock().unwrap().clone();
+        let keeping = tokio::spawn(keep_addresses(addresses, read));
+        let first: IpAddr = [10, 0, 0, 1].into();
+        let second: IpAddr = [10, 0, 0, 2].into();
+        // Started without a route; it comes, changes, and is gone for a while.
+        for (now, expected) in [
+            (vec![], vec![]),
+            (vec![first], vec![first]),
+            (vec![second], vec![second]),
+            (vec![], vec![second]),
+        ] {
+            *seen.lock().unwrap() = now;
+            tokio::time::sleep(ADDRESSES_PERIOD).await;
+            // node 6m
+            assert_eq!(*reader.get(), expected);
+        }
+        keeping.abort();
     }
 }

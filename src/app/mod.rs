@@ -36,6 +36,7 @@ mod tell;
 mod used_engine;
 mod view;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -132,6 +133,11 @@ impl Agent {
 
         let (mut sources, files) = start_sources(&config, &mut parts, cancel)?;
         let machine = Machine::read(&config);
+        let (addresses, ips) = cell(machine.ips.clone());
+        if config.node_ips.is_empty() {
+            let keeping = facts::keep_addresses(addresses, facts::own_ips);
+            spawn_until(&mut parts, cancel, "addresses", keeping);
+        }
         let (pods, api, manager) = pod_manager();
         let port = node_listener.as_ref().map(|bound| bound.address.port());
         let node = readings::node_facts(&config, &owner, &machine, port);
@@ -157,7 +163,7 @@ impl Agent {
         let options = CoreOptions {
             looks,
             look_queue,
-            node_ips: machine.ips,
+            node_ips: ips.clone(),
             probe_client: docker.probe_client.clone(),
             pressures: pressed.clone(),
             evictions,
@@ -184,6 +190,7 @@ impl Agent {
             cluster,
             eviction,
             facts: node.clone(),
+            addresses: ips.clone(),
             pressures: pressed,
             telemetry: telemetry.clone(),
         }
@@ -191,7 +198,13 @@ impl Agent {
         let (view, stats) = (Arc::clone(&served.view), Arc::clone(&served.stats));
         if let (Some(listener), Some(client)) = (node_listener, &client) {
             node_api::start(
-                &config, listener, &node, client, &served, &mut parts, cancel,
+                &config,
+                listener,
+                (&node, ips),
+                client,
+                &served,
+                &mut parts,
+                cancel,
             )?;
         }
         embedded::start(&config, &served, &mut parts, cancel)?;
@@ -355,6 +368,7 @@ struct Wired {
     cluster: Option<Cluster>,
     eviction: eviction::Ends,
     facts: NodeFacts,
+    addresses: Reader<Vec<IpAddr>>,
     pressures: Reader<Pressures>,
     telemetry: Telemetry,
 }
@@ -388,6 +402,7 @@ impl Wired {
                 engine: engine_reader.clone(),
                 images: Arc::clone(&docker.images),
                 pressures: self.eviction.pressures.reader(),
+                addresses: self.addresses,
                 tasks: ClusterLinks {
                     merged: core.merged.clone(),
                     board: core.board.clone(),

@@ -2,7 +2,7 @@
 //! the client certificates of the authorities that are kept here.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,7 +171,7 @@ fn by_signal(config: &Config, key: Key) -> BTreeMap<String, String> {
 pub(super) fn start(
     config: &Config,
     listening: Listening,
-    facts: &NodeFacts,
+    (facts, addresses): (&NodeFacts, Reader<Vec<IpAddr>>),
     client: &ClusterClient,
     served: &Served,
     parts: &mut Parts,
@@ -206,8 +206,9 @@ pub(super) fn start(
         names: Names {
             node: config.node_name.to_string(),
             hostname: facts.hostname.clone(),
-            addresses: facts.addresses.clone(),
+            addresses: (*addresses.get()).clone(),
         },
+        addresses,
     })?;
     occurrences::node_api_served(address);
     spawn(parts, "node API", node_api.serve(listener, cancel.clone()));

@@ -1,6 +1,7 @@
-//! The machine's data in our Node: facts that hold until the next boot, and readings of the
-//! moment. What can't be read is left out.
+//! The machine's data in our Node: facts, most of which hold until the next boot, and readings of
+//! the moment. What can't be read is left out.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use tokio::sync::watch;
@@ -65,6 +66,7 @@ pub(super) async fn keep(
     mut engine: watch::Receiver<EngineReport>,
     mut images: Reader<Vec<ImageSeen>>,
     mut pressures: Reader<Pressures>,
+    mut addresses: Reader<Vec<IpAddr>>,
 ) {
     loop {
         readings.publish(Readings {
@@ -76,12 +78,15 @@ pub(super) async fn keep(
             known.engine_version = Some(version);
         }
         known.images.clone_from(&images.get());
+        known.addresses.clone_from(&addresses.get());
         facts.publish(known);
         let told = tokio::select! {
             told = reach.changed() => told,
             told = engine.changed() => told,
             Ok(_) = images.changed() => Ok(()),
             Ok(_) = pressures.changed() => Ok(()),
+            // Not where they are configured.
+            Ok(_) = addresses.changed() => Ok(()),
         };
         if told.is_err() {
             return;

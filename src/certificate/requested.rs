@@ -179,8 +179,8 @@ impl Requested {
     /// had another name or other addresses.
     ///
     /// Upstream: `certSatisfiesTemplateLocked` of `certificate_manager.go`.
-    pub fn fits(&self, issued: &Issued) -> bool {
-        let Some(own) = issued.certified.cert.first() else {
+    pub fn fits(&self, certified: &CertifiedKey) -> bool {
+        let Some(own) = certified.cert.first() else {
             return false;
         };
         let user = node_user(&self.order.node);
@@ -198,6 +198,12 @@ impl Requested {
         hosts
             .chain(addresses)
             .all(|name| verify_server_name(&parsed, &name).is_ok())
+    }
+
+    /// Orders another certificate from now on. A request for the one before is left to itself.
+    pub fn reorder(&mut self, order: Order) {
+        self.order = order;
+        self.pending = None;
     }
 
     /// Goes one step on: makes a request, or sees what became of it. Says how long to wait for the

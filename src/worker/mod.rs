@@ -89,7 +89,7 @@ pub struct Context {
     /// The metrics.
     pub telemetry: Telemetry,
     /// Addresses of the node, primary first.
-    pub node_ips: Vec<IpAddr>,
+    pub node_ips: Reader<Vec<IpAddr>>,
     /// Longest crash-loop back-off.
     pub backoff_max: Duration,
     /// How many dead instances of a container are kept.

@@ -333,7 +333,7 @@ impl Worker {
                 previous: self.status.as_deref(),
                 waiting: &self.failures,
                 probes: &self.context.probes.get(&self.uid),
-                host_ips: &self.context.node_ips,
+                host_ips: &self.context.node_ips.get(),
                 terminating: self.is_ending(),
                 is_static: !self.is_api,
                 now: self.context.clock.now(),

@@ -18,6 +18,7 @@ mod tests;
 pub(super) mod tls;
 mod told;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -37,6 +38,7 @@ use self::readers::Readers;
 use super::stats::{self, NodeStats};
 use super::view::AgentView;
 use crate::certificate::CertificateError;
+use crate::store::cell::Reader;
 use mirrorlet_host::telemetry::Metrics;
 
 /// Longest body that a request may announce, in bytes.
@@ -60,6 +62,8 @@ pub struct NodeApiParts {
     pub certificate: Origin,
     /// For whom that is.
     pub names: Names,
+    /// The addresses among them, which may change.
+    pub addresses: Reader<Vec<IpAddr>>,
 }
 
 /// The node API, ready to be served.
@@ -83,7 +87,7 @@ impl NodeApi {
             CertificateTask::begin(parts.certificate, parts.names, parts.metrics.clone())?;
         Ok(Self {
             tls: Arc::new(tls::config(served)),
-            certificates,
+            certificates: certificates.following(parts.addresses),
             gate: Arc::new(Gate::new(
                 parts.reviewer,
                 parts.authorities,

@@ -75,7 +75,7 @@ impl Bed {
             probes: probe_results().1,
             board: board_writer,
             telemetry: telemetry.clone(),
-            node_ips: Vec::new(),
+            node_ips: cell(Vec::new()).1,
             backoff_max: Duration::from_mins(5),
             gc: ContainerGcPolicy::default(),
             clock,

@@ -146,7 +146,7 @@ impl Agent {
             probes,
             board: board_writer,
             telemetry: telemetry.clone(),
-            node_ips: Vec::new(),
+            node_ips: cell(Vec::new()).1,
             backoff_max: BACKOFF_MAX,
             gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),

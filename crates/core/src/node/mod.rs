@@ -2,6 +2,7 @@
 //!
 //! Upstream: `pkg/kubelet/nodestatus/setters.go`, `pkg/kubelet/kubelet_node_status.go`.
 
+mod addresses;
 mod claim;
 mod conditions;
 mod describe;
@@ -18,6 +19,7 @@ use crate::api::NodeName;
 use crate::api::core::Taint;
 use crate::pressure::Pressures;
 
+pub use addresses::next_addresses;
 pub use claim::{Claim, LeaseSeen, LeaseWatch, claim, still_claimed};
 pub use conditions::{PodProblems, believed_conditions, compute_conditions};
 pub use describe::{compute_node, compute_node_status, initial_node};

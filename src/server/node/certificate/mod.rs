@@ -21,6 +21,7 @@ use crate::certificate::{
     CertificateError, FILE_MIB_MAX, Leaf, Order, Progress, Purpose, Requested, Signer, from_pem,
     renewal,
 };
+use crate::store::cell::Reader;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::certificate as decide;
 use mirrorlet_host::disk;
@@ -82,6 +83,8 @@ enum Source {
 pub(super) struct CertificateTask {
     served: Arc<Served>,
     names: Names,
+    /// The addresses among the names, where they may change.
+    addresses: Option<Reader<Vec<IpAddr>>>,
     source: Source,
     /// The problem reported last.
     told: Option<String>,
@@ -116,7 +119,7 @@ impl CertificateTask {
                 let requested = Requested::new(order(&names), &directory);
                 let kept = requested.kept(now);
                 let renew_at = match &kept {
-                    Some(kept) if requested.fits(kept) => renewal(&kept.validity),
+                    Some(kept) if requested.fits(&kept.certified) => renewal(&kept.validity),
                     // Better than one that nobody has signed.
                     Some(_) => {
                         occurrences::node_certificate_outdated();
@@ -141,6 +144,7 @@ impl CertificateTask {
         let task = Self {
             served: Arc::clone(&served),
             names,
+            addresses: None,
             source,
             told: None,
             renew_at,
@@ -149,12 +153,60 @@ impl CertificateTask {
         Ok((served, task))
     }
 
+    /// The same, for a Node whose addresses may change.
+    #[must_use]
+    pub(super) fn following(self, addresses: Reader<Vec<IpAddr>>) -> Self {
+        Self {
+            addresses: Some(addresses),
+            ..self
+        }
+    }
+
     /// Runs until cancelled.
     pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         loop {
-            tokio::time::sleep(pause).await;
-            pause = self.look(Timestamp::now()).await;
+            let mut addresses = self.addresses.take();
+            let changed = async {
+                match &mut addresses {
+                    Some(addresses) => addresses.changed().await.ok(),
+                    None => None,
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = self.look(Timestamp::now()).await,
+                // Not where they are configured.
+                Some(now) = changed => {
+                    self.readdress(&now);
+                    // The Node's status has them first: an approver compares them.
+                    pause = LOOK_PERIOD;
+                }
+            }
+            self.addresses = addresses;
+        }
+    }
+
+    /// Takes up other addresses: the next look makes or requests a certificate for them.
+    fn readdress(&mut self, addresses: &[IpAddr]) {
+        if self.names.addresses == addresses {
+            return;
+        }
+        self.names.addresses = addresses.to_vec();
+        if let Source::Cluster {
+            requested,
+            renew_at,
+            ..
+        } = &mut self.source
+        {
+            requested.reorder(order(&self.names));
+            if !requested.fits(&self.served.get()) {
+                occurrences::node_certificate_outdated();
+                *renew_at = Timestamp::MIN;
+            }
+        }
+        // One of our own, if it is in use.
+        if self.renew_at != Timestamp::MAX {
+            self.renew_at = Timestamp::MIN;
         }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 
 use crate::certificate::{CertificateRequest, Leaf, SignError};
+use crate::store::cell::cell;
 use mirrorlet_core::certificate::Outcome;
 
 fn names() -> Names {
@@ -264,4 +265,42 @@ async fn a_signed_certificate_that_is_for_something_else_is_replaced_at_once() {
         assert!(!Arc::ptr_eq(&before, &served.get()), "{now:?}");
         assert_eq!(asked(), 1, "{now:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_follows_the_addresses_of_the_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let kept = signed(&names(), &key) + &key.serialize_pem();
+    std::fs::write(directory.path().join("node-api-current.pem"), kept).unwrap();
+    let cluster = Arc::new(Cluster::default());
+    let by_cluster = Origin::Cluster {
+        signer: Arc::clone(&cluster) as Arc<dyn Signer>,
+        directory: directory.path().to_owned(),
+    };
+    let holds = |served: &Served, piece: &[u8]| {
+        let der = served.get().cert[0].to_vec();
+        der.windows(piece.len()).any(|window| window == piece)
+    };
+    let (mut addresses, reader) = cell(names().addresses);
+    let mut running = Vec::new();
+    let [signed, own] = [by_cluster, Origin::Own].map(|origin| {
+        let (served, task) = CertificateTask::begin(origin, names(), Metrics::new()).unwrap();
+        running.push(tokio::spawn(task.following(reader.clone()).run()));
+        served
+    });
+    let asked = || cluster.requests.lock().unwrap().len();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(asked(), 0);
+    addresses.publish(vec![[10, 0, 0, 9].into(), names().addresses[1]]);
+    // The keys are written by threads that the paused clock doesn't wait for.
+    while asked() == 0 || !holds(&own, &[10, 0, 0, 9]) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::task::yield_now().await;
+    }
+    // node 6m
+    assert!(!holds(&own, &[10, 0, 0, 1]));
+    // Until another one is signed.
+    assert!(holds(&signed, &[10, 0, 0, 1]));
+    running.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -130,6 +130,11 @@ pub fn node_gone(name: &str) {
     tracing::warn!("the Node {name} was deleted; registering it again");
 }
 
+/// The machine has other addresses than before.
+pub fn addresses_changed(addresses: &str) {
+    tracing::info!("the addresses of the machine are now {addresses}");
+}
+
 /// Our Node is another's now; it is left alone.
 pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
