@@ -202,7 +202,7 @@ impl Stack {
             probes: probe_results().1,
             board: board_writer,
             telemetry,
-            node_ips: Vec::new(),
+            node_ips: cell(Vec::new()).1,
             backoff_max: Duration::from_mins(5),
             gc: ContainerGcPolicy::default(),
             clock: Clock::default(),
