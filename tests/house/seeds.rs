@@ -92,10 +92,11 @@ fn named(text: &str) -> Vec<(&str, &str)> {
     quoted.filter_map(|word| word.split_once("::")).collect()
 }
 
-/// Whether a file defines something of that name; a variant stands alone on its line.
+/// Whether a file defines something of that name; a variant stands alone on its line, or with its word.
 fn defines(code: &str, item: &str) -> bool {
-    let variant = format!("{item},");
-    if code.lines().any(|line| line.trim() == variant) {
+    let (alone, with_word) = (format!("{item},"), format!("{item} = \""));
+    let is_variant = |line: &str| line == alone || line.starts_with(&with_word);
+    if code.lines().map(str::trim).any(is_variant) {
         return true;
     }
     let kinds = [
@@ -255,7 +256,13 @@ impl Source {
             all.any(|code| has_word(code, name))
         };
         let is_meant = is_unique || names.iter().any(is_named);
-        let receivers: Vec<String> = owners.iter().map(|name| name.to_lowercase()).collect();
+        // `access` of a `ContainerAccess`, say.
+        let last_word = |name: &&str| {
+            let begins = name.rfind(char::is_uppercase).unwrap_or_default();
+            name[begins..].to_lowercase()
+        };
+        let mut receivers: Vec<String> = owners.iter().map(|name| name.to_lowercase()).collect();
+        receivers.extend(owners.iter().map(last_word));
         self.code.iter().any(|code| {
             places(code, item).any(|(before, after)| {
                 let by_name = || {
