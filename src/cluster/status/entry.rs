@@ -207,6 +207,17 @@ impl Entry {
         self.written = Some(patch);
     }
 
+    /// The failures so far, and the problem that was reported last.
+    pub(super) fn failures(&self) -> (u32, Option<String>) {
+        (self.failures, self.told.clone())
+    }
+
+    /// What was written doesn't end these: the deletion that had to follow it failed again.
+    pub(super) fn failed_before(&mut self, (failures, told): (u32, Option<String>)) {
+        self.failures = failures;
+        self.told = told;
+    }
+
     pub(super) fn deleted(&mut self) {
         self.done();
         self.deleted = true;

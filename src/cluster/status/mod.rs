@@ -166,11 +166,17 @@ impl StatusTask {
             deletion,
         } = done;
         let of = self.telemetry.pod(&full_name, &uid);
-        for outcome in std::iter::once(outcome).chain(deletion) {
-            let told = self.api.get();
-            let told = told.as_ref().as_ref();
-            let object = told.and_then(|told| told.pods.get(api_uid));
-            note(entry, of, api_uid, object.map(|object| &**object), outcome);
+        let told = self.api.get();
+        let told = told.as_ref().as_ref();
+        let object = told.and_then(|told| told.pods.get(api_uid));
+        let object = object.map(|object| &**object);
+        let failures = entry.failures();
+        note(entry, of, api_uid, object, outcome);
+        if let Some(deletion) = deletion {
+            if matches!(deletion, Outcome::Failed(_)) {
+                entry.failed_before(failures);
+            }
+            note(entry, of, api_uid, object, deletion);
         }
     }
 }

@@ -437,6 +437,26 @@ async fn a_deletion_that_failed_is_tried_again_soon() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_that_is_refused_for_good_is_tried_once_a_minute() {
+    let bed = Bed::start();
+    bed.api.with(|api| {
+        api.drop_ips();
+        api.refuse_deletions(u32::MAX);
+    });
+    let web = ordinary(&bed);
+    bed.api.with(|api| api.delete_gracefully("web"));
+    let mut ended = status("Failed");
+    ended["podIPs"] = json!([{"ip": "10.0.0.1"}]);
+    bed.tell(&web, Phase::Finished, ended);
+    bed.sleep(15 * 60).await;
+    let deletions = bed.api.calls();
+    let deletions = deletions.iter().filter(|call| call.starts_with("DELETE"));
+    // pods 51a
+    assert!((10..=25).contains(&deletions.count()));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_steps_of_a_start_are_one_write() {
     let bed = Bed::start();
     let mut pod = pod(&[]);
