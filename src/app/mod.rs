@@ -402,7 +402,7 @@ impl Wired {
                 engine: engine_reader.clone(),
                 images: Arc::clone(&docker.images),
                 pressures: self.eviction.pressures.reader(),
-                addresses: self.addresses,
+                addresses: self.addresses.clone(),
                 tasks: ClusterLinks {
                     merged: core.merged.clone(),
                     board: core.board.clone(),
@@ -452,6 +452,7 @@ impl Wired {
                 claims: core.merge.claims,
                 refreshes: self.files.into_iter().chain([core.merge.refresh]).collect(),
                 facts: self.facts,
+                addresses: self.addresses,
                 graces: core.graces,
                 pressures: self.pressures,
                 cache: core.cache,

@@ -13,6 +13,7 @@ mod volumes;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,8 +112,10 @@ pub(super) struct View {
     pub(super) changes: watch::Receiver<u64>,
     pub(super) stats: Arc<StatsProvider>,
     pub(super) journal: Journal,
-    /// The facts of this Node, but for those of the Engine.
+    /// The facts of this Node, but for those of the Engine and its addresses.
     pub(super) facts: NodeFacts,
+    /// The addresses of the machine, primary first.
+    pub(super) addresses: Reader<Vec<IpAddr>>,
     /// Graces that pods are given with their deletion.
     pub(super) graces: Graces,
     /// The pressures that the node is under.

@@ -38,6 +38,7 @@ impl Worker {
         let mut seen = self.context.cache.subscribe(&self.uid);
         let mut probed = self.context.probes.subscribe(&self.uid);
         let mut images = self.context.runtime.images_changed();
+        let mut addresses = self.context.node_ips.clone();
         let mut refresh = Refresh::new();
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
@@ -86,6 +87,8 @@ impl Worker {
                 },
                 // The store outlives the workers.
                 _ = probed.changed() => {}
+                // Not where they are configured.
+                Ok(_) = addresses.changed() => {}
                 () = timer, if look_again.is_some() => {}
                 // Once: what is seen of the pod may have an error still.
                 () = back, if away_since.is_some() => self.held = None,

@@ -717,6 +717,26 @@ async fn a_stop_that_fails_is_tried_again() {
     bed.until_view("a", |v| v.is_none()).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_pod_follows_the_addresses_of_the_node() {
+    let mut bed = Bed::start();
+    let a = pod("a");
+    bed.want(&[&a]);
+    bed.until_runs("a").await;
+    let began = Instant::now();
+    for address in [[10, 0, 0, 1], [10, 0, 0, 2]] {
+        bed.has_address(address.into());
+        let host_ip = IpAddr::from(address).to_string();
+        let is_shown = |view: Option<&PodView>| {
+            let status = view.and_then(|view| view.status.as_deref());
+            status.and_then(|status| status.host_ip.as_deref()) == Some(&*host_ip)
+        };
+        bed.until_view("a", is_shown).await;
+    }
+    // node 6m
+    assert!(began.elapsed() < SWEEP, "nothing else woke it");
+}
+
 #[test]
 fn the_board_lists_by_name() {
     let (writer, board) = board();

@@ -116,6 +116,7 @@ impl View {
 
     fn node(&self, merged: &Merged, before: &[NodeCondition]) -> Node {
         let mut facts = self.facts.clone();
+        facts.addresses.clone_from(&self.addresses.get());
         facts
             .engine_version
             .clone_from(&self.engine.borrow().version);

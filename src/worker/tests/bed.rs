@@ -29,6 +29,7 @@ pub(super) struct Bed {
     pub(super) cache: CacheReader,
     pub(super) telemetry: Telemetry,
     node: Writer<AdmitNode>,
+    addresses: Writer<Vec<IpAddr>>,
     settled: SettledPods,
     orders: mpsc::Sender<Evict>,
     known: Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>>,
@@ -66,6 +67,7 @@ impl Bed {
         let observer = observer.without(settled.clone());
         let (board_writer, board) = board();
         let (node, node_reader) = cell(AdmitNode::default());
+        let (addresses, node_ips) = cell(Vec::new());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let known: Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>> = Arc::default();
         let context = Arc::new(Context {
@@ -75,7 +77,7 @@ impl Bed {
             probes: probe_results().1,
             board: board_writer,
             telemetry: telemetry.clone(),
-            node_ips: cell(Vec::new()).1,
+            node_ips,
             backoff_max: Duration::from_mins(5),
             gc: ContainerGcPolicy::default(),
             clock,
@@ -114,6 +116,7 @@ impl Bed {
             cache: reader,
             telemetry,
             node,
+            addresses,
             settled,
             orders,
             known,
@@ -172,6 +175,11 @@ impl Bed {
     /// The agent learns anew what its node is like.
     pub(super) fn node_is(&mut self, node: AdmitNode) {
         self.node.publish(node);
+    }
+
+    /// The machine has that address from now on.
+    pub(super) fn has_address(&mut self, address: IpAddr) {
+        self.addresses.publish(vec![address]);
     }
 
     pub(super) async fn until(&self, what: &str, holds: impl Fn(&FakeRuntime) -> bool) {
