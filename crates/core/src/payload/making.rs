@@ -4,7 +4,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use super::{Payload, PayloadContext, PayloadError, PayloadFile, bytes_of_file, fs_group, fs_user};
+use super::{
+    DIRECTORY_BYTES, Payload, PayloadContext, PayloadError, PayloadFile, bytes_of_file, clean_path,
+    fs_group, fs_user,
+};
 use crate::api::core::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Secret, Volume,
     VolumeProjection,
@@ -43,13 +46,29 @@ impl<'a> Making<'a> {
         payload(volume, self)
     }
 
-    /// Counts what a file of that length takes, before it is made.
-    fn charge(&self, length: usize) -> Result<(), PayloadError> {
-        let left = self.left.get().checked_sub(bytes_of_file(length));
+    /// Adds a file of that length to a volume's. What it and its directories take is counted before it
+    /// is made.
+    fn add(
+        &self,
+        payload: &mut Payload,
+        path: &str,
+        length: usize,
+        file: impl FnOnce() -> PayloadFile,
+    ) -> Result<(), PayloadError> {
+        let path = clean_path(path)?;
+        let directories = payload.directories_for(&path);
+        let bytes = directories.saturating_mul(DIRECTORY_BYTES);
+        self.charge(bytes.saturating_add(bytes_of_file(length)))?;
+        payload.insert(&path, file())
+    }
+
+    /// Counts these bytes.
+    fn charge(&self, bytes: usize) -> Result<(), PayloadError> {
+        let left = self.left.get().checked_sub(bytes);
         let left = left.ok_or_else(|| {
             let mebibytes = POD_BYTES_MAX >> 20;
             PayloadError::new(format!(
-                "the files of the pod's configMap, secret, downwardAPI and projected volumes take more than {mebibytes} MiB, at least 4 KiB each"
+                "the files of the pod's configMap, secret, downwardAPI and projected volumes take more than {mebibytes} MiB (a file counts as at least 4 KiB, a directory as 4 KiB)"
             ))
         })?;
         self.left.set(left);
@@ -185,16 +204,15 @@ fn of_data(
     } = look;
     if items.is_empty() {
         for (key, bytes) in data {
-            making.charge(bytes.len())?;
-            payload.insert(key, defaults.file(bytes.to_vec(), None, None))?;
+            let file = || defaults.file(bytes.to_vec(), None, None);
+            making.add(&mut payload, key, bytes.len(), file)?;
         }
     }
     for item in items {
         match data.get(item.key.as_str()) {
             Some(bytes) => {
-                making.charge(bytes.len())?;
-                let file = defaults.file(bytes.to_vec(), item.mode, item.user);
-                payload.insert(&item.path, file)?;
+                let file = || defaults.file(bytes.to_vec(), item.mode, item.user);
+                making.add(&mut payload, &item.path, bytes.len(), file)?;
             }
             None if optional => {}
             None => return Err(PayloadError::new(format!("{no_such_key}: {}", item.key))),
@@ -221,9 +239,9 @@ fn of_downward(
         let inserted = value
             .map_err(|error| PayloadError::new(error.to_string()))
             .and_then(|value| {
-                making.charge(value.len())?;
-                let file = defaults.file(value.into_bytes(), item.mode, item.user);
-                payload.insert(&item.path, file)
+                let length = value.len();
+                let file = || defaults.file(value.into_bytes(), item.mode, item.user);
+                making.add(&mut payload, &item.path, length, file)
             });
         problems.extend(inserted.err().into_iter().flat_map(|error| error.0));
     }
@@ -292,7 +310,7 @@ fn of_source(
             file.mode = TOKEN_MODE;
         }
         let mut payload = Payload::default();
-        payload.insert(&token.path, file)?;
+        making.add(&mut payload, &token.path, file.data.len(), || file)?;
         return Ok(payload);
     }
     Err(PayloadError::new(

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 
 use crate::amounts::Amounts;
 use crate::api::Pod;
@@ -36,6 +37,9 @@ pub fn bytes_of_file(length: usize) -> usize {
         .div_ceil(PAGE_BYTES)
         .saturating_mul(PAGE_BYTES)
 }
+
+/// The bytes that a directory counts as: each takes kernel memory or a block, however little is in it.
+pub const DIRECTORY_BYTES: usize = PAGE_BYTES;
 
 /// The storage medium of a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,10 +124,33 @@ impl Payload {
         &self.0
     }
 
-    /// The bytes that all files take.
+    /// The bytes that all files take, with their directories.
     pub fn size(&self) -> usize {
-        let files = self.0.values();
-        files.map(|file| bytes_of_file(file.data.len())).sum()
+        let (mut bytes, mut before) = (0_usize, "");
+        for (path, file) in &self.0 {
+            let directories = directories_beyond(before, path).saturating_mul(DIRECTORY_BYTES);
+            bytes = bytes
+                .saturating_add(bytes_of_file(file.data.len()))
+                .saturating_add(directories);
+            before = path;
+        }
+        bytes
+    }
+
+    /// The number of directories that a file at that clean path would add.
+    fn directories_for(&self, path: &str) -> usize {
+        let before = (Bound::Unbounded, Bound::Excluded(path));
+        let after = (Bound::Included(path), Bound::Unbounded);
+        let neighbours = [
+            self.0.range::<str, _>(before).next_back(),
+            self.0.range::<str, _>(after).next(),
+        ];
+        let neighbours = neighbours.into_iter().flatten();
+        let known = neighbours.map(|(known, _)| known.as_str()).chain([""]);
+        known
+            .map(|known| directories_beyond(known, path))
+            .min()
+            .unwrap_or_default()
     }
 
     /// Adds a file; one of the same path is replaced.
@@ -220,6 +247,15 @@ pub fn fs_user(pod: &Pod) -> Option<i64> {
     });
     let first = users.next()??;
     users.all(|user| user == Some(first)).then_some(first)
+}
+
+/// The number of directories of a clean path that `known` is not in. Where paths are sorted, those of
+/// one directory are side by side, so a neighbour is in every directory that the path shares with any.
+fn directories_beyond(known: &str, path: &str) -> usize {
+    let pairs = known.bytes().zip(path.bytes());
+    let shared = pairs.take_while(|(known, own)| known == own).count();
+    let rest = path.bytes().skip(shared);
+    rest.filter(|byte| *byte == b'/').count()
 }
 
 /// A path as a file may have it in a volume, cleaned.

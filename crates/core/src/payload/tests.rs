@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -330,6 +331,47 @@ fn the_files_of_a_pod_have_a_bound() {
     assert_eq!(all.values().filter(|payload| payload.is_ok()).count(), 18);
 }
 
+/// Each file may have two thousand directories of its own.
+#[test]
+fn the_directories_of_a_pod_have_a_bound() {
+    let items = |item: Value, is_apart: bool| -> Vec<Value> {
+        let each = (0..30).map(|n| {
+            let mut item = item.clone();
+            let dirs = "d/".repeat(1900);
+            let path = if is_apart {
+                format!("{n}/{dirs}f")
+            } else {
+                format!("{dirs}{n}")
+            };
+            item["path"] = json!(path);
+            item
+        });
+        each.collect()
+    };
+    for is_apart in [true, false] {
+        let keys = items(json!({"key": "a"}), is_apart);
+        let passes = items(json!({"key": "pass"}), is_apart);
+        let fields = items(
+            json!({"fieldRef": {"fieldPath": "metadata.name"}}),
+            is_apart,
+        );
+        for volume in [
+            json!({"configMap": {"name": "conf", "items": keys}}),
+            json!({"secret": {"secretName": "keys", "items": passes}}),
+            json!({"downwardAPI": {"items": fields}}),
+        ] {
+            let made = of(&volume, &json!({}));
+            // tenants M9
+            assert_eq!(made.is_err(), is_apart, "{volume}");
+        }
+    }
+    let tokens = items(json!({}), true).into_iter();
+    let tokens = tokens.map(|token| json!({"serviceAccountToken": token}));
+    let tokens: Vec<Value> = tokens.collect();
+    let error = of(&json!({"projected": {"sources": tokens}}), &json!({})).unwrap_err();
+    assert!(error.to_string().contains("more than 16 MiB"));
+}
+
 #[test]
 fn nothing_secret_is_in_a_debug_text() {
     let volume = json!({"secret": {"secretName": "keys"}});
@@ -337,6 +379,22 @@ fn nothing_secret_is_in_a_debug_text() {
 }
 
 proptest! {
+    #[test]
+    fn directories_count_once(paths in prop::collection::vec("[ab-](/[ab-]){0,4}", 0..8)) {
+        let mut payload = Payload::default();
+        let mut directories = BTreeSet::new();
+        let mut added = 0;
+        for path in &paths {
+            added += payload.directories_for(path);
+            let file = PayloadFile { data: Vec::new(), mode: 0o644, user: None };
+            payload.insert(path, file).unwrap();
+            directories.extend(path.match_indices('/').map(|(end, _)| &path[..end]));
+        }
+        prop_assert_eq!(added, directories.len());
+        let pages = payload.files().len() + directories.len();
+        prop_assert_eq!(payload.size(), pages * PAGE_BYTES);
+    }
+
     #[test]
     fn a_clean_path_is_clean(path in "[./a]{0,12}") {
         if let Ok(clean) = clean_path(&path) {

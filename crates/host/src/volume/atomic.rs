@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Gid, Uid};
 
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::payload::{Payload, bytes_of_file};
+use mirrorlet_core::payload::{DIRECTORY_BYTES, Payload, bytes_of_file};
 
 use super::{Result, VolumeError, files, set_mode};
 use crate::disk::IfThere as _;
@@ -58,21 +58,30 @@ pub(super) fn is_written(dir: &Path) -> bool {
     std::fs::metadata(dir.join(DATA)).is_ok_and(|found| found.is_dir())
 }
 
-/// The bytes that all files take in a directory and below, remains of an interrupted write included; none of
-/// one that is not there.
+/// The bytes that a volume's files take with their directories, as [`Payload::size`] counts them, remains of
+/// an interrupted write included; none of a volume that is not there.
 pub(super) fn size(dir: &Path) -> Result<usize> {
     if std::fs::symlink_metadata(dir).is_err() {
         return Ok(0);
     }
-    let mut bytes = 0;
-    for (path, _) in entries(dir)? {
-        match std::fs::symlink_metadata(&path) {
-            Ok(found) if found.is_dir() => bytes += size(&path)?,
-            Ok(found) if found.is_file() => {
-                let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
-                bytes += bytes_of_file(length);
+    let mut bytes = 0_usize;
+    let mut left = vec![dir.to_owned()];
+    while let Some(below) = left.pop() {
+        for (path, _) in entries(&below)? {
+            match std::fs::symlink_metadata(&path) {
+                Ok(found) if found.is_dir() => {
+                    // Those of the volume's own are ours, or mount points.
+                    if below != dir {
+                        bytes = bytes.saturating_add(DIRECTORY_BYTES);
+                    }
+                    left.push(path);
+                }
+                Ok(found) if found.is_file() => {
+                    let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
+                    bytes = bytes.saturating_add(bytes_of_file(length));
+                }
+                Ok(_) | Err(_) => {}
             }
-            Ok(_) | Err(_) => {}
         }
     }
     Ok(bytes)

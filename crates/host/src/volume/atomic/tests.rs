@@ -101,6 +101,23 @@ fn files_lie_in_upstreams_layout() {
 }
 
 #[test]
+fn files_count_as_before_they_were_written() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(size(&root.path().join("gone")).unwrap(), 0);
+    let all = [
+        ("a", "1"),
+        ("sub/b", "2"),
+        ("sub/deep/c", ""),
+        ("sub-d", ""),
+    ];
+    let payload = payload(&files(&all));
+    write(root.path(), &payload, None).unwrap();
+    assert_eq!(size(root.path()).unwrap(), payload.size());
+    // Four files, two directories.
+    assert_eq!(payload.size(), 6 * DIRECTORY_BYTES);
+}
+
+#[test]
 fn what_is_no_link_of_ours_stays() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();
