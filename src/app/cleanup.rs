@@ -12,7 +12,7 @@ use crate::config::Config;
 use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_docker::engine::Engine as _;
 use mirrorlet_docker::{BollardEngine, host_ports_table, remove_dead_log_links};
-use mirrorlet_host::volume::{HostFiles, VolumeManager};
+use mirrorlet_host::volume::{HostFiles, VolumeError, VolumeManager};
 use mirrorlet_host::{disk, nat};
 
 /// The things to remove, or that were removed.
@@ -22,6 +22,8 @@ pub struct Leftovers {
     pub containers: Vec<(String, String)>,
     /// Pods that have directories.
     pub pods: BTreeSet<PodUid>,
+    /// Why cgroups of pods were not removed. They hold nothing, and are gone after the next boot.
+    pub kept_cgroups: Vec<String>,
 }
 
 /// Finds what an agent has left, and with `remove` removes it: its containers on the Engine, the
@@ -29,8 +31,8 @@ pub struct Leftovers {
 /// images and the rest of the root directory stay. None if no agent has used the root directory.
 ///
 /// # Errors
-/// An agent runs, the Engine doesn't answer or is not the one that the agent used, or something can't
-/// be removed.
+/// An agent runs, the Engine doesn't answer or is not the one that the agent used, or something other
+/// than a cgroup can't be removed.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     if !root.join("owner").exists() {
@@ -66,6 +68,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
             })
             .collect(),
         pods: volumes.list_pod_dirs()?.into_iter().collect(),
+        kept_cgroups: Vec::new(),
     };
     left.containers.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
     if !remove {
@@ -82,7 +85,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     }
     uids.extend(left.pods.iter().cloned());
     let config = config.clone();
-    disk::blocking(move || remove_files(&config, &volumes, &uids)).await?;
+    left.kept_cgroups = disk::blocking(move || remove_files(&config, &volumes, &uids)).await?;
     let table = host_ports_table(&owner);
     let removed =
         disk::blocking(move || nat::remove(&table).and_then(|()| nat::release(&table))).await;
@@ -91,21 +94,65 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
 }
 
 /// Removes what an agent made on disk for these pods, of which nothing runs: cgroups, volumes, links to
-/// logs.
+/// logs. Returns why cgroups are still there.
 fn remove_files(
     config: &Config,
     volumes: &VolumeManager,
     uids: &BTreeSet<PodUid>,
-) -> anyhow::Result<()> {
-    for uid in uids {
-        volumes
-            .remove_pod_cgroups(&config.cgroup_root, uid)
-            .and_then(|()| volumes.remove_pod(uid))
-            .with_context(|| format!("pod {uid}"))?;
-    }
+) -> anyhow::Result<Vec<String>> {
+    let kept_cgroups = remove_pods(volumes, uids, |uid| {
+        volumes.remove_pod_cgroups(&config.cgroup_root, uid)
+    })?;
     if let Some(dir) = &config.pod_logs_dir {
         let removed = remove_dead_log_links(dir, HostFiles::new(config.host_root.clone()));
         removed.with_context(|| format!("failed to remove links to logs in {}", dir.display()))?;
     }
-    Ok(())
+    Ok(kept_cgroups)
+}
+
+/// Removes cgroups and volumes of these pods. A cgroup that can't be removed keeps nothing else from
+/// being removed; returns why it can't be.
+fn remove_pods(
+    volumes: &VolumeManager,
+    uids: &BTreeSet<PodUid>,
+    remove_cgroups: impl Fn(&PodUid) -> Result<(), VolumeError>,
+) -> anyhow::Result<Vec<String>> {
+    let mut kept = Vec::new();
+    for uid in uids {
+        let context = || format!("pod {uid}");
+        if let Err(error) = remove_cgroups(uid) {
+            kept.push(format!("{}: {error}", context()));
+        }
+        volumes.remove_pod(uid).with_context(context)?;
+    }
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_that_stays_keeps_no_volume() {
+        let root = tempfile::tempdir().unwrap();
+        let volumes = VolumeManager::new(root.path());
+        let uids: BTreeSet<PodUid> = ["a", "b"].map(PodUid::from).into();
+        for uid in &uids {
+            let dir = root.path().join("pods").join(uid.as_str());
+            std::fs::create_dir_all(dir.join("volumes")).unwrap();
+        }
+        assert_eq!(volumes.list_pod_dirs().unwrap().len(), 2);
+        let busy = |uid: &PodUid| match uid.as_str() {
+            "a" => Err(VolumeError::Busy {
+                path: "/cgroup/poda".into(),
+                cause: "in use".to_owned(),
+            }),
+            _ => Ok(()),
+        };
+        let kept = remove_pods(&volumes, &uids, busy).unwrap();
+        // rollouts S5
+        assert!(volumes.list_pod_dirs().unwrap().is_empty());
+        assert_eq!(kept.len(), 1);
+        assert!(kept[0].starts_with("pod a: "), "{kept:?}");
+    }
 }

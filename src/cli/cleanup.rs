@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Outcome, print, resolve_args};
+use super::{Outcome, print, resolve_args, warn};
 use crate::app::cleanup::{Leftovers, cleanup as clean};
 use crate::config::args::CleanupArgs;
 
@@ -21,13 +21,19 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
     let (containers, pods) = (left.containers.len(), left.pods.len());
     let what =
         format!("{containers} containers, the volumes of {pods} pods, the rules for host ports");
-    print(&if args.yes {
+    let printed = print(&if args.yes {
         format!("{each}removed: {what}\nThe rest of {root} can be deleted now.\n")
     } else {
         format!(
             "{each}would remove: {what}\nNothing was removed; do it with: mirrorlet cleanup --yes\n"
         )
-    })
+    });
+    for why in &left.kept_cgroups {
+        warn(&format!(
+            "{why}; an empty cgroup is harmless, and gone after the next boot"
+        ));
+    }
+    printed
 }
 
 /// One line for each container, and for each pod that has volumes.
@@ -54,6 +60,7 @@ mod tests {
         let left = Leftovers {
             containers: vec![("0a".to_owned(), "k8s_POD_web_default_u_0".to_owned())],
             pods: ["u".into()].into(),
+            ..Leftovers::default()
         };
         let named = "container k8s_POD_web_default_u_0\nvolumes of pod u\n";
         assert_eq!(listed(&left), named);

@@ -102,6 +102,12 @@ fn print(text: &str) -> Outcome {
     Ok(stdout.flush()?)
 }
 
+/// Prints a warning.
+fn warn(words: &str) {
+    // Standard error is closed: nobody reads the error.
+    let _ = writeln!(anstream::stderr(), "mirrorlet: warning: {words}");
+}
+
 /// Prints a report as text, JSON or YAML.
 fn print_document<T: serde::Serialize>(
     output: DocumentOutput,

@@ -10,7 +10,7 @@ mod pack;
 pub mod unpack;
 
 use std::ffi::OsStr;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -20,7 +20,7 @@ use hyper::body::Frame;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Failure, Outcome, client, logs::escape, status, terminal};
+use super::{Failure, Outcome, client, logs::escape, status, terminal, warn};
 use crate::config::args::CpArgs;
 use mirrorlet_core::select::find_one_of;
 
@@ -360,11 +360,6 @@ fn target_here(
         }
         Err(error) => Err(error).with_context(|| format!("failed to read {shown}")),
     }
-}
-
-fn warn(words: &str) {
-    // Standard error is closed: nobody reads the error.
-    let _ = writeln!(anstream::stderr(), "mirrorlet: warning: {words}");
 }
 
 /// Whether a path says where it leads: names only, no way up and no root.

@@ -129,7 +129,8 @@ impl Cgroups {
                 remove(self.hierarchies.root(), &parts)?;
                 let unit = self.units.join(slice_name(&parts));
                 match fs::remove_file(&unit) {
-                    Err(e) if !is_missing(&e) => {
+                    // A mount that is read-only refuses before it looks.
+                    Err(e) if !is_missing(&e) && unit.exists() => {
                         return Err(VolumeError::io("remove", &unit, e));
                     }
                     _ => {}
@@ -262,6 +263,8 @@ fn remove_one(path: &Path) -> Result<()> {
                     cause: e.to_string(),
                 })
             }
+            // A mount that is read-only refuses before it looks.
+            _ if !path.exists() => Ok(()),
             _ => Err(VolumeError::io("remove", path, e)),
         },
     }
