@@ -119,12 +119,17 @@ fn prefix(pod: &PodReport, container: &str) -> String {
     format!("[pod/{}/{container}] ", pod.name)
 }
 
-/// The container whose log is printed: the one named, else the pod's default one. Empty where the agent
-/// refuses the request, because it has to be named.
+/// The container whose log is printed: the one named, else the pod's default one, else the only one: an
+/// older agent names no default. Empty where the agent refuses the request, because it has to be named.
 fn chosen_name(args: &LogsArgs, pod: &PodReport) -> String {
     let asked = args.container.as_ref();
+    let only = match pod.containers.as_slice() {
+        [only] => Some(&only.name),
+        _ => None,
+    };
     asked
         .or(pod.default_container.as_ref())
+        .or(only)
         .cloned()
         .unwrap_or_default()
 }
@@ -382,6 +387,12 @@ mod tests {
         }
         let pod = &report("u", "Running", "Running", None).pods[0];
         assert_eq!(chosen_name(&parsed(&["web", "-c", "other"]), pod), "other");
+        // An older agent doesn't name the default.
+        let mut pod = pod.clone();
+        pod.default_container = None;
+        assert_eq!(chosen_name(&parsed(&["web"]), &pod), "");
+        pod.containers.remove(0);
+        assert_eq!(chosen_name(&parsed(&["web"]), &pod), "web");
     }
 
     #[test]
