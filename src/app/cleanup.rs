@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use super::host::is_apart_from;
 use super::lock::RootLock;
 use super::owner::owner_id;
 use super::used_engine::UsedEngine;
@@ -85,7 +86,10 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     }
     uids.extend(left.pods.iter().cloned());
     let config = config.clone();
-    left.kept_cgroups = disk::blocking(move || remove_files(&config, &volumes, &uids)).await?;
+    let files = HostFiles::new(config.host_root.clone());
+    files.set_apart(is_apart_from(&config.docker).await);
+    let removing = move || remove_files(&config, files, &volumes, &uids);
+    left.kept_cgroups = disk::blocking(removing).await?;
     let table = host_ports_table(&owner);
     let removed =
         disk::blocking(move || nat::remove(&table).and_then(|()| nat::release(&table))).await;
@@ -97,6 +101,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
 /// logs. Returns why cgroups are still there.
 fn remove_files(
     config: &Config,
+    files: HostFiles,
     volumes: &VolumeManager,
     uids: &BTreeSet<PodUid>,
 ) -> anyhow::Result<Vec<String>> {
@@ -104,7 +109,7 @@ fn remove_files(
         volumes.remove_pod_cgroups(&config.cgroup_root, uid)
     })?;
     if let Some(dir) = &config.pod_logs_dir {
-        let removed = remove_dead_log_links(dir, HostFiles::new(config.host_root.clone()));
+        let removed = remove_dead_log_links(dir, files);
         removed.with_context(|| format!("failed to remove links to logs in {}", dir.display()))?;
     }
     Ok(kept_cgroups)

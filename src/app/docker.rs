@@ -64,6 +64,8 @@ pub(super) struct Docker {
     pub(super) host_look: HostLook,
     /// The missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
+    /// How the host's files are seen.
+    pub(super) files: HostFiles,
 }
 
 impl Docker {
@@ -122,7 +124,7 @@ impl Docker {
             pod_infra_image: config.pod_infra_image.clone(),
             engine_concurrency: config.engine_concurrency,
             objects,
-            host_files: files,
+            host_files: files.clone(),
             pod_logs_dir: config.pod_logs_dir.clone(),
         };
         let manager = DockerManager::new(engine, Arc::clone(&images), telemetry, options);
@@ -141,6 +143,7 @@ impl Docker {
             needed_images,
             host_look,
             lacks,
+            files,
         }
     }
 }

@@ -92,7 +92,7 @@ impl HostLook {
             orphans: BTreeSet::new(),
             lost: None,
         };
-        look.files.set_apart(is_apart(peer(&look.docker).await));
+        look.files.set_apart(is_apart_from(&look.docker).await);
         (look, reports)
     }
 
@@ -322,6 +322,11 @@ fn report(lack: &MissingAccess) -> MissingAccessReport {
         message: lack.message.clone(),
         help: lack.help.clone(),
     }
+}
+
+/// Whether the Engine at that address has other files than this process.
+pub(super) async fn is_apart_from(docker: &str) -> bool {
+    is_apart(peer(docker).await)
 }
 
 /// Whether the Engine has other files than the agent; where its process can't be looked at, what

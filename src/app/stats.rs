@@ -71,10 +71,11 @@ impl EngineDisk for LocalEngine {
 /// A provider over that Engine.
 pub(super) fn provider(
     config: &Config,
+    host: HostFiles,
     engine: SharedEngine,
     images: Option<Reader<Vec<ImageSeen>>>,
     board: Board,
-) -> StatsProvider {
+) -> Arc<StatsProvider> {
     let infra = config.pod_infra_image.clone();
     let options = StatsOptions {
         node_name: config.node_name.to_string(),
@@ -85,14 +86,14 @@ pub(super) fn provider(
         engine: Arc::new(LocalEngine {
             engine,
             is_local: is_local(&config.docker),
-            host: HostFiles::new(config.host_root.clone()),
+            host,
             dirs: OnceCell::new(),
             images,
         }),
         now: Timestamp::now,
         kernel: Kernel::default(),
     };
-    StatsProvider::new(options, board)
+    Arc::new(StatsProvider::new(options, board))
 }
 
 /// Whether an Engine at that address has its files on this machine.

@@ -85,9 +85,8 @@ pub trait EngineDisk: Send + Sync + 'static {
     /// Its directories; none where they are another machine's, or as long as it doesn't answer.
     async fn dirs(&self) -> Option<EngineDirs>;
 
-    /// Where the agent finds what the Engine's machine has at that path: below the directory at which it was
-    /// told to see that machine's files, else at the path itself. None if the path can't be followed.
-    /// Blocks.
+    /// Where the agent finds what the Engine's machine has at that path; none where it doesn't see that
+    /// machine's files. Blocks.
     fn seen(&self, path: &Path) -> Option<PathBuf>;
 
     /// Bytes that its images take, as far as that is known.
