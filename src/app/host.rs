@@ -307,7 +307,7 @@ fn lost_owner(root: &Path, owner: &str, before: &BTreeSet<String>) -> MissingAcc
     MissingAccessReport {
         need: "Owner".to_owned(),
         message: format!(
-            "the file {file} was lost or replaced: containers with the owner id {before} are not recognised, and their pods start again beside them"
+            "the file {file} was lost or replaced: containers with the owner id {before} are not recognised, and the agent starts their pods a second time"
         ),
         help: format!(
             "stop the agent, remove its new containers (docker rm -f $(docker ps -aq --filter label={}={owner})), write {before} to {file}, and start it again",

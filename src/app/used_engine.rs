@@ -76,14 +76,14 @@ impl UsedEngine {
         }
         if !is_same {
             return Some(format!(
-                "the Docker Engine at {there} is not the one that has the containers of the agent on {shown}: its ID is another one; if that Engine no longer exists, remove {} and run the command again",
+                "the Docker Engine at {there} has a different ID than the Engine that runs the containers of the agent on {shown}; if the old Engine no longer exists, remove {} and run the command again",
                 path.display()
             ));
         }
         (self.owner != asked.owner).then(|| {
             let (own, other) = (&self.owner, &asked.owner);
             format!(
-                "{shown}/owner is not the file with which the containers of the agent were created: they have the owner id {own}; remove containers with the id in the file, if there are any (docker rm -f $(docker ps -aq --filter label={}={other})); write {own} to the file and run the command again",
+                "{shown}/owner was replaced: it contains {other}, but the agent's containers have owner ID {own}. Remove any containers with ID {other} (docker rm -f $(docker ps -aq --filter label={}={other})), write {own} to the file and run the command again",
                 keys::OWNER
             )
         })
@@ -146,7 +146,7 @@ mod tests {
             (
                 ("a", "A", "o"),
                 ("a", "A", "p"),
-                "; write o to the file and ",
+                ", write o to the file and ",
             ),
         ] {
             let made = |(address, id, owner): (&str, &str, &str)| used(address, id, owner);

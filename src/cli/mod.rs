@@ -172,7 +172,7 @@ const UNEXPECTED_WORDS: [(&str, &str); 2] = [
     ),
     (
         "run",
-        "run starts the agent and takes flags alone. To run a command in a pod, use exec POD -- COMMAND; to run one on its own, write a Job and use restart job/NAME to run it again",
+        "run starts the agent and takes only flags. To run a command in a pod, use exec POD -- COMMAND; to run one on its own, write a Job and use restart job/NAME to run it again",
     ),
 ];
 

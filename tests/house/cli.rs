@@ -44,7 +44,7 @@ fn usage_errors_exit_with_2() {
         ),
         (
             &["run", "web", "migrate"],
-            "run starts the agent and takes flags alone. To run a command in a pod, use exec POD -- COMMAND",
+            "run starts the agent and takes only flags. To run a command in a pod, use exec POD -- COMMAND",
         ),
         (
             &["exec", "-it", "web", "sh"],
@@ -294,6 +294,6 @@ fn the_override_file_of_a_directory_is_merged_whatever_its_name() {
     std::fs::write(at("compose.override.yml"), "services: {}\n").unwrap();
     let (stdout, stderr) = import(".");
     assert!(!stdout.contains("value: override"), "{stdout}");
-    let note = "note: docker-compose.override.yml: not read: compose.override.yml of the same";
+    let note = "note: docker-compose.override.yml: ignored: compose.override.yml in the same";
     assert!(stderr.contains(note), "{stderr}");
 }

@@ -45,7 +45,7 @@ pub fn project_files(dir: &Path, is_file: impl Fn(&Path) -> bool) -> ProjectFile
         let name = file_name(&first).to_owned();
         named.files.push(first);
         named.notes.extend(found.map(|other| {
-            let message = format!("not read: {name} of the same directory is");
+            let message = format!("ignored: {name} in the same directory takes precedence");
             Diagnostic::warning(Code::Ignored, file_name(&other), message).help(format!(
                 "remove it, or name the files: {name} {}",
                 file_name(&other)

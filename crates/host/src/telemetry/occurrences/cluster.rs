@@ -135,7 +135,7 @@ pub fn addresses_changed(addresses: &str) {
     tracing::info!("the addresses of the machine are now {addresses}");
 }
 
-/// Our Node is another's now; it is left alone.
+/// Another agent or a kubelet owns the Node now; this agent stops writing it.
 pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
         error = cause,
