@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use super::{
     DIRECTORY_BYTES, Payload, PayloadContext, PayloadError, PayloadFile, bytes_of_file, clean_path,
-    fs_group, fs_user,
+    fs_group, fs_user, nested_mount_points,
 };
 use crate::api::core::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Secret, Volume,
@@ -43,7 +43,12 @@ impl<'a> Making<'a> {
 
     /// The files of a volume; none of one that isn't written from values.
     pub(super) fn payload(&self, volume: &Volume) -> Option<Result<Payload, PayloadError>> {
-        payload(volume, self)
+        let made = payload(volume, self)?;
+        Some(made.and_then(|made| {
+            let points = nested_mount_points(self.pod, &volume.name);
+            self.charge(made.mount_point_bytes(&points))?;
+            Ok(made)
+        }))
     }
 
     /// Adds a file of that length to a volume's. What it and its directories take is counted before it

@@ -6,7 +6,7 @@
 //! Upstream: `pkg/volume/{configmap,secret,downwardapi,projected}`,
 //! `pkg/volume/util/atomic_writer.go` (`validatePath`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
 
@@ -126,15 +126,21 @@ impl Payload {
 
     /// The bytes that all files take, with their directories.
     pub fn size(&self) -> usize {
-        let (mut bytes, mut before) = (0_usize, "");
-        for (path, file) in &self.0 {
-            let directories = directories_beyond(before, path).saturating_mul(DIRECTORY_BYTES);
-            bytes = bytes
-                .saturating_add(bytes_of_file(file.data.len()))
-                .saturating_add(directories);
-            before = path;
+        let files = self.0.values();
+        let files: usize = files.map(|file| bytes_of_file(file.data.len())).sum();
+        files.saturating_add(directories(self.0.keys()).saturating_mul(DIRECTORY_BYTES))
+    }
+
+    /// The bytes that directories take which are made among these files to mount something on.
+    pub fn mount_point_bytes(&self, points: &[String]) -> usize {
+        if points.is_empty() {
+            return 0;
         }
-        bytes
+        let points = points.iter().filter(|point| !self.0.contains_key(*point));
+        let points = points.map(|point| format!("{point}/"));
+        let all: BTreeSet<String> = self.0.keys().cloned().chain(points).collect();
+        let made = directories(all.iter()).saturating_sub(directories(self.0.keys()));
+        made.saturating_mul(DIRECTORY_BYTES)
     }
 
     /// The number of directories that a file at that clean path would add.
@@ -160,7 +166,7 @@ impl Payload {
     }
 
     /// First parts of the files' paths: what is seen in the volume's own directory.
-    pub fn visible(&self) -> std::collections::BTreeSet<&str> {
+    pub fn visible(&self) -> BTreeSet<&str> {
         let firsts = self.0.keys();
         firsts
             .map(|path| {
@@ -247,6 +253,16 @@ pub fn fs_user(pod: &Pod) -> Option<i64> {
     });
     let first = users.next()??;
     users.all(|user| user == Some(first)).then_some(first)
+}
+
+/// The number of directories of sorted paths.
+fn directories<'a>(paths: impl Iterator<Item = &'a String>) -> usize {
+    let (mut count, mut before) = (0, "");
+    for path in paths {
+        count += directories_beyond(before, path);
+        before = path;
+    }
+    count
 }
 
 /// The number of directories of a clean path that `known` is not in. Where paths are sorted, those of

@@ -1,4 +1,3 @@
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -370,6 +369,44 @@ fn the_directories_of_a_pod_have_a_bound() {
     let tokens: Vec<Value> = tokens.collect();
     let error = of(&json!({"projected": {"sources": tokens}}), &json!({})).unwrap_err();
     assert!(error.to_string().contains("more than 16 MiB"));
+}
+
+/// So may each mount point inside a volume.
+#[test]
+fn mount_points_in_a_volume_have_a_bound() {
+    for (mounts, is_refused) in [(1, false), (30, true)] {
+        let mut all = vec![json!({"name": "v", "mountPath": "/conf"})];
+        all.extend((0..mounts).map(|n| {
+            let path = format!("/conf/{n}{}", "/d".repeat(1900));
+            json!({"name": "other", "mountPath": path})
+        }));
+        let more = json!({"containers": [{"name": "c", "volumeMounts": all}]});
+        let made = of(&json!({"configMap": {"name": "conf"}}), &more);
+        // tenants M9
+        assert_eq!(made.is_err(), is_refused, "{mounts}");
+    }
+}
+
+#[test]
+fn directories_of_mount_points_count_unless_files_have_them() {
+    let mut payload = Payload::default();
+    for path in ["a", "sub/b"] {
+        let file = PayloadFile {
+            data: Vec::new(),
+            mode: 0o644,
+            user: None,
+        };
+        payload.insert(path, file).unwrap();
+    }
+    for (points, pages) in [
+        (&["sub/c", "x/y/z", "x/y0"][..], 5),
+        (&["a", "sub", "sub/b"], 0),
+        (&[], 0),
+    ] {
+        let points: Vec<String> = points.iter().map(|point| (*point).to_owned()).collect();
+        let bytes = payload.mount_point_bytes(&points);
+        assert_eq!(bytes, pages * PAGE_BYTES, "{points:?}");
+    }
 }
 
 #[test]

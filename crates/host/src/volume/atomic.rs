@@ -58,8 +58,8 @@ pub(super) fn is_written(dir: &Path) -> bool {
     std::fs::metadata(dir.join(DATA)).is_ok_and(|found| found.is_dir())
 }
 
-/// The bytes that a volume's files take with their directories, as [`Payload::size`] counts them, remains of
-/// an interrupted write included; none of a volume that is not there.
+/// The bytes that a volume's files take with their directories and mount points, as [`Payload`] counts them,
+/// remains of an interrupted write included; none of a volume that is not there.
 pub(super) fn size(dir: &Path) -> Result<usize> {
     if std::fs::symlink_metadata(dir).is_err() {
         return Ok(0);
@@ -67,11 +67,11 @@ pub(super) fn size(dir: &Path) -> Result<usize> {
     let mut bytes = 0_usize;
     let mut left = vec![dir.to_owned()];
     while let Some(below) = left.pop() {
-        for (path, _) in entries(&below)? {
+        for (path, name) in entries(&below)? {
             match std::fs::symlink_metadata(&path) {
                 Ok(found) if found.is_dir() => {
-                    // Those of the volume's own are ours, or mount points.
-                    if below != dir {
+                    let is_ours = name.as_encoded_bytes().starts_with(OURS.as_bytes());
+                    if below != dir || !is_ours {
                         bytes = bytes.saturating_add(DIRECTORY_BYTES);
                     }
                     left.push(path);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::payload::{Kind, Medium, Payload, Payloads};
+use mirrorlet_core::payload::{Kind, Medium, Payloads, nested_mount_points};
 use mirrorlet_core::shares::ShareLimits;
 use mirrorlet_core::spec;
 use parking_lot::Mutex;
@@ -51,7 +51,10 @@ impl Sizes {
             let payload = payloads
                 .get(&volume.name)
                 .and_then(|made| made.as_ref().ok());
-            let wanted = payload.map_or(held, Payload::size);
+            let wanted = payload.map_or(held, |made| {
+                let points = nested_mount_points(pod, &volume.name);
+                made.size().saturating_add(made.mount_point_bytes(&points))
+            });
             sizes.insert(volume.name.clone(), Size { held, wanted });
         }
         Ok(Self(sizes))
@@ -129,7 +132,7 @@ fn count(pods: &mut BTreeMap<PodUid, (String, usize)>, uid: PodUid, namespace: &
 
 #[cfg(test)]
 mod tests {
-    use mirrorlet_core::payload::PayloadFile;
+    use mirrorlet_core::payload::{Payload, PayloadFile};
     use serde_json::json;
 
     use super::*;

@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::volume::mountinfo;
 use crate::volume::tests::{NODE_MEMORY, Root, UID, mode, pod};
+use crate::volume::{atomic, mountinfo};
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::expand::Variables;
-use mirrorlet_core::payload::{Payload, PayloadError, PayloadFile, Payloads};
+use mirrorlet_core::payload::{
+    Payload, PayloadError, PayloadFile, Payloads, bytes_of_file, nested_mount_points,
+};
 use mirrorlet_core::volumes::VolumeMap;
 
 fn volumes() -> Value {
@@ -219,6 +221,11 @@ fn mount_points_inside_a_volume_are_there_beforehand() {
         .unwrap();
     // docker 43
     assert!(map.volumes["keys"].join("inside/here").is_dir());
+    let files = payloads("1")["keys"].clone().unwrap();
+    let points = files.mount_point_bytes(&nested_mount_points(&pod, "keys"));
+    assert_eq!(points, 2 * bytes_of_file(0));
+    let held = atomic::size(&map.volumes["keys"]).unwrap();
+    assert_eq!(held, files.size() + points);
     assert_eq!(content(&map, "keys"), "1");
     root.manager
         .ensure(&pod, &payloads("2"), NODE_MEMORY)
