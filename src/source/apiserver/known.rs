@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
 use mirrorlet_core::api::meta::Time;
@@ -25,13 +26,31 @@ const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// The bytes that a pod takes here, about.
 fn bytes_of(pod: &Pod) -> usize {
+    /// Counts bytes, and the signs that begin a value.
+    #[derive(Default)]
+    struct Count {
+        bytes: usize,
+        values: usize,
+    }
+
+    impl io::Write for Count {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let begins = |sign: &&u8| matches!(sign, b',' | b'[' | b'{');
+            self.bytes += text.len();
+            self.values += text.iter().filter(begins).count();
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count::default();
     // Nothing fails there.
-    let text = serde_json::to_vec(pod).unwrap_or_default();
-    // Each value begins with one of these signs.
-    let begins = |sign: &&u8| matches!(sign, b',' | b'[' | b'{');
-    let values = text.iter().filter(begins).count();
+    let _ = serde_json::to_writer(&mut count, pod);
     // As the server has it, and as this node marks it.
-    2 * text.len() + values * VALUE_BYTES
+    2 * count.bytes + count.values * VALUE_BYTES
 }
 
 /// The form in which an object is kept.
