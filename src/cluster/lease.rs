@@ -12,7 +12,7 @@ use kube::api::PostParams;
 
 use super::client::ClusterClient;
 use super::error::ApiError;
-use super::node::LEASE_NAMESPACE;
+use super::node::{LEASE_NAMESPACE, NodeRegistration};
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::meta::ObjectMeta;
@@ -37,7 +37,7 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(9);
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// The task that renews the Lease. It renews while the Node is ours and there, whatever the
+/// The task that renews the Lease. It renews while the Node is there and certainly ours, whatever the
 /// Engine does: the Node's condition reports that the Engine is away, which stays believed
 /// only while the Lease is fresh.
 pub struct LeaseTask {
@@ -45,6 +45,7 @@ pub struct LeaseTask {
     leases: Api<Lease>,
     name: NodeName,
     node: Reader<Option<Arc<Node>>>,
+    standing: Reader<NodeRegistration>,
     /// The Lease as it was written last.
     known: Option<Lease>,
     is_failing: bool,
@@ -52,13 +53,19 @@ pub struct LeaseTask {
 }
 
 impl LeaseTask {
-    /// A task that keeps the Lease of the Node that `node` shows.
-    pub fn new(client: ClusterClient, name: NodeName, node: Reader<Option<Arc<Node>>>) -> Self {
+    /// A task that keeps the Lease of the Node that `node` shows, while it stands as ours.
+    pub fn new(
+        client: ClusterClient,
+        name: NodeName,
+        node: Reader<Option<Arc<Node>>>,
+        standing: Reader<NodeRegistration>,
+    ) -> Self {
         Self {
             leases: Api::namespaced(client.client(), LEASE_NAMESPACE),
             client,
             name,
             node,
+            standing,
             known: None,
             is_failing: false,
             renewed_at: cell(None).0,
@@ -72,23 +79,34 @@ impl LeaseTask {
 
     /// Runs until cancelled. The Lease stays, and runs out.
     pub async fn run(mut self) {
+        let mut standing = self.standing.clone();
+        let is_lost = |standing: &NodeRegistration| !standing.is_ours();
         loop {
-            // Nobody publishes the Node any more: the agent ends.
-            let Ok(node) = self.node.wait_for(Option::is_some).await else {
+            // Nobody publishes it any more: the agent ends.
+            if standing.wait_for(NodeRegistration::is_ours).await.is_err() {
                 return;
-            };
-            let Some(owner) = (*node).as_deref().and_then(owner_reference) else {
+            }
+            // It is published before how we stand, and taken back after that.
+            let Some(owner) = (*self.node.get()).as_deref().and_then(owner_reference) else {
+                if self.node.changed().await.is_err() {
+                    return;
+                }
                 continue;
             };
             let uid = owner.uid.clone();
-            self.renew(owner).await;
+            // Another may have the Lease by the time of the next try.
+            tokio::select! {
+                () = self.renew(owner) => {}
+                Ok(_) = standing.wait_for(is_lost) => continue,
+            }
             let other = |node: &Option<Arc<Node>>| {
                 node.as_ref().and_then(|node| node.metadata.uid.as_ref()) != Some(&uid)
             };
             tokio::select! {
                 () = tokio::time::sleep(stretched(RENEW_PERIOD, JITTER)) => {}
                 // A Node that was registered again has no Lease: it dies with its Node.
-                _ = self.node.wait_for(other) => {}
+                Ok(_) = self.node.wait_for(other) => {}
+                Ok(_) = standing.wait_for(is_lost) => {}
             }
         }
     }

@@ -96,7 +96,7 @@ impl Agent {
             problems: problems_reader,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
-        let lease = LeaseTask::new(client.clone(), name, node.clone());
+        let lease = LeaseTask::new(client.clone(), name, node.clone(), standing.clone());
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(cancel.clone().run_until_cancelled_owned(credentials.run()));

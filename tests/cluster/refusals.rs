@@ -101,7 +101,10 @@ impl Bed {
         let (listed_writer, listed) = tokio::sync::watch::channel(Some(Arc::default()));
         let (wanted, told, manager) = pod_manager();
         let node_name = NodeName::from(node.as_str());
-        let (standing_writer, standing) = cell(NodeRegistration::Waiting);
+        let (standing_writer, standing) = cell(NodeRegistration::Registered {
+            uid: String::new(),
+            is_certain: true,
+        });
         let inputs = MirrorInputs {
             node_name,
             node: node_reader,

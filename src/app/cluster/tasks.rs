@@ -106,7 +106,12 @@ impl ClusterTasks {
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         spawn_until(parts, cancel, "node", task.run());
-        let lease = LeaseTask::new(client.clone(), node_name.clone(), node.clone());
+        let lease = LeaseTask::new(
+            client.clone(),
+            node_name.clone(),
+            node.clone(),
+            standing.clone(),
+        );
         let renewed = lease.renewed();
         spawn_until(parts, cancel, "lease", lease.run());
 

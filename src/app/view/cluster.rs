@@ -106,12 +106,12 @@ impl ClusterView {
         };
         match &*self.standing.get() {
             NodeRegistration::Waiting => report,
-            NodeRegistration::Registered { uid } => NodeReport {
+            NodeRegistration::Registered { uid, .. } => NodeReport {
                 registered: true,
                 uid: Some(uid.clone()),
                 ..report
             },
-            NodeRegistration::Refused { cause, since } => NodeReport {
+            NodeRegistration::Refused { cause, since, .. } => NodeReport {
                 error: Some(cause.clone()),
                 refused_since: Some(*since),
                 ..report

@@ -63,6 +63,8 @@ pub(super) struct Snapshot {
     /// None before the API server's first whole list.
     pub api: ApiPodsState,
     pub orphans_may_go: bool,
+    /// Whether the Node may be another's since the API server was away.
+    pub is_doubtful: bool,
     pub reach: ApiReach,
     /// When to look again though nothing changes.
     pub look_again: Option<Instant>,
@@ -110,6 +112,7 @@ impl Watched {
         let (merged, api) = (inputs.merged.get(), (*self.api.get()).clone());
         let pods = inputs.manager.get();
         let views = inputs.board.all();
+        let standing = inputs.standing.get();
         let listed = inputs.listed.borrow_and_update().clone();
         taken_up.extend(views.iter().map(|view| view.uid.clone()));
         taken_up.retain(|uid| {
@@ -147,9 +150,8 @@ impl Watched {
             standings: standings(&pods, left.chain(at_work)),
             pods,
             api,
-            orphans_may_go: merged.delivered.manifests
-                && listed.is_some()
-                && !inputs.standing.get().is_refused(),
+            orphans_may_go: merged.delivered.manifests && listed.is_some() && standing.may_write(),
+            is_doubtful: standing.is_doubtful(),
             reach: (*self.reach.get()).clone(),
             look_again,
         }

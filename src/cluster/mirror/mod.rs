@@ -153,7 +153,10 @@ impl MirrorTask {
             look_again = Some(look_again.map_or(*at, |known| known.min(*at)));
         }
         self.causes.watch(&causes);
-        self.begin(&verdicts, now);
+        // While the server is away, an attempt says why there is no mirror.
+        if !(snapshot.is_doubtful && snapshot.reach.is_up()) {
+            self.begin(&verdicts, now);
+        }
         self.publish(&verdicts);
         look_again
     }

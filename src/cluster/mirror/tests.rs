@@ -23,6 +23,13 @@ const NO_QUOTA: Refused = (
     "pods \"web\" is forbidden: exceeded quota: none, requested: pods=1",
 );
 
+fn registered(is_certain: bool) -> NodeRegistration {
+    NodeRegistration::Registered {
+        uid: "node-uid".to_owned(),
+        is_certain,
+    }
+}
+
 struct Bed {
     api: FakeApi,
     cluster: ClusterClient,
@@ -49,7 +56,7 @@ impl Bed {
             ..Merged::default()
         });
         let (node, node_reader) = cell(Some(Arc::new(node("node-uid"))));
-        let (standing, standing_reader) = cell(NodeRegistration::Waiting);
+        let (standing, standing_reader) = cell(registered(true));
         let (board, board_reader) = board();
         let (listed, listed_reader) = watch::channel(Some(Arc::default()));
         let telemetry = Telemetry::new();
@@ -505,6 +512,7 @@ async fn mirrors_of_whoever_took_our_node_are_left_alone() {
     let refused = NodeRegistration::Refused {
         cause: "another's".to_owned(),
         since: mirrorlet_core::api::Timestamp::UNIX_EPOCH,
+        is_anothers: true,
     };
     bed.standing.publish(refused);
     bed.node.publish(None);
@@ -516,10 +524,29 @@ async fn mirrors_of_whoever_took_our_node_are_left_alone() {
     // node 6l
     assert_eq!(bed.api.calls(), Vec::<String>::new());
     // Ours again: it has no static pod now.
-    bed.standing.publish(NodeRegistration::Waiting);
+    bed.standing.publish(registered(true));
     bed.node.publish(Some(Arc::new(node("node-uid"))));
     bed.settle().await;
     assert_eq!(bed.api.calls(), ["DELETE web"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn mirrors_wait_until_the_node_was_seen_again() {
+    let mut bed = Bed::start();
+    let (web, db) = (static_pod("web", "v1"), static_pod("db", "v1"));
+    bed.want(&[&web]);
+    bed.synced("web").await;
+    bed.api.calls();
+    bed.standing.publish(registered(false));
+    bed.want(&[&db]);
+    bed.settle().await;
+    // node 6l
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    bed.standing.publish(registered(true));
+    bed.synced("db").await;
+    bed.settle().await;
+    assert!(bed.api.pod("web").is_none());
     bed.stop().await;
 }
 

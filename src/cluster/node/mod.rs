@@ -10,8 +10,11 @@
 //! Upstream: `pkg/kubelet/kubelet_node_status.go`.
 
 mod register;
+mod standing;
 #[cfg(test)]
 mod tests;
+
+pub use standing::NodeRegistration;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +30,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::client::ClusterClient;
 use super::error::{ApiError, chain};
-use super::reach::ApiReach;
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
@@ -71,33 +73,6 @@ pub struct NodeInputs {
     pub problems: Reader<PodProblems>,
 }
 
-/// How our Node stands with the API server.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum NodeRegistration {
-    /// Not registered yet, or gone and not registered again; nothing is wrong so far.
-    #[default]
-    Waiting,
-    /// Registered.
-    Registered {
-        /// Its UID.
-        uid: String,
-    },
-    /// It can't be registered.
-    Refused {
-        /// Why, and what to do about it.
-        cause: String,
-        /// Since when.
-        since: Timestamp,
-    },
-}
-
-impl NodeRegistration {
-    /// Whether it can't be registered: another has it, say.
-    pub fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused { .. })
-    }
-}
-
 /// The task that owns our Node.
 pub struct NodeTask {
     client: ClusterClient,
@@ -114,6 +89,15 @@ pub struct NodeTask {
     written: Option<Timestamp>,
     /// Whether the Node was ours once, and so was told that we start.
     has_begun: bool,
+    /// Set from when the API server was away until the Node was read again: the failure to read it
+    /// that was told last, or nothing.
+    unread: Option<String>,
+    /// When that began last.
+    doubted: Option<Instant>,
+    /// The earliest time to read the Node then.
+    read_after: Instant,
+    /// Pauses before that.
+    doubts: ExponentialBackoff,
     /// The Lease of our name, while the Node isn't ours.
     lease_seen: LeaseWatch,
     /// When the task began.
@@ -180,6 +164,8 @@ enum Looked {
     Failed,
     /// The Node is gone.
     Gone,
+    /// The Node is another's, in these words.
+    Taken(String),
 }
 
 impl NodeTask {
@@ -204,6 +190,10 @@ impl NodeTask {
             told: NodeStatus::default(),
             written: None,
             has_begun: false,
+            unread: None,
+            doubted: None,
+            read_after: Instant::now(),
+            doubts: RETRY,
             lease_seen: LeaseWatch::default(),
             began: Instant::now(),
         };
@@ -225,8 +215,11 @@ impl NodeTask {
                 Left::Taken(cause) => {
                     occurrences::node_taken(&self.name, &cause);
                     let since = Timestamp::now();
-                    self.standing
-                        .publish(NodeRegistration::Refused { cause, since });
+                    self.standing.publish(NodeRegistration::Refused {
+                        cause,
+                        since,
+                        is_anothers: true,
+                    });
                 }
             }
             self.observed.publish(None);
@@ -235,6 +228,7 @@ impl NodeTask {
 
     /// Keeps a registered Node true until it is gone, or another's.
     async fn follow(&mut self, mut node: Node) -> Left {
+        self.unread = None;
         self.take(&node);
         let mut reach = self.client.reach();
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
@@ -256,9 +250,13 @@ impl NodeTask {
                 Ok(_) = self.inputs.readings.changed() => false,
                 Ok(_) = self.inputs.problems.changed() => false,
                 Ok(now) = reach.changed() => {
-                    if *now == ApiReach::Up && watch.is_broken {
+                    if now.is_up() && watch.is_broken {
                         // The server is back: no need to wait for the watch's own pause.
                         watch = self.watch();
+                    }
+                    if let Some(at) = self.read_at(&now) {
+                        backoff.reset();
+                        (due, earliest) = (Some(at), at);
                     }
                     false
                 }
@@ -286,6 +284,7 @@ impl NodeTask {
             let before = self.written;
             due = match self.look(&mut node).await {
                 Looked::Gone => return Left::Gone,
+                Looked::Taken(cause) => return Left::Taken(cause),
                 Looked::Failed => Some(Instant::now() + spread(backoff.pause())),
                 Looked::Fine => {
                     backoff.reset();
@@ -317,6 +316,7 @@ impl NodeTask {
         self.observed.publish(Some(Arc::new(seen)));
         self.standing.publish(NodeRegistration::Registered {
             uid: node.metadata.uid.clone().unwrap_or_default(),
+            is_certain: self.unread.is_none(),
         });
     }
 
@@ -371,6 +371,11 @@ impl NodeTask {
 
     /// Computes the status, and writes it if it is due.
     async fn look(&mut self, node: &mut Node) -> Looked {
+        if self.unread.is_some()
+            && let Some(looked) = self.read_again(node).await
+        {
+            return looked;
+        }
         let now = Timestamp::now();
         let base = node.status.clone().unwrap_or_default();
         let (desired, events) = self.compute(&base, now);

@@ -4,19 +4,25 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams, PostParams};
+use tokio::time::Instant;
 
-use super::{NODE_DEADLINE, NodeRegistration, NodeTask};
+use super::{Looked, NODE_DEADLINE, NodeRegistration, NodeTask};
 use crate::cluster::error::ApiError;
+use crate::cluster::reach::ApiReach;
 use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata};
+use mirrorlet_core::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata, still_claimed};
 use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::occurrences;
 
 /// Pauses between tries: upstream's.
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(7));
+
+/// Doubts within this time of each other are of one kind: each is followed by a longer pause, so that
+/// what fails and is tried again with each answer is no load.
+const DOUBTS_APART: Duration = Duration::from_mins(1);
 
 /// Why a try to register failed.
 enum Failed {
@@ -31,31 +37,105 @@ impl NodeTask {
         let mut backoff = PAUSES;
         loop {
             let told = self.told.clone();
-            let cause = match self.try_register().await {
+            let failed = match self.try_register().await {
                 Ok(node) => return node,
-                // Said once by the client itself, for all that call.
-                Err(Failed::Api(ApiError::Away { .. })) => None,
-                Err(Failed::Api(error)) => Some(error.to_string()),
-                Err(Failed::Foreign(words)) => Some(words),
+                Err(failed) => failed,
             };
             // Its events were not reported: those of the next try are all since then.
             self.told = told;
-            if let Some(cause) = cause {
-                self.refused(cause);
+            match failed {
+                // Said once by the client itself, for all that call.
+                Failed::Api(ApiError::Away { .. }) => {}
+                Failed::Api(error) => self.refused(error.to_string(), false),
+                Failed::Foreign(words) => self.refused(words, true),
             }
             tokio::time::sleep(spread(backoff.pause())).await;
         }
     }
 
-    fn refused(&mut self, cause: String) {
-        let since = match &*self.standing.get() {
+    fn refused(&mut self, cause: String, is_foreign: bool) {
+        let before = self.standing.get();
+        // Another failure doesn't say that it is no longer another's.
+        let is_anothers = is_foreign || before.is_anothers();
+        let since = match &*before {
             NodeRegistration::Refused { cause: told, .. } if *told == cause => return,
             NodeRegistration::Refused { since, .. } => *since,
             NodeRegistration::Waiting | NodeRegistration::Registered { .. } => Timestamp::now(),
         };
         occurrences::node_refused(&self.name, &cause);
-        self.standing
-            .publish(NodeRegistration::Refused { cause, since });
+        self.standing.publish(NodeRegistration::Refused {
+            cause,
+            since,
+            is_anothers,
+        });
+    }
+
+    /// Takes in whether the API server answers. While it is away or rejects us, it is doubted that the
+    /// Node is ours, and all that is written waits until it was read again. Returns when to do that,
+    /// where it is news: at once, but for a server that fails some calls and answers others.
+    pub(super) fn read_at(&mut self, reach: &ApiReach) -> Option<Instant> {
+        let now = Instant::now();
+        match reach {
+            ApiReach::Unknown => return None,
+            ApiReach::Up => return self.unread.as_ref().map(|_| now.max(self.read_after)),
+            ApiReach::Rejected { .. } | ApiReach::Down { .. } if self.unread.is_some() => {
+                return None;
+            }
+            ApiReach::Rejected { .. } | ApiReach::Down { .. } => {}
+        }
+        self.unread = Some(String::new());
+        self.read_after = now;
+        if self.doubted.is_some_and(|at| at.elapsed() <= DOUBTS_APART) {
+            self.read_after += spread(self.doubts.pause());
+        } else {
+            self.doubts.reset();
+        }
+        self.doubted = Some(now);
+        if let NodeRegistration::Registered { uid, .. } = &*self.standing.get() {
+            self.standing.publish(NodeRegistration::Registered {
+                uid: uid.clone(),
+                is_certain: false,
+            });
+        }
+        Some(self.read_after)
+    }
+
+    /// Reads the Node again after the API server was away: nothing is written to one that another
+    /// took meanwhile. Returns how the look ends, unless the Node is ours.
+    pub(super) async fn read_again(&mut self, node: &mut Node) -> Option<Looked> {
+        let call = self.nodes.get(&self.name);
+        let seen = match self.client.read(NODE_DEADLINE, call).await {
+            Ok(Watched(seen)) => seen,
+            Err(ApiError::NotFound(_)) => return Some(Looked::Gone),
+            Err(error) => {
+                self.tell_unread(&error);
+                return Some(Looked::Failed);
+            }
+        };
+        if seen.metadata.uid != node.metadata.uid {
+            return Some(Looked::Gone);
+        }
+        if let Claim::Foreign(cause) = still_claimed(&seen, &self.inputs.facts.get()) {
+            return Some(Looked::Taken(cause));
+        }
+        self.tell_schedulable(node, &seen);
+        *node = seen;
+        self.unread = None;
+        self.take(node);
+        None
+    }
+
+    /// Tells once why the Node can't be read. The client reports a server that is away, or that
+    /// rejects the credentials, for all callers.
+    fn tell_unread(&mut self, error: &ApiError) {
+        if matches!(error, ApiError::Away { .. } | ApiError::Unauthorized(_)) {
+            return;
+        }
+        let words = error.to_string();
+        if self.unread.as_ref() != Some(&words) {
+            occurrences::node_unread(&self.name, &words);
+            self.unread = Some(words);
+        }
     }
 
     async fn try_register(&mut self) -> Result<Node, Failed> {

@@ -37,6 +37,8 @@ struct State {
     cut_off: Option<String>,
     /// The writes of each agent: `first PATCH nodes`.
     writes: Vec<String>,
+    /// What the server fails on: `get` or `list` the Node, or `POST` it.
+    fails: &'static str,
 }
 
 #[derive(Clone, Default)]
@@ -97,6 +99,9 @@ impl State {
         }
         let of_all = uri.path() == NODES;
         match (method.as_str(), self.node.clone()) {
+            ("GET", _) if of_all && self.fails == "list" => refusal(403, "Forbidden"),
+            ("GET", _) if !of_all && self.fails == "get" => refusal(500, "InternalError"),
+            ("POST", _) if self.fails == "POST" => refusal(500, "InternalError"),
             ("GET", _) if uri.query().unwrap_or_default().contains("watch=") => {
                 let (frames, received) = mpsc::unbounded_channel();
                 self.watches.push((owner.to_owned(), frames));
@@ -179,6 +184,11 @@ impl Server {
             .retain(|(watcher, _)| Some(watcher.as_str()) != owner);
     }
 
+    /// Has the server fail on that from now on.
+    fn fail(&self, what: &'static str) {
+        self.0.lock().unwrap().fails = what;
+    }
+
     fn change(&self, change: impl FnOnce(&mut Value)) {
         let mut state = self.0.lock().unwrap();
         let mut node = state.node.clone().unwrap();
@@ -228,7 +238,7 @@ impl Agent {
             problems: problems_reader,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, Telemetry::new());
-        let lease = LeaseTask::new(client, NAME.into(), node.clone());
+        let lease = LeaseTask::new(client, NAME.into(), node.clone(), standing.clone());
         Self {
             node,
             standing,
@@ -271,7 +281,7 @@ async fn an_agent_whose_node_was_taken_meanwhile_leaves_it_to_the_other() {
     first.registered().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let second = Agent::start(&server, "second");
-    second.until(NodeRegistration::is_refused).await;
+    second.until(NodeRegistration::is_anothers).await;
     tokio::time::sleep(Duration::from_mins(10)).await;
     // The first lives: its Lease changes.
     assert!(first.is_registered() && !second.is_registered());
@@ -281,23 +291,21 @@ async fn an_agent_whose_node_was_taken_meanwhile_leaves_it_to_the_other() {
     assert!((30..=60).contains(&took), "{took}");
     assert_eq!(server.owner(), "second");
     tokio::time::sleep(Duration::from_mins(10)).await;
+    server.writes_of("first");
     server.cut_off(None);
-    first.until(NodeRegistration::is_refused).await;
+    first.until(NodeRegistration::is_anothers).await;
     let NodeRegistration::Refused { cause, .. } = &*first.standing.get() else {
         panic!()
     };
     assert!(cause.contains("another mirrorlet"), "{cause}");
     assert!(first.node.get().is_none());
-    // A renewal that was under way.
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    server.writes_of("first");
     tokio::time::sleep(Duration::from_mins(10)).await;
-    // It tries to create the Node, and nothing else.
+    // It tries to create the Node, and nothing else, from the first moment on.
     let mut writes = server.writes_of("first");
     writes.retain(|write| write != "first POST nodes");
     // node 6l
     assert_eq!(writes, Vec::<String>::new());
-    assert!(second.is_registered() && first.standing.get().is_refused());
+    assert!(second.is_registered() && first.standing.get().is_anothers());
     assert_eq!(server.owner(), "second");
     // The other one ends for good.
     second.stop();
@@ -314,7 +322,7 @@ async fn a_node_that_a_kubelet_takes_is_left_to_it() {
     agent.registered().await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     server.change(|node| node["status"]["nodeInfo"]["kubeletVersion"] = json!("v1.35.4"));
-    agent.until(NodeRegistration::is_refused).await;
+    agent.until(NodeRegistration::is_anothers).await;
     let NodeRegistration::Refused { cause, .. } = &*agent.standing.get() else {
         panic!()
     };
@@ -326,5 +334,65 @@ async fn a_node_that_a_kubelet_takes_is_left_to_it() {
     writes.retain(|write| write != "first POST nodes");
     // node 6l
     assert_eq!(writes, Vec::<String>::new());
+    agent.stop();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_after_an_absence_before_the_node_was_read() {
+    let server = Server::default();
+    let agent = Agent::start(&server, "first");
+    agent.registered().await;
+    for fails in ["get", "list"] {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        server.cut_off(Some("first"));
+        agent.until(NodeRegistration::is_doubtful).await;
+        // It counts as registered: only what is written waits.
+        assert!(agent.is_registered() && agent.node.get().is_some());
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        server.writes_of("first");
+        server.fail(fails);
+        server.cut_off(None);
+        if fails == "get" {
+            // The watch goes on, and doesn't decide.
+            tokio::time::sleep(Duration::from_mins(10)).await;
+            // node 6l
+            assert_eq!(server.writes_of("first"), Vec::<String>::new());
+            assert!(agent.standing.get().is_doubtful());
+            server.fail("");
+        }
+        agent.until(NodeRegistration::is_ours).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The Lease isn't kept waiting for its turn.
+        let writes = server.writes_of("first");
+        assert!(
+            writes.contains(&"first PUT leases".to_owned()),
+            "{writes:?}"
+        );
+        server.fail("");
+    }
+    agent.stop();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_another_kind_says_nothing_of_whose_the_node_is() {
+    let server = Server::default();
+    server.fail("POST");
+    let agent = Agent::start(&server, "first");
+    let is_refused =
+        |standing: &NodeRegistration| matches!(standing, NodeRegistration::Refused { .. });
+    agent.until(is_refused).await;
+    // node 6l
+    assert!(agent.standing.get().may_write() && !agent.standing.get().is_anothers());
+    server.fail("");
+    agent.registered().await;
+    server.change(|node| node["status"]["nodeInfo"]["kubeletVersion"] = json!("v1.35.4"));
+    agent.until(NodeRegistration::is_anothers).await;
+    server.fail("POST");
+    let says_failed = |standing: &NodeRegistration| match standing {
+        NodeRegistration::Refused { cause, .. } => cause.contains("the API server failed"),
+        NodeRegistration::Waiting | NodeRegistration::Registered { .. } => false,
+    };
+    agent.until(says_failed).await;
+    assert!(agent.standing.get().is_anothers());
     agent.stop();
 }

@@ -52,7 +52,8 @@ pub struct StatusInputs {
     pub board: Board,
     /// The mirrors, and the API server's other pods of our Node.
     pub manager: PodManager,
-    /// How we stand with our Node. While it is another's, that one writes the statuses of its pods.
+    /// How we stand with our Node. While it is another's, that one writes the statuses of its pods;
+    /// after the API server was away it may be.
     pub standing: Reader<NodeRegistration>,
 }
 
@@ -114,7 +115,7 @@ impl StatusTask {
         if !std::mem::replace(&mut self.was_up, is_up) && is_up {
             self.entries.values_mut().for_each(Entry::api_is_back);
         }
-        if self.inputs.standing.get().is_refused() {
+        if !self.inputs.standing.get().may_write() {
             return None;
         }
         let told = (*self.api.get()).clone()?;

@@ -13,6 +13,13 @@ use mirrorlet_core::observed::{ContainerState, PodStatus};
 /// Longest wait for anything, on the paused clock.
 const PATIENCE: Duration = Duration::from_mins(10);
 
+fn registered(is_certain: bool) -> NodeRegistration {
+    NodeRegistration::Registered {
+        uid: "node-uid".to_owned(),
+        is_certain,
+    }
+}
+
 struct Bed {
     api: FakeApi,
     cluster: ClusterClient,
@@ -29,7 +36,7 @@ impl Bed {
         let (board, reader) = board();
         let cluster = api.client();
         let telemetry = Telemetry::new();
-        let (standing, standing_reader) = cell(NodeRegistration::Waiting);
+        let (standing, standing_reader) = cell(registered(true));
         let inputs = StatusInputs {
             board: reader,
             manager: api.manager(),
@@ -489,18 +496,23 @@ async fn the_steps_of_a_start_are_one_write() {
 async fn statuses_of_a_node_that_is_anothers_are_the_others_to_write() {
     let mut bed = Bed::start();
     let web = ordinary(&bed);
-    bed.standing.publish(NodeRegistration::Refused {
-        cause: "another's".to_owned(),
+    let refused = |is_anothers| NodeRegistration::Refused {
+        cause: "refused".to_owned(),
         since: Timestamp::UNIX_EPOCH,
-    });
+        is_anothers,
+    };
+    // It may be another's, and then it is.
+    bed.standing.publish(registered(false));
     bed.tell(&web, Phase::Syncing, status("Running"));
     bed.sleep(100).await;
+    bed.standing.publish(refused(true));
     bed.api.with(|api| api.delete_gracefully("web"));
     bed.tell(&web, Phase::Finished, status("Failed"));
     bed.sleep(100).await;
     // node 6l
     assert_eq!(bed.api.calls(), Vec::<String>::new());
-    bed.standing.publish(NodeRegistration::Waiting);
+    // One that can't be registered for another reason is no one else's.
+    bed.standing.publish(refused(false));
     bed.until(|pod| pod.is_none()).await;
     bed.stop().await;
 }

@@ -139,7 +139,17 @@ pub fn addresses_changed(addresses: &str) {
 pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
         error = cause,
-        "the Node {name} was taken over; its status, Lease and mirror pods are not written any more"
+        "the Node {name} was taken over; its status, Lease, mirror pods and the statuses of its pods \
+         are not written any more"
+    );
+}
+
+/// Our Node can't be read after the API server was away. Call it when the reason changes.
+pub fn node_unread(name: &str, error: &str) {
+    tracing::warn!(
+        error,
+        "failed to read the Node {name} after the API server was away; nothing is written for it, \
+         until it was read: another agent may have taken it"
     );
 }
 

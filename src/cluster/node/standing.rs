@@ -1,0 +1,73 @@
+//! How our Node stands.
+
+use mirrorlet_core::api::Timestamp;
+
+/// How our Node stands with the API server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum NodeRegistration {
+    /// Not registered yet, or gone and not registered again; nothing is wrong so far.
+    #[default]
+    Waiting,
+    /// Registered.
+    Registered {
+        /// Its UID.
+        uid: String,
+        /// Whether it was seen as ours since the API server was away last. Another may take it
+        /// meanwhile, so nothing is written before that.
+        is_certain: bool,
+    },
+    /// It can't be registered.
+    Refused {
+        /// Why, and what to do about it.
+        cause: String,
+        /// Since when.
+        since: Timestamp,
+        /// Whether the Node of our name was another's when it was seen last.
+        is_anothers: bool,
+    },
+}
+
+impl NodeRegistration {
+    /// Whether the Node is registered, and certainly ours.
+    pub fn is_ours(&self) -> bool {
+        matches!(
+            self,
+            Self::Registered {
+                is_certain: true,
+                ..
+            }
+        )
+    }
+
+    /// Whether the Node was ours before the API server was away, and wasn't seen since.
+    pub fn is_doubtful(&self) -> bool {
+        matches!(
+            self,
+            Self::Registered {
+                is_certain: false,
+                ..
+            }
+        )
+    }
+
+    /// Whether the Node of our name is another's.
+    pub fn is_anothers(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                is_anothers: true,
+                ..
+            }
+        )
+    }
+
+    /// Whether what is bound to the Node is ours to write: not while the Node is another's, or may
+    /// be. One that can't be registered for other reasons leaves its pods to us.
+    pub fn may_write(&self) -> bool {
+        match self {
+            Self::Waiting => false,
+            Self::Registered { is_certain, .. } => *is_certain,
+            Self::Refused { is_anothers, .. } => !is_anothers,
+        }
+    }
+}
