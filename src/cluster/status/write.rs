@@ -79,8 +79,9 @@ async fn delete_object(cluster: &ClusterClient, full_name: &FullName, uid: &str)
     }
 }
 
-/// Writes the difference. It is the last write if the object may be deleted then, whatever the API
-/// server made of the rest of it.
+/// Writes the difference. It is the last write if the object may be deleted then, though the API server
+/// didn't take all of it. Where it did, the next look deletes the object, in its turn: answers to both can
+/// be as large as an object may be.
 async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen, is_last: &mut bool) -> Outcome {
     let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
     let call = async {
@@ -95,13 +96,18 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen, is_last: &mut
         let body = Patch::Strategic(&patch);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
-        answer.map(|Watched(object)| Some((patch, object, newest.finished)))
+        answer.map(|Watched(object)| Some((patch, object, newest)))
     };
     match cluster.write(CALL_DEADLINE, call).await {
         Ok(None) => Outcome::Nothing,
-        Ok(Some((patch, object, finished))) => {
-            *is_last = may_delete(&object, finished);
+        Ok(Some((patch, object, newest))) => {
             let object = Arc::new(remains(without_managed_fields(object)));
+            let answered = Seen {
+                api: Arc::clone(&object),
+                ..newest
+            };
+            let is_left = matches!(answered.deed(), StatusAction::Patch(_));
+            *is_last = is_left && may_delete(&object, answered.finished);
             Outcome::Written { patch, object }
         }
         Err(error) => Outcome::Failed(error),
