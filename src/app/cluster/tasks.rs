@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures::{FutureExt as _, Stream, StreamExt as _, stream};
+use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -122,7 +122,6 @@ impl ClusterTasks {
             node_name: node_name.clone(),
             root,
             registered: registered(node.clone()).boxed(),
-            held: held(standing.clone()).boxed(),
             back: Box::new({
                 let reach = client.reach();
                 move || back(reach.clone()).boxed()
@@ -192,15 +191,6 @@ async fn registered(mut node: Reader<Option<Arc<Node>>>) {
         // The agent ends.
         std::future::pending::<()>().await;
     }
-}
-
-/// Whether pods that have not begun here are held, at each change of that: while the Node is
-/// another's, or may be.
-fn held(standing: Reader<NodeRegistration>) -> impl Stream<Item = bool> + Send {
-    stream::unfold(standing, |mut standing| async move {
-        let now = standing.changed().await.ok()?;
-        Some((now.is_anothers() || now.is_doubtful(), standing))
-    })
 }
 
 /// Done when the API server, being away or rejecting the credentials now, serves again; never, while

@@ -28,8 +28,6 @@ pub(super) struct Listing {
     whole: bool,
     /// Most pods taken up that are not over.
     active_max: usize,
-    /// Whether pods that have not begun here are held: the Node may be another's.
-    held: bool,
 }
 
 impl Listing {
@@ -40,25 +38,7 @@ impl Listing {
             arriving: None,
             whole: false,
             active_max: pods_max.saturating_add(REFUSED_AT_A_TIME),
-            held: false,
         }
-    }
-
-    /// Most pods that are not over for another one to be taken up.
-    fn room(&self) -> usize {
-        if self.held { 0 } else { self.active_max }
-    }
-
-    /// Has pods that have not begun here wait, or ends that. What is known stays. Tells whether what is
-    /// known has changed.
-    pub(super) fn hold(&mut self, held: bool) -> bool {
-        self.held = held;
-        self.known.promote(self.room())
-    }
-
-    /// Whether pods that have not begun here are held.
-    pub(super) fn is_held(&self) -> bool {
-        self.held
     }
 
     /// Takes up an event. `may_be_here` tells whether anything of a pod that was not known before may
@@ -68,7 +48,6 @@ impl Listing {
         event: Event<Watched<Pod>>,
         may_be_here: impl Fn(&PodUid) -> bool,
     ) -> bool {
-        let room = self.room();
         match event {
             Event::Init => {
                 self.arriving = Some(Known::default());
@@ -79,26 +58,24 @@ impl Listing {
                 let arriving = self.arriving.get_or_insert_default();
                 if !arriving.take_over(&self.known, &pod) {
                     let place = self.known.place(&pod, may_be_here);
-                    arriving.put(pod, place, room);
+                    arriving.put(pod, place, self.active_max);
                 }
                 false
             }
             Event::InitDone => {
                 self.known = self.arriving.take().unwrap_or_default().after(&self.known);
                 self.known.look_after();
-                // Pods may have been held when the list brought them.
-                self.known.promote(room);
                 self.whole = true;
                 true
             }
             Event::Apply(Watched(pod)) => {
                 let place = self.known.place(&pod, may_be_here);
-                let changed = self.known.put(pod, place, room);
-                self.known.promote(room) || changed
+                let changed = self.known.put(pod, place, self.active_max);
+                self.known.promote(self.active_max) || changed
             }
             Event::Delete(Watched(pod)) => {
                 let changed = self.known.forget(&PodUid::of(&pod));
-                self.known.promote(room) || changed
+                self.known.promote(self.active_max) || changed
             }
         }
     }
@@ -172,7 +149,7 @@ impl Listing {
     /// The pod whose turn it is to be taken up, and which the API server has to be asked for, as its text
     /// is not kept.
     pub(super) fn to_ask_for(&self) -> Option<(PodUid, FullName)> {
-        if !self.whole || !self.known.has_room(self.room()) {
+        if !self.whole || !self.known.has_room(self.active_max) {
             return None;
         }
         let (uid, waiting) = self.known.next_in_turn()?;
@@ -185,7 +162,6 @@ impl Listing {
     /// Takes up the answer about a pod that was asked for; none where there is no such pod any more. Tells
     /// whether what is known has changed.
     pub(super) fn answered(&mut self, uid: &PodUid, found: Option<Pod>) -> bool {
-        let room = self.room();
         let known = &mut self.known;
         if !known.waiting.contains_key(uid) {
             return false;
@@ -196,9 +172,9 @@ impl Listing {
         let changed = found.is_some_and(|pod| {
             // Nothing of a pod that waited was ever on this node.
             let place = known.place(&pod, |_| false);
-            known.put(pod, place, room)
+            known.put(pod, place, self.active_max)
         });
-        known.promote(room) || changed
+        known.promote(self.active_max) || changed
     }
 }
 

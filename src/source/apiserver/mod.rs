@@ -18,7 +18,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::Api;
 use kube::runtime::utils::Backoff;
@@ -58,8 +57,6 @@ pub struct ApiOptions {
     pub root: PathBuf,
     /// Done once our Node is known to be registered: before that nothing is bound to it.
     pub registered: BoxFuture<'static, ()>,
-    /// Whether pods that have not begun here are held, at each change of that.
-    pub held: BoxStream<'static, bool>,
     /// Ends a pause.
     pub back: Back,
     /// How many pods the node runs at a time.
@@ -180,18 +177,11 @@ impl ApiSource {
             } else {
                 LIST_SILENCE_MAX
             };
-            // Cancel safety: the streams' next and the settled pods lose nothing.
+            // Cancel safety: a stream's next and the settled pods lose nothing.
             let first = tokio::select! {
                 first = tokio::time::timeout(silence, events.next()) => first,
                 settled = self.options.settled.next() => {
                     self.settle(&settled, source, objects).await;
-                    continue;
-                }
-                Some(held) = self.options.held.next() => {
-                    if self.listing.hold(held) {
-                        self.publish(source, objects).await;
-                    }
-                    self.ask_for_waiting(source, objects).await;
                     continue;
                 }
             };
@@ -293,10 +283,6 @@ impl ApiSource {
 
     /// Tells when pods begin to wait, and when none does any more.
     fn tell_waiting(&mut self) {
-        // Why pods are held was told.
-        if self.listing.is_held() {
-            return;
-        }
         let any = self.listing.any_waits();
         if self.told_waiting != any {
             self.told_waiting = any;

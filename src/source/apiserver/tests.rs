@@ -107,7 +107,6 @@ struct Bench {
     objects: Reader<ApiPodsState>,
     back: Arc<Notify>,
     settled: SettledPods,
-    held: mpsc::UnboundedSender<bool>,
     registered: Option<oneshot::Sender<()>>,
     cancel: CancellationToken,
     running: JoinHandle<Option<()>>,
@@ -136,11 +135,6 @@ impl Bench {
         let told = Arc::clone(&back);
         let (registered, waits) = oneshot::channel();
         let settled = SettledPods::default();
-        let (held, holds) = mpsc::unbounded_channel();
-        let holds = futures::stream::unfold(holds, |mut holds| async {
-            let held = holds.recv().await?;
-            Some((held, holds))
-        });
         let api = ApiSource::new(ApiOptions {
             client: kube::Client::new(service, "default"),
             node_name: NodeName::new("n1"),
@@ -151,7 +145,6 @@ impl Bench {
                 }
             }
             .boxed(),
-            held: holds.boxed(),
             back: Box::new(move || {
                 let told = Arc::clone(&told);
                 async move { told.notified().await }.boxed()
@@ -174,7 +167,6 @@ impl Bench {
             objects: manager.api_pods(),
             back,
             settled,
-            held,
             registered: Some(registered),
             cancel,
             running,
@@ -284,41 +276,6 @@ async fn ordinary_pods_are_wanted_and_mirrors_are_only_known() {
     bench.until_wanted(&["b"]).await;
     assert_eq!(bench.known(), ["b", "m"]);
     assert_eq!(bench.reader.health.get().last_error, None);
-    bench.end().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_are_held_that_have_not_begun_while_the_node_is_anothers() {
-    let mut bench = Bench::start();
-    bench.next().await.list(&[pod("a"), pod("b")]);
-    bench.until_wanted(&["a", "b"]).await;
-    let events = bench.next().await.watch();
-    let say = |kind: &str, object: Value| {
-        let event = json!({"type": kind, "object": object});
-        events.send(event).unwrap();
-    };
-    bench.held.send(true).unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    say("ADDED", pod("c"));
-    say("ADDED", pod("d"));
-    // Those that go are heard of, those that have begun stay.
-    say("DELETED", pod("a"));
-    bench.until_wanted(&["b"]).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    bench.until_wanted(&["b"]).await;
-    // node 6l
-    assert_eq!(bench.known(), ["b"]);
-    // Nor does an agent after this one start them.
-    assert_eq!(bench.files(), ["b.json"]);
-    say("DELETED", pod("d"));
-    // A list changes nothing of that.
-    say("ERROR", failure(410, "Expired"));
-    bench.next().await.list(&[pod("b"), pod("c")]);
-    let _events = bench.next().await.watch();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(bench.known(), ["b"]);
-    bench.held.send(false).unwrap();
-    bench.until_wanted(&["b", "c"]).await;
     bench.end().await;
 }
 

@@ -140,7 +140,7 @@ pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
         error = cause,
         "the Node {name} was taken over; its status, Lease, mirror pods and the statuses of its pods \
-         are not written any more, and new pods of it are not started"
+         are not written any more"
     );
 }
 
@@ -149,7 +149,7 @@ pub fn node_unread(name: &str, error: &str) {
     tracing::warn!(
         error,
         "failed to read the Node {name} after the API server was away; nothing is written for it, \
-         and no new pod of it is started, until it was read: another agent may have taken it"
+         until it was read: another agent may have taken it"
     );
 }
 
