@@ -68,6 +68,20 @@ pub(super) struct Docker {
     pub(super) files: HostFiles,
 }
 
+/// How images are pulled.
+fn puller_options(config: &Config) -> PullerOptions {
+    PullerOptions {
+        pulls: config.pulls(),
+        docker_config: config.docker_config.clone(),
+        record: Some(config.root.join(PULLED_IMAGES)),
+        access_record: Some(config.root.join(IMAGE_ACCESS)),
+        verification: Verification {
+            policy: config.image_pull_credentials_verification_policy,
+            allowlist: config.preloaded_images_verification_allowlist.clone(),
+        },
+    }
+}
+
 impl Docker {
     /// Makes the runtime and starts what it needs around it.
     pub(super) async fn start(
@@ -86,16 +100,7 @@ impl Docker {
         } = inputs;
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
-            PullerOptions {
-                pulls: config.pulls(),
-                docker_config: config.docker_config.clone(),
-                record: Some(config.root.join(PULLED_IMAGES)),
-                access_record: Some(config.root.join(IMAGE_ACCESS)),
-                verification: Verification {
-                    policy: config.image_pull_credentials_verification_policy,
-                    allowlist: config.preloaded_images_verification_allowlist.clone(),
-                },
-            },
+            puller_options(config),
         ));
         let files = HostFiles::new(config.host_root.clone());
         if let Err(error) = files.forget_own_volumes(&config.root) {
