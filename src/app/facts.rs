@@ -107,9 +107,8 @@ pub(super) async fn keep_addresses(
     loop {
         tokio::time::sleep(ADDRESSES_PERIOD).await;
         let next = next_addresses(&addresses.get(), &read());
-        let words = words(&next);
         if addresses.publish(next) {
-            occurrences::addresses_changed(&words);
+            occurrences::addresses_changed(&words(&addresses.get()));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use mirrorlet_core::api::keys;
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 
 /// Name of the file.
 const FILE: &str = "engine.json";
@@ -37,13 +37,11 @@ impl UsedEngine {
             let path = path.display();
             io::Error::new(error.kind(), format!("failed to read {path}: {error}"))
         };
-        match disk::read_small(&path, MIB_MAX) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(Some)
-                .map_err(|error| failed(error.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error)),
-        }
+        let bytes = disk::read_small(&path, MIB_MAX).if_there();
+        let parse = |bytes: Vec<u8>| serde_json::from_slice(&bytes).map_err(io::Error::from);
+        bytes
+            .and_then(|bytes| bytes.map(parse).transpose())
+            .map_err(failed)
     }
 
     /// Keeps it, unless it is kept already.

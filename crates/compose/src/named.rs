@@ -28,7 +28,7 @@ const OVERRIDES: [&str; 4] = [
 pub struct ProjectFiles {
     /// The files, in the order in which they are merged.
     pub files: Vec<PathBuf>,
-    /// What Docker Compose leaves out, too.
+    /// Files of these names that are not read; Docker Compose doesn't read them either.
     pub notes: Vec<Diagnostic>,
 }
 

@@ -20,7 +20,7 @@ use super::*;
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const AGENTS: &str = "system:serviceaccount:ns:agents";
 
-/// What becomes of the decision on a request.
+/// How the server answers the decision on a request.
 #[derive(Clone, Copy)]
 enum Fate {
     Refused(u16, &'static str),

@@ -238,7 +238,7 @@ impl EventTask {
     }
 }
 
-/// What a refusal is remembered by: the namespace, and the reason of the answer, if there was one.
+/// The key under which a refusal is remembered: the namespace and the reason of the answer, if there was one.
 fn refusal(write: &Write, error: &ApiError) -> (String, String) {
     let answer = error.answer();
     let reason = answer.map_or("", |answer| answer.reason.as_str());

@@ -61,8 +61,8 @@ impl NodeRegistration {
         )
     }
 
-    /// Whether what is bound to the Node is ours to write: not while the Node is another's, or may
-    /// be. One that can't be registered for other reasons leaves its pods to us.
+    /// Whether we write the statuses of the Node's pods and delete orphaned mirrors: not while the Node
+    /// is another's, or may be. If it can't be registered for another reason, we do.
     pub fn may_write(&self) -> bool {
         match self {
             Self::Waiting => false,

@@ -37,7 +37,7 @@ struct State {
     cut_off: Option<String>,
     /// The writes of each agent: `first PATCH nodes`.
     writes: Vec<String>,
-    /// What the server fails on: `get` or `list` the Node, or `POST` it.
+    /// The request that the server refuses: `get`, `list` or `POST` of the Node.
     fails: &'static str,
 }
 

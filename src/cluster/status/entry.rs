@@ -212,7 +212,7 @@ impl Entry {
         (self.failures, self.told.clone())
     }
 
-    /// What was written doesn't end these: the deletion that had to follow it failed again.
+    /// Keeps the failures from before a write that succeeded: the deletion after it failed again.
     pub(super) fn failed_before(&mut self, (failures, told): (u32, Option<String>)) {
         self.failures = failures;
         self.told = told;

@@ -171,12 +171,12 @@ impl StatusTask {
         let told = told.as_ref().as_ref();
         let object = told.and_then(|told| told.pods.get(api_uid));
         let object = object.map(|object| &**object);
-        let failures = entry.failures();
+        let failures = matches!(deletion, Some(Outcome::Failed(_))).then(|| entry.failures());
         note(entry, of, api_uid, object, outcome);
+        if let Some(failures) = failures {
+            entry.failed_before(failures);
+        }
         if let Some(deletion) = deletion {
-            if matches!(deletion, Outcome::Failed(_)) {
-                entry.failed_before(failures);
-            }
             note(entry, of, api_uid, object, deletion);
         }
     }

@@ -49,7 +49,7 @@ pub(super) async fn write(
     let uid = seen.uid.clone();
     let deed = seen.deed();
     let object_uid = api_uid.as_str();
-    let mut is_last = false;
+    let mut deletion = None;
     let outcome = match deed {
         StatusAction::Nothing | StatusAction::Illegal(_) => Outcome::Nothing,
         StatusAction::DeleteObject => delete_object(&cluster, &full_name, object_uid).await,
@@ -57,12 +57,13 @@ pub(super) async fn write(
             Ok(by_us) => Outcome::MirrorDeleted { by_us },
             Err(error) => Outcome::Failed(error),
         },
-        StatusAction::Patch(_) => patch(&cluster, &board, seen, &mut is_last).await,
-    };
-    let deletion = if is_last {
-        Some(delete_object(&cluster, &full_name, object_uid).await)
-    } else {
-        None
+        StatusAction::Patch(_) => {
+            let (outcome, is_last) = patch(&cluster, &board, seen).await;
+            if is_last {
+                deletion = Some(delete_object(&cluster, &full_name, object_uid).await);
+            }
+            outcome
+        }
     };
     Done {
         uid,
@@ -79,10 +80,10 @@ async fn delete_object(cluster: &ClusterClient, full_name: &FullName, uid: &str)
     }
 }
 
-/// Writes the difference. It is the last write if the object may be deleted then, though the API server
-/// didn't take all of it. Where it did, the next look deletes the object, in its turn: answers to both can
-/// be as large as an object may be.
-async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen, is_last: &mut bool) -> Outcome {
+/// Writes the difference. Returns also whether it is the last write: the object may be deleted then,
+/// though the API server didn't take all of it. Where it did, the next look deletes the object, in its
+/// turn: the answers to both can be as large as an object may be.
+async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> (Outcome, bool) {
     let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
     let call = async {
         // Many may wait for their turn: what happened meanwhile goes with this write.
@@ -99,7 +100,7 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen, is_last: &mut
         answer.map(|Watched(object)| Some((patch, object, newest)))
     };
     match cluster.write(CALL_DEADLINE, call).await {
-        Ok(None) => Outcome::Nothing,
+        Ok(None) => (Outcome::Nothing, false),
         Ok(Some((patch, object, newest))) => {
             let object = Arc::new(remains(without_managed_fields(object)));
             let answered = Seen {
@@ -107,10 +108,10 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen, is_last: &mut
                 ..newest
             };
             let is_left = matches!(answered.deed(), StatusAction::Patch(_));
-            *is_last = is_left && may_delete(&object, answered.finished);
-            Outcome::Written { patch, object }
+            let is_last = is_left && may_delete(&object, answered.finished);
+            (Outcome::Written { patch, object }, is_last)
         }
-        Err(error) => Outcome::Failed(error),
+        Err(error) => (Outcome::Failed(error), false),
     }
 }
 

@@ -10,7 +10,7 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const SECOND: Duration = Duration::from_secs(1);
-/// What is left of the back-off of an image that could not be pulled often.
+/// The rest of a back-off after many failed pulls of an image.
 const LONG_PAUSE: Duration = Duration::from_mins(5);
 
 /// Its first `starts` starts fail with that reason, and advise a long pause.

@@ -21,8 +21,8 @@ pub struct LeaseSeen {
     pub duration: Duration,
 }
 
-/// What was seen of a Lease. It holds for its duration after each change that we see, by our clock:
-/// the clocks of others don't count.
+/// The last change of a Lease that we saw, and when. The Lease holds for its duration from then on, by our
+/// clock: the clocks of other machines don't count.
 ///
 /// Upstream: `k8s.io/client-go/tools/leaderelection` (`observedTime`).
 #[derive(Debug, Clone, Default)]
