@@ -29,8 +29,8 @@ pub(super) struct News {
     pub(super) version: watch::Sender<u64>,
 }
 
-/// Starts the task that turns the news of all parts into one version number, and keeps the
-/// Engine's line of the report.
+/// Starts the task that turns the news of all parts into one version number, and the one that keeps
+/// the Engine's line of the report: an Engine that doesn't answer delays no other news.
 pub(super) fn start_news(
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -45,19 +45,26 @@ pub(super) fn start_news(
     };
     let (engine, engine_reader) = watch::channel(first);
     let runtime = Arc::clone(runtime);
+    let mut reach = news.reach;
+    spawn_until(parts, cancel, "Engine report", async move {
+        while reach.changed().await.is_ok() {
+            let now = reach.borrow_and_update().clone();
+            let before = engine.borrow().clone();
+            let report = engine_report(&endpoint, &now, &*runtime, &before).await;
+            engine.send_replace(report);
+        }
+    });
+    let mut of_engine = engine_reader.clone();
     spawn_until(parts, cancel, "news", async move {
         loop {
-            tokio::select! {
-                changed = news.reach.changed() => {
-                    if changed.is_err() { return }
-                    let now = news.reach.borrow_and_update().clone();
-                    let before = engine.borrow().clone();
-                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
-                    engine.send_replace(report);
-                }
-                changed = news.pods.changed() => if changed.is_err() { return },
-                changed = news.merged.changed() => if changed.is_err() { return },
-                changed = news.unkept.changed() => if changed.is_err() { return },
+            let changed = tokio::select! {
+                changed = of_engine.changed() => changed.is_ok(),
+                changed = news.pods.changed() => changed.is_ok(),
+                changed = news.merged.changed() => changed.is_ok(),
+                changed = news.unkept.changed() => changed.is_ok(),
+            };
+            if !changed {
+                return;
             }
             news.version.send_modify(|version| *version += 1);
         }

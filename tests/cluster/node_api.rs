@@ -346,8 +346,16 @@ async fn a_pod_that_is_over_is_there_for_everybody_until_it_is_deleted() {
             agent.metrics().contains(failed).then_some(())
         })
         .await;
+        // A restarted agent listens on another port, and the Node names it a moment later.
+        let log = until("the Node to name the port", async || {
+            match logs(&bed, &["job"]) {
+                Err(error) if error.contains("connection refused") => Err(error),
+                answer => Ok(answer),
+            }
+        })
+        .await;
         // node 6k
-        assert_eq!(logs(&bed, &["job"]).as_deref(), Ok("bye"));
+        assert_eq!(log.as_deref(), Ok("bye"));
         let error = logs(&bed, &["job", "--previous"]).unwrap_err();
         assert!(error.contains("previous terminated container"), "{error}");
         let args = ["exec", "-n", &bed.namespace, "job", "--", "true"];

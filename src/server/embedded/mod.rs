@@ -286,6 +286,8 @@ impl Api {
     async fn check_known(&self) -> Result<(), Status> {
         let read = || async {
             let read = self.store.view().refresh().await;
+            // The agent's news of it may come later.
+            self.store.touch();
             let message = "the agent has not loaded the stored objects yet; try again in a moment";
             read.then_some(())
                 .ok_or_else(|| Status::unavailable(message))

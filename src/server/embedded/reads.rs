@@ -384,6 +384,26 @@ mod tests {
         lines.map(name).collect()
     }
 
+    /// The collection of garbage looks before the stored objects are loaded.
+    #[tokio::test]
+    async fn the_first_list_has_what_was_loaded_before_the_agent_tells_of_it() {
+        let bed = Bed::new();
+        assert!(bed.api.store.is_collectable());
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "default"},
+        });
+        bed.show(&object, Origin::whole(PodSource::File, "f.yaml"));
+        let path = "/api/v1/namespaces/default/configmaps";
+        let (code, list) = bed.ask("GET", path, &Value::Null).await;
+        // embedded 36
+        assert_eq!(
+            (code, &list["items"][0]["metadata"]["name"]),
+            (200, &"a".into())
+        );
+    }
+
     #[tokio::test]
     async fn initial_events_are_written_as_they_are_read() {
         let bed = Bed::new();
