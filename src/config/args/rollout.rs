@@ -31,8 +31,8 @@ pub enum RolloutCommand {
         /// The pod.
         #[command(flatten)]
         pod: PodArgs,
-        /// Number of the version, from rollout history [default: the healthy one before; after an
-        /// undo the newest].
+        /// Revision to run, by its number in rollout history [default: the last healthy revision
+        /// before the newest; after an undo, the newest].
         #[arg(long, value_name = "N")]
         to_revision: Option<u64>,
     },

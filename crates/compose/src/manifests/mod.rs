@@ -84,7 +84,7 @@ pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document>
         if groups.has_own_pod(&service.name) {
             build.workload(service, &groups, &names);
         } else if !groups.has_own_pod(&groups.owner(&service.name)) {
-            let message = "services can't share one another's network in a circle";
+            let message = "network_mode leads back to this service: one of these services needs a network of its own";
             let path = field(service, "network_mode");
             build.loader.error(&service.place, &path, message);
         }
@@ -206,7 +206,7 @@ impl Build<'_, '_> {
             let Some(service) = services.find(|service| service.id == document.file) else {
                 continue;
             };
-            let message = format!("two things of the project would be {} {}", key.0, key.1);
+            let message = format!("the project would define {} {} twice", key.0, key.1);
             let problem = Diagnostic::error(Code::InvalidValue, "", message)
                 .field(format!("services.{}", service.name))
                 .help("rename one of them");

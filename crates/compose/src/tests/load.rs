@@ -206,7 +206,7 @@ fn what_is_wrong_has_its_file_and_line() {
         (
             "services:\n  a: {image: i, network_mode: 'service:b'}\n  b: {image: i, network_mode: 'service:a'}\n"
                 .to_owned(),
-            "compose.yaml:2:3: services.a.network_mode: services can't share one another's network",
+            "compose.yaml:2:3: services.a.network_mode: network_mode leads back to this service: one of these services needs a network of its own",
         ),
         (
             "include: [compose.yaml]\n".to_owned(),

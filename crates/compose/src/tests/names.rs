@@ -70,7 +70,7 @@ fn names_that_clash_get_a_number_or_an_error_with_its_line() {
     let imported = Case::new(&[("compose.yaml", text)]).import();
     let problem = imported.problems.iter().find(|problem| problem.is_error());
     let problem = problem.unwrap();
-    let line = "compose.yaml:6:3: services.a-1: two things of the project would be Pod a-1";
+    let line = "compose.yaml:6:3: services.a-1: the project would define Pod a-1 twice";
     assert!(problem.to_string().starts_with(line), "{problem}");
     assert_eq!(problem.help.as_deref(), Some("rename one of them"));
 }
