@@ -65,6 +65,12 @@ impl Rollouts {
             if let Some(wait) = decision.look_again {
                 self.look_in(wait);
             }
+            // Written down before it stops: the next agent would take it for one that was started,
+            // and start it again.
+            let stops = |(ordinal, member): (&i32, &Member)| {
+                matches!(member, Member::Started(_)) && !decision.runs.contains(ordinal)
+            };
+            self.switched |= row.members.iter().any(stops);
             self.queue(&set, &row, &decision, merged);
         }
         for (name, waiting) in &merged.waits {
