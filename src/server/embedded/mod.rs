@@ -290,7 +290,7 @@ impl Api {
             self.store.touch();
             let message = "the agent has not loaded the stored objects yet; try again in a moment";
             read.then_some(())
-                .ok_or_else(|| Status::unavailable(message))
+                .ok_or_else(|| Status::unavailable_for(message, 1))
         };
         self.known.get_or_try_init(read).await?;
         Ok(())
