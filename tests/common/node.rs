@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, TcpStream};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,11 +114,17 @@ impl NodeBed {
         self.bed.agent_as(self.resolved()).await
     }
 
-    /// Starts an agent, and waits until its Node is Ready.
+    /// Starts an agent, and waits until its Node is Ready and names the agent's port: that of an
+    /// agent before is Ready for a while, with a port that nobody listens on any more.
     pub async fn joined(&self) -> TestAgent {
         let agent = self.agent().await;
-        self.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
-            .await;
+        self.until_node("Ready, with the agent's port", |node| {
+            let port = &node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"];
+            let port = port.as_u64().and_then(|port| u16::try_from(port).ok());
+            let listens = |port: u16| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+            condition(node, "Ready") == Some("True") && port.is_some_and(listens)
+        })
+        .await;
         agent
     }
 
