@@ -407,7 +407,7 @@ async fn a_hand_over_that_keeps_failing_ends_and_the_old_version_serves() {
     let (bed, port) = (Bed::new(), free_port());
     let at: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
     let settings =
-        ", mirrorlet.dev/rollout: StartFirst, mirrorlet.dev/progress-deadline-seconds: \"5\"";
+        ", mirrorlet.dev/rollout: StartFirst, mirrorlet.dev/progress-deadline-seconds: \"30\"";
     let left = AtomicUsize::new(usize::MAX);
     let engine = ScriptedEngine::new(&bed.docker, Lost { left });
     let agent = bed.agent_over(engine.clone()).await;
@@ -421,7 +421,7 @@ async fn a_hand_over_that_keeps_failing_ends_and_the_old_version_serves() {
     agent
         .until_pod("web", |pod| {
             let mut problems = pod.problems.iter();
-            pod.held && problems.any(|p| p.message.contains("this was tried for 5 s"))
+            pod.held && problems.any(|p| p.message.contains("this was tried for 30 s"))
         })
         .await;
     eventually("the new version to be gone", || {
