@@ -360,13 +360,14 @@ async fn a_slow_stop_takes_no_time_from_the_next_version() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let deaf = "trap '' TERM; while :; do sleep 1; done";
+    // The stop takes the whole grace, longer than the deadline of the next version.
     let slow =
-        pod("slow", IMAGE, deaf, "", "").replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 9");
+        pod("slow", IMAGE, deaf, "", "").replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 25");
     bed.write("slow.yaml", &slow);
     let uid = agent.until_running("slow").await.uid;
     bed.until_healthy(1).await;
     let next = pod("slow", IMAGE_2, QUIET, "", "")
-        .replace("deadline-seconds: \"60\"", "deadline-seconds: \"5\"");
+        .replace("deadline-seconds: \"60\"", "deadline-seconds: \"15\"");
     bed.write("slow.yaml", &next);
     let updated = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uid;
     let pod = agent.until_pod("slow", updated).await;
