@@ -140,7 +140,7 @@ async fn a_malformed_secret_stops_the_pull_and_is_named() {
 
 /// The manifests of an image that the registry gave out.
 fn manifests_served(registry: &Registry) -> usize {
-    let words = registry.last_words();
+    let words = registry.words();
     let is_one = |line: &&str| {
         line.contains("/v2/team/app/manifests/") && line.contains("http.response.status=200")
     };

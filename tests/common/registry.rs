@@ -146,8 +146,8 @@ impl Registry {
     }
 
     /// Everything it was asked for so far, one line a request.
-    pub fn last_words(&self) -> String {
-        self.program.last_words()
+    pub fn words(&self) -> String {
+        self.program.words()
     }
 }
 
