@@ -70,6 +70,15 @@ fn call(bed: &Bed, from: &str, name: &str) -> String {
     bed.exec(from, &request)
 }
 
+/// Waits until a pod that is called by a name gives that answer: one that runs may not listen yet.
+async fn until_called(bed: &Bed, from: &str, name: &str, answer: &str) {
+    eventually(&format!("{name} to answer {from}"), || {
+        let is_known = !addresses(bed, from, name).is_empty();
+        (is_known && call(bed, from, name) == answer).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_call_one_another_by_their_names() {
     let bed = Bed::new();
@@ -81,6 +90,7 @@ async fn pods_call_one_another_by_their_names() {
     shop.await;
     for pod in ["client", "host"] {
         agent.until_running(pod).await;
+        until_called(&bed, pod, "shop", "shop-1").await;
         let names = [
             "shop",
             "shop-box",
@@ -135,6 +145,7 @@ async fn names_outlive_the_agent_and_are_mended_by_the_next() {
     until_addresses(&bed, "client", "other", &[other.as_str()]).await;
     let shop = ip_of(&agent.pod("shop").unwrap());
     until_addresses(&bed, "client", "shop", &[shop.as_str()]).await;
+    until_called(&bed, "client", "shop", "shop-1").await;
     agent.kill();
     // box 5
     assert_eq!(call(&bed, "client", "shop"), "shop-1");
@@ -196,19 +207,9 @@ async fn a_name_leads_to_the_version_that_serves() {
     let before = bed.running_id("shop");
     bed.write("shop.yaml", &server("shop", start_first, "2"));
     let new = eventually("the new version to run beside the old one", || {
-        let all = bed.docker(&[
-            "ps",
-            "-q",
-            "--no-trunc",
-            "--filter",
-            "label=io.kubernetes.container.name=shop",
-        ]);
-        let mut ids = all.lines().map(str::to_owned);
-        ids.find(|id| {
-            *id != before
-                && bed.inspect(id)["Config"]["Labels"]["mirrorlet.dev/owner"]
-                    == bed.owner().unwrap_or_default()
-        })
+        let mut running = bed.running().into_iter();
+        let new = running.find(|(name, id)| name.starts_with("k8s_shop_") && *id != before);
+        new.map(|(_, id)| id)
     })
     .await;
     // box 5
