@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::binary::{ask, run, said, until_running};
-use crate::common::{Bed, IMAGE, eventually, tempdir};
+use crate::common::{Bed, IMAGE, docker_client, eventually, tempdir};
 use mirrorlet_core::api::report::{VolumeReport, VolumeState, VolumesReport};
 
 /// A bed whose claims have names of their own: all agents of an Engine share the names of its volumes.
@@ -93,8 +93,12 @@ spec:
     async fn until_version(&self, pod: &str, version: &str) {
         eventually("the edited pod", || {
             let id = self.running(pod)?;
-            let inspected = self.bed.inspect(&id).to_string();
-            inspected
+            // It may have been replaced meanwhile: then nothing is printed of it.
+            let inspected = docker_client()
+                .args(["-H", &self.bed.docker, "inspect", &id])
+                .output()
+                .unwrap();
+            String::from_utf8_lossy(&inspected.stdout)
                 .contains(&format!("VERSION={version}"))
                 .then_some(())
         })
