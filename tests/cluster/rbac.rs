@@ -126,6 +126,20 @@ impl Run {
         let cluster = Cluster::shared().await;
         let account = unique("rights");
         let kubeconfig = cluster.account_kubeconfig(&account, &rbac(&account, without));
+        if without.is_none() {
+            // The authorizer knows of each binding after a moment: one right by each is waited for.
+            let lease = "leases.coordination.k8s.io";
+            for right in [
+                &["create", "nodes"][..],
+                &["update", lease, "-n", "kube-node-lease"],
+            ] {
+                let args = [&["auth", "can-i"][..], right].concat();
+                until(&format!("{right:?} to be given"), async || {
+                    cluster.try_kubectl_as(&kubeconfig, &args)
+                })
+                .await;
+            }
+        }
         let bed = NodeBed::as_whom(cluster, kubeconfig).await;
         bed.sleeper("web");
         let agent = bed.agent().await;
