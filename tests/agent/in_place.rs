@@ -101,11 +101,12 @@ async fn all_containers_are_restarted_in_place_once_though_the_agent_is_killed()
     assert_eq!(bed.running_id("POD"), sandbox);
     assert_eq!((&second.uid, &second.ips), (&first.uid, &first.ips));
     // What is in the volume stays. The regular containers start at the same time.
-    let mut log: Vec<String> = bed
-        .exec("other", "cat /data/log")
-        .lines()
-        .map(str::to_owned)
-        .collect();
+    let mut log = eventually("the log to have both starts", || {
+        let text = bed.exec("other", "cat /data/log");
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        (lines.len() >= 6).then_some(lines)
+    })
+    .await;
     log[1..3].sort();
     log[4..].sort();
     assert_eq!(log, ["init", "asks", "other", "init", "asks", "other"]);
