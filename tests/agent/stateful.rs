@@ -200,10 +200,12 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     agent
         .until_pod("web-1", |pod| pod.message == "stops once web-2 has stopped")
         .await;
-    assert!(row.started().contains(&1));
     until_alone(&agent, &["web-0"]).await;
-    let die = |name: &str| format!("k8s_web_{name}-box_");
-    events.until("die", &die("web-1")).await;
+    let container = |name: &str| format!("k8s_web_{name}-box_");
+    events.until("die", &container("web-1")).await;
+    let last_died = events.until("die", &container("web-2")).await.at;
+    // workloads 20
+    assert!(last_died < events.until("kill", &container("web-1")).await.at);
     // workloads 20
     assert_eq!(row.started(), [0]);
     let left = bed.running();
