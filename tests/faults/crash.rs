@@ -227,7 +227,7 @@ spec:
   template:
     metadata: {{labels: {{app: web}}}}
     spec:
-      terminationGracePeriodSeconds: 5
+      terminationGracePeriodSeconds: 60
       containers:
       - name: one
         image: {IMAGE}
