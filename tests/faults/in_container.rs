@@ -178,15 +178,18 @@ impl Contained {
                 named(report) == needs
             })
             .await;
-        let log = self.bed.docker(&["logs", &self.name]);
-        let all = docker_client()
-            .args(["-H", &self.bed.docker, "logs", &self.name])
-            .output()
-            .unwrap();
-        let log = log + &String::from_utf8_lossy(&all.stderr);
-        for lack in &report.lacks {
-            assert!(log.contains(&lack.help), "{} is not in {log}", lack.help);
-        }
+        eventually(&format!("the log to name {needs:?}, with help"), || {
+            let output = docker_client()
+                .args(["-H", &self.bed.docker, "logs", &self.name])
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let log = [output.stdout, output.stderr].concat();
+            let log = String::from_utf8_lossy(&log);
+            let mut lacks = report.lacks.iter();
+            lacks.all(|lack| log.contains(&lack.help)).then_some(())
+        })
+        .await;
         report
     }
 }
