@@ -146,7 +146,7 @@ async fn a_pod_lives_and_ends_by_kubectl() {
     let made = alone.kubectl_with(&STDIN, &pod("web", IMAGE));
     // embedded 1
     assert_eq!(made, "pod/web created\n");
-    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=240s"]);
     // A second time nothing changes.
     let again = alone.kubectl_with(&STDIN, &pod("web", IMAGE));
     // embedded 2
@@ -180,7 +180,7 @@ async fn a_pod_lives_and_ends_by_kubectl() {
     let Box { bed, agent } = alone;
     agent.stop().await;
     let alone = Box::start_on(bed).await;
-    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=240s"]);
     let kept = alone.object(&["pod", "web"]);
     // embedded 7
     assert_eq!(kept["metadata"]["uid"], uid);
@@ -193,7 +193,7 @@ async fn a_pod_lives_and_ends_by_kubectl() {
     assert_eq!(alone.bed.running_id("web_web_default"), id);
 
     // Its containers have the grace of the deletion, if that is less than theirs.
-    alone.kubectl(&["delete", "pod", "web", "--grace-period=1", "--timeout=60s"]);
+    alone.kubectl(&["delete", "pod", "web", "--grace-period=1", "--timeout=240s"]);
     // embedded 8
     assert!(
         alone
@@ -211,7 +211,7 @@ fn text(value: &Value) -> &str {
 async fn a_deployment_is_rolled_out_by_kubectl_and_a_bad_image_harms_nothing() {
     let alone = Box::start().await;
     alone.kubectl_with(&STDIN, &deployment(2, IMAGE));
-    let status = ["rollout", "status", "deployment/d", "--timeout=60s"];
+    let status = ["rollout", "status", "deployment/d", "--timeout=240s"];
     alone.kubectl(&status);
     alone.bed.until_healthy(2).await;
     alone.kubectl(&["set", "image", "deployment/d", "web=mirrorlet.test/none:1"]);
@@ -232,7 +232,7 @@ async fn a_deployment_is_rolled_out_by_kubectl_and_a_bad_image_harms_nothing() {
     })
     .await;
     alone.kubectl(&["delete", "deployment", "d"]);
-    alone.kubectl(&["wait", "--for=delete", "pod/d-0", "--timeout=60s"]);
+    alone.kubectl(&["wait", "--for=delete", "pod/d-0", "--timeout=240s"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -332,7 +332,7 @@ async fn jobs_are_done_and_waited_for_by_kubectl() {
     );
     alone.kubectl_with(&STDIN, &document("Job", "work", &pods));
     let complete = "--for=condition=complete";
-    alone.kubectl(&["wait", complete, "job/work", "--timeout=60s"]);
+    alone.kubectl(&["wait", complete, "job/work", "--timeout=240s"]);
     let row = alone.kubectl(&["get", "job", "work", "--no-headers"]);
     let columns: Vec<_> = row.split_whitespace().collect();
     // embedded 27
@@ -343,7 +343,7 @@ async fn jobs_are_done_and_waited_for_by_kubectl() {
         "wait",
         "--for=condition=Ready",
         "pod/beside",
-        "--timeout=60s",
+        "--timeout=240s",
     ]);
     let logs = alone.output(&["logs", "job/work"], "");
     // embedded 58
@@ -369,7 +369,7 @@ async fn jobs_are_done_and_waited_for_by_kubectl() {
             (alone.bed.containers().len() == 2).then_some(())
         })
         .await;
-        alone.kubectl(&["delete", "job", run, "--timeout=60s"]);
+        alone.kubectl(&["delete", "job", run, "--timeout=240s"]);
         eventually("no container of the run", || {
             alone.bed.containers().is_empty().then_some(())
         })

@@ -99,8 +99,8 @@ async fn finalizers_hold_what_is_deleted_over_a_restart() {
         &["apply", "-n", "shop", "-f", "-"],
         &config_map("cfg", &keep),
     );
-    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
-    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=240s"]);
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=240s"]);
     for what in ["configmap/cfg", "pod/web", "namespace/shop", "deployment/d"] {
         alone.kubectl(&["delete", what, "--wait=false"]);
     }
@@ -180,12 +180,12 @@ async fn what_is_owned_goes_with_its_owner() {
         let child = config_map(&format!("of-{name}"), &owned("ConfigMap", name));
         alone.kubectl_with(&STDIN, &child);
     }
-    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=240s"]);
     alone.kubectl(&[
         "wait",
         "--for=condition=Ready",
         "pod/of-map",
-        "--timeout=60s",
+        "--timeout=240s",
     ]);
 
     alone.kubectl(&["delete", "configmap/a"]);
@@ -205,7 +205,7 @@ async fn what_is_owned_goes_with_its_owner() {
         "delete",
         "deployment/d",
         "--cascade=foreground",
-        "--timeout=60s",
+        "--timeout=240s",
     ]);
     // embedded 45
     assert!(alone.bed.running().is_empty());
@@ -268,7 +268,7 @@ async fn a_controller_of_kube_rs_cleans_up_before_an_object_goes() {
     };
     eventually("a finalizer of the controller", has_it).await;
     // kubectl waits until the controller has cleaned up.
-    alone.kubectl(&["delete", "configmap/cfg", "--timeout=60s"]);
+    alone.kubectl(&["delete", "configmap/cfg", "--timeout=240s"]);
     // embedded 48
     assert_eq!(seen.try_recv().unwrap(), "cfg");
     assert!(alone.is_gone("configmap/cfg"));

@@ -73,7 +73,7 @@ async fn kubectl_explains_creates_and_pages() {
         "wait",
         "--for=condition=complete",
         "job/now",
-        "--timeout=60s",
+        "--timeout=240s",
     ]);
 
     // Pages of one list, while it changes.
@@ -139,7 +139,7 @@ async fn kubectl_explains_creates_and_pages() {
     // embedded 29
     assert_eq!(said, "got it\n");
     // `--rm` deletes it and doesn't wait until it is gone.
-    alone.kubectl(&["wait", "--for=delete", "pod/once", "--timeout=60s"]);
+    alone.kubectl(&["wait", "--for=delete", "pod/once", "--timeout=240s"]);
 }
 
 fn looping(name: &str) -> String {
@@ -180,8 +180,8 @@ async fn a_cordoned_node_has_new_pods_wait_and_is_drained() {
     alone.kubectl_with(&STDIN, &deployment(1, IMAGE));
     alone.kubectl_with(&STDIN, &looping("bare"));
     alone.bed.write("static.yaml", &looping("static"));
-    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
-    let ready = ["wait", "--for=condition=Ready", "--timeout=60s"];
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=240s"]);
+    let ready = ["wait", "--for=condition=Ready", "--timeout=240s"];
     alone.kubectl(&[&ready[..], &["pod/bare"]].concat());
     alone.agent.until_running("static").await;
     let image = format!("--image={IMAGE}");
@@ -189,7 +189,7 @@ async fn a_cordoned_node_has_new_pods_wait_and_is_drained() {
     alone.kubectl(&[
         "wait",
         "--for=condition=Complete",
-        "--timeout=60s",
+        "--timeout=240s",
         "job/done",
     ]);
     alone.kubectl(&["label", "node", "box", "disk=fast"]);
@@ -198,7 +198,7 @@ async fn a_cordoned_node_has_new_pods_wait_and_is_drained() {
     let before = alone.object(&["pod", "d-0"])["metadata"]["uid"].clone();
 
     // Evicted are the pods of the API; the pod of a manifest runs on, as static pods do.
-    alone.kubectl(&["drain", "box", "--force", "--timeout=60s"]);
+    alone.kubectl(&["drain", "box", "--force", "--timeout=240s"]);
     // embedded 30
     assert_eq!(running(&alone), ["main_static-box_default"]);
     let row = alone.kubectl(&["get", "node", "box", "--no-headers"]);
@@ -242,7 +242,7 @@ async fn containers_are_added_for_debugging() {
     let alone = Box::start().await;
     alone.kubectl_with(&STDIN, &deployment(1, IMAGE));
     alone.bed.write("static.yaml", &looping("static"));
-    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=240s"]);
     alone.agent.until_running("static").await;
     let id = alone.bed.running_id("web_d-0_default");
     for (pod, target) in [("d-0", "web"), ("static-box", "main")] {
@@ -272,12 +272,17 @@ async fn containers_are_added_for_debugging() {
     // Nothing was restarted, and the next version has none.
     assert_eq!(alone.bed.running_id("web_d-0_default"), id);
     alone.kubectl(&["set", "env", "deployment/d", "A=B"]);
-    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=60s"]);
+    alone.kubectl(&["rollout", "status", "deployment/d", "--timeout=240s"]);
     let object = alone.object(&["pod", "d-0"]);
     assert_eq!(object["spec"]["ephemeralContainers"], Value::Null);
     // Attached with input, and gone with the container.
     alone.kubectl_with(&STDIN, &looping("bare"));
-    alone.kubectl(&["wait", "--for=condition=Ready", "pod/bare", "--timeout=60s"]);
+    alone.kubectl(&[
+        "wait",
+        "--for=condition=Ready",
+        "pod/bare",
+        "--timeout=240s",
+    ]);
     let image = format!("--image={IMAGE}");
     let args = [
         "debug",
@@ -429,7 +434,7 @@ async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
             "wait",
             "--for=delete",
             &format!("pod/{pod}"),
-            "--timeout=60s",
+            "--timeout=240s",
         ]);
     }
     assert!(!stored.exists());

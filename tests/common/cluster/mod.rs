@@ -456,7 +456,7 @@ impl Cluster {
         }
         let claim = format!("pvc/{name}");
         let bound = "--for=jsonpath={.status.phase}=Bound";
-        self.kubectl(&["wait", &claim, "-n", namespace, bound, "--timeout=60s"]);
+        self.kubectl(&["wait", &claim, "-n", namespace, bound, "--timeout=240s"]);
     }
 
     /// An object as JSON, or nothing if the server says that there is none. Fails on any other
