@@ -35,9 +35,10 @@ pub struct StatusArgs {
     /// Watch for changes until interrupted.
     #[arg(short, long)]
     pub watch: bool,
-    /// Exit with code 1 unless the Engine is reachable, every pod shown is ready, has
-    /// succeeded or was stopped with mirrorlet stop, every pod runs the version of its manifest
-    /// or is in a rollout, and no manifest has errors.
+    /// Exit with code 1 unless the Engine is reachable, the API server, if there is one, accepts
+    /// the credentials, every pod shown is ready, has succeeded or was stopped with mirrorlet
+    /// stop, every pod runs the version of its manifest or is in a rollout, no Job shown has
+    /// failed, and no manifest has errors.
     #[arg(long, conflicts_with = "watch")]
     pub exit_code: bool,
 }
