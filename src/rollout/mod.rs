@@ -15,7 +15,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::store::board::{Phase as WorkerPhase, PodView};
-use crate::store::cell::{Writer, cell};
+use crate::store::cell::{Reader, Writer, cell};
+use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
@@ -87,6 +88,9 @@ pub struct Rollouts {
     preparations: Preparations,
     changed: watch::Receiver<u64>,
     node_edits: watch::Receiver<Arc<NodeEdits>>,
+    /// The node as admission sees it. Kept from wait to wait, so that each change ends one wait: a clone
+    /// made for a wait would see an old change again.
+    node: Reader<AdmitNode>,
     look_at: Option<Instant>,
     reach: watch::Receiver<RuntimeReach>,
     /// The runtime at the last decision.
@@ -122,6 +126,7 @@ impl Rollouts {
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
             node_edits: options.node_edits.subscribe(),
+            node: options.node.clone(),
             reach: watch::channel(RuntimeReach::Up).1,
             engine: RuntimeReach::Unknown,
             delays: Delays::default(),
@@ -369,18 +374,17 @@ impl Rollouts {
         let watched = self.phases.values().any(open)
             || self.histories.values().any(History::is_open)
             || self.queues.any();
-        let (board, mut node) = (&mut self.changed, self.options.node.clone());
         let waits = self
             .phases
             .values()
             .any(|phase| matches!(phase, Phase::Held(_)));
         let look_at = self.look_at;
         tokio::select! {
-            changed = board.changed(), if watched => match changed {
+            changed = self.changed.changed(), if watched => match changed {
                 Ok(()) => tokio::time::sleep(LOOK_PAUSE).await,
                 Err(_) => std::future::pending().await,
             },
-            Ok(_) = node.changed(), if waits => {}
+            Ok(_) = self.node.changed(), if waits => {}
             Ok(()) = self.node_edits.changed() => {}
             Ok(()) = self.reach.changed() => {}
             () = self.preparations.changed() => {}

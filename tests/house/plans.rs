@@ -380,6 +380,41 @@ async fn of_two_edits_to_one_host_port_the_second_is_held() {
     rollouts.shut_down().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_held_version_is_looked_at_once_for_each_change_of_the_node() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut writer, node) = cell(AdmitNode::default());
+    let options = RolloutOptions {
+        node,
+        ..options(&fake)
+    };
+    let (mut rollouts, _handle) = Rollouts::load(root.path(), options);
+    let none = Merged::default();
+    let mut before = merged(&BTreeMap::from([(0, 0)]), &none);
+    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let error = SyncError::new(SyncErrorReason::ErrImagePull, "not found");
+    fake.set_preparation_fault(&"0-1".into(), Some(error));
+    let newest = merged(&BTreeMap::from([(0, 1)]), &before);
+    let after = apply(&mut rollouts, &newest, &before).await;
+    assert!(after.pods[&PodUid::from("0-0")].held, "{after:?}");
+    let second = std::time::Duration::from_secs(1);
+    for pods_max in [9, 10] {
+        let changed = AdmitNode {
+            pods_max: Some(pods_max),
+            ..AdmitNode::default()
+        };
+        assert!(writer.publish(changed));
+        let looked = tokio::time::timeout(second, rollouts.changed()).await;
+        // rollouts S2a
+        assert!(looked.is_ok(), "the change is not looked at");
+        let again = tokio::time::timeout(second, rollouts.changed()).await;
+        // rollouts S2a
+        assert!(again.is_err(), "one change is looked at again and again");
+    }
+    rollouts.shut_down().await;
+}
+
 /// A version of a pod that asks for that much memory.
 fn with_memory(name: u8, version: u8, memory: &str, strategy: &str) -> SourcePod {
     let mut with = pod(name, version);

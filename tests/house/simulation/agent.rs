@@ -14,7 +14,7 @@ use mirrorlet::rollout::{RolloutOptions, Rollouts};
 use mirrorlet::source::SourceReader;
 use mirrorlet::store::board::{Board, board};
 use mirrorlet::store::cache::{CacheReader, cache};
-use mirrorlet::store::cell::cell;
+use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::pod_manager;
@@ -38,6 +38,8 @@ const SWEEP: Duration = Duration::from_mins(5);
 const NO_SWEEP: Duration = Duration::from_hours(10_000);
 /// Longest crash-loop back-off.
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
+/// Most pods of the node: more than a life ever has.
+const PODS_MAX: u32 = 1000;
 
 /// The settings of the agents of a life.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +66,8 @@ pub(super) struct Agent {
     pub(super) board: Board,
     /// None without an API server.
     pub(super) mirrors: Option<Mirrors>,
+    /// Alive as in the program, so that readers go on waiting for news of the node.
+    _node: Writer<AdmitNode>,
 }
 
 impl Agent {
@@ -98,7 +102,7 @@ impl Agent {
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let (board_writer, board) = board();
         let (probe_writer, probes) = probe_results();
-        let node = cell(AdmitNode::default()).1;
+        let (mut node_writer, node) = cell(AdmitNode::default());
         let clock = fake.clone();
         let (rollouts, handle) = Rollouts::load(
             root,
@@ -182,12 +186,18 @@ impl Agent {
         spawn(&mut parts, merge.run(token()));
         spawn(&mut parts, workers.run(token()));
         spawn(&mut parts, probing.run(token()));
+        // The Node becomes known, as at its registration.
+        node_writer.publish(AdmitNode {
+            pods_max: Some(PODS_MAX),
+            ..AdmitNode::default()
+        });
         Self {
             cancel,
             parts,
             cache: reader,
             board,
             mirrors,
+            _node: node_writer,
         }
     }
 
