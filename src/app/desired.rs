@@ -108,6 +108,9 @@ impl MergeTask {
             self.merge().await;
             self.rollouts.keep().await;
             self.refreshes.done();
+            // Whoever is answered finds the outcome of the order in what was published.
+            self.jobs.answer();
+            self.claims.answer();
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
             let mut listed = self.listed.clone();

@@ -8,7 +8,10 @@ use tokio::sync::oneshot;
 
 use super::handle::{Answer, Order};
 use super::problems::{unreadable, unwritten};
-use super::{At, Documents, JobStates, Jobs, KEEP_RETRY, OrderError, Orders, Wanted, WantedCron};
+use super::{
+    Answers, At, Documents, JobStates, Jobs, KEEP_RETRY, OrderError, Orders, Wanted, WantedCron,
+    answered,
+};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::cron::{CronDecision, CronInput, CronJobRecord, Runs, decide};
 use mirrorlet_core::desired::SourceState;
@@ -35,8 +38,8 @@ impl Jobs {
                 let problem = unreadable("CronJob", name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
                 if let Some(sender) = waiting.remove(name) {
-                    // The receiver may be gone, here and below.
-                    let _ = sender.send(Err(OrderError::Unreadable(name.clone())));
+                    let refused = Err(OrderError::Unreadable(name.clone()));
+                    self.answers.push((sender, refused));
                 }
                 continue;
             }
@@ -68,7 +71,8 @@ impl Jobs {
             changes.extend(self.forgotten_crons(at).map(|name| (name, None)));
         }
         let failed = self.cron_store.keep(changes).await;
-        answer_deletions(deletions, &deleted, &failed);
+        self.answers
+            .extend(deletion_answers(deletions, &deleted, &failed));
         for (name, decision) in decided {
             self.look_in(decision.look_again);
             let sender = waiting.remove(&name);
@@ -79,12 +83,14 @@ impl Jobs {
                     merged.conflicts.push(problem);
                 }
                 if let Some(sender) = sender {
-                    let _ = sender.send(Err(OrderError::Disk(why.clone())));
+                    let refused = Err(OrderError::Disk(why.clone()));
+                    self.answers.push((sender, refused));
                 }
                 continue;
             }
             self.tell_events(&name, &decision);
-            tell_begun(&name, decision.begun, sender, documents);
+            let answer = tell_begun(&name, decision.begun, documents);
+            self.answers.extend(sender.zip(answer));
         }
         self.told
             .retain(|name, _| documents.crons.contains_key(name));
@@ -119,9 +125,8 @@ impl Jobs {
                 continue;
             };
             if !documents.crons.contains_key(name) {
-                for sender in senders {
-                    let _ = sender.send(Err(OrderError::Unknown(name.clone())));
-                }
+                let refused = Err(OrderError::Unknown(name.clone()));
+                self.answers.extend(answered(senders, &refused));
                 continue;
             }
             if !senders.is_empty() {
@@ -212,44 +217,35 @@ fn forget<'a>(
     found.into_iter()
 }
 
-/// Answers the orders to delete runs. `deleted` has the CronJob of each that was found.
-fn answer_deletions(
+/// The answers to the orders to delete runs. `deleted` has the CronJob of each that was found.
+fn deletion_answers(
     orders: BTreeMap<JobName, Vec<oneshot::Sender<Answer>>>,
     deleted: &BTreeMap<JobName, JobName>,
     failed: &BTreeMap<JobName, String>,
-) {
+) -> Answers {
+    let mut answers = Answers::new();
     for (job, senders) in orders {
         let answer = match deleted.get(&job).map(|cron| failed.get(cron)) {
             Some(None) => Ok(job),
             Some(Some(why)) => Err(OrderError::Disk(why.clone())),
             None => Err(OrderError::Unknown(job)),
         };
-        for sender in senders {
-            // The receiver may be gone.
-            let _ = sender.send(answer.clone());
-        }
+        answers.extend(answered(senders, &answer));
     }
+    answers
 }
 
-/// Reports the runs of a CronJob that begin, also to the person who ordered one.
-fn tell_begun(
-    name: &JobName,
-    begun: Vec<JobName>,
-    ordered: Option<oneshot::Sender<Answer>>,
-    documents: &Documents,
-) {
+/// Reports the runs of a CronJob that begin. Returns the answer to the person who ordered one.
+fn tell_begun(name: &JobName, begun: Vec<JobName>, documents: &Documents) -> Option<Answer> {
     for job in &begun {
         let message = format!("Created job {}", job.name);
         occurrences::job(&name.to_string(), &message, false);
     }
-    if let Some((sender, job)) = ordered.zip(begun.into_iter().next()) {
-        let taken = documents.jobs.contains_key(&job);
-        let answer = if taken {
-            Err(OrderError::Taken(job))
-        } else {
-            Ok(job)
-        };
-        // The receiver may be gone.
-        let _ = sender.send(answer);
-    }
+    let job = begun.into_iter().next()?;
+    let taken = documents.jobs.contains_key(&job);
+    Some(if taken {
+        Err(OrderError::Taken(job))
+    } else {
+        Ok(job)
+    })
 }

@@ -92,7 +92,8 @@ impl JobHandle {
         self.states.get()
     }
 
-    /// Has an order obeyed. Returns the Job that it is about once the disk says so.
+    /// Has an order obeyed. Returns the Job that it is about once the disk says so, and the merge with it is
+    /// published.
     ///
     /// # Errors
     /// There is no such Job or CronJob, its record can't be read or written, or the agent is too busy.

@@ -66,6 +66,8 @@ pub struct Jobs {
     requests: mpsc::Receiver<Request>,
     /// Orders that the next decision obeys.
     orders: Orders,
+    /// Answers to orders that were obeyed or refused; sent once the merge is published.
+    answers: Answers,
     /// The times of CronJobs that are due and have no run, as last reported.
     told: BTreeMap<JobName, CronNote>,
     changed: watch::Receiver<u64>,
@@ -76,6 +78,9 @@ pub struct Jobs {
 
 /// Orders, and who waits for the answer to each.
 type Orders = BTreeMap<Order, Vec<oneshot::Sender<Answer>>>;
+
+/// Answers, each with who waits for it.
+type Answers = Vec<(oneshot::Sender<Answer>, Answer)>;
 
 /// A Job, and the pod that stands for it.
 struct Wanted {
@@ -114,6 +119,7 @@ impl Jobs {
             published,
             requests,
             orders: BTreeMap::new(),
+            answers: Answers::new(),
             told: BTreeMap::new(),
             changed: options.board.changed(),
             watched: false,
@@ -200,7 +206,7 @@ impl Jobs {
                 tell::notes(&self.options.telemetry, &wanted.job, decision);
             }
         }
-        answer(orders, wanted, &failed);
+        self.answers.extend(answers(orders, wanted, &failed));
         let waits = decided.values().filter_map(|decision| decision.look_again);
         self.look_in(waits.min());
         if !failed.is_empty() {
@@ -210,6 +216,15 @@ impl Jobs {
             self.look_in(Some(Duration::ZERO));
         }
         failed
+    }
+
+    /// Answers the orders that were obeyed or refused. The merge is published by then: whoever is answered
+    /// finds what became of the order.
+    pub fn answer(&mut self) {
+        for (sender, answer) in self.answers.drain(..) {
+            // The receiver may be gone.
+            let _ = sender.send(answer);
+        }
     }
 
     fn decide(&self, job: &Job, record: Option<&JobRecord>, at: &At<'_>) -> Decision {
@@ -374,12 +389,13 @@ fn with_orders<'a>(
     Some(record)
 }
 
-/// Answers orders by what could be written.
-fn answer(
+/// The answers to orders, by what could be written.
+fn answers(
     orders: &mut Orders,
     wanted: &BTreeMap<JobName, Wanted>,
     failed: &BTreeMap<JobName, String>,
-) {
+) -> Answers {
+    let mut answers = Answers::new();
     for (order, senders) in std::mem::take(orders) {
         let (Order::Restart(name) | Order::Forget(name, _)) = order else {
             continue;
@@ -389,9 +405,16 @@ fn answer(
             Some(why) => Err(OrderError::Disk(why.clone())),
             None => Ok(name),
         };
-        for sender in senders {
-            // The receiver may be gone.
-            let _ = sender.send(answer.clone());
-        }
+        answers.extend(answered(senders, &answer));
     }
+    answers
+}
+
+/// The same answer for everybody who waits for it.
+fn answered(
+    senders: Vec<oneshot::Sender<Answer>>,
+    answer: &Answer,
+) -> impl Iterator<Item = (oneshot::Sender<Answer>, Answer)> {
+    let senders = senders.into_iter();
+    senders.map(move |sender| (sender, answer.clone()))
 }

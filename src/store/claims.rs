@@ -43,7 +43,7 @@ pub struct ClaimHandle(mpsc::Sender<Release>);
 
 impl ClaimHandle {
     /// Removes the binding of a claim: the claim is bound again when a pod next uses it. Returns
-    /// whether it has none then.
+    /// whether it has none then, once the merge without it is published.
     pub async fn release(&self, claim: ClaimName) -> bool {
         let (done, released) = oneshot::channel();
         let sent = self.0.send(Release { claim, done }).await.is_ok();
@@ -65,6 +65,8 @@ pub fn releases() -> (ClaimHandle, Releases) {
 pub struct ClaimStore {
     kept: StateDir,
     saved: Bindings,
+    /// Answers to those who had claims released: whether the claim has no binding.
+    answers: Vec<(oneshot::Sender<bool>, bool)>,
 }
 
 impl ClaimStore {
@@ -87,7 +89,11 @@ impl ClaimStore {
         for problem in &problems {
             occurrences::manifest_problem(problem);
         }
-        Self { kept, saved }
+        Self {
+            kept,
+            saved,
+            answers: Vec::new(),
+        }
     }
 
     /// The bindings on disk.
@@ -151,13 +157,21 @@ impl ClaimStore {
         self.keep(&bindings).await;
     }
 
-    /// Removes the binding of a claim.
+    /// Removes the binding of a claim. Whoever asked for it waits for [`answer`](Self::answer).
     pub async fn release(&mut self, release: Release) {
         let mut bindings = self.saved.clone();
         bindings.remove(&release.claim);
         let kept = self.keep(&bindings).await;
-        // Nobody waits for an answer any more once the client has gone.
-        let _ = release.done.send(!kept.contains_key(&release.claim));
+        let is_released = !kept.contains_key(&release.claim);
+        self.answers.push((release.done, is_released));
+    }
+
+    /// Answers those who had claims released. The merge without their bindings is published by then.
+    pub fn answer(&mut self) {
+        for (done, is_released) in self.answers.drain(..) {
+            // Nobody waits for an answer any more once the client has gone.
+            let _ = done.send(is_released);
+        }
     }
 }
 
@@ -176,4 +190,28 @@ fn write(kept: &StateDir, name: &ClaimName, bound: Option<&Bound>) -> std::io::R
         None => kept.remove(&file)?,
     }
     kept.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_release_is_answered_after_the_merge_without_the_binding() {
+        let root = tempfile::tempdir().unwrap();
+        let claim = ClaimName::new("default", "db");
+        let mut store = ClaimStore::load(root.path());
+        let bound = Bound::Volume("disk".to_owned());
+        store.keep(&Bindings::from([(claim.clone(), bound)])).await;
+        let (handle, mut releases) = releases();
+        let asking = tokio::spawn(async move { handle.release(claim).await });
+        let release = releases.recv().await.unwrap();
+        store.release(release).await;
+        assert!(store.bindings().is_empty());
+        tokio::task::yield_now().await;
+        // box 7
+        assert!(!asking.is_finished(), "answered before the merge");
+        store.answer();
+        assert!(asking.await.unwrap());
+    }
 }

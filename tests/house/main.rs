@@ -14,6 +14,7 @@ mod documented;
 mod layering;
 mod links;
 mod manifests;
+mod orders;
 mod plans;
 mod seeds;
 mod simulation;

@@ -90,7 +90,7 @@ fn edit() -> impl Strategy<Value = Edit> {
     )
 }
 
-fn options(fake: &FakeRuntime) -> RolloutOptions {
+pub(super) fn options(fake: &FakeRuntime) -> RolloutOptions {
     let clock = fake.clone();
     RolloutOptions {
         node_edits: mirrorlet::store::node_edits::NodeEditsHandle::none(),
