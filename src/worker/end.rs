@@ -157,6 +157,9 @@ impl Worker {
     pub(super) async fn rest(&mut self, cancel: &CancellationToken) -> Result<Rested, Shutdown> {
         self.finished();
         self.context.probes.leave(&self.uid);
+        // Who waits for the end of an evicted pod measures the disk next: the end is told once the
+        // files are removed, or could not be.
+        let mut frees_first = self.frees_files();
         loop {
             self.take_newest();
             match &*self.commands.borrow_and_update() {
@@ -176,11 +179,16 @@ impl Worker {
                 self.locks.lives.set(&self.uid, PodLife::Over);
                 self.replace_status(ending::status_remains);
             }
-            self.tell();
+            if !frees_first {
+                self.tell();
+            }
             let released = tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 released = self.release() => released,
             };
+            if std::mem::take(&mut frees_first) {
+                self.tell();
+            }
             if released {
                 self.settle();
                 return Ok(Rested::UntilOrdered);
@@ -230,13 +238,18 @@ impl Worker {
     ///
     /// Upstream: `cleanUpContainersInPod` of `pkg/kubelet/kubelet.go`.
     async fn release(&mut self) -> bool {
-        let failed = self.failed.as_ref();
-        let is_evicted = failed.is_some_and(|failed| failed.failure.is_eviction());
-        if is_evicted && self.volumes != Volumes::Released {
+        if self.frees_files() {
             // A volume that can't be removed now goes with the pod, or is collected.
             let _ = self.context.runtime.delete_pod(&self.uid).await;
         }
         self.release_volumes().await
+    }
+
+    /// Whether the files of the pod are still to be removed because it was evicted.
+    fn frees_files(&self) -> bool {
+        let failed = self.failed.as_ref();
+        let is_evicted = failed.is_some_and(|failed| failed.failure.is_eviction());
+        is_evicted && self.volumes != Volumes::Released
     }
 
     /// Waits until the object of a pod that is being deleted shows how it ended, which only its

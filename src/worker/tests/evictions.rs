@@ -93,6 +93,32 @@ async fn an_evicted_static_pod_waits_for_the_pressure_to_end() {
     assert!(!runs(&bed.fake, "a"));
 }
 
+/// The disk is measured once the end of an evicted pod is told: no other pod goes for what it held.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_evicted_pod_is_told_once_its_files_are_removed() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    let mut hold = bed.fake.block("delete_pod", Some(&"a".into()));
+    bed.evict("a", SECOND).await;
+    hold.arrived(1).await;
+    let view = bed.board.get(&"a".into()).unwrap();
+    // eviction 9
+    assert_eq!(view.phase, Phase::Terminating);
+    assert_eq!(phase_of(&view), Some("Failed"));
+    hold.release();
+    bed.until_view("a", evicted).await;
+    bed.until_runs("a").await;
+    // A volume that can't be released keeps nobody waiting for the end.
+    let busy = mirrorlet_runtime::RuntimeError::Conflict("busy".to_owned());
+    bed.fake.refuse_next("release_volumes", 1, busy);
+    bed.evict("a", SECOND).await;
+    let began = tokio::time::Instant::now();
+    bed.until_view("a", evicted).await;
+    // eviction 9
+    assert!(began.elapsed() < Duration::from_secs(15));
+}
+
 /// An agent that starts on a node that is short evicts whom it ranks first, not whoever it finds.
 #[tokio::test(start_paused = true)]
 async fn pressure_stops_nothing_that_runs_when_the_agent_starts() {
