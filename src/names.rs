@@ -4,26 +4,29 @@
 //! name, an address or the set of running pods is another one. What the names are is decided in
 //! [`mirrorlet_core::names`], how they get into the files is the runtime's.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::store::board::{Board, Phase, PodView};
-use crate::store::cell::Reader;
-use mirrorlet_core::api::PodUid;
+use crate::store::cell::{Closed, Reader};
 use mirrorlet_core::api::core::{PodStatus, Service};
+use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::{Object, is_static};
-use mirrorlet_core::observed::{self, ContainerState};
+use mirrorlet_core::observed::{self, ContainerState, Pods};
 use mirrorlet_core::status::is_ready;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::Runtime;
 
-/// How long the names in the files of an earlier agent's pods stand while a source of manifests has
-/// not delivered: its pods would lose theirs.
+/// How long the names in the files of an earlier agent's pods stand, once it is known which pods run,
+/// while a source of manifests has not delivered or one of these pods has not been looked at: such pods
+/// would lose theirs.
 const SOURCES_WAIT: Duration = Duration::from_secs(10);
 /// How long writing all files may take.
 const SERVE_DEADLINE: Duration = Duration::from_secs(30);
@@ -38,6 +41,8 @@ pub struct PodNames {
     pub merged: Reader<Merged>,
     /// Addresses and readiness of pods.
     pub board: Board,
+    /// The pods of the runtime's most recent list.
+    pub listed: watch::Receiver<Option<Arc<Pods>>>,
     /// The ending of the longest names; none writes no names at all, and removes those that an
     /// earlier agent wrote.
     pub cluster_domain: Option<String>,
@@ -55,8 +60,12 @@ impl PodNames {
     /// Keeps the files right until cancelled.
     pub async fn run(self) {
         let (mut merged, mut changed) = (self.merged.clone(), self.board.changed());
-        let delivered = merged.wait_for(|merged| merged.delivered.manifests);
-        if let Ok(Err(_)) = tokio::time::timeout(SOURCES_WAIT, delivered).await {
+        // Before, nothing is started, and nothing is known of what runs.
+        let mut listed = self.listed.clone();
+        if listed.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        if let Ok(Err(_)) = tokio::time::timeout(SOURCES_WAIT, self.all_seen()).await {
             return;
         }
         let mut served = None;
@@ -86,6 +95,46 @@ impl PodNames {
                 return;
             }
         }
+    }
+
+    /// Waits until the sources of manifests have delivered and each pod of theirs that ran already has
+    /// been looked at: until then its names would be missing in the files of the others.
+    async fn all_seen(&self) -> Result<(), Closed> {
+        let (mut merged, mut listed) = (self.merged.clone(), self.listed.clone());
+        let mut changed = self.board.changed();
+        let have_delivered = |merged: &Merged| merged.delivered.manifests;
+        merged.wait_for(have_delivered).await?;
+        loop {
+            changed.mark_unchanged();
+            let ran = listed.borrow_and_update().clone();
+            if ran.is_some_and(|ran| self.has_seen(&ran)) {
+                return Ok(());
+            }
+            let is_open = tokio::select! {
+                changed = changed.changed() => changed.is_ok(),
+                changed = merged.changed() => changed.is_ok(),
+                changed = listed.changed() => changed.is_ok(),
+            };
+            if !is_open {
+                return Err(Closed);
+            }
+        }
+    }
+
+    /// Whether each of these pods that is wanted has a status on the board. Where another version of
+    /// one is wanted, as while the merge doesn't know yet which one runs, the status of either will do.
+    fn has_seen(&self, ran: &Pods) -> bool {
+        let merged = self.merged.get();
+        let views = self.board.all();
+        let told = || views.iter().filter(|view| view.status.is_some());
+        let uids: BTreeSet<&PodUid> = told().map(|view| &view.uid).collect();
+        let names: BTreeSet<&FullName> = told().map(|view| &view.full_name).collect();
+        let of_manifests = merged.pods.values().filter(|pod| is_static(&pod.pod));
+        let wanted: BTreeSet<FullName> = of_manifests.map(|pod| FullName::of(&pod.pod)).collect();
+        ran.0.iter().all(|pod| match merged.pods.get(&pod.uid) {
+            Some(known) => !is_static(&known.pod) || uids.contains(&pod.uid),
+            None => !wanted.contains(&pod.full_name) || names.contains(&pod.full_name),
+        })
     }
 
     /// The names as they have to be, and the pods whose files have them.
@@ -157,19 +206,23 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp};
-    use mirrorlet_core::observed::SandboxStatus;
+    use crate::store::board::board;
+    use crate::store::cell::cell;
+    use mirrorlet_core::api::{ContainerId, Pod, Timestamp};
+    use mirrorlet_core::desired::{Delivered, Origin, PodSource, SourcePod};
+    use mirrorlet_core::observed::{RunningPod, SandboxStatus};
+    use mirrorlet_testing::fake_runtime::FakeRuntime;
 
-    fn view(status: Value, sandbox: ContainerState) -> PodView {
+    fn view(name: &str, status: Value, sandbox: ContainerState) -> PodView {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {
-                "name": "web", "namespace": "default", "uid": "u",
+                "name": name, "namespace": "default", "uid": name,
                 "annotations": {"kubernetes.io/config.source": "file"},
             },
             "spec": {"containers": []},
         }))
         .unwrap();
-        let mut observed = observed::PodStatus::empty("u".into());
+        let mut observed = observed::PodStatus::empty(name.into());
         observed.sandboxes.push(SandboxStatus {
             id: ContainerId::new("fake", "s"),
             attempt: 0,
@@ -181,7 +234,7 @@ mod tests {
             by_hand: None,
         });
         PodView {
-            uid: "u".into(),
+            uid: name.into(),
             full_name: FullName::of(&pod),
             pod: Some(Arc::new(pod)),
             phase: Phase::Syncing,
@@ -205,10 +258,64 @@ mod tests {
             ("Succeeded", ContainerState::Running, false),
             ("Failed", ContainerState::Exited, false),
         ] {
-            let named = named(view(address(phase), sandbox));
+            let named = named(view("web", address(phase), sandbox));
             // names 8
             assert_eq!(named.is_some(), is_named, "{phase} {sandbox:?}");
         }
-        assert!(named(view(json!({"phase": "Running"}), ContainerState::Running)).is_none());
+        let without = view("web", json!({"phase": "Running"}), ContainerState::Running);
+        assert!(named(without).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_are_written_once_what_ran_before_the_agent_was_looked_at() {
+        for is_seen in [true, false] {
+            let fake = FakeRuntime::new();
+            let address = json!({"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]});
+            let of = |name: &str| view(name, address.clone(), ContainerState::Running);
+            let (a, b) = (of("a"), of("b"));
+            let wanted = [&a, &b].map(|view| {
+                let pod = Arc::clone(view.pod.as_ref().unwrap());
+                let origin = Origin::whole(PodSource::File, "/manifests/all.yaml");
+                (view.uid.clone(), SourcePod::new(pod, origin))
+            });
+            let (_merges, merged) = cell(Merged {
+                pods: wanted.into(),
+                delivered: Delivered::ALL,
+                ..Merged::default()
+            });
+            let ran = [&a, &b].map(|view| RunningPod {
+                uid: view.uid.clone(),
+                full_name: view.full_name.clone(),
+                ..RunningPod::default()
+            });
+            let (workers, board) = board();
+            let (lists, listed) = watch::channel(None);
+            let names = PodNames {
+                runtime: Arc::new(fake.clone()),
+                merged,
+                board,
+                listed,
+                cluster_domain: Some("cluster.local".to_owned()),
+            };
+            let task = tokio::spawn(names.run());
+            workers.publish(a);
+            // An Engine that is away leaves the names as they are.
+            tokio::time::sleep(SOURCES_WAIT * 2).await;
+            // names 9
+            assert!(fake.named_pods().is_empty());
+            lists.send_replace(Some(Arc::new(Pods(ran.into()))));
+            tokio::time::sleep(SOURCES_WAIT / 2).await;
+            // names 9
+            assert!(fake.named_pods().is_empty(), "b would lose its name");
+            if is_seen {
+                workers.publish(b);
+            }
+            fake.wait_until(|fake| !fake.named_pods().is_empty()).await;
+            let known: &[&str] = if is_seen { &["a", "b"] } else { &["a"] };
+            let known: Vec<PodUid> = known.iter().map(|uid| PodUid::from(*uid)).collect();
+            // names 9
+            assert_eq!(fake.named_pods(), [known]);
+            task.abort();
+        }
     }
 }

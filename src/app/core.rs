@@ -165,7 +165,7 @@ impl Core {
         let collector = start_collecting(gc, options.pressures, &telemetry, parts, cancel);
         spawn(parts, "workers", workers.run(cancel.clone()));
 
-        start_names(config, runtime, &merged, &board, parts, cancel);
+        start_names(config, runtime, &merged, &board, &listed, parts, cancel);
         let pods = (&merged, &board);
         start_counts(sources, pods, &job_handle, &telemetry, parts, cancel);
         Self {
@@ -225,6 +225,7 @@ fn start_names(
     runtime: &Arc<dyn Runtime>,
     merged: &Reader<Merged>,
     board: &Board,
+    listed: &watch::Receiver<Option<Arc<Pods>>>,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) {
@@ -232,6 +233,7 @@ fn start_names(
         runtime: Arc::clone(runtime),
         merged: merged.clone(),
         board: board.clone(),
+        listed: listed.clone(),
         cluster_domain: config.pod_names.then(|| config.cluster_domain.clone()),
     };
     spawn_until(parts, cancel, "pod names", names.run());

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
+use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::{Plan, Step};
@@ -362,6 +363,14 @@ impl Runtime for FakeRuntime {
         let served = self.refuse("serve_host_ports").await;
         served.map_err(|error| unavailable(&error))?;
         self.change(|s| s.serving = serving);
+        Ok(())
+    }
+
+    async fn serve_names(&self, _names: Arc<Names>, pods: Vec<NamedPod>) -> Result<(), SyncError> {
+        let served = self.refuse("serve_names").await;
+        served.map_err(|error| unavailable(&error))?;
+        let uids = pods.iter().map(|named| PodUid::of(&named.pod)).collect();
+        self.change(|s| s.named_pods.push(uids));
         Ok(())
     }
 

@@ -65,6 +65,7 @@ struct State {
     killed_pods: Vec<PodUid>,
     started_containers: Vec<String>,
     killed_containers: Vec<String>,
+    named_pods: Vec<Vec<PodUid>>,
 
     pod_list: Option<Pods>,
     all_pod_list: Option<Pods>,

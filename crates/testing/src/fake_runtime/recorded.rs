@@ -37,6 +37,11 @@ impl FakeRuntime {
         self.shared.state.lock().killed_containers.clone()
     }
 
+    /// Pods whose files were given names, by `serve_names`, in order.
+    pub fn named_pods(&self) -> Vec<Vec<PodUid>> {
+        self.shared.state.lock().named_pods.clone()
+    }
+
     /// Commands run in containers, in order.
     pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
         self.shared.state.lock().commands.clone()
