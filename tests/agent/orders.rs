@@ -1,7 +1,10 @@
 //! `mirrorlet restart`, `stop` and `start`: what a person wants of pods beside their manifests.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use crate::common::proxy::{Fault, Proxy};
+use crate::common::registry::Registry;
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually, sleeper, sleeper_of};
 use mirrorlet::server::view::{Order, Verb, ViewError};
 use mirrorlet_core::api::report::PodReport;
@@ -147,6 +150,50 @@ async fn a_pull_that_fails_restarts_nothing() {
     assert!(error.starts_with("nothing was restarted: "), "{error}");
     assert_eq!(bed.running_id("web"), id);
     assert_eq!(agent.pod("web").unwrap().restarts, 0);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_after_a_long_pull_is_one_of_what_runs_then() {
+    let registry = Registry::open().await;
+    let proxy = Proxy::to(&registry).await;
+    let image = proxy.image("a/app:1");
+    registry.removes(&image);
+    registry.push_large("a/app:1");
+    let bed = Bed::new();
+    // Here the tag means another image still.
+    bed.docker(&["tag", IMAGE, &image]);
+    let agent = bed
+        .agent_running(&[("web", sleeper_of("web", &image))])
+        .await;
+    bed.until_traps("web").await;
+    let first = bed.running_id("web");
+    let before = bed.inspect(&first)["Image"].clone();
+    proxy.set(Fault::Slow(Duration::from_secs(1)));
+    let pull = Order {
+        pull: true,
+        ..order("web", Verb::Restart)
+    };
+    let view = agent.view();
+    let ordered = tokio::spawn(async move { view.order(&pull).await });
+    agent
+        .until("the pull", |report| {
+            report.pulls.iter().any(|pull| pull.image == image)
+        })
+        .await;
+    bed.docker(&["kill", "--signal", "TERM", &first]);
+    agent
+        .until_pod("web", |pod| pod.restarts == 1 && pod.ready == 1)
+        .await;
+    assert!(!ordered.is_finished(), "the pull was too fast");
+    proxy.set(Fault::None);
+    ordered.await.unwrap().unwrap();
+    agent
+        .until_pod("web", |pod| pod.restarts == 2 && pod.ready == 1)
+        .await;
+    let third = bed.running_id("web");
+    // box 13
+    assert_ne!(bed.inspect(&third)["Image"], before);
     agent.stop().await;
 }
 

@@ -31,14 +31,16 @@ impl View {
         let name = self.static_pod(&order.pod);
         let name = name.map_err(|error| run_instead(&order.pod).unwrap_or(error))?;
         let (pod, view) = self.current(&name)?;
-        let containers = concerned(&pod, order)?;
-        let instances: BTreeSet<ContainerId> = containers
-            .iter()
-            .filter_map(|name| view.observed.find_container_status_by_name(name))
-            .map(|newest| newest.id.clone())
-            .collect_set();
+        let mut containers = concerned(&pod, order)?;
+        let mut instances = newest_instances(&view, &containers);
         if let Some(when) = pulls(order, !instances.is_empty()) {
             self.pull(&pod, &containers, when, order.verb).await?;
+            if order.verb != Verb::Pull {
+                // That may have taken minutes: an instance may have ended, and another one runs.
+                let (pod, view) = self.current(&name)?;
+                containers = concerned(&pod, order)?;
+                instances = newest_instances(&view, &containers);
+            }
         }
         let answer = OrderAnswer {
             namespace: name.namespace.to_string(),
@@ -183,6 +185,13 @@ fn concerned(pod: &Pod, order: &Order) -> Result<Vec<String>, ViewError> {
         }
     }
     Ok(names)
+}
+
+/// The newest instance of each of these containers that was ever started.
+fn newest_instances(view: &PodView, containers: &[String]) -> BTreeSet<ContainerId> {
+    let newest = |name: &String| view.observed.find_container_status_by_name(name);
+    let newest = containers.iter().filter_map(newest);
+    newest.map(|instance| instance.id.clone()).collect_set()
 }
 
 /// The error for an order for a `CronJob`, which has no pods of its own.
