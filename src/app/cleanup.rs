@@ -1,6 +1,7 @@
 //! Removes what an agent that has ended left on this machine: containers, volumes, rules.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -32,11 +33,12 @@ pub struct Leftovers {
 /// images and the rest of the root directory stay. None if no agent has used the root directory.
 ///
 /// # Errors
-/// An agent runs, the Engine doesn't answer or is not the one that the agent used, or something other
-/// than a cgroup can't be removed.
+/// The root directory can't be read, an agent runs, the Engine doesn't answer or is not the one that the
+/// agent used, or something other than a cgroup can't be removed.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
-    if !root.join("owner").exists() {
+    let known = root.join("owner").try_exists();
+    if !known.map_err(|error| unreadable(root, error))? {
         return Ok(None);
     }
     let _lock = RootLock::acquire(root).context("the agent has to be stopped first")?;
@@ -97,6 +99,16 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     Ok(Some(left))
 }
 
+/// The error for a root directory of which can't be told whether an agent has used it.
+fn unreadable(root: &Path, error: io::Error) -> anyhow::Error {
+    let root = root.display();
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        anyhow::anyhow!("not allowed to read {root}: try sudo")
+    } else {
+        anyhow::Error::new(error).context(format!("failed to read {root}"))
+    }
+}
+
 /// Removes what an agent made on disk for these pods, of which nothing runs: cgroups, volumes, links to
 /// logs. Returns why cgroups are still there.
 fn remove_files(
@@ -135,7 +147,27 @@ fn remove_pods(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::config::{Ambient, resolve};
+
+    #[tokio::test]
+    async fn a_root_that_cant_be_read_is_no_unused_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("file");
+        std::fs::write(&root, "").unwrap();
+        let mut config = resolve(&BTreeMap::new(), None, &Ambient::default())
+            .unwrap()
+            .config;
+        config.root.clone_from(&root);
+        let error = cleanup(&config, false).await.unwrap_err().to_string();
+        // rollouts S5
+        assert_eq!(error, format!("failed to read {}", root.display()));
+        let refused = unreadable(&root, io::ErrorKind::PermissionDenied.into());
+        let words = format!("not allowed to read {}: try sudo", root.display());
+        assert_eq!(refused.to_string(), words);
+    }
 
     #[test]
     fn a_cgroup_that_stays_keeps_no_volume() {

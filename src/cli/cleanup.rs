@@ -1,6 +1,7 @@
 //! `mirrorlet cleanup`: removes what an agent has left.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use super::{Outcome, print, resolve_args, warn};
 use crate::app::cleanup::{Leftovers, cleanup as clean};
@@ -9,9 +10,12 @@ use crate::config::args::CleanupArgs;
 /// Prints what there is to remove, and with `--yes` removes it.
 pub async fn cleanup(args: &CleanupArgs) -> Outcome {
     let resolved = resolve_args(&args.settings.0)?;
-    let root = resolved.config.root.display();
+    let root: &Path = &resolved.config.root;
     let Some(left) = clean(&resolved.config, args.yes).await? else {
-        return print(&format!("no agent has used {root}\n"));
+        return print(&format!(
+            "no agent has used {}; if the service has another root directory, name it with --root DIR\n",
+            root.display()
+        ));
     };
     let each = if args.verbose {
         listed(&left)
@@ -22,7 +26,7 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
     let what =
         format!("{containers} containers, the volumes of {pods} pods, the rules for host ports");
     let printed = print(&if args.yes {
-        format!("{each}removed: {what}\nThe rest of {root} can be deleted now.\n")
+        format!("{each}removed: {what}\n{}\n", rest(root))
     } else {
         format!(
             "{each}would remove: {what}\nNothing was removed; do it with: mirrorlet cleanup --yes\n"
@@ -34,6 +38,30 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
         ));
     }
     printed
+}
+
+/// Says what is lost with the rest of a root directory.
+fn rest(root: &Path) -> String {
+    let holds = [
+        (
+            "api",
+            "api/ (objects created with kubectl: there is no other copy)",
+        ),
+        ("manifests", "manifests/"),
+        (
+            "owner",
+            "owner, by which the volumes of claims are recognized",
+        ),
+    ];
+    let is_there = |(name, _): &(&str, &str)| root.join(name).exists();
+    let held = holds.into_iter().filter(is_there);
+    let held: Vec<&str> = held.map(|(_, words)| words).collect();
+    let held = match &*held {
+        [] => String::new(),
+        [one] => format!("; it holds {one}"),
+        [before @ .., last] => format!("; it holds {}, and {last}", before.join(", ")),
+    };
+    format!("The rest of {} can be deleted now{held}.", root.display())
 }
 
 /// One line for each container, and for each pod that has volumes.
@@ -54,6 +82,26 @@ fn listed(left: &Leftovers) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_lost_with_the_rest_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, shown) = (dir.path(), dir.path().display());
+        let all = format!("The rest of {shown} can be deleted now");
+        assert_eq!(rest(root), format!("{all}."));
+        std::fs::write(root.join("owner"), "").unwrap();
+        let owner = "owner, by which the volumes of claims are recognized.";
+        assert_eq!(rest(root), format!("{all}; it holds {owner}"));
+        for directory in ["api", "manifests"] {
+            std::fs::create_dir(root.join(directory)).unwrap();
+        }
+        let api = "api/ (objects created with kubectl: there is no other copy)";
+        // rollouts S5
+        assert_eq!(
+            rest(root),
+            format!("{all}; it holds {api}, manifests/, and {owner}")
+        );
+    }
 
     #[test]
     fn what_is_left_is_named() {
