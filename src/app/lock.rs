@@ -60,7 +60,7 @@ impl RootLock {
             move |source| LockError::Io {
                 attempt,
                 path,
-                source,
+                source: advised(source),
             }
         };
         std::fs::DirBuilder::new()
@@ -98,6 +98,16 @@ impl RootLock {
         self.file.set_len(0)?;
         self.file.rewind()?;
         writeln!(self.file, "{}", std::process::id())
+    }
+}
+
+/// An error of the system, with advice where only root is let.
+fn advised(error: io::Error) -> io::Error {
+    let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
+    if is_refused && error.raw_os_error().is_some() {
+        io::Error::new(error.kind(), format!("{error}; run it as root"))
+    } else {
+        error
     }
 }
 
@@ -189,6 +199,16 @@ mod tests {
         let refused = mode_after(0o777, Some("home")).unwrap_err();
         // tenants L6
         assert!(matches!(refused, LockError::Io { .. }), "{refused}");
+    }
+
+    #[test]
+    fn who_may_not_make_the_root_is_told_to_be_root() {
+        let of_system = advised(rustix::io::Errno::ACCESS.into());
+        let words = of_system.to_string();
+        assert!(words.ends_with("; run it as root"), "{words}");
+        // An error of our own has advice already.
+        let own = advised(io::Error::new(io::ErrorKind::PermissionDenied, "choose"));
+        assert_eq!(own.to_string(), "choose");
     }
 
     #[test]
