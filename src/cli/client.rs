@@ -289,7 +289,7 @@ fn no_connection(root: &Path, socket: &Path, error: &std::io::Error) -> Failure 
             socket.display()
         )),
         _ => Failure::NoAgent(anyhow::anyhow!(
-            "no mirrorlet agent is running with root directory {root_shown} (no answer on {}); if it uses another root directory, specify it with --root DIR; start one with: mirrorlet run --root {root_shown}",
+            "no mirrorlet agent is running with root directory {root_shown} (no answer on {}); if it uses another root directory, specify it with --root DIR; is the service running? see: systemctl status mirrorlet; or start one with: mirrorlet run --root {root_shown}",
             socket.display()
         )),
     }

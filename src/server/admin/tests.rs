@@ -318,7 +318,7 @@ async fn without_an_agent_the_error_says_how_to_start_one() {
     assert_eq!(
         error.to_string(),
         format!(
-            "no mirrorlet agent is running with root directory {shown} (no answer on {shown}/mirrorlet.sock); if it uses another root directory, specify it with --root DIR; start one with: mirrorlet run --root {shown}"
+            "no mirrorlet agent is running with root directory {shown} (no answer on {shown}/mirrorlet.sock); if it uses another root directory, specify it with --root DIR; is the service running? see: systemctl status mirrorlet; or start one with: mirrorlet run --root {shown}"
         )
     );
 }
