@@ -47,18 +47,25 @@ pub async fn wait(args: &WaitArgs, root: &Path) -> Outcome {
         return follow.await;
     }
     let followed = tokio::time::timeout(args.timeout, follow).await;
-    followed.unwrap_or_else(|_| not_in_time(args.timeout, &waiting))
+    followed.unwrap_or_else(|_| not_in_time(args.timeout, args.state, &waiting))
 }
 
-fn not_in_time(limit: Duration, waiting: &VecDeque<Awaited>) -> Outcome {
+fn not_in_time(limit: Duration, state: WaitFor, waiting: &VecDeque<Awaited>) -> Outcome {
     for pod in waiting.iter().filter(|pod| pod.met) {
         print(&pod.line())?;
     }
     let missing = waiting.iter().filter(|pod| !pod.met).map(Awaited::name);
     let missing = missing.collect::<Vec<_>>().join(", ");
     let limit = limit.as_secs_f64();
+    let wanted = match state {
+        WaitFor::Ready => "be ready",
+        WaitFor::Healthy => "be healthy",
+        WaitFor::Stopped => "be stopped",
+        WaitFor::Complete => "complete",
+        WaitFor::Deleted => "be deleted",
+    };
     Err(Failure::Failed(anyhow!(
-        "timed out after {limit} s waiting for the condition on {missing}; see mirrorlet status"
+        "timed out after {limit} s waiting for {missing} to {wanted}; see mirrorlet status"
     )))
 }
 

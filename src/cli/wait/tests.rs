@@ -279,3 +279,25 @@ fn a_bare_name_of_several_workloads_is_refused_with_their_kinds() {
         "{error}"
     );
 }
+
+#[test]
+fn a_wait_in_vain_names_what_it_was_for() {
+    for (state, wanted) in [
+        (WaitFor::Ready, "be ready"),
+        (WaitFor::Healthy, "be healthy"),
+        (WaitFor::Stopped, "be stopped"),
+        (WaitFor::Complete, "complete"),
+        (WaitFor::Deleted, "be deleted"),
+    ] {
+        let waiting: VecDeque<Awaited> = ["web", "job/backup"].map(Awaited::new).into();
+        let ended = not_in_time(Duration::from_millis(300), state, &waiting);
+        let Err(Failure::Failed(error)) = ended else {
+            panic!("{state:?}")
+        };
+        let words = format!(
+            "timed out after 0.3 s waiting for pod/web, job/backup to {wanted}; see mirrorlet status"
+        );
+        // box 13
+        assert_eq!(error.to_string(), words);
+    }
+}

@@ -119,16 +119,16 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
     let probe = "    readinessProbe: {exec: {command: [\"false\"]}}\n";
     bed.write("slow.yaml", &pod("slow", probe, SLEEPS));
     agent.until_pod("slow", |pod| pod.status == "Running").await;
-    for states in [
-        &["slow"][..],
-        &["slow", "--for", "healthy"],
-        &["web", "--for", "stopped"],
-        &["web", "--for", "deleted"],
-        &["nobody"],
+    for (states, wanted) in [
+        (&["slow"][..], "be ready"),
+        (&["slow", "--for", "healthy"], "be healthy"),
+        (&["web", "--for", "stopped"], "be stopped"),
+        (&["web", "--for", "deleted"], "be deleted"),
+        (&["nobody"], "be ready"),
     ] {
         let args = [&["wait"], states, &["--timeout", "300ms"]].concat();
         let pod = states[0];
-        let words = format!("timed out after 0.3 s waiting for the condition on pod/{pod}");
+        let words = format!("timed out after 0.3 s waiting for pod/{pod} to {wanted}");
         fails(&ask(&bed, &args), 1, &words);
     }
     // Those that are as wanted are reported, too.
