@@ -147,27 +147,35 @@ fn state(revision: &RevisionReport) -> String {
 }
 
 async fn status(args: &RolloutStatusArgs, root: &Path) -> Outcome {
-    let limit = Some(args.timeout).filter(|timeout| !timeout.is_zero());
-    match limit {
-        None => follow(args, root).await,
-        Some(limit) => {
-            let followed = tokio::time::timeout(limit, follow(args, root)).await;
-            followed.unwrap_or_else(|_| Err(not_in_time(limit)))
-        }
+    let mut last = String::new();
+    let follow = follow(args, root, &mut last);
+    if args.timeout.is_zero() {
+        return follow.await;
     }
+    let followed = tokio::time::timeout(args.timeout, follow).await;
+    followed.unwrap_or_else(|_| Err(not_in_time(&args.pod.pod, args.timeout, &last)))
 }
 
-fn not_in_time(limit: Duration) -> Failure {
-    let limit = limit.as_secs_f64();
-    Failure::Failed(anyhow::anyhow!("the rollout did not end within {limit} s"))
+/// The error for a rollout that is under way after that time; `last` is the state that was told last,
+/// if one was.
+fn not_in_time(name: &str, limit: Duration, last: &str) -> Failure {
+    let (name, limit, last) = (one_line(name), limit.as_secs_f64(), one_line(last));
+    let state = if last.is_empty() {
+        last
+    } else {
+        format!(": {last}")
+    };
+    Failure::Failed(anyhow::anyhow!(
+        "the rollout of {name} did not end within {limit} s{state}; see mirrorlet explain {name}"
+    ))
 }
 
-async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
+/// Prints how far a rollout has come, until it ends. The state that was told last is left in `last`.
+async fn follow(args: &RolloutStatusArgs, root: &Path, last: &mut String) -> Outcome {
     let HistoryReport {
         name, namespace, ..
     } = fetch(&args.pod.pod, root).await?;
     let mut reports = watch_reports(root, true).await?;
-    let mut last = String::new();
     loop {
         let report = reports.next().await?;
         let standing = if name.contains('/') {
@@ -187,7 +195,7 @@ async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
             Standing::Failed(line) => (line, Some(Err(Failure::Problems))),
             Standing::UnderWay(line) => (line, (!args.watch).then_some(Ok(()))),
         };
-        if *line != last {
+        if *line != *last {
             tell(&one_line(line))?;
             last.clone_from(line);
         }

@@ -273,3 +273,25 @@ fn an_undo_counts_the_pods_that_went_back() {
         assert_eq!(updated(&pods), expected, "{pods:?}");
     }
 }
+
+#[test]
+fn a_rollout_that_does_not_end_in_time_is_named_with_its_state() {
+    let limit = Duration::from_secs(5);
+    let held = "pod default/web-box: revision 2 can't be started";
+    for (last, words) in [
+        (
+            held,
+            "the rollout of web did not end within 5 s: pod default/web-box: revision 2 can't be started; see mirrorlet explain web",
+        ),
+        (
+            "",
+            "the rollout of web did not end within 5 s; see mirrorlet explain web",
+        ),
+    ] {
+        let Failure::Failed(error) = not_in_time("web", limit, last) else {
+            panic!("{last}")
+        };
+        // rollouts 33
+        assert_eq!(error.to_string(), words);
+    }
+}
