@@ -1,6 +1,6 @@
 //! `mirrorlet volumes`: the volumes of claims, and their removal.
 
-use std::io::{self, BufRead as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 
 use super::logs::escape;
@@ -104,11 +104,21 @@ fn confirm(volumes: &[&VolumeReport]) -> Outcome {
     }
     print("Continue? [y/N] ")?;
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
+    let is_answered = io::stdin().lock().read_line(&mut answer)? > 0;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(anyhow::anyhow!("nothing was removed").into())
+    let why = not_agreed(is_answered || io::stdin().is_terminal());
+    Err(anyhow::anyhow!(why).into())
+}
+
+/// Says that nobody agreed. Who may not be there to be asked, as in a script, learns of `--yes`.
+fn not_agreed(is_asked: bool) -> &'static str {
+    if is_asked {
+        "nothing was removed"
+    } else {
+        "nothing was removed: the question got no answer; pass --yes"
+    }
 }
 
 #[cfg(test)]

@@ -396,7 +396,8 @@ async fn volumes_are_listed_and_removed_once_no_pod_uses_them() {
     }
     eventually("unused volumes", || (listed(bed) == expected).then_some(())).await;
     // Nobody answers the question.
-    refused(&["--released"], "nothing was removed");
+    let unanswered = "nothing was removed: the question got no answer; pass --yes";
+    refused(&["--released"], unanswered);
     assert_eq!(listed(bed), expected);
     drop(program);
     let program = run(bed);

@@ -34,3 +34,10 @@ fn volumes_are_listed_with_their_claims_and_pods() {
     ");
     assert_eq!(render(&[]), "no claim has a volume\n");
 }
+
+#[test]
+fn who_is_not_asked_learns_of_the_flag() {
+    assert_eq!(not_agreed(true), "nothing was removed");
+    let words = "nothing was removed: the question got no answer; pass --yes";
+    assert_eq!(not_agreed(false), words);
+}
