@@ -12,7 +12,7 @@ use mirrorlet_runtime::{PodSyncResult, SyncErrorReason};
 /// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
 const RETRY: Duration = Duration::from_secs(10);
 
-/// A plan that failed.
+/// A plan that failed, or that left a dead container behind.
 pub(super) struct Held {
     pub(super) plan: Plan,
     /// Until when the same is not tried again.
@@ -36,6 +36,13 @@ impl Worker {
             .is_some_and(|(away, known)| known >= away);
         let left = held.until.saturating_duration_since(Instant::now());
         (!back && !left.is_zero()).then_some(left)
+    }
+
+    /// Whether nothing is held that the pod needs: removing what is over doesn't concern what runs.
+    pub(super) fn lacks_nothing(&self) -> bool {
+        let is_removal = |step: &Step| matches!(step, Step::RemoveContainer { .. });
+        let held = self.held.as_ref();
+        held.is_none_or(|held| held.plan.steps.iter().all(is_removal))
     }
 
     /// Whether a plan is held for want of an image.
@@ -70,8 +77,8 @@ fn same_work(a: &Plan, b: &Plan) -> bool {
     a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
 }
 
-/// When to try again after a round: never by itself after one without failure, or while the
-/// runtime is away, whose return wakes everybody.
+/// When to try again after a round: never by itself after one that did all it was to do, or while
+/// the runtime is away, whose return wakes everybody.
 pub(super) fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Duration> {
     let mut advised: Option<Duration> = None;
     let mut failed = false;
@@ -84,7 +91,10 @@ pub(super) fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Durati
             advised = Some(advised.map_or(usual, |known| known.min(usual)));
         }
     }
-    failed.then(|| advised.unwrap_or(RETRY))
+    if failed {
+        return Some(advised.unwrap_or(RETRY));
+    }
+    result.left_behind.then(|| usual_pause(uid))
 }
 
 /// The pause of a pod after a failed round, where nothing advises another.

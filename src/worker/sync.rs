@@ -70,7 +70,7 @@ impl Worker {
                     Round::LookAgain(after) => after,
                 }
             };
-            if self.held.is_none() {
+            if self.lacks_nothing() {
                 let due = self
                     .refresh(&mut refresh, &pod, &entry.status, cancel)
                     .await;
@@ -157,9 +157,9 @@ impl Worker {
         self.publish(status);
         let retry = retry_after(&result, &self.uid);
         if let Some(retry) = retry {
-            let away = result
-                .errors()
-                .all(|e| e.reason == SyncErrorReason::RuntimeUnavailable);
+            let mut errors = result.errors().peekable();
+            let away = errors.peek().is_some()
+                && errors.all(|e| e.reason == SyncErrorReason::RuntimeUnavailable);
             self.held = Some(Held {
                 plan: plan.clone(),
                 until: Instant::now() + retry,

@@ -78,7 +78,10 @@ impl Starter {
                         }
                     }
                 }
-                Step::RemoveContainer { id, name } => self.tidy_up(pod, id, name).await,
+                Step::RemoveContainer { id, name } => {
+                    let is_gone = self.tidy_up(pod, id, name).await;
+                    result.left_behind |= !is_gone;
+                }
             }
             if result.errors().next().is_some() {
                 break;
@@ -109,13 +112,16 @@ impl Starter {
         self.killer.stop_container(stop).await
     }
 
-    /// Removes a container that is over. One that stays is removed in a later round.
-    async fn tidy_up(&self, pod: &Pod, id: &ContainerId, name: &str) {
-        if let Err(error) = self.remains.remove(&id.id).await {
-            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-            let message = format!("container {name}: {error}");
-            occurrences::remove_failed(self.telemetry.pod(&full_name, &uid), &message);
-        }
+    /// Removes a container that is over, and says whether it is gone. One that stays is removed in
+    /// a later round.
+    async fn tidy_up(&self, pod: &Pod, id: &ContainerId, name: &str) -> bool {
+        let Err(error) = self.remains.remove(&id.id).await else {
+            return true;
+        };
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        let message = format!("container {name}: {error}");
+        occurrences::remove_failed(self.telemetry.pod(&full_name, &uid), &message);
+        false
     }
 }
 

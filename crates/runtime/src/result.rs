@@ -149,6 +149,9 @@ pub struct PodSyncResult {
     pub sync_results: Vec<SyncResult>,
     /// A failure of the round that belongs to no action.
     pub sync_error: Option<SyncError>,
+    /// Whether a container that is over could not be removed. The pod is none the worse for it, so it
+    /// is no failure; but the round did not do all that it was to do.
+    pub left_behind: bool,
 }
 
 impl PodSyncResult {
@@ -161,6 +164,7 @@ impl PodSyncResult {
     pub fn add_pod_sync_result(&mut self, other: Self) {
         self.sync_results.extend(other.sync_results);
         self.sync_error = other.sync_error;
+        self.left_behind |= other.left_behind;
     }
 
     /// Marks the round as failed.

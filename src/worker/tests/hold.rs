@@ -148,3 +148,38 @@ async fn what_keeps_a_container_from_being_started_is_no_crash_of_its() {
         assert_eq!(died.elapsed().as_secs(), 10, "the second crash");
     }
 }
+
+/// A storage driver that keeps the files of a dead container busy fails each removal at once.
+#[tokio::test(start_paused = true)]
+async fn a_dead_instance_that_can_not_be_removed_is_tried_seldom() {
+    let bed = Bed::start();
+    bed.fake.refuse_removals();
+    let volume = json!({"name": "v", "configMap": {"name": "c"}});
+    bed.want(&[&api(A, json!({"spec": {"volumes": [volume]}}))]);
+    for _ in 0..3 {
+        bed.until_runs(A).await;
+        tokio::time::sleep(SECOND).await;
+        bed.fake.exit_container(&A.into(), "app", 1);
+    }
+    bed.until_runs(A).await;
+    tokio::time::sleep(SECOND).await;
+    let before = bed.fake.call_count("sync_pod");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let rounds = bed.fake.call_count("sync_pod") - before;
+    // pods 48
+    assert!((3..=6).contains(&rounds), "{rounds} in a minute");
+    assert!(bed.fake.call_count("remove_container") > 0);
+    // What runs is none the worse for it.
+    let refreshes = bed.fake.call_count("refresh_volumes");
+    bed.fake.change_references();
+    bed.until("its volumes are brought up to date", |fake| {
+        fake.call_count("refresh_volumes") > refreshes
+    })
+    .await;
+    bed.fake.end_faults();
+    bed.until("what is dead is removed", |fake| {
+        fake.pod(&A.into()).containers.len() == 2
+    })
+    .await;
+    bed.fake.assert_no_violations();
+}

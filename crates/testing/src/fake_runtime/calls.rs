@@ -222,6 +222,10 @@ impl Runtime for FakeRuntime {
             if cancel.is_cancelled() {
                 break;
             }
+            if matches!(step, Step::RemoveContainer { .. }) && self.refuses_removal() {
+                round.left_behind = true;
+                continue;
+            }
             let stops = matches!(step, Step::KillPod { .. } | Step::KillContainer { .. });
             let taking = self.step(pod, step);
             let results = if stops {

@@ -21,7 +21,23 @@ impl FakeRuntime {
         self.change(|s| s.call_rules.push(rule));
     }
 
-    /// Calls work again, events arrive as they are, and containers start.
+    /// From now on no plan can remove a container. Each attempt is recorded as a call of
+    /// `"remove_container"`.
+    pub fn refuse_removals(&self) {
+        self.change(|s| s.removals_fail = true);
+    }
+
+    /// Whether a plan can't remove a container.
+    pub(super) fn refuses_removal(&self) -> bool {
+        self.change(|s| {
+            if s.removals_fail {
+                s.called_functions.push("remove_container".to_owned());
+            }
+            s.removals_fail
+        })
+    }
+
+    /// Calls work again, events arrive as they are, and containers start and are removed.
     pub fn end_faults(&self) {
         self.change(|s| {
             s.err = None;
@@ -29,6 +45,7 @@ impl FakeRuntime {
             s.start_faults.clear();
             s.plan_faults.clear();
             s.event_fates.clear();
+            s.removals_fail = false;
         });
     }
 

@@ -89,6 +89,8 @@ struct State {
     latency: Duration,
     step_takes: Duration,
     calls_outlive_callers: bool,
+    /// Whether no plan can remove a container.
+    removals_fail: bool,
     event_fates: VecDeque<EventFate>,
     refresh_after: Option<Duration>,
 

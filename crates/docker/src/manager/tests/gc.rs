@@ -135,6 +135,28 @@ async fn what_can_not_be_removed_is_told_and_holds_up_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_round_says_that_a_dead_instance_is_left() {
+    let bed = Bed::warm().await;
+    let pod = pod("a", &json!({}));
+    bed.up(&pod).await;
+    bed.restart(&pod, 3).await;
+    let busy = api_error(500, "device or resource busy");
+    bed.engine
+        .fail(Operation::RemoveContainer, None, FaultPoint::Before, busy);
+    let round = bed.round(&pod).await;
+    // pods 48
+    assert!(round.left_behind);
+    assert_eq!(round.error(), None);
+    // The other one is removed all the same.
+    assert_eq!(bed.engine.count(Operation::RemoveContainer), 2);
+    assert_eq!(bed.names().len(), 4);
+    let round = bed.round(&pod).await;
+    assert!(!round.left_behind);
+    let left = [pause_name(&pod), instance(&pod, 2), instance(&pod, 3)];
+    assert_eq!(bed.names(), left);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_remains_of_pods_that_are_gone_go_and_what_runs_does_not() {
     let bed = Bed::warm().await;
     let (gone, unwanted, known) = (
