@@ -532,10 +532,17 @@ impl Engine for FakeEngine {
         image: &str,
         auth: Option<&RegistryAuth>,
     ) -> Result<BoxStream<'static, Result<PullProgress>>> {
-        let script = self
+        let mut script = self
             .call(Operation::PullImage, image, |state| state.pull(image, auth))
             .await?;
-        let messages = stream::iter(script.messages);
+        let silence = script.silence;
+        let last = stream::iter(script.messages.pop()).then(move |message| async move {
+            if !silence.is_zero() {
+                tokio::time::sleep(silence).await;
+            }
+            message
+        });
+        let messages = stream::iter(script.messages).chain(last);
         Ok(if script.stalls {
             messages.chain(stream::pending()).boxed()
         } else {

@@ -39,6 +39,8 @@ pub struct FakeImage {
 pub struct PullScript {
     /// The messages of its stream.
     pub messages: Vec<Result<PullProgress>>,
+    /// How long nothing is said before the last one.
+    pub silence: Duration,
     /// Whether the stream never ends after them.
     pub stalls: bool,
     /// The image it leaves behind.

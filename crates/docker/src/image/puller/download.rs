@@ -1,5 +1,6 @@
 //! One pull from its beginning to its end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
 use super::{Credentials, Downloaded, Outcome, PullState};
-use crate::engine::EngineError;
+use crate::engine::{EngineError, PullProgress};
 use crate::image::progress::BoardEntry;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::credentials::{Credential, RegistryAuth};
@@ -16,6 +17,21 @@ use mirrorlet_host::telemetry::occurrences;
 
 /// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
 const STALL: Duration = Duration::from_mins(1);
+
+/// The statuses of layers that don't come on by themselves, or have arrived. The Engine has one queue
+/// for the layers of all pulls, and says nothing of one that stands in it; nor does it while it checks
+/// or unpacks one, which can take its time.
+const AT_REST: [&str; 6] = [
+    "Waiting",
+    "Verifying Checksum",
+    "Download complete",
+    "Extracting",
+    "Pull complete",
+    "Already exists",
+];
+
+/// Most layers of one pull that are watched; an image has some hundred at most.
+const LAYERS_MAX: usize = 4096;
 
 /// Time between two log lines of one pull. Upstream: `defaultImagePullingProgressReportInterval`.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
@@ -33,6 +49,35 @@ enum Came {
     Before,
     /// By this pull.
     Anew,
+}
+
+/// The layers of one pull, as far as its silence depends on them.
+#[derive(Debug, Default)]
+struct Layers {
+    /// Whether any was named.
+    are_known: bool,
+    /// Those that come on by themselves.
+    moving: BTreeSet<String>,
+}
+
+impl Layers {
+    fn note(&mut self, message: &PullProgress) {
+        // The first message carries the tag where layers have their id.
+        if message.layer.is_empty() || message.status.starts_with("Pulling from") {
+            return;
+        }
+        self.are_known = true;
+        if AT_REST.contains(&message.status.as_str()) {
+            self.moving.remove(&message.layer);
+        } else if !self.moving.contains(&message.layer) && self.moving.len() < LAYERS_MAX {
+            self.moving.insert(message.layer.clone());
+        }
+    }
+
+    /// Whether silence means that the download hangs.
+    fn may_stall(&self) -> bool {
+        !self.are_known || !self.moving.is_empty()
+    }
 }
 
 /// Status codes of unavailable registries.
@@ -132,8 +177,9 @@ impl PullState {
         Err(joined(failures, &hindrances))
     }
 
-    /// Reads a pull's messages to their end. A download that says nothing for long is given up;
-    /// one that unpacks never is, since that can take its time in silence.
+    /// Reads a pull's messages to their end. A download that says nothing for long is given up,
+    /// but never while all its layers wait within the Engine or are being unpacked, since that can
+    /// take its time in silence.
     async fn receive(
         &self,
         image: &str,
@@ -141,22 +187,22 @@ impl PullState {
         auth: Option<&RegistryAuth>,
     ) -> Result<Came, EngineError> {
         let mut messages = self.engine.pull_image(image, auth).await?;
-        let mut extracting = false;
+        let mut layers = Layers::default();
         let mut done = false;
         let mut came = Came::Before;
         let mut logged = Instant::now();
         loop {
-            let next = if extracting {
-                messages.next().await
-            } else {
+            let next = if layers.may_stall() {
                 timeout(STALL, messages.next())
                     .await
                     .map_err(|_| stalled(image))?
+            } else {
+                messages.next().await
             };
             match next {
                 None => return Ok(came),
                 Some(Ok(message)) => {
-                    extracting |= message.status.starts_with("Extracting");
+                    layers.note(&message);
                     done |= message.status.starts_with(DONE);
                     if message.status.starts_with(DONE_ANEW) {
                         came = Came::Anew;

@@ -2,6 +2,7 @@
 
 mod access;
 mod credentials;
+mod silence;
 
 use std::sync::LazyLock;
 use std::time::Duration;
