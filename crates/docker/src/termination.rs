@@ -5,8 +5,9 @@
 
 use bollard::models::ContainerInspectResponse;
 use futures::StreamExt;
+use tokio::time::timeout;
 
-use super::engine::Engine;
+use super::engine::{Engine, READ_DEADLINE};
 use super::logs::container_logs;
 use mirrorlet_host::volume::read_termination_message;
 use mirrorlet_runtime::{LogChunk, LogOptions};
@@ -70,7 +71,7 @@ pub(super) fn source<'a>(found: &'a ContainerInspectResponse, path: &str) -> Opt
         .and_then(|mount| mount.source.as_deref())
 }
 
-/// The last lines of a container's log; what can't be read is left out.
+/// The last lines of a container's log; what can't be read, or doesn't come in time, is left out.
 async fn log_tail(engine: &dyn Engine, id: &str, tty: bool) -> String {
     let options = LogOptions {
         tail: Some(FALLBACK_LINES),
@@ -80,10 +81,14 @@ async fn log_tail(engine: &dyn Engine, id: &str, tty: bool) -> String {
         return String::new();
     };
     let mut bytes: Vec<u8> = Vec::new();
-    while let Some(Ok(LogChunk::Stdout(data) | LogChunk::Stderr(data))) = log.next().await {
-        bytes.extend_from_slice(&data);
-        let surplus = bytes.len().saturating_sub(FALLBACK_BYTES);
-        bytes.drain(..surplus);
-    }
+    let reading = async {
+        while let Some(Ok(LogChunk::Stdout(data) | LogChunk::Stderr(data))) = log.next().await {
+            bytes.extend_from_slice(&data);
+            let surplus = bytes.len().saturating_sub(FALLBACK_BYTES);
+            bytes.drain(..surplus);
+        }
+    };
+    // A log driver may answer and then say nothing: what came until then is the message.
+    let _ = timeout(READ_DEADLINE, reading).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }

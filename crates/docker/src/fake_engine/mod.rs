@@ -227,6 +227,13 @@ impl FakeEngine {
         }
     }
 
+    /// From now on the log of a container doesn't end after what it has.
+    pub fn hang_logs(&self, container: &str) {
+        if let Some(container) = self.state.lock().find_mut(container) {
+            container.log_hangs = true;
+        }
+    }
+
     /// Sets the clock. It moves on by a millisecond with everything that happens.
     pub fn set_clock(&self, now: Timestamp) {
         self.state.lock().now = now;
@@ -570,8 +577,14 @@ impl Engine for FakeEngine {
 
     async fn logs(&self, id: &str, _options: &LogOptions, _tty: bool) -> Result<LogFrames> {
         self.call(Operation::Logs, id, |state| {
-            let frames = state.known(id)?.logs.clone();
-            Ok(stream::iter(frames.into_iter().map(Ok)).boxed())
+            let container = state.known(id)?;
+            let frames = container.logs.clone().into_iter().map(Ok::<_, EngineError>);
+            let frames = stream::iter(frames);
+            Ok(if container.log_hangs {
+                frames.chain(stream::pending()).boxed()
+            } else {
+                frames.boxed()
+            })
         })
         .await
     }

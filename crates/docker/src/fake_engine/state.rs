@@ -91,6 +91,8 @@ pub(super) struct FakeContainer {
     pub(super) ip: Option<String>,
     pub(super) pid: i64,
     pub(super) logs: Vec<LogChunk>,
+    /// Whether its log never ends after those.
+    pub(super) log_hangs: bool,
 }
 
 impl FakeContainer {
@@ -272,6 +274,7 @@ impl State {
             ip: None,
             pid: 0,
             logs: Vec::new(),
+            log_hangs: false,
         });
         self.emit(self.containers.len() - 1, "create", &[]);
         Ok(id)

@@ -809,6 +809,31 @@ async fn a_termination_message_goes_with_its_container() {
     assert!(!std::path::Path::new(&path).exists());
 }
 
+/// A log driver may answer and then say nothing, for ever.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_hangs_holds_no_look_back_for_ever() {
+    let bed = Bed::warm().await;
+    let app = json!({
+        "name": "app",
+        "image": "app:1",
+        "imagePullPolicy": "IfNotPresent",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    });
+    let pod = pod("a", &json!({"restartPolicy": "Never", "containers": [app]}));
+    bed.up(&pod).await;
+    let name = app_name(&pod);
+    let said = mirrorlet_runtime::LogChunk::Stderr("out of beans".into());
+    bed.engine.set_logs(&name, vec![said]);
+    bed.engine.hang_logs(&name);
+    bed.engine.exit(&name, 3);
+    bed.manager.get_pods(true).await.unwrap();
+    let look = tokio::time::timeout(Duration::from_mins(1), bed.status(&pod));
+    let status = look.await.unwrap();
+    let app = &status.containers[0];
+    // docker 46
+    assert_eq!((app.exit_code, &*app.message), (Some(3), "out of beans"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_subscription_begins_with_a_gap_and_keeps_the_index() {
     let bed = Bed::warm().await;
