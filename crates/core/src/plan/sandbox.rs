@@ -6,11 +6,14 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::backoff::ContainerKey;
-use crate::observed::{ContainerHash, ContainerState, PodStatus, Role, SandboxStatus};
-use crate::restart::should_restart;
+use crate::observed::{
+    ContainerHash, ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus,
+};
+use crate::restart::{self, should_restart};
 use crate::spec::{self, RestartPolicy};
 
 use super::draft::Draft;
+use super::init::judged_exit_code;
 use super::{Reason, Step};
 
 /// Why the pod's sandbox must be replaced; none when it is fine.
@@ -116,14 +119,16 @@ fn containers_to_start<'a>(pod: &'a Pod, status: &PodStatus) -> Vec<&'a Containe
 
 /// Whether a pod without a usable sandbox is over rather than in need of a new one.
 ///
-/// Upstream asks whether it ever had a sandbox *and* containers; asking whether any of its
-/// containers ran also holds for a sandbox that somebody removed, and lets a pod try again whose
-/// sandbox died before anything of it was started.
+/// Upstream asks whether it ever had a sandbox *and* containers; asking whether any of its regular
+/// containers ran, or an init container failed for good, also holds for a sandbox that somebody
+/// removed, and lets a pod try again whose sandbox died before it was initialised: none of its
+/// containers would ever show how it ended.
 fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> bool {
-    let has_run = status
-        .containers
-        .iter()
-        .any(|c| c.state != ContainerState::Created);
+    let has_run = status.containers.iter().any(|seen| match seen.role {
+        Role::App => seen.state != ContainerState::Created,
+        Role::Init => has_failed(pod, seen),
+        Role::Sidecar | Role::Ephemeral => false,
+    });
     // Nothing to start means that every regular container has an instance, so that the pod was
     // initialised.
     let wanted = status
@@ -132,6 +137,22 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
         .any(|c| spec::to_restart(pod, &c.id));
     let never = spec::restart_policy(pod) == RestartPolicy::Never;
     nothing_to_start || (has_run && never && !wanted)
+}
+
+/// Whether an init container failed for good, or does so by being stopped with its sandbox.
+fn has_failed(pod: &Pod, seen: &ContainerStatus) -> bool {
+    let Some((_, container)) = spec::find_container(pod, &seen.name) else {
+        return false;
+    };
+    match seen.state {
+        ContainerState::Created => false,
+        ContainerState::Exited => {
+            !seen.succeeded() && !should_restart(pod, container, judged_exit_code(seen))
+        }
+        ContainerState::Running | ContainerState::Unknown => {
+            restart::policy(pod, container) == RestartPolicy::Never
+        }
+    }
 }
 
 /// Removes what must not be taken for part of the new sandbox: init containers run again from the

@@ -239,6 +239,40 @@ fn a_lost_sandbox_does_not_bring_back_what_is_done() {
 }
 
 #[test]
+fn a_sandbox_lost_before_a_regular_container_ran_is_made_anew() {
+    let inits = vec![container("init1"), sidecar("side")];
+    let pod = pod("Never", inits, &["foo1"]);
+    let init = instance(&pod, "init1", 0, Exited);
+    let mut seen = status(vec![
+        instance(&pod, "side", 0, Exited),
+        succeeded(init.clone()),
+    ]);
+    seen.sandboxes[0].state = Exited;
+    let again = plan(&pod, &seen);
+    // docker 24
+    assert!(!again.finished);
+    assert_eq!(
+        steps(&again),
+        [
+            "remove side-0",
+            "remove init1-0",
+            "sandbox 1 (sandboxDead)",
+            "start init1 #1 (sandboxRecreated)",
+        ]
+    );
+    // A regular container that was never started is as good as none.
+    let created = instance(&pod, "foo1", 0, Created);
+    seen.containers.insert(0, created);
+    assert!(!plan(&pod, &seen).finished);
+    // One that ran, and an init container that failed, end the pod.
+    let mut ran = seen.clone();
+    ran.containers[0] = instance(&pod, "foo1", 0, Exited);
+    assert!(plan(&pod, &ran).finished);
+    seen.containers = vec![init];
+    assert!(plan(&pod, &seen).finished);
+}
+
+#[test]
 fn an_instance_never_started_is_not_taken_over_by_another_sandbox() {
     let (pod, mut status) = base("Always");
     status.sandboxes[0].state = Exited;
