@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bollard::models::{
     ContainerInspectResponse, ContainerState as EngineState, ContainerStateStatusEnum,
-    ContainerSummary, ContainerSummaryStateEnum, PortMap,
+    ContainerSummary, ContainerSummaryStateEnum, EndpointSettings, PortMap,
 };
 
 use super::super::image::id_of_local;
@@ -375,17 +375,34 @@ fn published(record: &Record, found: &ContainerInspectResponse) -> Option<Arc<Po
     ports.and_then(|n| n.ports.clone()).map(Arc::new)
 }
 
-/// Addresses of a container: of its networks, as the top-level fields are gone from API 1.52 on.
-/// IPv4 first.
+/// Addresses of a container, as the top-level fields are gone from API 1.52 on: of the network that it
+/// was created in, and only where that has none, of those that a person connected it to.
 fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
-    let networks = found
-        .network_settings
-        .as_ref()
-        .and_then(|n| n.networks.as_ref());
-    let mut ips: Vec<IpAddr> = networks
+    let host = found.host_config.as_ref();
+    let mode = match host.and_then(|host| host.network_mode.as_deref()) {
+        None | Some("" | "default") => "bridge",
+        Some(mode) => mode,
+    };
+    let settings = found.network_settings.as_ref();
+    let networks = settings.and_then(|settings| settings.networks.as_ref());
+    // The mode is the name of a network or its id.
+    let (own, others): (Vec<_>, Vec<_>) = networks
         .into_iter()
-        .flat_map(|networks| networks.values())
-        .flat_map(|network| [&network.ip_address, &network.global_ipv6_address])
+        .flatten()
+        .partition(|(name, network)| *name == mode || network.network_id.as_deref() == Some(mode));
+    let ips = addresses_in(&own);
+    if ips.is_empty() {
+        addresses_in(&others)
+    } else {
+        ips
+    }
+}
+
+/// Addresses of a container in some of its networks, IPv4 first.
+fn addresses_in(networks: &[(&String, &EndpointSettings)]) -> Vec<IpAddr> {
+    let mut ips: Vec<IpAddr> = networks
+        .iter()
+        .flat_map(|(_, network)| [&network.ip_address, &network.global_ipv6_address])
         .filter_map(|ip| ip.as_deref())
         .filter_map(|ip| ip.parse().ok())
         .collect();

@@ -370,6 +370,40 @@ fn addresses_are_those_of_the_networks() {
     assert_eq!(status().ips, Vec::<IpAddr>::new(), "they end with it");
 }
 
+#[test]
+fn a_pods_addresses_are_those_of_its_own_network() {
+    let networks = json!({
+        "bridge": {"NetworkID": "b00", "IPAddress": "172.17.0.2", "GlobalIPv6Address": "fd00::2"},
+        "db": {"NetworkID": "d00", "IPAddress": "10.0.0.2", "GlobalIPv6Address": ""},
+        "none": {"NetworkID": "900", "IPAddress": "", "GlobalIPv6Address": ""},
+    });
+    for (mode, expected) in [
+        ("default", vec!["172.17.0.2", "fd00::2"]),
+        ("bridge", vec!["172.17.0.2", "fd00::2"]),
+        ("db", vec!["10.0.0.2"]),
+        ("d00", vec!["10.0.0.2"]),
+        // Disconnected from its own.
+        ("none", vec!["10.0.0.2", "172.17.0.2", "fd00::2"]),
+        ("gone", vec!["10.0.0.2", "172.17.0.2", "fd00::2"]),
+    ] {
+        let index = Index::default();
+        let began = index.begin_list();
+        index.apply_list(
+            began,
+            vec![summary(ContainerSummaryStateEnum::RUNNING, true)],
+        );
+        let mut found = inspect(Truth::Running);
+        found.host_config = serde_json::from_value(json!({"NetworkMode": mode})).unwrap();
+        let settings = json!({"Networks": networks.clone()});
+        found.network_settings = serde_json::from_value(settings).unwrap();
+        index.inspected(ID, u64::MAX, &found, "");
+        let expected: Vec<IpAddr> = expected.iter().map(|ip| ip.parse().unwrap()).collect();
+        let status = pod_status(&UID.into(), index.of_pod(&UID.into()));
+        // docker 22a
+        assert_eq!(status.ips, expected, "{mode}");
+    }
+}
+
 /// They are a part of every inspect, and of use for few.
 #[test]
 fn published_ports_are_kept_of_sandboxes_that_rules_lead_to() {
