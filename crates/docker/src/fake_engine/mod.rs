@@ -176,6 +176,11 @@ impl FakeEngine {
         }
     }
 
+    /// Lets networks give an address to what starts from now on, or none.
+    pub fn give_addresses(&self, given: bool) {
+        self.state.lock().without_addresses = !given;
+    }
+
     /// Lets images be those of the containerd at that address.
     pub fn leave_images_to_containerd(&self, address: &str) {
         self.state.lock().containerd = Some(address.to_owned());

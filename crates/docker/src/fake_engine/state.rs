@@ -138,6 +138,8 @@ pub(super) struct State {
     pub(super) starts: BTreeMap<String, StartScript>,
     /// Drivers of user-defined networks, by name.
     pub(super) networks: BTreeMap<String, String>,
+    /// Whether networks give what starts no address.
+    pub(super) without_addresses: bool,
     /// Address of the containerd that has the images, if one has.
     pub(super) containerd: Option<String>,
     pub(super) volumes: BTreeMap<String, Volume>,
@@ -171,6 +173,7 @@ impl State {
             pulls: BTreeMap::new(),
             starts: BTreeMap::new(),
             networks: BTreeMap::new(),
+            without_addresses: false,
             containerd: None,
             volumes: BTreeMap::new(),
             execs: super::execs::Execs::default(),
@@ -336,7 +339,8 @@ impl State {
             && !self.containers[index]
                 .network_mode()
                 .starts_with("container:");
-        self.addresses += u64::from(own_network);
+        let is_addressed = own_network && !self.without_addresses;
+        self.addresses += u64::from(is_addressed);
         let (third, fourth) = (self.addresses / 250, self.addresses % 250 + 2);
         let container = &mut self.containers[index];
         container.phase = Phase::Running;
@@ -346,7 +350,7 @@ impl State {
         container.oom_killed = false;
         container.error.clear();
         container.pid = 1000 + i64::try_from(index).unwrap_or_default();
-        container.ip = own_network.then(|| format!("172.17.{third}.{fourth}"));
+        container.ip = is_addressed.then(|| format!("172.17.{third}.{fourth}"));
         self.emit(index, "start", &[]);
     }
 

@@ -946,6 +946,23 @@ async fn a_sandbox_whose_network_can_not_be_set_up_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_starts_in_a_network_that_gives_no_address() {
+    let bed = Bed::warm().await;
+    bed.engine.give_addresses(false);
+    let pod = pod("a", &json!({}));
+    let result = bed.round(&pod).await;
+    assert_eq!(failures(&result), [SyncErrorReason::SetupNetworkError]);
+    let told = result.error().unwrap();
+    assert!(told.contains("docker network inspect bridge"), "{told}");
+    // docker 22a
+    assert_eq!(bed.containers(), []);
+    // One in the host's network needs none.
+    bed.up(&self::pod("b", &json!({"hostNetwork": true}))).await;
+    bed.engine.give_addresses(true);
+    bed.up(&pod).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_image_that_is_too_large_keeps_its_own_pods_from_starting_alone() {
     let bed = Bed::warm().await;
     bed.engine.add_image("large:1", FakeImage::default());

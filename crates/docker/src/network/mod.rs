@@ -37,6 +37,9 @@ use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
 /// Drivers of networks that give a pod no address of its own.
 const NO_NETWORKS: [&str; 2] = ["host", "null"];
 
+/// The name of the network where none is chosen.
+const DEFAULT_BRIDGE: &str = "bridge";
+
 /// Why a pod can't have its network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NetworkError {
@@ -55,6 +58,11 @@ pub(crate) enum NetworkError {
         /// Its driver.
         driver: String,
     },
+    /// It gave a pod no address.
+    #[error(
+        "the Docker network {0:?} gave the pod no address: see its driver and its range with \"docker network inspect {0}\", or choose another with --network"
+    )]
+    WithoutAddress(String),
     /// The Engine did not answer, or refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -97,8 +105,8 @@ pub(crate) trait NetworkPlugin: Send + Sync {
     /// Drops cached facts about the Engine, which was away.
     fn forget(&self);
 
-    /// Connects a sandbox that runs, and says which addresses it has, IPv4 first. Doing it again
-    /// is success.
+    /// Connects a sandbox that runs, and says which addresses it has, at least one, IPv4 first. Doing
+    /// it again is success.
     async fn set_up_pod(&self, sandbox: &PodSandbox<'_>) -> Result<Vec<IpAddr>, NetworkError>;
 
     /// Disconnects a sandbox. One that isn't connected, or is gone, is success.
@@ -167,6 +175,10 @@ impl NetworkPlugin for EngineNetwork {
     }
 
     async fn set_up_pod(&self, sandbox: &PodSandbox<'_>) -> Result<Vec<IpAddr>, NetworkError> {
+        if sandbox.ips.is_empty() {
+            let name = self.name.as_deref().unwrap_or(DEFAULT_BRIDGE);
+            return Err(NetworkError::WithoutAddress(name.to_owned()));
+        }
         Ok(sandbox.ips.to_vec())
     }
 
@@ -316,6 +328,7 @@ impl Networks {
                 }
                 NetworkError::Missing(_)
                 | NetworkError::Unsuitable { .. }
+                | NetworkError::WithoutAddress(_)
                 | NetworkError::Engine(_) => SyncErrorReason::CreatePodSandboxError,
             };
             SyncError::new(reason, error.to_string())
