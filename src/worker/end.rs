@@ -363,10 +363,37 @@ impl Worker {
                 self.error = error.to_string().into();
                 self.publish_entry(&self.context.cache.get(&self.uid));
                 occurrences::remove_failed(self.telemetry(), &error.to_string());
+                self.leave_name(cancel).await?;
             }
         }
         pause_for(self.remove_backoff.pause(), cancel).await?;
         Ok(false)
+    }
+
+    /// Gives the full name back though the remains of the pod are still there, which may never be
+    /// removed. Nothing of it runs, and its volumes are released: its successor meets nothing of it.
+    async fn leave_name(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
+        let (name, uid) = (&self.full_name, &self.uid);
+        if !self.locks.with(|locks| locks.holds(name, uid)) {
+            return Ok(());
+        }
+        self.newer_than = Instant::now();
+        self.context.looks.look(&self.uid).await;
+        let seen = tokio::select! {
+            () = cancel.cancelled() => return Err(Shutdown),
+            seen = self.context.cache.get_newer_than(&self.uid, self.newer_than) => seen,
+        };
+        if seen.error.is_some() || seen.status.anything_running() {
+            return Ok(());
+        }
+        let released = tokio::select! {
+            () = cancel.cancelled() => return Err(Shutdown),
+            released = self.release_volumes() => released,
+        };
+        if released {
+            self.locks.leave(&self.full_name, &self.uid);
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A static pod may start only while no other pod of its full name is started, and in the order
 //! in which they came; versions that are superseded while they wait never touch the runtime.
-//! The lock is given back when its holder has *finished*, not merely stopped its containers.
+//! The lock is given back when its holder has *finished*, not merely stopped its containers; where
+//! they can't be removed, once none of them runs and its volumes are released.
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go` (`allowStaticPodStart`).
 

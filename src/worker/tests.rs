@@ -230,6 +230,32 @@ async fn versions_of_one_name_run_one_after_the_other() {
     bed.fake.assert_call_counts("delete_pod", 1);
 }
 
+/// As where a storage driver keeps the files of a dead container busy.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_remains_stay_gives_its_name_to_the_next() {
+    let bed = Bed::start();
+    let [old, new] = ["old", "new"].map(|uid| named(uid, "web"));
+    bed.want(&[&old]);
+    bed.until_runs("old").await;
+    let busy = RuntimeError::Local("device or resource busy".to_owned());
+    bed.fake.refuse_next("delete_pod", usize::MAX, busy);
+    bed.want(&[&new]);
+    bed.until_runs("new").await;
+    // pods 43
+    bed.fake.assert_killed_pods(&["old"]);
+    bed.fake.assert_call_counts("release_volumes", 1);
+    assert!(!bed.fake.pod(&"old".into()).is_empty());
+    // Wanted again, it waits for the other one to stop.
+    bed.want(&[&old]);
+    bed.until_runs("old").await;
+    bed.fake.assert_killed_pods(&["old", "new"]);
+    bed.fake.end_faults();
+    bed.until_gone("new").await;
+    bed.until_view("new", |view| view.is_none()).await;
+    assert!(runs(&bed.fake, "old"));
+    bed.fake.assert_no_violations();
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_nobody_wants_is_left_alone_until_all_sources_have_delivered() {
     let fake = FakeRuntime::new();

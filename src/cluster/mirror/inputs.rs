@@ -140,7 +140,10 @@ impl Watched {
         let told = views
             .iter()
             .filter(|view| !merged.beside.contains_key(&view.uid));
-        let at_work = told.map(|view| AtWork {
+        // The last one of a name has it: one whose remains can't be removed may have a successor.
+        let (ended, others): (Vec<_>, Vec<_>) =
+            told.partition(|view| view.phase == Phase::Terminated);
+        let at_work = ended.into_iter().chain(others).map(|view| AtWork {
             full_name: view.full_name.clone(),
             pod: view.pod.clone(),
             waits: view.phase == Phase::WaitingToStart,

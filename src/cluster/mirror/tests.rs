@@ -264,6 +264,24 @@ async fn an_edit_shows_when_the_new_pod_has_the_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_edit_shows_though_the_remains_of_the_old_pod_stay() {
+    for (old, new) in [("v1", "v2"), ("v2", "v1")] {
+        let mut bed = Bed::start();
+        let (old, new) = (static_pod("web", old), static_pod("web", new));
+        bed.work(&old, Phase::Syncing);
+        bed.want(&[&old]);
+        let before = bed.synced("web").await;
+        bed.want(&[&new]);
+        bed.work(&old, Phase::Terminated);
+        bed.work(&new, Phase::Syncing);
+        bed.settle().await;
+        // pods 26
+        assert_ne!(bed.synced("web").await, before);
+        bed.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_mirror_waits_for_the_node_and_follows_it() {
     let mut bed = Bed::start();
     bed.node.publish(None);
