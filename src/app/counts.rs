@@ -170,7 +170,7 @@ fn failed(jobs: &[JobReport]) -> usize {
 
 /// Waits until one of the values has changed. False once that can't be any more; of no values it
 /// waits for ever.
-async fn any_changed<T: Send + Sync + 'static>(readers: &mut [Reader<T>]) -> bool {
+pub(super) async fn any_changed<T: Send + Sync + 'static>(readers: &mut [Reader<T>]) -> bool {
     if readers.is_empty() {
         return std::future::pending().await;
     }

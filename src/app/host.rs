@@ -268,7 +268,13 @@ impl HostLook {
             occurrences::host_access_had(lack.need);
         }
         let reports = now.iter().map(report).chain(self.lost.clone());
-        self.told.send_replace(reports.collect());
+        let reports: Vec<_> = reports.collect();
+        // Another look at the same is no news.
+        self.told.send_if_modified(|told| {
+            let is_new = *told != reports;
+            *told = reports;
+            is_new
+        });
         self.lacking = now;
     }
 }

@@ -389,13 +389,19 @@ impl Wired {
         let news = News {
             reach: core.reach.clone(),
             pods: core.board.changed(),
+            sources: self.sources.iter().map(|s| s.state.clone()).collect(),
             merged: core.merged.clone(),
+            histories: core.rollouts.reader(),
+            jobs: core.jobs.reader(),
             unkept: core.rollouts.unkept(),
+            pressures: self.pressures.clone(),
+            addresses: self.addresses.clone(),
+            lacks: docker.lacks.clone(),
             version: version.clone(),
         };
         let telling = tell_pull_news(docker.images.progressed(), version.clone());
         spawn_until(parts, cancel, "pull news", telling);
-        let engine_reader = start_news(parts, cancel, config, &docker.runtime, news);
+        let engine_reader = start_news(parts, cancel, &config.docker, &docker.runtime, news);
         let cluster = self.cluster.map(|cluster| {
             let links = Links {
                 reach: core.reach.clone(),

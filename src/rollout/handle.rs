@@ -98,6 +98,11 @@ impl RolloutHandle {
         &self.options.node_edits
     }
 
+    /// A reader of all histories.
+    pub fn reader(&self) -> Reader<Histories> {
+        self.histories.clone()
+    }
+
     /// The histories as of the last decision.
     pub fn histories(&self) -> Arc<Histories> {
         self.histories.get()
