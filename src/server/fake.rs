@@ -52,6 +52,8 @@ pub(crate) struct FakeView {
     pub(crate) logs_open: watch::Sender<u64>,
     /// The objects that the embedded API serves.
     pub(crate) shown: Mutex<Shown>,
+    /// The journal's entries that are events.
+    pub(crate) happened: Mutex<Vec<Happening>>,
     /// The problem of a manifest file.
     pub(crate) problem: Mutex<Option<Diagnostic>>,
     /// Whether what is stored is not taken in in time.
@@ -136,6 +138,7 @@ impl FakeView {
             sizes: Arc::default(),
             uploaded: Mutex::default(),
             shown: Mutex::default(),
+            happened: Mutex::default(),
             problem: Mutex::default(),
             is_slow: Mutex::default(),
             refreshed: Mutex::default(),
@@ -439,7 +442,10 @@ impl AgentView for FakeView {
     }
 
     fn happenings(&self, from: u64) -> (Vec<Happening>, u64) {
-        (Vec::new(), from)
+        let happened = self.happened.lock().unwrap();
+        let next = u64::try_from(happened.len()).unwrap();
+        let known = usize::try_from(from).unwrap();
+        (happened.iter().skip(known).cloned().collect(), next)
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -18,6 +18,7 @@ mod endpoints;
 mod events;
 mod files;
 mod garbage;
+mod happened;
 mod held;
 mod jobs;
 mod leases;

@@ -7,43 +7,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
 use mirrorlet_apimachinery::garbage::{self, Member};
-use mirrorlet_apimachinery::meta;
-use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES, Resource};
+use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::core::{NodeCondition, ObjectReference};
-use mirrorlet_core::clock::elapsed;
+use mirrorlet_core::api::core::NodeCondition;
 use mirrorlet_core::desired::{Origin, PodSource};
-use mirrorlet_core::events::Correlator;
 use mirrorlet_core::objects::Object;
 use mirrorlet_host::disk::{self, IfThere as _};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::files;
+use super::happened::Events;
 use super::held::{self, Held};
 use super::leases::Leases;
 use super::namespace_files::{Ending, StoredNamespace, stored_namespaces};
 use super::pods::pod_uid;
-use super::project::{Context, Deletion, project, seconds, uid_of};
+use super::project::{Context, Deletion, project};
 use super::templates::Templates;
 use super::times::{owner_since, times};
-use crate::server::view::{AgentView, Shown};
+use crate::server::view::AgentView;
 use mirrorlet_core::small::SmallCollect;
 
 /// The file with the revision that the next agent begins after.
 const REVISION_FILE: &str = ".revision";
 /// The number of revisions that are reserved at a time: the file is written once for so many changes.
 const REVISIONS_RESERVED: u64 = 1_000_000;
-/// The age up to which an event is shown.
-///
-/// Upstream: `--event-ttl` of kube-apiserver.
-const EVENT_AGE_MAX: Duration = Duration::from_hours(1);
-/// Most events that are shown; the oldest go first.
-const EVENTS_MAX: usize = 2000;
 /// The directory of objects that have no namespace. No namespace has that name.
 pub(super) const CLUSTER_DIRECTORY: &str = "_cluster";
 
@@ -90,15 +81,6 @@ struct State {
     leases: Leases,
 }
 
-/// The events of the journal as objects, which the cache has.
-struct Events {
-    correlator: Correlator,
-    /// The number of the next entry of the journal.
-    next: u64,
-    /// When each happened last.
-    times: BTreeMap<Key, Timestamp>,
-}
-
 impl Store {
     /// A store of what that view shows. Blocks on the disk.
     ///
@@ -141,11 +123,7 @@ impl Store {
                 collectable: false,
                 is_behind: false,
                 conditions: Vec::new(),
-                events: Events {
-                    correlator: Correlator::new(node),
-                    next: 0,
-                    times: BTreeMap::new(),
-                },
+                events: Events::new(node),
                 leases: Leases::default(),
             }),
             written: watch::Sender::new(0),
@@ -383,72 +361,6 @@ impl Changes {
             std::future::pending::<()>().await;
         }
     }
-}
-
-impl Events {
-    /// Takes in what was added to the journal, and drops what is old.
-    fn take(&mut self, view: &dyn AgentView, shown: &Shown, now: Timestamp, cache: &mut Cache) {
-        let (happenings, next) = view.happenings(self.next);
-        self.next = next;
-        for mut happening in happenings {
-            // Those of a pod that the API stores are about its object.
-            let uid = happening.involved.uid.clone().unwrap_or_default();
-            let pod = shown.pods.iter().find(|pod| {
-                pod.pod.metadata.uid.as_deref() == Some(uid.as_str()) && pod.is_stored()
-            });
-            if let Some(pod) = pod {
-                happening.involved.uid = Some(pod_uid(&pod.pod));
-            }
-            name_workload(&mut happening.involved, cache);
-            let at = happening.at;
-            if let Some(write) = self.correlator.correlate(&happening, at) {
-                let (namespace, name) = (write.namespace(), write.name());
-                let key = Key::new(&EVENTS, namespace, name);
-                let known = cache.get(&key);
-                let created = known.map(|event| event["metadata"]["creationTimestamp"].clone());
-                let mut event = serde_json::to_value(&write.event).unwrap_or_default();
-                event["apiVersion"] = "v1".into();
-                event["kind"] = "Event".into();
-                event["metadata"]["uid"] = uid_of(&format!("Event {namespace}/{name}")).into();
-                event["metadata"]["creationTimestamp"] =
-                    created.unwrap_or_else(|| seconds(at).into());
-                cache.put(key.clone(), event);
-                self.times.insert(key, at);
-            }
-        }
-        let mut forget = |key: &Key| cache.remove(key);
-        self.times.retain(|key, at| {
-            let is_new = elapsed(*at, now) < EVENT_AGE_MAX;
-            if !is_new {
-                forget(key);
-            }
-            is_new
-        });
-        while self.times.len() > EVENTS_MAX {
-            let oldest = self.times.iter().min_by_key(|(_, at)| **at);
-            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
-                break;
-            };
-            self.times.remove(&oldest);
-            forget(&oldest);
-        }
-    }
-}
-
-/// Gives a reference to a workload the UID of its object.
-fn name_workload(involved: &mut ObjectReference, cache: &Cache) {
-    if involved.uid.is_some() {
-        return;
-    }
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (kind, namespace) = (text(&involved.kind), text(&involved.namespace));
-    let name = text(&involved.name);
-    let object = Resource::of_kind(&kind);
-    let object = object.and_then(|resource| cache.get(&Key::new(resource, &*namespace, &*name)));
-    involved.uid = Some(match object {
-        Some(object) => meta::uid(&object).to_owned(),
-        None => uid_of(&format!("{kind} {namespace}/{name}")),
-    });
 }
 
 /// Whether objects are stored.
