@@ -27,6 +27,7 @@ impl Bed {
     pub(super) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let view = Arc::new(FakeView::new());
+        view.shown.lock().unwrap().complete = true;
         let shown = Arc::clone(&view) as Arc<dyn AgentView>;
         let store = Store::new(Arc::clone(&shown), root.path().to_owned(), "box").unwrap();
         let cancel = CancellationToken::new();

@@ -424,7 +424,6 @@ mod tests {
     #[tokio::test]
     async fn dependents_stay_if_the_query_says_so() {
         let bed = Bed::new();
-        bed.view.shown.lock().unwrap().complete = true;
         let key = |name: &str| Key::new(&CONFIG_MAPS, "default", name);
         let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default", "uid": format!("u-{name}")}});
         for owner in ["a", "b"] {

@@ -126,7 +126,7 @@ impl Renewal {
 struct Api {
     store: Arc<Store>,
     node: NodeName,
-    /// Set once the agent has read what is stored: before, a list would lack objects.
+    /// Set once the agent has read manifests and what is stored: before, a list would lack objects.
     known: Arc<OnceCell<()>>,
     /// One write at a time, which begins with [`Api::turn`].
     writing: Arc<Mutex<()>>,
@@ -284,13 +284,15 @@ impl Api {
 
     /// Waits until the agent has read the manifest directory and what is stored: a client that
     /// lists before would take what is missing for deleted.
+    ///
+    /// # Errors
+    /// It hasn't, or a manifest URL hasn't answered in the first seconds.
     async fn check_known(&self) -> Result<(), Status> {
         let read = || async {
-            let read = self.store.view().refresh().await;
-            // The agent's news of it may come later.
-            self.store.touch();
+            let is_read = self.store.view().refresh().await && self.store.has_delivered();
             let message = "the agent has not loaded the stored objects yet; try again in a moment";
-            read.then_some(())
+            is_read
+                .then_some(())
                 .ok_or_else(|| Status::unavailable_for(message, 1))
         };
         self.known.get_or_try_init(read).await?;

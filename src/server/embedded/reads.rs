@@ -345,6 +345,7 @@ mod tests {
 
     use super::*;
     use crate::server::embedded::bed::Bed;
+    use crate::server::embedded::store::DELIVERY_MAX;
 
     fn show(bed: &Bed, name: &str, bytes: usize) {
         let object = json!({
@@ -384,24 +385,62 @@ mod tests {
         lines.map(name).collect()
     }
 
-    /// The collection of garbage looks before the stored objects are loaded.
-    #[tokio::test]
-    async fn the_first_list_has_what_was_loaded_before_the_agent_tells_of_it() {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+    /// An agent whose sources have delivered nothing yet.
+    fn incomplete() -> Bed {
         let bed = Bed::new();
-        assert!(bed.api.store.is_collectable());
+        bed.view.shown.lock().unwrap().complete = false;
+        bed
+    }
+
+    /// Has the agent load the ConfigMap `a`, and tell nobody of it.
+    fn load(bed: &Bed, source: PodSource) {
         let object = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "a", "namespace": "default"},
         });
-        bed.show(&object, Origin::whole(PodSource::File, "f.yaml"));
-        let path = "/api/v1/namespaces/default/configmaps";
-        let (code, list) = bed.ask("GET", path, &Value::Null).await;
+        bed.show(&object, Origin::whole(source, "f.yaml"));
+        bed.view.shown.lock().unwrap().complete = true;
+    }
+
+    /// The collection of garbage looks before the stored objects are loaded.
+    #[tokio::test]
+    async fn the_first_list_has_what_was_loaded_before_the_agent_tells_of_it() {
+        let bed = incomplete();
+        assert!(bed.api.store.is_collectable());
+        load(&bed, PodSource::File);
+        let (code, list) = bed.ask("GET", MAPS, &Value::Null).await;
         // embedded 36
         assert_eq!(
             (code, &list["items"][0]["metadata"]["name"]),
             (200, &"a".into())
         );
+    }
+
+    #[tokio::test]
+    async fn the_first_list_waits_for_what_manifest_urls_serve() {
+        let bed = incomplete();
+        let (code, refused) = bed.ask("GET", MAPS, &Value::Null).await;
+        assert_eq!(code, 503, "{refused}");
+        load(&bed, PodSource::Http);
+        let (code, list) = bed.ask("GET", MAPS, &Value::Null).await;
+        // embedded 36
+        assert_eq!(
+            (code, &list["items"][0]["metadata"]["name"]),
+            (200, &"a".into())
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manifest_url_that_never_answers_keeps_nobody_from_a_list() {
+        let bed = incomplete();
+        let (code, refused) = bed.ask("GET", "/readyz", &Value::Null).await;
+        assert_eq!(code, 503, "{refused}");
+        tokio::time::advance(DELIVERY_MAX).await;
+        let (code, list) = bed.ask("GET", MAPS, &Value::Null).await;
+        assert_eq!(code, 200, "{list}");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mirrorlet_apimachinery::cache::{Cache, Key};
 use mirrorlet_apimachinery::garbage::{self, Member};
@@ -18,6 +19,7 @@ use mirrorlet_core::objects::Object;
 use mirrorlet_host::disk::{self, IfThere as _};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::files;
 use super::happened::Events;
@@ -35,6 +37,8 @@ use mirrorlet_core::small::SmallCollect;
 const REVISION_FILE: &str = ".revision";
 /// The number of revisions that are reserved at a time: the file is written once for so many changes.
 const REVISIONS_RESERVED: u64 = 1_000_000;
+/// Longest time after the start in which clients wait for manifest URLs.
+pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(10);
 /// The directory of objects that have no namespace. No namespace has that name.
 pub(super) const CLUSTER_DIRECTORY: &str = "_cluster";
 
@@ -46,6 +50,8 @@ pub(super) struct Store {
     has_objects: bool,
     node: String,
     started_at: Timestamp,
+    /// The same on a clock that nobody sets.
+    began: Instant,
     /// The first start with this root directory.
     first_started_at: Timestamp,
     state: Mutex<State>,
@@ -107,6 +113,7 @@ impl Store {
             directory,
             node: node.to_owned(),
             started_at,
+            began: Instant::now(),
             state: Mutex::new(State {
                 cache: Cache::new(revision).with_apart(&EVENTS),
                 reserved,
@@ -202,6 +209,16 @@ impl Store {
         let mut state = self.state.lock();
         self.renew(&mut state);
         state.collectable || !state.complete
+    }
+
+    /// Makes the objects anew. Returns whether all sources of manifests have delivered, or have had
+    /// the time for it.
+    pub(super) fn has_delivered(&self) -> bool {
+        let mut state = self.state.lock();
+        // The agent's news of what it has loaded may come later.
+        state.seen = None;
+        self.renew(&mut state);
+        state.complete || self.began.elapsed() >= DELIVERY_MAX
     }
 
     /// Looks at the newest objects as members of the collection of garbage; none as long as a source
