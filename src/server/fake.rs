@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
 use super::view::{
-    AgentView, Check, CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError,
-    ViewErrorKind,
+    AgentView, Check, CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Shown, Verb,
+    ViewError, ViewErrorKind,
 };
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport,
@@ -54,6 +54,8 @@ pub(crate) struct FakeView {
     pub(crate) shown: Mutex<Shown>,
     /// The journal's entries that are events.
     pub(crate) happened: Mutex<Vec<Happening>>,
+    /// Changes that a person made to the Node.
+    pub(crate) edits: Mutex<NodeEdits>,
     /// The problem of a manifest file.
     pub(crate) problem: Mutex<Option<Diagnostic>>,
     /// Whether what is stored is not taken in in time.
@@ -139,6 +141,7 @@ impl FakeView {
             uploaded: Mutex::default(),
             shown: Mutex::default(),
             happened: Mutex::default(),
+            edits: Mutex::default(),
             problem: Mutex::default(),
             is_slow: Mutex::default(),
             refreshed: Mutex::default(),
@@ -212,7 +215,7 @@ impl AgentView for FakeView {
     }
 
     fn node_edits(&self) -> Arc<NodeEdits> {
-        Arc::default()
+        Arc::new(self.edits.lock().unwrap().clone())
     }
 
     /// Nothing is kept.
@@ -220,7 +223,14 @@ impl AgentView for FakeView {
         Ok(())
     }
 
+    /// A pod of the embedded API that is evicted is stopping from then on.
     async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError> {
+        if order.verb == Verb::Evict {
+            let named = order.pod.rsplit('/').next();
+            for shown in &mut self.shown.lock().unwrap().pods {
+                shown.terminating |= shown.pod.metadata.name.as_deref() == named;
+            }
+        }
         let HistoryReport {
             name, namespace, ..
         } = self.rollout_history(&order.pod)?;

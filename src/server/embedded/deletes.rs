@@ -195,6 +195,8 @@ impl Api {
             if is_cordoned && let Ok(evicted) = self.find(key) {
                 self.store
                     .note_deletion(meta::uid(&evicted), deletion(&object, options));
+                // The look for its UID made the objects without that.
+                self.store.touch();
             }
             return Ok(deletion_answer(key, &object));
         }
@@ -416,6 +418,7 @@ impl Api {
 #[cfg(test)]
 mod tests {
     use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+    use mirrorlet_core::api::keys;
 
     use super::*;
     use crate::server::embedded::bed::Bed;
@@ -469,6 +472,29 @@ mod tests {
             terminating: true,
         });
         let path = "/api/v1/namespaces/default/pods/web";
+        let query = format!("{path}?gracePeriodSeconds=5");
+        let (code, answer) = bed.ask("DELETE", &query, &Value::Null).await;
+        assert_eq!(code, 200, "{answer}");
+        let (_, shown) = bed.ask("GET", path, &Value::Null).await;
+        // embedded 62
+        assert_eq!(shown["metadata"]["deletionGracePeriodSeconds"], 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_evicted_pod_is_shown_with_the_grace_that_was_asked_for() {
+        let bed = Bed::new();
+        bed.view.edits.lock().unwrap().unschedulable = true;
+        let own = json!({keys::CONFIG_SOURCE: "embedded", keys::WORKLOAD: "Deployment/web"});
+        let metadata =
+            json!({"name": "web-0", "namespace": "default", "uid": "u-1", "annotations": own});
+        let pod = json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}});
+        let origin = Origin::whole(PodSource::Embedded, "/api/web.yaml");
+        bed.view.shown.lock().unwrap().pods.push(ShownPod {
+            pod: serde_json::from_value(pod).unwrap(),
+            origin: Some(origin),
+            terminating: false,
+        });
+        let path = "/api/v1/namespaces/default/pods/web-0";
         let query = format!("{path}?gracePeriodSeconds=5");
         let (code, answer) = bed.ask("DELETE", &query, &Value::Null).await;
         assert_eq!(code, 200, "{answer}");
