@@ -5,7 +5,9 @@ use super::*;
 /// A pull that says so much of its layers, and nothing for five minutes before it is complete.
 fn silent(said: &[(&str, &str)]) -> PullScript {
     let complete = works().messages.pop();
-    let said = said.iter().map(|(layer, status)| Ok(message(layer, status)));
+    let said = said
+        .iter()
+        .map(|(layer, status)| Ok(message(layer, status)));
     PullScript {
         messages: said.chain(complete).collect(),
         silence: Duration::from_mins(5),
@@ -35,7 +37,10 @@ async fn a_pull_whose_layers_wait_within_the_engine_is_not_given_up() {
         (vec![("latest", "Pulling from library/app")], false),
         (vec![("a", "Pulling fs layer")], false),
         (vec![("a", "Waiting"), ("a", "Downloading")], false),
-        (vec![("a", "Waiting"), ("a", "Retrying in 5 seconds")], false),
+        (
+            vec![("a", "Waiting"), ("a", "Retrying in 5 seconds")],
+            false,
+        ),
         (vec![("a", "Extracting"), ("b", "Downloading")], false),
     ] {
         let engine = Arc::new(FakeEngine::new());
