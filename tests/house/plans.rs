@@ -390,9 +390,9 @@ async fn a_held_version_is_looked_at_once_for_each_change_of_the_node() {
         ..options(&fake)
     };
     let (mut rollouts, _handle) = Rollouts::load(root.path(), options);
-    let none = Merged::default();
-    let mut before = merged(&BTreeMap::from([(0, 0)]), &none);
-    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let empty = Merged::default();
+    let mut before = merged(&BTreeMap::from([(0, 0)]), &empty);
+    rollouts.apply(&mut before, &empty, &Pods::default()).await;
     let error = SyncError::new(SyncErrorReason::ErrImagePull, "not found");
     fake.set_preparation_fault(&"0-1".into(), Some(error));
     let newest = merged(&BTreeMap::from([(0, 1)]), &before);

@@ -15,6 +15,8 @@ use mirrorlet_core::manifest::{ParseContext, parse_manifest};
 
 /// Documents of each kind.
 const DOCUMENTS: usize = 1000;
+/// Documents of a file: one with all of them has more values than a file may have.
+const OF_FILE: usize = 500;
 /// Pods of each workload, and the target for its expansion: none where the figure is for comparison.
 const ROWS: [(usize, Option<Duration>); 2] = [(1, Some(Duration::from_millis(50))), (3, None)];
 /// Rounds, of which the shortest counts: the work is the same in each, and others only add to it.
@@ -32,9 +34,16 @@ spec:
     readinessProbe: {httpGet: {path: /healthz, port: 8080}}
 ";
 
-fn workloads(replicas: usize) -> String {
+/// The files of all documents.
+fn workloads(replicas: usize) -> Vec<String> {
+    let numbers: Vec<usize> = (0..DOCUMENTS).collect();
+    let files = numbers.chunks(OF_FILE);
+    files.map(|numbers| file(numbers, replicas)).collect()
+}
+
+fn file(numbers: &[usize], replicas: usize) -> String {
     let mut text = String::new();
-    for number in 0..DOCUMENTS {
+    for number in numbers {
         let _ = write!(
             text,
             "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web-{number}}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: web}}}}\n  template:\n"
@@ -46,22 +55,20 @@ fn workloads(replicas: usize) -> String {
     text
 }
 
-/// How long it takes to read a text once, and the number of pods in it.
-fn read(text: &str) -> (Duration, usize) {
+/// How long it takes to read the files once, and the number of pods in them.
+fn read(files: &[String]) -> (Duration, usize) {
     let node_name = NodeName::from("box");
     let context = ParseContext {
         node_name: &node_name,
         source: PodSource::File,
         location: "/m/a.yaml",
     };
+    let parse = |text: &String| black_box(parse_manifest(text.as_bytes(), &context));
     let start = Instant::now();
-    let parsed = black_box(parse_manifest(text.as_bytes(), &context));
+    let parsed: Vec<_> = files.iter().map(parse).collect();
     let took = start.elapsed();
-    let pods = parsed
-        .documents
-        .iter()
-        .map(|document| document.pods().len());
-    (took, pods.sum())
+    let documents = parsed.iter().flat_map(|file| &file.documents);
+    (took, documents.map(|document| document.pods().len()).sum())
 }
 
 fn shortest(times: &[Duration]) -> Duration {

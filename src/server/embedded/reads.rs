@@ -394,7 +394,7 @@ mod tests {
         bed
     }
 
-    /// Has the agent load the ConfigMap `a`, and tell nobody of it.
+    /// Has the agent load the `ConfigMap` `a`, and tell nobody of it.
     fn load(bed: &Bed, source: PodSource) {
         let object = json!({
             "apiVersion": "v1",
