@@ -48,6 +48,7 @@ impl News {
     /// more. Cancel-safe.
     async fn changed(&mut self) -> bool {
         tokio::select! {
+            changed = self.reach.changed() => changed.is_ok(),
             changed = self.pods.changed() => changed.is_ok(),
             lasts = any_changed(&mut self.sources) => lasts,
             changed = self.merged.changed() => changed.is_ok(),

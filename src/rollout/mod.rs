@@ -397,18 +397,22 @@ impl Rollouts {
     /// between must not start the old one again.
     pub async fn keep_switches(&mut self) {
         if std::mem::take(&mut self.switched) {
-            self.keep().await;
+            self.write().await;
         }
     }
 
-    /// Brings the disk up to date with what was decided, then answers commands. What can't be
-    /// written is tried again, and costs history, never a pod.
+    /// Brings the disk up to date with what was decided, then answers commands: the merge that obeys
+    /// them is published by then. What can't be written is tried again, and costs history, never a pod.
     pub async fn keep(&mut self) {
+        self.write().await;
+        self.answer();
+    }
+
+    async fn write(&mut self) {
         if !self.store.keep(&self.histories).await {
             self.look_in(KEEP_RETRY);
         }
         self.unkept.publish(self.store.problem());
-        self.answer();
     }
 
     /// Ends all preparations, and awaits them.

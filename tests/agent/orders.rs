@@ -159,17 +159,17 @@ async fn a_restart_after_a_long_pull_is_one_of_what_runs_then() {
     let proxy = Proxy::to(&registry).await;
     let image = proxy.image("a/app:1");
     registry.removes(&image);
-    registry.push_large("a/app:1");
+    registry.push("a/app:1");
     let bed = Bed::new();
-    // Here the tag means another image still.
-    bed.docker(&["tag", IMAGE, &image]);
     let agent = bed
         .agent_running(&[("web", sleeper_of("web", &image))])
         .await;
     bed.until_traps("web").await;
     let first = bed.running_id("web");
     let before = bed.inspect(&first)["Image"].clone();
-    proxy.set(Fault::Slow(Duration::from_secs(1)));
+    // On the Engine the tag means the image before still, which the agent has pulled.
+    registry.push_large("a/app:1");
+    proxy.set(Fault::Slow(Duration::from_secs(5)));
     let pull = Order {
         pull: true,
         ..order("web", Verb::Restart)

@@ -290,7 +290,7 @@ impl Api {
     async fn check_known(&self) -> Result<(), Status> {
         let read = || async {
             let is_read = self.store.view().refresh().await && self.store.has_delivered();
-            let message = "the agent has not loaded the stored objects yet; try again in a moment";
+            let message = "the agent has not loaded all manifests and stored objects yet; try again in a moment";
             is_read
                 .then_some(())
                 .ok_or_else(|| Status::unavailable_for(message, 1))

@@ -440,6 +440,7 @@ mod tests {
         assert_eq!(code, 503, "{refused}");
         tokio::time::advance(DELIVERY_MAX).await;
         let (code, list) = bed.ask("GET", MAPS, &Value::Null).await;
+        // embedded 36
         assert_eq!(code, 200, "{list}");
     }
 

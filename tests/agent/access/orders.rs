@@ -120,15 +120,14 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
     bed.write("slow.yaml", &pod("slow", probe, SLEEPS));
     agent.until_pod("slow", |pod| pod.status == "Running").await;
     for (states, wanted) in [
-        (&["slow"][..], "be ready"),
-        (&["slow", "--for", "healthy"], "be healthy"),
-        (&["web", "--for", "stopped"], "be stopped"),
-        (&["web", "--for", "deleted"], "be deleted"),
-        (&["nobody"], "be ready"),
+        (&["slow"][..], "slow-box to be ready"),
+        (&["slow", "--for", "healthy"], "slow-box to be healthy"),
+        (&["web", "--for", "stopped"], "web-box to be stopped"),
+        (&["web", "--for", "deleted"], "web-box to be deleted"),
+        (&["nobody"], "nobody to be ready"),
     ] {
         let args = [&["wait"], states, &["--timeout", "300ms"]].concat();
-        let pod = states[0];
-        let words = format!("timed out after 0.3 s waiting for pod/{pod} to {wanted}");
+        let words = format!("timed out after 0.3 s waiting for pod/{wanted}; see mirrorlet status");
         fails(&ask(&bed, &args), 1, &words);
     }
     // Those that are as wanted are reported, too.

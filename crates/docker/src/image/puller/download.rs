@@ -1,6 +1,6 @@
 //! One pull from its beginning to its end.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,17 +18,10 @@ use mirrorlet_host::telemetry::occurrences;
 /// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
 const STALL: Duration = Duration::from_mins(1);
 
-/// The statuses of layers that don't come on by themselves, or have arrived. The Engine has one queue
-/// for the layers of all pulls, and says nothing of one that stands in it; nor does it while it checks
-/// or unpacks one, which can take its time.
-const AT_REST: [&str; 6] = [
-    "Waiting",
-    "Verifying Checksum",
-    "Download complete",
-    "Extracting",
-    "Pull complete",
-    "Already exists",
-];
+/// The same while all layers that are missing wait within the Engine, which has one queue for those of
+/// all pulls: it says neither how long one stands there nor when its turn has come. containerd unpacks
+/// what is complete in silence, too.
+const WAIT_STALL: Duration = Duration::from_mins(30);
 
 /// Most layers of one pull that are watched; an image has some hundred at most.
 const LAYERS_MAX: usize = 4096;
@@ -51,32 +44,55 @@ enum Came {
     Anew,
 }
 
-/// The layers of one pull, as far as its silence depends on them.
-#[derive(Debug, Default)]
-struct Layers {
-    /// Whether any was named.
-    are_known: bool,
-    /// Those that come on by themselves.
-    moving: BTreeSet<String>,
+/// A layer that has not arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    /// It comes, and says so.
+    Moving,
+    /// Nothing may be said of it for long.
+    Silent,
+    /// It is here, and unpacked for as long as that takes.
+    Extracting,
 }
+
+/// The layers of one pull that have not arrived.
+#[derive(Debug, Default)]
+struct Layers(BTreeMap<String, Layer>);
 
 impl Layers {
     fn note(&mut self, message: &PullProgress) {
+        let (layer, status) = (&message.layer, message.status.as_str());
         // The first message carries the tag where layers have their id.
-        if message.layer.is_empty() || message.status.starts_with("Pulling from") {
+        if layer.is_empty() || status.starts_with("Pulling from") {
             return;
         }
-        self.are_known = true;
-        if AT_REST.contains(&message.status.as_str()) {
-            self.moving.remove(&message.layer);
-        } else if !self.moving.contains(&message.layer) && self.moving.len() < LAYERS_MAX {
-            self.moving.insert(message.layer.clone());
+        let state = match status {
+            "Pull complete" | "Already exists" => {
+                self.0.remove(layer);
+                return;
+            }
+            "Waiting" | "Verifying Checksum" | "Download complete" => Layer::Silent,
+            "Extracting" => Layer::Extracting,
+            _ => Layer::Moving,
+        };
+        if self.0.contains_key(layer) || self.0.len() < LAYERS_MAX {
+            self.0.insert(layer.clone(), state);
         }
     }
 
-    /// Whether silence means that the download hangs.
-    fn may_stall(&self) -> bool {
-        !self.are_known || !self.moving.is_empty()
+    /// How long nothing may be said; none for as long as it takes. Once all have arrived, the
+    /// configuration of the image may be missing, of which the Engine says nothing.
+    fn patience(&self) -> Option<Duration> {
+        let any = |state| self.0.values().any(|layer| *layer == state);
+        if any(Layer::Moving) {
+            Some(STALL)
+        } else if any(Layer::Extracting) {
+            None
+        } else if any(Layer::Silent) {
+            Some(WAIT_STALL)
+        } else {
+            Some(STALL)
+        }
     }
 }
 
@@ -177,9 +193,9 @@ impl PullState {
         Err(joined(failures, &hindrances))
     }
 
-    /// Reads a pull's messages to their end. A download that says nothing for long is given up,
-    /// but never while all its layers wait within the Engine or are being unpacked, since that can
-    /// take its time in silence.
+    /// Reads a pull's messages to their end. A download that says nothing for long is given up;
+    /// much later while its layers wait within the Engine, and never while they are unpacked, since
+    /// that can take its time in silence.
     async fn receive(
         &self,
         image: &str,
@@ -192,12 +208,11 @@ impl PullState {
         let mut came = Came::Before;
         let mut logged = Instant::now();
         loop {
-            let next = if layers.may_stall() {
-                timeout(STALL, messages.next())
+            let next = match layers.patience() {
+                Some(patience) => timeout(patience, messages.next())
                     .await
-                    .map_err(|_| stalled(image))?
-            } else {
-                messages.next().await
+                    .map_err(|_| stalled(image, patience))?,
+                None => messages.next().await,
             };
             match next {
                 None => return Ok(came),
@@ -265,12 +280,12 @@ fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
     EngineError::api(last.status().unwrap_or_default(), message)
 }
 
-fn stalled(image: &str) -> EngineError {
+fn stalled(image: &str, patience: Duration) -> EngineError {
     EngineError::api(
         http::StatusCode::REQUEST_TIMEOUT,
         format!(
             "pull of {image:?} was cancelled: no progress for {} s",
-            STALL.as_secs()
+            patience.as_secs()
         ),
     )
 }

@@ -2,15 +2,15 @@
 
 use super::*;
 
-/// A pull that says so much of its layers, and nothing for five minutes before it is complete.
-fn silent(said: &[(&str, &str)]) -> PullScript {
+/// A pull that says so much of its layers, and nothing for so many minutes before it is complete.
+fn silent(said: &[(&str, &str)], minutes: u64) -> PullScript {
     let complete = works().messages.pop();
     let said = said
         .iter()
         .map(|(layer, status)| Ok(message(layer, status)));
     PullScript {
         messages: said.chain(complete).collect(),
-        silence: Duration::from_mins(5),
+        silence: Duration::from_mins(minutes),
         ..works()
     }
 }
@@ -19,10 +19,14 @@ fn silent(said: &[(&str, &str)]) -> PullScript {
 /// one that it waits.
 #[tokio::test(start_paused = true)]
 async fn a_pull_whose_layers_wait_within_the_engine_is_not_given_up() {
-    for (said, is_awaited) in [
-        (vec![("a", "Pulling fs layer"), ("a", "Waiting")], true),
-        (vec![("a", "Downloading"), ("a", "Download complete")], true),
-        (vec![("a", "Verifying Checksum")], true),
+    for (said, minutes, is_awaited) in [
+        (vec![("a", "Pulling fs layer"), ("a", "Waiting")], 5, true),
+        (
+            vec![("a", "Downloading"), ("a", "Download complete")],
+            5,
+            true,
+        ),
+        (vec![("a", "Verifying Checksum")], 5, true),
         (
             vec![
                 ("a", "Already exists"),
@@ -32,19 +36,27 @@ async fn a_pull_whose_layers_wait_within_the_engine_is_not_given_up() {
                 ("b", "Downloading"),
                 ("b", "Extracting"),
             ],
+            5,
             true,
         ),
-        (vec![("latest", "Pulling from library/app")], false),
-        (vec![("a", "Pulling fs layer")], false),
-        (vec![("a", "Waiting"), ("a", "Downloading")], false),
+        // The turn of a layer may have come, unheard.
+        (vec![("a", "Waiting")], 31, false),
+        (vec![("a", "Waiting"), ("b", "Extracting")], 31, true),
+        // The configuration is missing.
+        (vec![("a", "Already exists")], 5, false),
+        (vec![("a", "Downloading"), ("a", "Pull complete")], 5, false),
+        (vec![("latest", "Pulling from library/app")], 5, false),
+        (vec![("a", "Pulling fs layer")], 5, false),
+        (vec![("a", "Waiting"), ("a", "Downloading")], 5, false),
         (
             vec![("a", "Waiting"), ("a", "Retrying in 5 seconds")],
+            5,
             false,
         ),
-        (vec![("a", "Extracting"), ("b", "Downloading")], false),
+        (vec![("a", "Extracting"), ("b", "Downloading")], 5, false),
     ] {
         let engine = Arc::new(FakeEngine::new());
-        engine.script_pull("app:latest", silent(&said));
+        engine.script_pull("app:latest", silent(&said, minutes));
         let failed = puller(&engine).ensure_image_reason(at(0)).await;
         // docker 49
         assert_eq!(failed.is_none(), is_awaited, "{said:?}: {failed:?}");
