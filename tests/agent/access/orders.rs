@@ -123,7 +123,7 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
         (&["slow"][..], "slow-box to be ready"),
         (&["slow", "--for", "healthy"], "slow-box to be healthy"),
         (&["web", "--for", "stopped"], "web-box to be stopped"),
-        (&["web", "--for", "deleted"], "web-box to be deleted"),
+        (&["web", "--for", "deleted"], "web to be deleted"),
         (&["nobody"], "nobody to be ready"),
     ] {
         let args = [&["wait"], states, &["--timeout", "300ms"]].concat();
