@@ -200,7 +200,7 @@ mod tests {
         changes: watch::Receiver<u64>,
         parts: Parts,
         cancel: CancellationToken,
-        /// What is never written to lasts as long.
+        /// The ends that the test doesn't use, kept so that the others stay open.
         _rest: Box<dyn Any>,
     }
 

@@ -29,7 +29,7 @@ use super::plans::options;
 
 const CRON_JOB: &str = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: backup}\nspec:\n  schedule: \"0 3 * * *\"\n  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}\n";
 
-/// What the source of the one CronJob delivers.
+/// The state of a source that has delivered one CronJob.
 fn delivered() -> SourceState {
     let file = NewFile {
         location: "/m/backup.yaml".to_owned(),

@@ -338,15 +338,21 @@ fn a_message_is_the_engines_words_then_the_containers() {
     }
 }
 
-/// From API 1.52 on there is no address but those of the networks.
-#[test]
-fn addresses_are_those_of_the_networks() {
+/// An index whose list has the container, which runs.
+fn listed() -> Index {
     let index = Index::default();
     let began = index.begin_list();
     index.apply_list(
         began,
         vec![summary(ContainerSummaryStateEnum::RUNNING, true)],
     );
+    index
+}
+
+/// From API 1.52 on there is no address but those of the networks.
+#[test]
+fn addresses_are_those_of_the_networks() {
+    let index = listed();
     let mut found = inspect(Truth::Running);
     found.network_settings = serde_json::from_value(json!({
         "SandboxID": "5d4c",
@@ -386,12 +392,7 @@ fn a_pods_addresses_are_those_of_its_own_network() {
         ("none", vec!["10.0.0.2", "172.17.0.2", "fd00::2"]),
         ("gone", vec!["10.0.0.2", "172.17.0.2", "fd00::2"]),
     ] {
-        let index = Index::default();
-        let began = index.begin_list();
-        index.apply_list(
-            began,
-            vec![summary(ContainerSummaryStateEnum::RUNNING, true)],
-        );
+        let index = listed();
         let mut found = inspect(Truth::Running);
         found.host_config = serde_json::from_value(json!({"NetworkMode": mode})).unwrap();
         let settings = json!({"Networks": networks.clone()});
