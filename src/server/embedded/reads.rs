@@ -412,8 +412,8 @@ mod tests {
         assert!(bed.api.store.is_collectable());
         load(&bed, PodSource::File);
         let (code, list) = bed.ask("GET", MAPS, &Value::Null).await;
-        // embedded 36
         let first = list["items"][0]["metadata"]["name"].as_str();
+        // embedded 36
         assert_eq!((code, first), (200, Some("a")));
     }
 
@@ -424,8 +424,8 @@ mod tests {
         assert_eq!(code, 503, "{refused}");
         load(&bed, PodSource::Http);
         let (code, list) = bed.ask("GET", MAPS, &Value::Null).await;
-        // embedded 36
         let first = list["items"][0]["metadata"]["name"].as_str();
+        // embedded 36
         assert_eq!((code, first), (200, Some("a")));
     }
 
