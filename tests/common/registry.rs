@@ -114,7 +114,9 @@ impl Registry {
         let image = self.image(name);
         let label = format!("LABEL mirrorlet.test/unique={}", unique("image"));
         self.removes(&image);
-        docker(&["commit", "--change", &label, container, &image], None);
+        let id = docker(&["commit", "--change", &label, container, &image], None);
+        // One that loses its tag to a later push stays under its digest.
+        self.removes(&id);
         docker(&["rm", container], None);
         let config = self.home.path().join("client");
         std::fs::create_dir_all(&config).unwrap();
