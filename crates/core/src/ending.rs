@@ -187,9 +187,7 @@ pub fn last_status(mut status: PodStatus) -> PodStatus {
         .flatten()
         .any(|condition| condition.type_ == "Initialized" && condition.status == "True");
     if initialized {
-        for container in status.container_statuses.iter_mut().flatten() {
-            close(container);
-        }
+        close_all(status.container_statuses.iter_mut().flatten());
     }
     // Init containers after the last one that was ever started have no end to report.
     let inits = status
@@ -200,18 +198,24 @@ pub fn last_status(mut status: PodStatus) -> PodStatus {
         .iter()
         .rposition(has_started)
         .map_or(0, |last| last + 1);
-    for container in status
-        .init_container_statuses
-        .iter_mut()
-        .flatten()
-        .take(begun)
-    {
-        close(container);
-    }
+    close_all(
+        status
+            .init_container_statuses
+            .iter_mut()
+            .flatten()
+            .take(begun),
+    );
     if !is_over(Some(&status)) {
         status.phase = Some("Failed".to_owned());
     }
     status
+}
+
+/// Has containers that nobody saw the end of count as killed, of a pod of which nothing runs any more.
+pub(crate) fn close_all<'a>(containers: impl IntoIterator<Item = &'a mut ContainerStatus>) {
+    for container in containers {
+        close(container);
+    }
 }
 
 fn has_started(container: &ContainerStatus) -> bool {

@@ -90,7 +90,7 @@ impl<'a> PodRestarts<'a> {
     }
 
     /// The pod as its containers are since the last restart.
-    pub(super) fn since(&self, status: &'a PodStatus) -> Cow<'a, PodStatus> {
+    pub(crate) fn since(&self, status: &'a PodStatus) -> Cow<'a, PodStatus> {
         if !status.containers.iter().any(|seen| self.is_before(seen)) {
             return Cow::Borrowed(status);
         }

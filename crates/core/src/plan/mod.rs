@@ -28,8 +28,8 @@ mod tests;
 use self::in_place::PodRestarts;
 
 pub use compute::compute_pod_actions;
-pub(crate) use sandbox::sandbox_changed;
 pub use sandbox::sandbox_key;
+pub(crate) use sandbox::{is_over_without_sandbox, sandbox_changed};
 
 /// How long one container is given to stop, and why that may be another time than its pod's: a
 /// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted, and

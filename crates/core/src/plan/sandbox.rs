@@ -139,6 +139,15 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
     nothing_to_start || (has_run && never && !wanted)
 }
 
+/// Whether the pod has no usable sandbox, and is over rather than in need of a new one.
+pub(crate) fn is_over_without_sandbox(pod: &Pod, status: &PodStatus) -> bool {
+    let is_over = || {
+        let nothing_to_start = containers_to_start(pod, status).is_empty();
+        must_not_come_back(pod, status, nothing_to_start)
+    };
+    sandbox_changed(pod, status).is_some() && is_over()
+}
+
 /// Whether an init container failed for good, or does so by being stopped with its sandbox.
 fn has_failed(pod: &Pod, seen: &ContainerStatus) -> bool {
     let Some((_, container)) = spec::find_container(pod, &seen.name) else {

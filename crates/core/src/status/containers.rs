@@ -11,7 +11,7 @@ use crate::observed::{ContainerState, ContainerStatus, Role};
 use crate::spec;
 
 use super::user::user;
-use super::{StatusInput, pod_restarts, runs_again, time};
+use super::{StatusInput, is_over_with_its_sandbox, pod_restarts, runs_again, time};
 use crate::small::SmallSort;
 
 /// The prefix of image ids, which no name has.
@@ -297,7 +297,8 @@ fn overlay_waiting(input: &StatusInput<'_>, role: Role, status: &mut core::Conta
 ///
 /// Upstream: `pkg/kubelet/container/helpers.go` (`ShouldContainerBeRestarted`).
 fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
-    if input.terminating || input.pod.metadata.deletion_timestamp.is_some() {
+    let goes = input.terminating || input.pod.metadata.deletion_timestamp.is_some();
+    if goes || is_over_with_its_sandbox(input) {
         return false;
     }
     let Some(newest) = input.observed.find_container_status_by_name(name) else {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::api::core::{HostIP, PodIP};
 use crate::api::{Pod, Timestamp, core, meta};
-use crate::ending::is_over;
+use crate::ending::{close_all, is_over};
 use crate::observed::PodStatus;
-use crate::plan::Waiting;
 use crate::plan::deadline::{Deadline, deadline_since};
 use crate::plan::in_place::PodRestarts;
+use crate::plan::{Waiting, is_over_without_sandbox};
 use crate::probe::ProbeResults;
 use crate::resources::qos_class;
 use crate::restart::{could_restart_all, should_restart};
@@ -80,6 +80,17 @@ fn pod_restarts<'a>(input: &StatusInput<'a>) -> PodRestarts<'a> {
     PodRestarts::of(input.pod, input.observed)
 }
 
+/// Whether the pod has lost its sandbox and gets no other, as the planner decides: nothing of it runs,
+/// and nothing will.
+fn is_over_with_its_sandbox(input: &StatusInput<'_>) -> bool {
+    let goes = input.terminating || input.pod.metadata.deletion_timestamp.is_some();
+    let seen = input.observed;
+    if goes || spec::is_stopped(input.pod) || seen.is_empty() || seen.anything_running() {
+        return false;
+    }
+    is_over_without_sandbox(input.pod, &pod_restarts(input).since(seen))
+}
+
 /// Whether a container that ended with that code runs again: by its policy, with all others of its pod,
 /// or as a person wants.
 fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -> bool {
@@ -101,7 +112,11 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let before = input.before();
     let started = started(input);
     let init_statuses = containers::init_statuses(input);
-    let app_statuses = containers::app_statuses(input);
+    let mut app_statuses = containers::app_statuses(input);
+    if is_over_with_its_sandbox(input) && app_statuses.iter().any(has_ended) {
+        // Upstream leaves such a pod Pending for ever.
+        close_all(&mut app_statuses);
+    }
     let ephemeral_statuses = containers::ephemeral_statuses(input);
     let verdict = verdict(input, started, &init_statuses, &app_statuses);
     let view = conditions::View {
@@ -172,7 +187,12 @@ fn verdict(
     let before = input.before();
     let of =
         |status: Option<&core::PodStatus>| phase::terminal(status.and_then(|s| s.phase.as_deref()));
-    let computed = phase::phase(input, init, apps);
+    let exceeded = deadline_since(input.pod, Some(started), input.now) == Deadline::Passed;
+    let computed = match phase::phase(input, init, apps) {
+        phase if exceeded || phase::terminal(Some(phase)).is_some() => phase,
+        _ if is_over_with_its_sandbox(input) => phase::of_ended(apps),
+        phase => phase,
+    };
     // Nothing leaves a terminal phase; what the API server has said wins over what was computed.
     let phase = of(api).or(of(before)).unwrap_or(computed);
     let kept = |pick: fn(&core::PodStatus) -> Option<&String>| {
@@ -187,7 +207,6 @@ fn verdict(
         reason: kept(|s| s.reason.as_ref()),
         message: kept(|s| s.message.as_ref()),
     };
-    let exceeded = deadline_since(input.pod, Some(started), input.now) == Deadline::Passed;
     if exceeded && phase::terminal(Some(phase)).is_none() {
         return Verdict {
             phase: phase::FAILED,
@@ -196,6 +215,11 @@ fn verdict(
         };
     }
     verdict
+}
+
+fn has_ended(container: &core::ContainerStatus) -> bool {
+    let state = container.state.as_ref();
+    state.is_some_and(|state| state.terminated.is_some())
 }
 
 /// At most one address of each family, the node's primary family first.

@@ -129,6 +129,16 @@ impl Count {
     }
 }
 
+/// The phase of a pod of which nothing runs, and nothing will.
+pub(super) fn of_ended(apps: &[ContainerStatus]) -> &'static str {
+    let has_succeeded = |app: &ContainerStatus| seen(apps, &app.name) == Seen::Stopped { code: 0 };
+    if apps.iter().all(has_succeeded) {
+        SUCCEEDED
+    } else {
+        FAILED
+    }
+}
+
 /// The phase that container statuses give, whatever it was before.
 pub(super) fn phase(
     input: &StatusInput<'_>,

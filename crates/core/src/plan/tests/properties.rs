@@ -4,8 +4,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ending::is_over;
 use crate::probe::{ProbeKind, ProbeResult};
 use crate::restart::should_restart;
+use crate::status::{StatusInput, compute_pod_status};
 use ContainerState::{Created, Exited, Running, Unknown};
 
 /// How a step can go wrong.
@@ -204,6 +206,21 @@ impl World {
             }
         }
         plan
+    }
+
+    /// The status that the API shows, of an agent that has just started.
+    fn api_status(&self) -> core::PodStatus {
+        compute_pod_status(&StatusInput {
+            pod: &self.pod,
+            observed: &self.status,
+            previous: None,
+            waiting: &BTreeMap::new(),
+            probes: &self.probes,
+            host_ips: &[],
+            terminating: false,
+            is_static: true,
+            now: at(self.now),
+        })
     }
 
     fn carry_out(&mut self, step: &Step, fault: Option<Fault>) -> Result<(), String> {
@@ -535,7 +552,8 @@ proptest! {
         prop_assert!(world.status.containers.len() <= before);
     }
 
-    /// A container of a pod that is never restarted runs once in a sandbox.
+    /// A container of a pod that is never restarted runs once in a sandbox, and a pod that is over has
+    /// a phase that says so.
     #[test]
     fn never_means_never(pod in any_pod(), ops in prop::collection::vec(op(), 0..40)) {
         let mut world = World::new(pod);
@@ -565,6 +583,9 @@ proptest! {
         world.settle();
         for ((name, attempt), count) in &world.started {
             prop_assert!(*count <= 1, "{name} ran {count} times in sandbox {attempt}");
+        }
+        if world.plan().finished {
+            prop_assert!(is_over(Some(&world.api_status())), "{:#?}", world.status);
         }
     }
 

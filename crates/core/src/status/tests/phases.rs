@@ -239,6 +239,56 @@ fn a_containers_own_policy_decides_whether_it_is_over() {
 }
 
 #[test]
+fn a_pod_that_gets_no_new_sandbox_is_over_though_a_container_of_it_never_ran() {
+    let mut pod = pod("Never", Vec::new(), &["a", "b"]);
+    let ran = exited(&pod, "a", 0);
+    let created = instance(&pod, "b", 0, ContainerState::Created, None);
+    let failed = waits("b", "ErrImagePull", "no such image");
+    for (what, seen) in [
+        ("never created", vec![ran.clone()]),
+        ("never started", vec![created, ran]),
+    ] {
+        let mut seen = observed(seen);
+        let with = StatusInput {
+            waiting: &failed,
+            ..input(&pod, &seen)
+        };
+        let has_sandbox = compute_pod_status(&with);
+        assert_eq!(has_sandbox.phase.as_deref(), Some("Pending"), "{what}");
+        seen.sandboxes[0].state = ContainerState::Exited;
+        let lost = StatusInput {
+            waiting: &failed,
+            previous: Some(&has_sandbox),
+            ..input(&pod, &seen)
+        };
+        let status = compute_pod_status(&lost);
+        // docker 24
+        assert_eq!(status.phase.as_deref(), Some("Failed"), "{what}");
+        let last = status.container_statuses.as_ref().unwrap().last().unwrap();
+        let ended = last.state.as_ref().unwrap().terminated.as_ref().unwrap();
+        assert_eq!(ended.reason.as_deref(), Some("ContainerStatusUnknown"));
+        let again = StatusInput {
+            previous: Some(&status),
+            ..lost
+        };
+        assert_eq!(compute_pod_status(&again), status, "{what}");
+        // It isn't over while it is being stopped, nor where a person stopped it.
+        let goes = StatusInput {
+            terminating: true,
+            ..lost
+        };
+        let goes = compute_pod_status(&goes);
+        assert_eq!(goes.phase.as_deref(), Some("Pending"), "{what}");
+    }
+    let stopped = (keys::STOPPED.to_owned(), "true".to_owned());
+    pod.metadata.annotations = Some([stopped].into());
+    let mut seen = observed(vec![exited(&pod, "a", 0)]);
+    seen.sandboxes.clear();
+    let status = compute_pod_status(&input(&pod, &seen));
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+}
+
+#[test]
 fn what_a_person_stopped_or_wants_again_is_not_over() {
     for (key, value, expect) in [
         (keys::STOPPED, "true", "Running"),
