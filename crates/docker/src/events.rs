@@ -14,6 +14,9 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::observed::UserAction;
 use mirrorlet_runtime::{PodEvent, PodEventKind};
 
+/// The signal that a stop ends with, as events have it, if the container has not ended by another one.
+const SIGKILL: &str = "9";
+
 /// Tells the index of an event, and returns which pod it concerns. Events of containers that
 /// are not ours, whatever their labels say, are nobody's.
 pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Option<PodEvent> {
@@ -55,7 +58,9 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
             } else {
                 UserAction::Stopped
             };
-            if !index.handled(id, what) {
+            let signal = attributes.get("signal").map(String::as_str);
+            let begins = what == UserAction::Signalled && signal != Some(SIGKILL);
+            if !index.handled(id, what, begins) {
                 return None;
             }
             PodEventKind::ContainerChanged

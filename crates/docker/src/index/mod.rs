@@ -197,6 +197,8 @@ impl Index {
         state.records.change(id, |record| {
             record.touched = now;
             let known = record.state == ContainerState::Exited && !record.stale;
+            // Nobody has seen its start.
+            record.ran_before |= record.state == ContainerState::Created;
             if !known {
                 record.state = ContainerState::Exited;
                 record.exit_code = exit_code.or(record.exit_code);
@@ -218,18 +220,21 @@ impl Index {
         state.records.change(id, stopped);
     }
 
-    /// A `kill` or `stop` event: says whether a person was the cause. By this agent's clock,
-    /// because the time that follows is measured by it.
-    pub(crate) fn handled(&self, id: &str, what: UserAction) -> bool {
+    /// A `kill` or `stop` event: says whether a person was the cause; `begins` if a stop may begin with
+    /// it. By this agent's clock, because the time that follows is measured by it.
+    ///
+    /// Of a stop that was under way when this agent began to listen nobody says who asked for it: the
+    /// agent before, most likely. It counts as an exit.
+    pub(crate) fn handled(&self, id: &str, what: UserAction, begins: bool) -> bool {
         let mut state = self.state.lock();
         let now = state.tick();
         let by_hand = state.records.change(id, |record| {
-            if record.stopped_by_us {
+            let has_hand = record.by_hand.is_some_and(|b| !is_pause(b.what));
+            if record.stopped_by_us || (record.ran_before && !begins && !has_hand) {
                 return false;
             }
             record.touched = now;
             let runs = record.state == ContainerState::Running;
-            let has_hand = record.by_hand.is_some_and(|b| !is_pause(b.what));
             match what {
                 // Late news: it runs again, and an inspect says since when.
                 UserAction::Stopped if runs => record.stale = true,

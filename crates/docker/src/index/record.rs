@@ -46,6 +46,9 @@ pub(crate) struct Record {
     pub(crate) by_hand: Option<UserActionRecord>,
     /// Whether this agent has stopped it: what the Engine reports of that is no person's doing.
     pub(super) stopped_by_us: bool,
+    /// Whether it was started before this agent listened: an agent before this one may have begun a stop
+    /// of it.
+    pub(super) ran_before: bool,
     /// Path of its termination message on the node.
     pub(crate) termination_log: Option<PathBuf>,
     /// Path of its `resolv.conf` on the Engine's disk.
@@ -80,6 +83,7 @@ impl Record {
             published: None,
             by_hand: None,
             stopped_by_us: false,
+            ran_before: false,
             termination_log: None,
             resolv_conf: None,
             stale: false,
@@ -177,6 +181,7 @@ pub(super) fn from_summary(
         .unwrap_or(Timestamp::UNIX_EPOCH);
     let mut record = Record::new(id, ours, created_at);
     record.state = told;
+    record.ran_before = told == ContainerState::Running;
     record.image = text(summary.image.as_deref(), &record.image);
     record.name_image(summary.image_id.as_deref());
     // A list says neither when it started or ended, nor whether a created one failed to start.

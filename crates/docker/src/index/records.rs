@@ -46,13 +46,13 @@ mirrorlet_core::partial_debug!(Ended);
 type Time = i64;
 
 /// The fields in which records differ: name and namespace of the pod, its grace in milliseconds; when the
-/// container was created, started and ended; its exit code, and whether this agent stopped it; reason
-/// and message of its end; the file of the message, without the UID of the pod if that is in its path;
-/// and what it is.
+/// container was created, started and ended; its exit code, and [`STOPPED_BY_US`] and [`RAN_BEFORE`];
+/// reason and message of its end; the file of the message, without the UID of the pod if that is in its
+/// path; and what it is.
 type Rest<T> = (
     (T, T, u64),
     (Time, Option<Time>, Option<Time>),
-    (Option<i32>, bool),
+    (Option<i32>, u8),
     (T, T),
     Option<(T, Option<T>)>,
     Option<Sandbox>,
@@ -66,6 +66,16 @@ type Sandbox = (u32, bool, Option<Time>);
 /// names its image; the path of its termination message, if it isn't the default one, and whether the
 /// log stands in for that; the labels of its hooks.
 type Container<T> = ((T, T, (u32, u32), u32, T, bool), (Option<T>, bool), (T, T));
+
+/// This agent stopped it.
+const STOPPED_BY_US: u8 = 1;
+/// It was started before this agent listened.
+const RAN_BEFORE: u8 = 2;
+
+fn flags_of(record: &Record) -> u8 {
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    flag(record.stopped_by_us, STOPPED_BY_US) | flag(record.ran_before, RAN_BEFORE)
+}
 
 fn nanos(time: Timestamp) -> Option<Time> {
     Time::try_from(time.as_nanosecond()).ok()
@@ -159,7 +169,7 @@ fn text_of(record: &Record) -> Option<String> {
             after(created, record.started_at),
             after(created, record.finished_at),
         ),
-        (record.exit_code, record.stopped_by_us),
+        (record.exit_code, flags_of(record)),
         (&record.reason, &record.message),
         log,
         sandbox,
@@ -201,7 +211,9 @@ impl Ended {
         record.image_id = Arc::clone(&self.image_id);
         record.started_at = later(times.0, times.1);
         record.finished_at = later(times.0, times.2);
-        (record.exit_code, record.stopped_by_us) = end;
+        record.exit_code = end.0;
+        record.stopped_by_us = end.1 & STOPPED_BY_US != 0;
+        record.ran_before = end.1 & RAN_BEFORE != 0;
         (record.reason, record.message) = (words.0.into(), words.1.into());
         record.termination_log = log.map(|(path, after)| match after {
             Some(after) => format!("{path}{uid}{after}").into(),

@@ -471,6 +471,58 @@ fn hand(index: &Index) -> Option<UserAction> {
 }
 
 #[test]
+fn a_stop_that_was_begun_before_this_agent_listened_is_no_persons_doing() {
+    let listed = || {
+        let index = Index::default();
+        let began = index.begin_list();
+        index.apply_list(
+            began,
+            vec![summary(ContainerSummaryStateEnum::RUNNING, false)],
+        );
+        index
+    };
+    let tell = |index: &Index, (action, signal): (&str, &str)| {
+        let mut event = event(action, 2);
+        let attributes = event.actor.as_mut().and_then(|a| a.attributes.as_mut());
+        if !signal.is_empty() {
+            attributes
+                .unwrap()
+                .insert("signal".to_owned(), signal.to_owned());
+        }
+        events::apply(index, OWNER, &event);
+    };
+    let (term, kill) = (("kill", "15"), ("kill", "9"));
+    let (die, stop) = (("die", ""), ("stop", ""));
+    for (told, expect) in [
+        (&[die, stop][..], None),
+        (&[kill, die, stop], None),
+        (&[die, kill, stop], None),
+        // A person's, which this agent saw begin.
+        (&[term, die, stop], Some(UserAction::Stopped)),
+        (&[term, kill, die, stop], Some(UserAction::Stopped)),
+        (&[die, term, stop], Some(UserAction::Stopped)),
+    ] {
+        for is_asked_between in [false, true] {
+            let index = listed();
+            let (last, first) = told.split_last().unwrap();
+            first.iter().for_each(|event| tell(&index, *event));
+            if is_asked_between {
+                index.inspected(ID, u64::MAX, &inspect(Truth::Exited), "");
+            }
+            tell(&index, *last);
+            // box 12
+            assert_eq!(hand(&index), expect, "{told:?} {is_asked_between}");
+        }
+    }
+    // It ends before the first list.
+    let index = Index::default();
+    [die, stop]
+        .into_iter()
+        .for_each(|event| tell(&index, event));
+    assert_eq!(hand(&index), None);
+}
+
+#[test]
 fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
     let running = || {
         let index = Index::default();

@@ -44,6 +44,7 @@ fn container() -> Record {
     record.reason = "Error".into();
     record.message = "\"no\" such\nfile".into();
     record.stopped_by_us = true;
+    record.ran_before = true;
     let log =
         "/var/lib/mirrorlet/pods/1b671a64-40d5-491e-99b0-da01ff1f3341/containers/main/0f1e2d3c";
     record.termination_log = Some(log.into());
