@@ -1,17 +1,51 @@
-//! Pods whose manifests have gone.
+//! Pods whose manifests have gone, and those of which that is not known yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Rollouts;
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::observed::Pods;
 
 /// Pause between two looks at a pod that is still being stopped though its time is over.
 const STOPPING_PERIOD: Duration = Duration::from_mins(1);
 
 impl Rollouts {
+    /// Has pods that ran so far stay in the place of those of other sources with their names, until their
+    /// own sources have delivered, which may still want them.
+    pub(super) fn keep_awaited(&self, merged: &mut Merged) {
+        let pods = merged.pods.iter();
+        let statics = pods.filter(|(_, pod)| !pod.is_api() && pod.runs.is_none());
+        let stay: Vec<(PodUid, SourcePod)> = statics
+            .filter_map(|(uid, pod)| Some((uid.clone(), self.awaited(pod, &merged.awaited)?)))
+            .collect();
+        for (uid, known) in stay {
+            merged.keep(&uid, known);
+        }
+    }
+
+    /// The pod of that name as a source last wanted it that has not been heard yet, if it isn't the
+    /// source of `newest`.
+    fn awaited(&self, newest: &SourcePod, awaited: &BTreeSet<SourceName>) -> Option<SourcePod> {
+        if awaited.is_empty() {
+            return None;
+        }
+        let history = self.histories.get(&newest.full_name())?;
+        let current = history.current()?;
+        let known = history.newest.as_ref().and_then(|uid| history.get(uid));
+        let known = known.unwrap_or(current);
+        let source = awaited.iter().find(|source| source.has(&known.origin))?;
+        if source.has(&newest.origin) || known.uid() == newest.uid() {
+            return None;
+        }
+        Some(SourcePod {
+            config: known.config.clone(),
+            ..SourcePod::new(known.pod.clone(), known.origin.clone())
+        })
+    }
+
     /// A pod whose manifest has gone has no current revision any more. Its revisions are forgotten
     /// once it has been gone for a while and nothing of it is left.
     pub(super) fn forget_missing(

@@ -177,6 +177,7 @@ impl Rollouts {
         if may_be_free || merged.objects != before.objects {
             self.preparations.try_again();
         }
+        self.keep_awaited(merged);
         self.take_turns(merged, listed, now);
         let is_static = |pod: &&SourcePod| !pod.is_api() && pod.runs.is_none();
         let wanted: BTreeMap<FullName, SourcePod> = merged

@@ -381,6 +381,55 @@ async fn of_two_edits_to_one_host_port_the_second_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_duplicate_waits_until_the_source_of_the_pod_that_runs_has_delivered() {
+    const URL: &str = "http://a/pods";
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let served = SourcePod::new(pod(0, 1).pod, Origin::whole(PodSource::Http, URL));
+    let set = |pods: Vec<SourcePod>| {
+        SourceState::Synced(Arc::new(SourceSet {
+            pods,
+            ..SourceSet::default()
+        }))
+    };
+    let merge = |url: SourceState, files: Vec<SourcePod>, before: &Merged| {
+        let states = BTreeMap::from([
+            (SourceName::new(PodSource::Http, URL), url),
+            (SourceName::new(PodSource::File, "/m"), set(files)),
+        ]);
+        merge_sources(&states, &before.incumbents(), &before.objects)
+    };
+    let of = |merged: &Merged| -> Vec<String> {
+        let uids = runs(merged).into_values();
+        uids.map(|uid| uid.to_string()).collect()
+    };
+    let (mut rollouts, _handle) = Rollouts::load(root.path(), options(&fake));
+    let none = Merged::default();
+    let newest = merge(set(vec![served.clone()]), vec![pod(1, 1)], &none);
+    let left = follow(&mut rollouts, &newest, &none).await;
+    rollouts.keep().await;
+    rollouts.shut_down().await;
+    // The next agent hears the directory first: with a duplicate, and an edit of its own pod.
+    let files = vec![pod(0, 2), pod(1, 2)];
+    let (mut rollouts, _handle) = Rollouts::load(root.path(), options(&fake));
+    let newest = merge(SourceState::NotSynced, files.clone(), &left);
+    let early = follow(&mut rollouts, &newest, &left).await;
+    // pods 13
+    assert_eq!(of(&early), ["0-1", "1-2"]);
+    let told = &early.conflicts[0].message;
+    assert!(told.contains("already defined by http://a/pods"), "{told}");
+    let newest = merge(set(vec![served]), files.clone(), &early);
+    assert_eq!(newest.conflicts.len(), 1, "{:?}", newest.conflicts);
+    let late = follow(&mut rollouts, &newest, &early).await;
+    assert_eq!(of(&late), ["0-1", "1-2"]);
+    // Where its source wants it no longer, the other one runs.
+    let newest = merge(set(Vec::new()), files, &late);
+    let after = follow(&mut rollouts, &newest, &late).await;
+    assert_eq!(of(&after), ["0-2", "1-2"]);
+    rollouts.shut_down().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_held_version_is_looked_at_once_for_each_change_of_the_node() {
     let root = tempfile::tempdir().unwrap();
     let fake = FakeRuntime::new();

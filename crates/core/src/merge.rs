@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
@@ -17,10 +18,12 @@ use crate::stateful::StatefulSet;
 use crate::workload::WorkloadKey;
 
 use diff::{keep_local_annotations, with_seen};
+use heard::{awaited, delivered};
 
 pub use diff::{PodOperation, diff};
 
 mod diff;
+mod heard;
 pub mod plan;
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
@@ -39,6 +42,13 @@ impl SourceName {
             source,
             location: location.into(),
         }
+    }
+
+    /// Whether that is a document of the source: of its URL, or of a file of its directory.
+    pub fn has(&self, origin: &Origin) -> bool {
+        self.source == origin.source
+            && (*self.location == *origin.location
+                || Path::new(&origin.location).starts_with(&*self.location))
     }
 }
 
@@ -77,6 +87,8 @@ pub struct Merged {
     /// The sources that have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
     /// still be wanted by it.
     pub delivered: Delivered,
+    /// The directories and URLs among those that have not delivered.
+    pub awaited: BTreeSet<SourceName>,
 }
 
 /// A pod that waits for its turn.
@@ -102,6 +114,18 @@ impl Merged {
         if let Some(key) = workload {
             self.clashes.entry(key).or_insert(why);
         }
+    }
+
+    /// Has `known`, whose source has not delivered yet, stay in the place of the pod with that UID, which
+    /// has its name.
+    pub fn keep(&mut self, uid: &PodUid, known: SourcePod) {
+        let Some(loser) = self.pods.remove(uid) else {
+            return;
+        };
+        let why = same_name(&known.full_name(), &known.origin);
+        self.lose(&loser, "metadata.name", why, RENAME);
+        self.conflicts.small_sort();
+        self.pods.insert(known.uid(), known);
     }
 
     /// Gives each pod what was noted on it by the merge before, or now for the first time. `given` are
@@ -210,11 +234,7 @@ pub fn merge_sources(
     incumbents: &BTreeMap<FullName, PodUid>,
     before: &BTreeMap<ObjectKey, SourceObject>,
 ) -> Merged {
-    let mut merged = Merged {
-        delivered: delivered(sources),
-        finished: finished(sources),
-        ..Merged::default()
-    };
+    let mut merged = empty(sources);
     let sets = sources.values().filter_map(SourceState::set);
     let mut candidates: Vec<_> = sets
         .flat_map(|set| set.pods.iter().map(Candidate::of))
@@ -281,6 +301,16 @@ pub fn merge_sources(
     }
     merged.conflicts.small_sort();
     merged
+}
+
+/// A merge of nothing yet, with what the sources say of themselves.
+fn empty(sources: &BTreeMap<SourceName, SourceState>) -> Merged {
+    Merged {
+        delivered: delivered(sources),
+        awaited: awaited(sources),
+        finished: finished(sources),
+        ..Merged::default()
+    }
 }
 
 /// The pods that are over of the API server, which is one source.
@@ -387,19 +417,6 @@ fn placed(problem: Diagnostic, pod: &SourcePod) -> Diagnostic {
         pod: Some(format!("{namespace}/{name}")),
         position,
         ..problem
-    }
-}
-
-fn delivered(sources: &BTreeMap<SourceName, SourceState>) -> Delivered {
-    let all = |api: bool| {
-        sources
-            .iter()
-            .filter(|(name, _)| (name.source == PodSource::Api) == api)
-            .all(|(_, state)| state.is_synced())
-    };
-    Delivered {
-        manifests: all(false),
-        api: all(true),
     }
 }
 
