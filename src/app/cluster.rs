@@ -23,7 +23,7 @@ pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn_until};
 use crate::certificate;
-use crate::cluster::{ClusterClient, IdentityState, NodeIdentity};
+use crate::cluster::{ClusterClient, IdentityState, NodeIdentity, NodeRegistration};
 use crate::config::{ApiAccess, Config};
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::ApiPodsWriter;
@@ -175,25 +175,62 @@ fn open(
     Ok(Some((client, Identity { standing, problem })))
 }
 
-/// Keeps what admission knows of our Node and what it is short of. While the Node is gone, its last
-/// word stands; `known` where there never was one.
+/// Keeps what admission knows of our Node, how we stand with it, and what it is short of. While the Node
+/// is gone, its last word stands; `known` where there never was one.
 pub(super) async fn keep_admit_node(
     mut known: AdmitNode,
     node: Option<Reader<Option<Arc<Node>>>>,
+    standing: Option<Reader<NodeRegistration>>,
     mut pressures: Reader<Pressures>,
     mut admit: Writer<AdmitNode>,
 ) {
     let mut node = node.unwrap_or_else(|| cell(None).1);
-    let (app_armor, mut is_kept) = (!known.app_armor_disabled, true);
+    let mut standing = standing.unwrap_or_else(|| cell(NodeRegistration::Waiting).1);
+    let (mut is_kept, mut stands) = (true, true);
+    let app_armor = !known.app_armor_disabled;
     loop {
         if let Some(node) = &*node.get() {
             known = AdmitNode::of(node).on_host(app_armor);
         }
+        known.is_anothers = standing.get().is_anothers();
         let pressed = Pressures::clone(&pressures.get());
         admit.publish(known.clone().under(pressed));
         tokio::select! {
             changed = node.changed(), if is_kept => is_kept = changed.is_ok(),
+            changed = standing.changed(), if stands => stands = changed.is_ok(),
             changed = pressures.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn admission_is_told_whether_the_node_is_anothers() {
+        let (_node, node) = cell(None);
+        let (mut stands, standing) = cell(NodeRegistration::Waiting);
+        let (_pressures, pressures) = cell(Pressures::new());
+        let (admit, mut admitted) = cell(AdmitNode::default());
+        let known = AdmitNode::default();
+        let keeping = keep_admit_node(known, Some(node), Some(standing), pressures, admit);
+        let taking = async {
+            for is_anothers in [true, false] {
+                stands.publish(NodeRegistration::Refused {
+                    cause: String::new(),
+                    since: mirrorlet_core::api::Timestamp::now(),
+                    is_anothers,
+                });
+                while admitted.get().is_anothers != is_anothers {
+                    admitted.changed().await.unwrap();
+                }
+            }
+        };
+        tokio::select! {
+            () = keeping => unreachable!("its inputs are there"),
+            // node 6l
+            () = taking => assert!(!admitted.get().is_anothers),
         }
     }
 }

@@ -267,8 +267,10 @@ fn admit_node(
     };
     let known = known.on_host(app_armor_is_enabled());
     let (writer, reader) = cell(known.clone());
-    let node = cluster.map(|cluster| cluster.tasks.node.clone());
-    let keeping = cluster::keep_admit_node(known, node, pressures, writer);
+    let tasks = cluster.map(|cluster| &cluster.tasks);
+    let node = tasks.map(|tasks| tasks.node.clone());
+    let standing = tasks.map(|tasks| tasks.standing.clone());
+    let keeping = cluster::keep_admit_node(known, node, standing, pressures, writer);
     spawn_until(parts, cancel, "admission facts", keeping);
     reader
 }

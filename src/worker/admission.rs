@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::{Command, PodWorkers, Wanted};
-use mirrorlet_core::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn};
+use mirrorlet_core::admit::{
+    AdmitInput, AdmitNode, Failure, Verdict, admit, is_left_to_another, turn,
+};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
 use mirrorlet_core::eviction::Pressures;
@@ -19,8 +21,15 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
+    /// The node is another: there may be room for what was refused, or the Node is ours again.
+    pub(super) fn node_changed(&mut self, cancel: &CancellationToken) {
+        self.admit_refused();
+        let wanted = self.wanted.borrow().clone();
+        self.start_new(&wanted, cancel);
+    }
+
     /// Starts the pods that are new, those that run already first. One whose remains are being removed
-    /// follows when they are.
+    /// follows when they are; one whose Node is another agent's, when the Node is ours again.
     pub(super) fn start_new(&mut self, wanted: &Wanted, cancel: &CancellationToken) {
         let new = |uid: &&PodUid| !self.workers.contains_key(*uid) && !self.tidy.removes(uid);
         let uids: BTreeSet<PodUid> = wanted.pods.keys().filter(new).cloned().collect_set();
@@ -28,9 +37,11 @@ impl PodWorkers {
             return;
         }
         let held = self.held();
+        let node = self.context.node.get();
         let mut pods: Vec<_> = uids.iter().filter_map(|uid| wanted.pods.get(uid)).collect();
+        pods.retain(|pod| !is_left_to_another(pod, &node, held.contains_key(&PodUid::of(pod))));
         pods.sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
-        let (node, mut active) = (self.context.node.get(), self.active_pods());
+        let mut active = self.active_pods();
         for pod in pods {
             let runs = held.contains_key(&PodUid::of(pod));
             let verdict = self.ask(pod, &node, &active, runs);

@@ -261,7 +261,7 @@ impl PodWorkers {
                 step = self.tidy.step() => self.tidy(step, &cancel),
                 // Nobody publishes the node any more: it stays as it is.
                 changed = node.changed(), if node_told => match changed {
-                    Ok(_) => self.admit_refused(),
+                    Ok(_) => self.node_changed(&cancel),
                     Err(_) => node_told = false,
                 },
                 Some(finished) = self.tasks.join_next_with_id() => match finished {

@@ -10,6 +10,10 @@ use mirrorlet_core::api::{FullName, NodeName, Timestamp, core};
 use mirrorlet_core::mirror::MirrorState;
 use mirrorlet_core::node::ImageSeen;
 
+/// Message of a new pod that is bound to a Node which is another agent's.
+const LEFT_TO_ANOTHER: &str =
+    "not started here: the Node belongs to another agent or a kubelet, which runs its new pods";
+
 /// The state that the components for the API server publish.
 #[derive(Debug, Clone)]
 pub(in crate::app) struct ClusterView {
@@ -117,6 +121,11 @@ impl ClusterView {
                 ..report
             },
         }
+    }
+
+    /// Why a new pod that is bound to our Node is not started here, if it isn't.
+    pub(super) fn left_to_another(&self) -> Option<&'static str> {
+        self.standing.get().is_anothers().then_some(LEFT_TO_ANOTHER)
     }
 
     /// How a static pod stands with its mirror.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::View;
+use super::{ClusterView, View};
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::report::{
     ContainerReport, LastInstance, PAUSED, PodReport, PortReport, RESTARTING, STARTING, STOPPED,
@@ -69,6 +69,15 @@ impl View {
                 && merged.pods.get(uid).is_some_and(is_static)
             {
                 pod.mirror = Some(cluster.mirror(&name));
+            }
+            let is_left = || {
+                let is_api = merged.pods.get(uid).is_some_and(SourcePod::is_api);
+                is_api && self.board.get(uid).is_none()
+            };
+            if let Some(why) = self.cluster.as_ref().and_then(ClusterView::left_to_another)
+                && is_left()
+            {
+                why.clone_into(&mut pod.message);
             }
             let stays = merged
                 .waits

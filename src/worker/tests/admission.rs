@@ -259,3 +259,26 @@ async fn pods_that_are_over_take_no_room() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn new_pods_of_a_node_that_another_took_are_left_to_the_other() {
+    let mut bed = Bed::start();
+    let a = api(A, json!({}));
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    bed.node_is(AdmitNode {
+        is_anothers: true,
+        ..AdmitNode::default()
+    });
+    let (b, own) = (api(B, json!({})), pod("own"));
+    bed.want(&[&a, &b, &own]);
+    bed.until_runs("own").await;
+    tokio::time::sleep(SWEEP).await;
+    // node 6l
+    assert!(!runs(&bed.fake, B) && bed.board.get(&B.into()).is_none());
+    assert!(runs(&bed.fake, A), "what runs stays");
+    // It is ours again.
+    bed.node_is(AdmitNode::default());
+    bed.until_runs(B).await;
+    bed.fake.assert_started_pods(&[A, "own", B]);
+}

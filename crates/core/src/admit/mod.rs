@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::api::quantity::Quantity;
 use crate::api::{FullName, Pod, PodUid, Timestamp, VALUES_MAX, core, is_too_large, meta};
-use crate::ending::is_api_pod;
+use crate::ending::{ending, is_api_pod};
 use crate::pressure::{self, Pressure, Pressures};
 use crate::resources::QosClass;
 use crate::{app_armor, fields, resources, spec};
@@ -57,6 +57,8 @@ pub struct AdmitNode {
     pub app_armor_disabled: bool,
     /// The pressures that the node is under.
     pub pressures: Pressures,
+    /// Whether the Node is another agent's: new pods that are bound to it are that agent's to start.
+    pub is_anothers: bool,
 }
 
 impl AdmitNode {
@@ -83,6 +85,7 @@ impl AdmitNode {
             allocatable,
             app_armor_disabled: false,
             pressures: Pressures::new(),
+            is_anothers: false,
         }
     }
 
@@ -99,6 +102,12 @@ impl AdmitNode {
         self.pressures = pressures;
         self
     }
+}
+
+/// Whether a pod that wants in is not even asked: the Node that it is bound to is another agent's, and
+/// nothing of it is here.
+pub fn is_left_to_another(pod: &Pod, node: &AdmitNode, is_here: bool) -> bool {
+    node.is_anothers && is_api_pod(pod) && !is_here && ending(pod).is_none()
 }
 
 /// Why a pod ends here as failed, in its status and in its event.

@@ -140,7 +140,7 @@ pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
         error = cause,
         "the Node {name} was taken over; its status, Lease, mirror pods and the statuses of its pods \
-         are not written any more"
+         are not written any more, and new pods that are bound to it are not started here"
     );
 }
 
