@@ -460,6 +460,13 @@ async fn a_volume_that_is_gone_is_not_made_anew() {
     eventually("the volume to be recorded", || seen(bed).pop()).await;
 
     let volume = here.volume("data");
+    let labels = [
+        ("owner", bed.owner().unwrap()),
+        ("claim-namespace", "default".to_owned()),
+        ("claim-name", format!("data-{}", here.suffix)),
+    ];
+    let labels = labels.map(|(key, value)| format!("--label mirrorlet.dev/{key}={value}"));
+    let labels = labels.join(" ");
     let lose = async || {
         until_running(bed, "db").await;
         for args in [&["stop", "db"][..], &["wait", "db", "--for=stopped"]] {
@@ -472,7 +479,7 @@ async fn a_volume_that_is_gone_is_not_made_anew() {
         said(&ask(bed, &["start", "db"]));
         let claim = format!("default/data-{}", here.suffix);
         let gone = format!(
-            "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
+            "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {labels} {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
         );
         eventually("the lost volume", || {
             let events = said(&ask(bed, &["events"]));
@@ -485,7 +492,8 @@ async fn a_volume_that_is_gone_is_not_made_anew() {
         assert_eq!(bed.docker(&["volume", "ls", "-q", "--filter", &filter]), "");
     };
     lose().await;
-    bed.docker(&["volume", "create", &volume]);
+    let create = format!("volume create {labels} {volume}");
+    bed.docker(&create.split(' ').collect::<Vec<_>>());
     until_running(bed, "db").await;
     eventually("the restored volume", || {
         let bound = listed(bed).iter().all(|v| v.state == VolumeState::Bound);

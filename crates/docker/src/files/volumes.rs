@@ -73,13 +73,13 @@ impl PodFiles {
             }
             error if error.is_not_found() && is_kept => {
                 self.saw_volume(claim, volume, false);
-                failed(lost(claim, &volume.name))
+                failed(lost(claim, volume, &self.owner))
             }
             error if error.is_not_found() && volume.must_exist => failed(format!(
-                "volume {} of the Engine doesn't exist, and claim {claim} has {}: \"true\"; create it: docker volume create {}",
+                "volume {} of the Engine doesn't exist, and claim {claim} has {}: \"true\"; create it: {}",
                 volume.name,
                 keys::VOLUME_MUST_EXIST,
-                volume.name
+                create_command(claim, volume, &self.owner)
             )),
             error => failed(format!("failed to get volume {}: {error}", volume.name)),
         })?;
@@ -160,8 +160,75 @@ impl PodFiles {
 }
 
 /// The message about the volume of a claim that is gone: how to restore it, and how to start without.
-fn lost(claim: &ClaimName, volume: &str) -> String {
+fn lost(claim: &ClaimName, volume: &EngineVolume, owner: &str) -> String {
+    let (name, create) = (&volume.name, create_command(claim, volume, owner));
     format!(
-        "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
+        "volume {name} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run {create} and unpack it; to start with an empty volume, run mirrorlet volumes rm {name}"
     )
+}
+
+/// The command by which a person creates the volume of a claim so that the agent takes it for its own:
+/// with its labels, unless the claim names the volume. Values of driver options may be secret.
+fn create_command(claim: &ClaimName, volume: &EngineVolume, owner: &str) -> String {
+    let mut words = vec!["docker volume create".to_owned()];
+    if volume.driver != LOCAL_DRIVER {
+        words.push(format!("--driver {}", volume.driver));
+    }
+    let options = volume.options.keys();
+    words.extend(options.map(|option| format!("--opt {option}=...")));
+    if !volume.named {
+        let labels = [
+            (keys::OWNER, owner),
+            (keys::CLAIM_NAMESPACE, claim.namespace.as_str()),
+            (keys::CLAIM_NAME, claim.name.as_str()),
+        ];
+        words.extend(labels.map(|(key, value)| format!("--label {key}={value}")));
+    }
+    words.push(volume.name.clone());
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_gone_is_created_again_so_that_it_is_recognised() {
+        let claim = ClaimName {
+            namespace: "shop".to_owned(),
+            name: "data".to_owned(),
+        };
+        let volume = |named: bool, driver: &str, options: &[(&str, &str)]| EngineVolume {
+            name: "shop_data".to_owned(),
+            driver: driver.to_owned(),
+            options: options
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            named,
+            must_exist: false,
+            presence: Presence::Unknown,
+        };
+        let labels = "--label mirrorlet.dev/owner=me --label mirrorlet.dev/claim-namespace=shop --label mirrorlet.dev/claim-name=data";
+        for (volume, command) in [
+            (
+                volume(false, LOCAL_DRIVER, &[]),
+                format!("run docker volume create {labels} shop_data and unpack it"),
+            ),
+            (
+                volume(false, "rclone", &[("token", "secret")]),
+                format!(
+                    "run docker volume create --driver rclone --opt token=... {labels} shop_data and"
+                ),
+            ),
+            (
+                volume(true, LOCAL_DRIVER, &[]),
+                "run docker volume create shop_data and unpack it".to_owned(),
+            ),
+        ] {
+            let told = lost(&claim, &volume, "me");
+            // box 7
+            assert!(told.contains(&command), "{told}");
+        }
+    }
 }
