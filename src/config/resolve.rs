@@ -283,6 +283,17 @@ impl<'a> SettingSources<'a> {
             .and_then(|(Setting(texts), _)| texts.last().cloned())
     }
 
+    /// The name of a setting as somebody wrote it, or else as on the rung of the one beside which it is
+    /// missed.
+    fn name(&self, key: Key, beside: Key) -> String {
+        let given = self.given(key).or_else(|| self.given(beside));
+        match given.map(|(_, origin)| origin) {
+            Some(Origin::Flag) => format!("--{}", key.row().flag),
+            Some(Origin::Env(_)) => key.row().env.to_owned(),
+            Some(Origin::File(_) | Origin::Default) | None => key.name().to_owned(),
+        }
+    }
+
     /// Notes a fault of one setting beside another, where somebody gave it.
     fn contradicts(&mut self, key: Key, words: &str) {
         if let Some((_, origin)) = self.given(key) {
@@ -296,24 +307,31 @@ impl<'a> SettingSources<'a> {
         let key = self.text(Key::TlsPrivateKeyFile).is_some();
         let requested = self.text(Key::RotateServerCertificates).as_deref() == Some("true");
         if certificate && !key {
-            let words = "requires tlsPrivateKeyFile";
-            self.contradicts(Key::TlsCertFile, words);
+            let missing = self.name(Key::TlsPrivateKeyFile, Key::TlsCertFile);
+            self.contradicts(Key::TlsCertFile, &format!("requires {missing}"));
         }
         if key && !certificate {
-            let words = "requires tlsCertFile";
-            self.contradicts(Key::TlsPrivateKeyFile, words);
+            let missing = self.name(Key::TlsCertFile, Key::TlsPrivateKeyFile);
+            self.contradicts(Key::TlsPrivateKeyFile, &format!("requires {missing}"));
         }
         if requested && (certificate || key) {
-            let words = "can't be combined with tlsCertFile";
-            self.contradicts(Key::RotateServerCertificates, words);
+            let other = if certificate {
+                Key::TlsCertFile
+            } else {
+                Key::TlsPrivateKeyFile
+            };
+            let other = self.name(other, Key::RotateServerCertificates);
+            let words = format!("can't be combined with {other}");
+            self.contradicts(Key::RotateServerCertificates, &words);
         }
         let kubeconfig = self.text(Key::Kubeconfig);
         let bootstrap = self.text(Key::BootstrapKubeconfig);
         if bootstrap.is_some_and(|text| text != kinds::NONE)
             && kubeconfig.is_none_or(|text| [kinds::NONE, "in-cluster"].contains(&text.as_str()))
         {
-            let words = "requires kubeconfig, the file to write";
-            self.contradicts(Key::BootstrapKubeconfig, words);
+            let missing = self.name(Key::Kubeconfig, Key::BootstrapKubeconfig);
+            let words = format!("requires {missing}, the file to write");
+            self.contradicts(Key::BootstrapKubeconfig, &words);
         }
         self.check_docker();
         self.check_verification();
@@ -347,9 +365,10 @@ impl<'a> SettingSources<'a> {
     fn check_verification(&mut self) {
         let policy = self.text(Key::ImagePullCredentialsVerificationPolicy);
         if policy.as_deref() != Some("NeverVerifyAllowlistedImages") {
-            let words =
-                "requires imagePullCredentialsVerificationPolicy NeverVerifyAllowlistedImages";
-            self.contradicts(Key::PreloadedImagesVerificationAllowlist, words);
+            let list = Key::PreloadedImagesVerificationAllowlist;
+            let missing = self.name(Key::ImagePullCredentialsVerificationPolicy, list);
+            let words = format!("requires {missing} NeverVerifyAllowlistedImages");
+            self.contradicts(list, &words);
         }
     }
 
@@ -372,7 +391,8 @@ impl<'a> SettingSources<'a> {
         let given = signals(self, Key::EvictionSoftGracePeriod);
         for signal in signals(self, Key::EvictionSoft) {
             if !given.contains(&signal) {
-                let words = format!("requires an evictionSoftGracePeriod of {signal}");
+                let missing = self.name(Key::EvictionSoftGracePeriod, Key::EvictionSoft);
+                let words = format!("requires {missing} with a time for {signal}");
                 self.contradicts(Key::EvictionSoft, &words);
             }
         }

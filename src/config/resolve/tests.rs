@@ -175,15 +175,63 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
         assert!(given(&good).is_ok(), "{good:?}");
     }
     for (settings, words) in [
-        (vec![cert], "--tls-cert-file: requires tlsPrivateKeyFile"),
-        (vec![key], "--tls-private-key-file: requires tlsCertFile"),
+        (
+            vec![cert],
+            "--tls-cert-file: requires --tls-private-key-file",
+        ),
+        (
+            vec![key],
+            "--tls-private-key-file: requires --tls-cert-file",
+        ),
         (
             vec![cert, key, rotate],
-            "--rotate-server-certificates: can't be combined with tlsCertFile",
+            "--rotate-server-certificates: can't be combined with --tls-cert-file",
+        ),
+        (
+            vec![key, rotate],
+            "--tls-private-key-file: requires --tls-cert-file\n\
+             --rotate-server-certificates: can't be combined with --tls-private-key-file",
         ),
     ] {
         assert_eq!(given(&settings).unwrap_err().to_string(), words);
     }
+}
+
+#[test]
+fn a_pair_of_settings_is_named_as_it_was_written() {
+    let flags = BTreeMap::new();
+    let env = |settings: &[(&str, &str)]| Ambient {
+        env: settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        ..Ambient::default()
+    };
+    let cert = ("MIRRORLET_TLS_CERT_FILE", "/c");
+    let told = |ambient: &Ambient, file: Option<&LocatedFile>| {
+        resolve(&flags, file, ambient).unwrap_err().to_string()
+    };
+    assert_eq!(
+        told(&env(&[cert]), None),
+        "MIRRORLET_TLS_CERT_FILE: requires MIRRORLET_TLS_PRIVATE_KEY_FILE"
+    );
+    let file = LocatedFile::parse("/m.yaml", "tlsCertFile: /c\n").unwrap();
+    assert_eq!(
+        told(&Ambient::default(), Some(&file)),
+        "/m.yaml:1: tlsCertFile: requires tlsPrivateKeyFile"
+    );
+    // Each of them where it stands.
+    let file = LocatedFile::parse("/m.yaml", "tlsPrivateKeyFile: /k\n").unwrap();
+    let ambient = env(&[cert, ("MIRRORLET_ROTATE_SERVER_CERTIFICATES", "true")]);
+    assert_eq!(
+        told(&ambient, Some(&file)),
+        "MIRRORLET_ROTATE_SERVER_CERTIFICATES: can't be combined with MIRRORLET_TLS_CERT_FILE"
+    );
+    let soft = env(&[("MIRRORLET_EVICTION_SOFT", "memory.available<1Gi")]);
+    assert_eq!(
+        told(&soft, None),
+        "MIRRORLET_EVICTION_SOFT: requires MIRRORLET_EVICTION_SOFT_GRACE_PERIOD with a time for memory.available"
+    );
 }
 
 #[test]
@@ -196,7 +244,7 @@ fn the_list_of_images_needs_the_policy_that_reads_it() {
     for other in [vec![list], vec![(policy, "AlwaysVerify"), list]] {
         let fault = given(&other).unwrap_err().to_string();
         let words = "--preloaded-images-verification-allowlist: requires \
-                     imagePullCredentialsVerificationPolicy NeverVerifyAllowlistedImages";
+                     --image-pull-credentials-verification-policy NeverVerifyAllowlistedImages";
         assert_eq!(fault, words);
     }
 }
@@ -257,7 +305,7 @@ fn a_bootstrap_kubeconfig_needs_one_to_write() {
         // identity 3
         assert_eq!(
             given(kubeconfig, None).unwrap_err().to_string(),
-            "--bootstrap-kubeconfig: requires kubeconfig, the file to write",
+            "--bootstrap-kubeconfig: requires --kubeconfig, the file to write",
         );
     }
 }
