@@ -124,7 +124,8 @@ impl Build<'_, '_> {
         let found = match words::split(&node.text()?) {
             Ok(found) => found,
             Err(unsplit) => {
-                self.invalid(node, path, unsplit.as_str());
+                let help = "write the command as a list: [\"word\", \"another\"]";
+                self.invalid(node, path, unsplit.as_str(), help);
                 return None;
             }
         };

@@ -99,6 +99,11 @@ pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document>
     build.documents
 }
 
+/// Help for a value that is no duration.
+const WRITE_DURATION: &str = "write a number with its unit, for example 1m30s";
+/// Help for a value that is no size.
+const WRITE_SIZE: &str = "write a number with its unit, for example 512m";
+
 impl Build<'_, '_> {
     fn options(&self) -> &Options {
         self.loader.options
@@ -124,10 +129,11 @@ impl Build<'_, '_> {
         self.lost(&place, field(service, key), why, help);
     }
 
-    /// Reports a value that can't be read.
-    fn invalid(&mut self, node: &Node, field: impl Into<String>, message: &str) {
-        self.loader
-            .error(&node.place.clone(), &field.into(), message);
+    /// Reports a value that can't be read, and how it is written. The value may be secret.
+    fn invalid(&mut self, node: &Node, field: impl Into<String>, message: &str, help: &str) {
+        let problem = Diagnostic::error(Code::InvalidValue, "", message);
+        let problem = problem.field(field.into()).help(help);
+        self.loader.problems.push(node.place.mark(problem));
     }
 
     fn metadata(&self, name: &str) -> Map {

@@ -64,7 +64,8 @@ impl Build<'_, '_> {
             .unwrap_or_default()
         {
             let Some(path) = item.get("path").and_then(Node::text) else {
-                self.invalid(item, field(service, "env_file"), "names no path");
+                let help = "add path: with the name of a file";
+                self.invalid(item, field(service, "env_file"), "names no path", help);
                 continue;
             };
             let path = Path::new(&path);
@@ -132,12 +133,14 @@ impl Build<'_, '_> {
             {
                 let path = field(service, section);
                 let Some(source) = item.set("source").and_then(Node::text) else {
-                    self.invalid(item, path, "names no source");
+                    let help = format!("add source: with a name that is defined below {section}");
+                    self.invalid(item, path, "names no source", &help);
                     continue;
                 };
                 let Some(object) = self.project.object_name(section, &source) else {
                     let message = format!("{source} is not defined below {section}");
-                    self.invalid(item, path, &message);
+                    let help = format!("define it below {section}, or remove it here");
+                    self.invalid(item, path, &message, &help);
                     continue;
                 };
                 if item
@@ -244,7 +247,7 @@ impl Build<'_, '_> {
             let value = self.project.variables.get(&variable).cloned();
             if value.is_none() {
                 let message = format!("the variable {variable} isn't set");
-                self.invalid(node, path, &message);
+                self.invalid(node, path, &message, "set it, or write file: or content:");
                 return;
             }
             value.map(String::into_bytes)
@@ -252,7 +255,8 @@ impl Build<'_, '_> {
             text("content").map(String::into_bytes)
         };
         let Some(bytes) = bytes else {
-            self.invalid(node, path, "has neither file, environment nor content");
+            let message = "has neither file, environment nor content";
+            self.invalid(node, path, message, "add one of them");
             return;
         };
         let data_key = key_of(key);

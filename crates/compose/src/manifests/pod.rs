@@ -9,7 +9,10 @@ use crate::tree::Node;
 use crate::value::{Map, Value};
 use crate::words;
 
-use super::{Build, field};
+use super::{Build, WRITE_DURATION, field};
+
+/// Help for an extra host that can't be read.
+const WRITE_HOST: &str = "write for example db=10.0.0.5";
 
 /// The seconds that compose gives a container to stop.
 const GRACE_SECONDS: i64 = 10;
@@ -147,7 +150,12 @@ impl Build<'_, '_> {
                 pod.grace = Some(pod.grace.unwrap_or_default().max(seconds));
             } else {
                 let path = field(service, "stop_grace_period");
-                self.invalid(&grace.clone(), path, "this is not a duration");
+                self.invalid(
+                    &grace.clone(),
+                    path,
+                    "this is not a duration",
+                    WRITE_DURATION,
+                );
             }
         }
     }
@@ -208,7 +216,7 @@ impl Build<'_, '_> {
             let split = text.split_once('=').or_else(|| text.split_once(':'));
             let path = field(service, "extra_hosts");
             let Some((name, address)) = split else {
-                self.invalid(item, path, "this is not NAME=ADDRESS");
+                self.invalid(item, path, "this is not NAME=ADDRESS", WRITE_HOST);
                 continue;
             };
             let address = address.trim_matches(['[', ']']);
@@ -221,7 +229,7 @@ impl Build<'_, '_> {
                     "add hostAliases with the host's address",
                 );
             } else if address.parse::<IpAddr>().is_err() {
-                self.invalid(item, path, "this is not an IP address");
+                self.invalid(item, path, "this is not an IP address", WRITE_HOST);
             } else {
                 match aliases.iter_mut().find(|(known, _)| known == address) {
                     Some((_, names)) => names.push(name.to_owned()),

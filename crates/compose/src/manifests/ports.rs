@@ -6,6 +6,11 @@ use crate::value::{Map, Value};
 
 use super::{Build, field, replicas};
 
+/// Help for a port without a target.
+const WRITE_TARGET: &str = "add target: with a port of the container";
+/// Help for a port of the host that is no number.
+const WRITE_NUMBER: &str = "write a number from 1 to 65535";
+
 /// A port of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Port {
@@ -67,7 +72,8 @@ impl Build<'_, '_> {
         for item in items.unwrap_or_default() {
             let path = field(service, "ports");
             let Some(port) = port_of(item) else {
-                self.invalid(item, path, "names no port of the container as target");
+                let message = "names no port of the container as target";
+                self.invalid(item, path, message, WRITE_TARGET);
                 continue;
             };
             let published = item.set("published").and_then(Node::text);
@@ -95,7 +101,7 @@ impl Build<'_, '_> {
                     }
                     host = first.trim().parse::<i64>().ok();
                     if host.is_none() {
-                        self.invalid(item, path, "this is not a port of the host");
+                        self.invalid(item, path, "this is not a port of the host", WRITE_NUMBER);
                     }
                 }
             }
@@ -135,7 +141,8 @@ impl Build<'_, '_> {
         for item in items.unwrap_or_default() {
             if item.text().is_some_and(|text| exposed_by(&text).is_none()) {
                 let message = "this is not a port of the container";
-                self.invalid(item, field(service, "expose"), message);
+                let help = "write a number, or a number/protocol, for example 53/udp";
+                self.invalid(item, field(service, "expose"), message, help);
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::words;
 
 use super::container::literal;
 use super::pod::Pod;
-use super::{Build, field};
+use super::{Build, WRITE_DURATION, field};
 
 /// Seconds between two checks, as compose's default.
 const INTERVAL_SECONDS: i64 = 30;
@@ -85,7 +85,7 @@ impl Build<'_, '_> {
         let found = node.text().and_then(|text| words::seconds(&text));
         if found.is_none() {
             let path = field(service, &format!("healthcheck.{key}"));
-            self.invalid(node, path, "this is not a duration");
+            self.invalid(node, path, "this is not a duration", WRITE_DURATION);
         }
         // Compose takes zero for its default.
         found.filter(|seconds| *seconds > 0).unwrap_or(default)
@@ -104,7 +104,9 @@ impl Build<'_, '_> {
             None => None,
             Some(_) => {
                 let path = field(service, "healthcheck.test");
-                self.invalid(test, path, "begins with none of CMD, CMD-SHELL and NONE");
+                let message = "begins with none of CMD, CMD-SHELL and NONE";
+                let help = "write CMD before the words of a command";
+                self.invalid(test, path, message, help);
                 None
             }
         }

@@ -5,7 +5,7 @@ use crate::tree::Node;
 use crate::value::{Map, Value};
 use crate::words;
 
-use super::{Build, field};
+use super::{Build, WRITE_SIZE, field};
 
 /// Length of a CPU period, as Docker's default, in microseconds.
 const PERIOD_MICROS: f64 = 100_000.0;
@@ -84,6 +84,7 @@ impl Build<'_, '_> {
                 node,
                 field(service, &keys.join(".")),
                 "this is not a number of CPUs",
+                "write a number, for example 0.5",
             );
         }
         // Zero is no limit.
@@ -98,7 +99,12 @@ impl Build<'_, '_> {
         };
         let found = node.text().and_then(|text| words::bytes(&text));
         if found.is_none() {
-            self.invalid(node, field(service, &path), "this is not a size");
+            self.invalid(
+                node,
+                field(service, &path),
+                "this is not a size",
+                WRITE_SIZE,
+            );
         }
         found.filter(|bytes| *bytes > 0)
     }

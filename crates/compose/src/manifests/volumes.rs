@@ -9,7 +9,7 @@ use crate::value::{Map, Value};
 use crate::words;
 
 use super::pod::Pod;
-use super::{Build, field};
+use super::{Build, WRITE_SIZE, field};
 
 /// Size that a claim asks for; no driver of the Engine holds it.
 const CLAIM_SIZE: &str = "1Gi";
@@ -57,7 +57,12 @@ impl Build<'_, '_> {
                     let name = pod.volume("shm", ("emptyDir", memory), false);
                     mounts.push(mount_at(&name, "/dev/shm"));
                 }
-                None => self.invalid(size, field(service, "shm_size"), "this is not a size"),
+                None => self.invalid(
+                    size,
+                    field(service, "shm_size"),
+                    "this is not a size",
+                    WRITE_SIZE,
+                ),
             }
         }
         mounts.extend(self.files(service, pod));
@@ -118,7 +123,8 @@ impl Build<'_, '_> {
         let path = field(service, "volumes");
         let text = |key: &str| item.set(key).and_then(Node::text);
         let Some(target) = text("target") else {
-            self.invalid(item, path, "names no target");
+            let help = "add target: with a path in the container";
+            self.invalid(item, path, "names no target", help);
             return None;
         };
         let kind = text("type").unwrap_or_else(|| "volume".to_owned());
@@ -174,7 +180,8 @@ impl Build<'_, '_> {
             .is_some_and(|volumes| volumes.entry(source).is_some());
         if !is_known {
             let message = format!("the volume {source} is not defined below volumes");
-            self.invalid(item, path, &message);
+            let help = "define it below volumes, or write ./ before the path of a directory";
+            self.invalid(item, path, &message, help);
             return None;
         }
         let name = self.project.object_name("volumes", source)?;

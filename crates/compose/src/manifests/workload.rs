@@ -10,7 +10,7 @@ use crate::words;
 
 use super::groups::{Groups, dependencies};
 use super::names::Names;
-use super::{Build, field, replicas};
+use super::{Build, WRITE_DURATION, field, replicas};
 
 /// The condition of a service that waits for the end of another.
 const COMPLETED: &str = "service_completed_successfully";
@@ -234,7 +234,15 @@ impl Build<'_, '_> {
             }
             _ if ["", "no", "false", "always", "unless-stopped", "on-failure"]
                 .contains(&&*text) => {}
-            _ => self.invalid(&entry.value.clone(), path, "this is no restart policy"),
+            _ => {
+                let help = "write no, always, unless-stopped or on-failure";
+                self.invalid(
+                    &entry.value.clone(),
+                    path,
+                    "this is no restart policy",
+                    help,
+                );
+            }
         }
     }
 
@@ -259,7 +267,12 @@ impl Build<'_, '_> {
                 spec.put("minReadySeconds", seconds);
             } else {
                 let path = field(service, "deploy.update_config.monitor");
-                self.invalid(&monitor.clone(), path, "this is not a duration");
+                self.invalid(
+                    &monitor.clone(),
+                    path,
+                    "this is not a duration",
+                    WRITE_DURATION,
+                );
             }
         }
     }

@@ -229,6 +229,31 @@ fn what_is_wrong_has_its_file_and_line() {
 }
 
 #[test]
+fn a_value_that_cannot_be_read_is_told_how_to_write_it() {
+    for (key, help) in [
+        ("stop_grace_period: soon", "1m30s"),
+        ("healthcheck: {test: a, interval: x}", "1m30s"),
+        ("healthcheck: {test: [x]}", "write CMD before"),
+        ("mem_limit: many", "512m"),
+        ("shm_size: many", "512m"),
+        ("cpus: many", "0.5"),
+        ("restart: sometimes", "write no, always, unless-stopped or"),
+        ("extra_hosts: [a]", "db=10.0.0.5"),
+        ("extra_hosts: ['a:b']", "db=10.0.0.5"),
+        ("expose: [http]", "53/udp"),
+        ("command: a 'b", "as a list"),
+        ("volumes: ['a:/b']", "define it below volumes"),
+        ("configs: [c]", "define it below configs"),
+    ] {
+        let text = format!("services:\n  a:\n    image: i\n    {key}\n");
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        let mut errors = imported.problems.iter().filter(|one| one.is_error());
+        let told = errors.any(|one| one.help.as_ref().is_some_and(|words| words.contains(help)));
+        assert!(told, "{key}: {:?}", imported.problems);
+    }
+}
+
+#[test]
 fn values_are_in_no_message() {
     let secret = "hunter2hunter2";
     let text = format!(
