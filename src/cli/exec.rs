@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::channels::{self, Received, Receiver, Sender};
+use super::client::LOOK_AND_REPEAT;
 use super::stdio::{self, Output, Piece};
 use super::terminal::{self, RawTerminal};
 use super::{Failure, Outcome, client, logs::escape, status};
@@ -228,7 +229,7 @@ struct Cause {
 }
 
 fn broken_off() -> Failure {
-    anyhow::anyhow!("the agent closed the session").into()
+    anyhow::anyhow!("the agent closed the session; {LOOK_AND_REPEAT}").into()
 }
 
 /// Signals that end us, heard while the terminal has to be put back first.
@@ -289,7 +290,10 @@ mod tests {
                 r#"{"status":"Failure","reason":"NonZeroExitCode"}"#,
                 "the agent closed",
             ),
-            ("nonsense", "the agent closed"),
+            (
+                "nonsense",
+                "the agent closed the session; most likely it stopped or restarted; look with: mirrorlet status",
+            ),
         ] {
             let failure = read(status).unwrap_err();
             let said = failure.error().unwrap().to_string();

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use lines::Lines;
 
+use super::client::LOOK_AND_REPEAT;
 use super::{Failure, Outcome, client, status};
 use crate::config::args::LogsArgs;
 use crate::server::frame::{Frame, FrameReader};
@@ -151,7 +152,7 @@ async fn log(root: &Path, path: &str, mut lines: Option<Lines>) -> Outcome {
     if reader.is_empty() {
         Ok(())
     } else {
-        Err(anyhow::anyhow!("the agent closed the log").into())
+        Err(anyhow::anyhow!("the agent closed the log; {LOOK_AND_REPEAT}").into())
     }
 }
 
