@@ -348,7 +348,7 @@ async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
     let made = alone.kubectl_with(&STDIN, &stateful_set(&template, 2, IMAGE));
     // embedded 39
     assert_eq!(made, "statefulset.apps/row created\n");
-    let status = ["rollout", "status", "statefulset/row", "--timeout=120s"];
+    let status = ["rollout", "status", "statefulset/row", "--timeout=240s"];
     alone.kubectl(&status);
     let row = |columns: usize| {
         let row = alone.kubectl(&["get", "sts", "row", "--no-headers"]);
@@ -475,7 +475,7 @@ async fn a_stateful_set_is_applied_scaled_and_updated_by_kubectl() {
 async fn the_versions_of_a_workload_are_listed_and_undone_by_kubectl() {
     let alone = Box::start().await;
     alone.kubectl_with(&STDIN, &deployment(2, IMAGE));
-    let status = |what: &str| alone.kubectl(&["rollout", "status", what, "--timeout=120s"]);
+    let status = |what: &str| alone.kubectl(&["rollout", "status", what, "--timeout=240s"]);
     status("deployment/d");
     alone.bed.until_healthy(2).await;
     alone.kubectl(&["set", "image", "deployment/d", &format!("web={IMAGE_2}")]);
@@ -632,7 +632,7 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
             "-n",
             "team",
             "--for=condition=Ready",
-            "--timeout=2m",
+            "--timeout=240s",
             &pod,
         ];
         alone.kubectl(&ready);
@@ -662,7 +662,7 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
         "--grace-period=1",
         "--wait=false",
     ]);
-    alone.kubectl(&["wait", "--for=delete", "namespace/team", "--timeout=2m"]);
+    alone.kubectl(&["wait", "--for=delete", "namespace/team", "--timeout=240s"]);
     assert!(!alone.bed.path().join("api/team").exists());
     eventually("the containers to be gone", || {
         let left = running(&alone);
