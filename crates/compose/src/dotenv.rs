@@ -93,12 +93,11 @@ enum Value {
     Open(String),
 }
 
-/// A value without quotes ends at a comment.
+/// A value without quotes ends at a comment, which only a space and `#` begin: as in compose, a tab
+/// and the beginning of the value don't.
 fn unquoted(value: &str) -> &str {
-    let comment = value
-        .char_indices()
-        .find(|(at, c)| *c == '#' && (*at == 0 || value[..*at].ends_with(char::is_whitespace)));
-    value[..comment.map_or(value.len(), |(at, _)| at)].trim_end()
+    let (value, _) = value.split_once(" #").unwrap_or((value, ""));
+    value.trim_end()
 }
 
 /// The value in quotes that a text begins with, the text behind its last line, and how many lines
@@ -177,6 +176,28 @@ mod tests {
             ("A=${", 1),
         ] {
             assert_eq!(parse(text, &known, &mut unset).unwrap_err().line, line);
+        }
+    }
+
+    /// The last value of a file in which all variables are set.
+    fn last(text: &str, known: &Variables) -> String {
+        let mut unset = BTreeMap::new();
+        let found = parse(text, known, &mut unset).unwrap();
+        assert_eq!(unset, BTreeMap::new(), "{text}");
+        found.last().unwrap().1.clone()
+    }
+
+    #[test]
+    fn only_a_space_and_a_hash_begin_a_comment_behind_a_value() {
+        for (text, value) in [
+            ("A=#x", "#x"),
+            ("A= #x", "#x"),
+            ("A=x\t#y", "x\t#y"),
+            ("A=1#2", "1#2"),
+            ("A=1 #2", "1"),
+            ("A=a b\t # c # d", "a b"),
+        ] {
+            assert_eq!(last(text, &Variables::new()), value, "{text}");
         }
     }
 }
