@@ -13,6 +13,13 @@ pub(crate) struct BadLine {
     pub(crate) why: String,
 }
 
+impl BadLine {
+    fn new(line: usize, why: &str) -> Self {
+        let why = why.to_owned();
+        Self { line, why }
+    }
+}
+
 /// Reads a file of variables, in order. `known` are the variables that its values may refer to, and
 /// those that a name without a value takes. Variables that aren't set are added to `unset`, by the
 /// line of the value that refers to them, from 1.
@@ -33,10 +40,7 @@ pub(crate) fn parse(
             line += 1;
             continue;
         }
-        let bad = |why: &str| BadLine {
-            line,
-            why: why.to_owned(),
-        };
+        let bad = |why: &str| BadLine::new(line, why);
         let start = trimmed
             .strip_prefix("export ")
             .map_or(trimmed, str::trim_start);
@@ -58,7 +62,7 @@ pub(crate) fn parse(
             }
             Some(value) if value.starts_with(['"', '\'']) => {
                 let offset = value.as_ptr() as usize - rest.as_ptr() as usize;
-                quoted(&rest[offset..]).ok_or_else(|| bad("the quote is not closed"))?
+                quoted(&rest[offset..]).map_err(|(before, why)| BadLine::new(line + before, why))?
             }
             Some(value) => (Value::Open(unquoted(value).to_owned()), next, 1),
         };
@@ -100,24 +104,32 @@ fn unquoted(value: &str) -> &str {
     value.trim_end()
 }
 
+/// The reason why a value in quotes can't be read, by the number of its lines before the wrong one.
+type Unquotable = (usize, &'static str);
+
+/// A quote that nothing closes.
+const NOT_CLOSED: Unquotable = (0, "the quote is not closed");
+
 /// The value in quotes that a text begins with, the text behind its last line, and how many lines
 /// it takes.
-fn quoted(text: &str) -> Option<(Value, &str, usize)> {
-    let quote = text.chars().next()?;
+fn quoted(text: &str) -> Result<(Value, &str, usize), Unquotable> {
+    let quote = text.chars().next().ok_or(NOT_CLOSED)?;
     let inner = &text[1..];
     let mut value = String::new();
     let mut chars = inner.char_indices();
     let end = loop {
-        let (at, c) = chars.next()?;
+        let (at, c) = chars.next().ok_or(NOT_CLOSED)?;
         if c == quote {
             break at;
         }
-        if c != '\\' || quote == '\'' {
+        if c != '\\' {
             value.push(c);
             continue;
         }
-        let (_, escaped) = chars.next()?;
+        let (_, escaped) = chars.next().ok_or(NOT_CLOSED)?;
         match escaped {
+            '\'' if quote == '\'' => value.push(escaped),
+            other if quote == '\'' => value.extend(['\\', other]),
             'n' => value.push('\n'),
             'r' => value.push('\r'),
             't' => value.push('\t'),
@@ -127,14 +139,19 @@ fn quoted(text: &str) -> Option<(Value, &str, usize)> {
         }
     };
     let behind = &inner[end + 1..];
-    let next = behind.split_once('\n').map_or("", |(_, next)| next);
-    let lines = inner[..end].matches('\n').count() + 1;
+    let (behind, next) = behind.split_once('\n').unwrap_or((behind, ""));
+    let breaks = inner[..end].matches('\n').count();
+    let behind = behind.trim_start();
+    if !behind.is_empty() && !behind.starts_with('#') {
+        let why = "text follows the closing quote: write it inside the quotes, or a # before it";
+        return Err((breaks, why));
+    }
     let value = if quote == '\'' {
         Value::Raw(value)
     } else {
         Value::Open(value)
     };
-    Some((value, next, lines))
+    Ok((value, next, breaks + 1))
 }
 
 #[cfg(test)]
@@ -198,6 +215,33 @@ mod tests {
             ("A=a b\t # c # d", "a b"),
         ] {
             assert_eq!(last(text, &Variables::new()), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn in_single_quotes_a_backslash_is_one_but_before_a_quote() {
+        for (text, value) in [
+            (r"A='it\'s'", "it's"),
+            (r"A='a\n$B \$ \x'", r"a\n$B \$ \x"),
+            (r#"A='say \"x\"'"#, r#"say \"x\""#),
+            (r"A='a\\'", r"a\\"),
+            ("A='x' # it's a comment", "x"),
+            ("A=\"x\"#comment", "x"),
+            ("A='two\nlines' \t\r\n", "two\nlines"),
+        ] {
+            assert_eq!(last(text, &Variables::new()), value, "{text}");
+        }
+        let behind = "text follows the closing quote";
+        for (text, line, why) in [
+            ("A='x' y", 1, behind),
+            ("A=\"x\"y", 1, behind),
+            (r"A='it'\''s'", 1, behind),
+            ("B=1\nA='two\nlines' B=2", 3, behind),
+            (r"A='C:\'", 1, "the quote is not closed"),
+        ] {
+            let bad = parse(text, &Variables::new(), &mut BTreeMap::new()).unwrap_err();
+            assert_eq!(bad.line, line, "{text}");
+            assert!(bad.why.starts_with(why), "{text}: {}", bad.why);
         }
     }
 }
