@@ -80,9 +80,10 @@ pub(crate) fn parse(
                 })?
             }
         };
-        scope
-            .entry(name.to_owned())
-            .or_insert_with(|| value.clone());
+        // The environment wins over the file, and of the file the last value.
+        if !known.contains_key(name) {
+            scope.insert(name.to_owned(), value.clone());
+        }
         found.push((name.to_owned(), value));
         rest = after;
         line += lines;
@@ -215,6 +216,20 @@ mod tests {
             ("A=a b\t # c # d", "a b"),
         ] {
             assert_eq!(last(text, &Variables::new()), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reference_has_the_last_value_above_it_unless_the_environment_has_one() {
+        let known = Variables::from([("HOST".to_owned(), "h".to_owned())]);
+        for (text, value) in [
+            ("A=1\nA=2\nB=$A", "2"),
+            ("A=1\nB=$A\nA=2", "2"),
+            ("A=1\nA=\nB=${A}x", "x"),
+            ("A=1\nA=${A}2\nB=${A}3", "123"),
+            ("HOST=1\nHOST=2\nB=$HOST", "h"),
+        ] {
+            assert_eq!(last(text, &known), value, "{text}");
         }
     }
 
