@@ -42,7 +42,8 @@ pub(crate) fn parse(
         }
         let bad = |why: &str| BadLine::new(line, why);
         let start = trimmed
-            .strip_prefix("export ")
+            .strip_prefix("export")
+            .filter(|rest| rest.starts_with(char::is_whitespace))
             .map_or(trimmed, str::trim_start);
         let name_end = start.find(['=', ':']).unwrap_or(start.len());
         let name = start[..name_end].trim_end();
@@ -131,11 +132,20 @@ fn quoted(text: &str) -> Result<(Value, &str, usize), Unquotable> {
         match escaped {
             '\'' if quote == '\'' => value.push(escaped),
             other if quote == '\'' => value.extend(['\\', other]),
+            'a' => value.push('\u{7}'),
+            'b' => value.push('\u{8}'),
+            'f' => value.push('\u{c}'),
             'n' => value.push('\n'),
             'r' => value.push('\r'),
             't' => value.push('\t'),
+            'v' => value.push('\u{b}'),
             '"' | '\\' => value.push(escaped),
             '$' => value.push_str("$$"),
+            '0' => {
+                for _ in 0..octal(chars.as_str(), &mut value) {
+                    chars.next();
+                }
+            }
             other => value.extend(['\\', other]),
         }
     };
@@ -153,6 +163,21 @@ fn quoted(text: &str) -> Result<(Value, &str, usize), Unquotable> {
         Value::Open(value)
     };
     Ok((value, next, breaks + 1))
+}
+
+/// Adds the character whose number in octal digits is behind `\0`; returns how many digits there are.
+/// As in compose-go, it needs three of them, and with others the 0 is lost.
+fn octal(behind: &str, value: &mut String) -> usize {
+    let behind = behind.chars().take(3);
+    let digits: String = behind.take_while(char::is_ascii_digit).collect();
+    let number = u8::from_str_radix(&digits, 8).ok();
+    if let Some(number) = number.filter(|_| digits.len() == 3) {
+        value.push(char::from(number));
+    } else {
+        value.push('\\');
+        value.push_str(&digits);
+    }
+    digits.len()
 }
 
 #[cfg(test)]
@@ -231,6 +256,26 @@ mod tests {
         ] {
             assert_eq!(last(text, &known), value, "{text}");
         }
+    }
+
+    #[test]
+    fn escapes_in_double_quotes_are_those_of_compose() {
+        for (text, value) in [
+            (r#"A="\a\b\f\n\r\t\v""#, "\u{7}\u{8}\u{c}\n\r\t\u{b}"),
+            (r#"A="\"\\\$B""#, "\"\\$B"),
+            (r#"A="\0101\01012""#, "AA2"),
+            (r#"A="\0377""#, "\u{ff}"),
+            // No characters: too few digits, too large a number, another digit.
+            (r#"A="\012 \0400 \0189 \0""#, r"\12 \400 \189 \"),
+            (r#"A="\c\q\'""#, r"\c\q\'"),
+            ("export\tA=1", "1"),
+            ("export \t A=1", "1"),
+            ("exported=1", "1"),
+        ] {
+            assert_eq!(last(text, &Variables::new()), value, "{text}");
+        }
+        let found = parse("export\tA=1", &Variables::new(), &mut BTreeMap::new());
+        assert_eq!(found.unwrap(), [("A".to_owned(), "1".to_owned())]);
     }
 
     #[test]
