@@ -38,16 +38,11 @@ impl Build<'_, '_> {
         let exec = Map::new().with("command", command);
         let interval = self.seconds(service, &check, "interval", INTERVAL_SECONDS);
         let timeout = self.seconds(service, &check, "timeout", TIMEOUT_SECONDS);
-        let retries = check
-            .set("retries")
-            .and_then(Node::int)
-            .unwrap_or(RETRIES)
-            .max(1);
         Map::new()
             .with("exec", exec)
             .with("periodSeconds", interval)
             .with("timeoutSeconds", timeout)
-            .with("failureThreshold", retries)
+            .with("failureThreshold", retries(&check))
     }
 
     /// The seconds after which compose would call a container unhealthy that has not been healthy
@@ -67,12 +62,8 @@ impl Build<'_, '_> {
                 .and_then(|t| words::seconds(&t))
         };
         let interval = seconds("interval").filter(|seconds| *seconds > 0);
-        let retries = check
-            .set("retries")
-            .and_then(Node::int)
-            .unwrap_or(RETRIES)
-            .max(1);
-        let checks = interval.unwrap_or(INTERVAL_SECONDS).saturating_mul(retries);
+        let interval = interval.unwrap_or(INTERVAL_SECONDS);
+        let checks = interval.saturating_mul(retries(check));
         seconds("start_period")
             .unwrap_or_default()
             .saturating_add(checks)
@@ -145,6 +136,12 @@ impl Build<'_, '_> {
         }
         lifecycle
     }
+}
+
+/// The failures in a row that make a container unhealthy; the Engine takes zero for its default.
+fn retries(check: &Node) -> i64 {
+    let written = check.set("retries").and_then(Node::int);
+    written.filter(|retries| *retries > 0).unwrap_or(RETRIES)
 }
 
 /// A signal's name as Kubernetes has it.

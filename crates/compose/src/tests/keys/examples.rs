@@ -340,6 +340,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.healthcheck.retries"],
+        "healthcheck: {test: a, retries: 0}",
+        "",
+        &["failureThreshold: 3"],
+    ),
+    (
         &["services.*.healthcheck.start_period"],
         "healthcheck: {test: x, interval: 10s, retries: 6, start_period: 15m}\n    deploy: {update_config: {monitor: 5s}}",
         "",
