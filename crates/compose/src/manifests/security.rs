@@ -34,7 +34,9 @@ impl Build<'_, '_> {
     }
 
     fn user(&mut self, service: &Service, security: &mut Map) {
-        let Some(user) = service.node.set("user").and_then(Node::text) else {
+        let user = service.node.set("user").and_then(Node::text);
+        // An empty one is the image's own.
+        let Some(user) = user.filter(|user| !user.is_empty()) else {
             return;
         };
         let (user, group) = match user.split_once(':') {

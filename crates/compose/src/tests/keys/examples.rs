@@ -617,6 +617,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         &["services.web.user: not carried over: a user's name"],
     ),
     (
+        &["services.*.user"],
+        "user: ''",
+        "",
+        &["image: img:1", "!runAsUser", "!services.web.user"],
+    ),
+    (
         &[
             "services.*.volumes",
             "services.*.volumes[].type",
