@@ -143,7 +143,7 @@ fn entry(entry: &Entry, path: &str, field: &str, problems: &mut Vec<Diagnostic>)
 }
 
 /// Whether a value asks for nothing.
-fn is_default(node: &Node) -> bool {
+pub(crate) fn is_default(node: &Node) -> bool {
     match &node.kind {
         Kind::Null | Kind::Bool(false) => true,
         Kind::List(items) => items.is_empty(),

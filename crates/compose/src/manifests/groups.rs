@@ -6,6 +6,7 @@ use crate::project::{Project, Service};
 use crate::tree::Node;
 
 use super::replicas;
+use super::workload::{Restart, written_restart};
 use mirrorlet_core::small::SmallSort;
 
 /// Keys of a service that concern its whole pod: with one of them it can't be an init container.
@@ -101,8 +102,7 @@ impl Groups {
             .node
             .at(&["depends_on", &service.name, "condition"])
             .and_then(Node::text);
-        let restart = service.node.set("restart").and_then(Node::text);
-        let restarts = matches!(restart.as_deref(), Some("always" | "unless-stopped"));
+        let restarts = written_restart(service) == Some(Restart::Always);
         let is_free = OF_A_POD.iter().all(|key| service.node.set(key).is_none());
         let fits = dependents.next().is_none()
             && condition.as_deref() == Some("service_completed_successfully")

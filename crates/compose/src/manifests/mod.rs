@@ -30,6 +30,23 @@ use groups::Groups;
 use names::Names;
 use pod::Pod;
 
+/// Keys of a service that concern its own pod, its end or its name. One that runs as an init
+/// container in another service's pod can't have them.
+const NOT_OF_AN_INIT: [&[&str]; 12] = [
+    &["labels"],
+    &["annotations"],
+    &["label_file"],
+    &["logging"],
+    &["stop_grace_period"],
+    &["stop_signal"],
+    &["init"],
+    &["container_name"],
+    &["deploy", "labels"],
+    &["deploy", "update_config", "order"],
+    &["deploy", "update_config", "monitor"],
+    &["deploy", "update_config", "failure_action"],
+];
+
 /// A manifest, and the file that it belongs into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Document {
@@ -236,11 +253,39 @@ fn replicas(service: &Service) -> i64 {
 }
 
 impl Build<'_, '_> {
+    /// Reports the keys of a service that it can't have as an init container of another one's pod.
+    fn check_init(&mut self, init: &Service, owner: &Service) {
+        let mut found: Vec<(String, &Entry)> = Vec::new();
+        for path in NOT_OF_AN_INIT {
+            let entry = path
+                .split_last()
+                .and_then(|(last, above)| init.node.at(above)?.entry(last));
+            found.extend(entry.map(|entry| (path.join("."), entry)));
+        }
+        let networks = init.node.get("networks").map(Node::entries);
+        for network in networks.unwrap_or_default() {
+            let path = format!("networks.{}.aliases", network.key);
+            let aliases = network.value.entry("aliases");
+            found.extend(aliases.map(|entry| (path, entry)));
+        }
+        let why = format!(
+            "the service runs as an init container of {}'s pod",
+            owner.name
+        );
+        for (path, entry) in found {
+            if !keys::is_default(&entry.value) {
+                self.lost(&entry.place, field(init, &path), &why, "");
+            }
+        }
+        self.check_restart(init);
+    }
+
     /// A pod of a service's containers.
     fn pod(&mut self, service: &Service, groups: &Groups) -> Pod {
         let mut pod = Pod::default();
         for init in groups.inits(&service.name) {
             if let Some(init) = self.project.service(&init).cloned() {
+                self.check_init(&init, service);
                 let container = self.container(&init, &mut pod, true);
                 pod.init.push(container);
             }

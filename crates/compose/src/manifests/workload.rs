@@ -212,7 +212,8 @@ impl Build<'_, '_> {
         }
     }
 
-    fn check_restart(&mut self, service: &Service) {
+    /// Reports the parts of a service's restart policy that aren't carried over.
+    pub(super) fn check_restart(&mut self, service: &Service) {
         let Some(entry) = service.node.entry("restart") else {
             return;
         };
@@ -320,7 +321,7 @@ impl From<i32> for Value {
 
 /// The restart policy that a service says it has. `restart` counts only without
 /// `deploy.restart_policy`; one that has no condition means any.
-fn written_restart(service: &Service) -> Option<Restart> {
+pub(super) fn written_restart(service: &Service) -> Option<Restart> {
     let Some(policy) = service.node.at(&RESTART_POLICY) else {
         return restart_of(&service.node.set("restart").and_then(Node::text)?);
     };

@@ -252,6 +252,74 @@ fn a_restart_policy_counts_instead_of_restart() {
 }
 
 #[test]
+fn a_key_that_an_init_container_cannot_have_is_reported() {
+    let of = |keys: &str| {
+        let waits = "{seed: {condition: service_completed_successfully}}";
+        let text = format!(
+            "services:\n  seed: {{image: s, {keys}}}\n  after: {{image: i, depends_on: {waits}}}\n"
+        );
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{keys}");
+        let texts = imported.files.iter().map(|file| file.text.as_str());
+        let is_init = texts.collect::<String>().contains("initContainers:\n");
+        (is_init, lines(&imported))
+    };
+    for (keys, field) in [
+        ("labels: {a: b}", "labels"),
+        ("annotations: [a=b]", "annotations"),
+        ("label_file: l.labels", "label_file"),
+        ("logging: {driver: local}", "logging"),
+        ("stop_grace_period: 5s", "stop_grace_period"),
+        ("stop_signal: SIGINT", "stop_signal"),
+        ("init: true", "init"),
+        ("container_name: s", "container_name"),
+        (
+            "networks: {default: {aliases: [s]}}",
+            "networks.default.aliases",
+        ),
+        ("deploy: {labels: {a: b}}", "deploy.labels"),
+        (
+            "deploy: {update_config: {order: start-first}}",
+            "deploy.update_config.order",
+        ),
+        (
+            "deploy: {update_config: {monitor: 5s}}",
+            "deploy.update_config.monitor",
+        ),
+        (
+            "deploy: {update_config: {failure_action: pause}}",
+            "deploy.update_config.failure_action",
+        ),
+    ] {
+        let (is_init, said) = of(keys);
+        let words = format!(
+            " services.seed.{field}: not carried over: the service runs as an init container of after's pod"
+        );
+        assert!(is_init, "{keys}");
+        assert_eq!(said.len(), 1, "{keys}: {said:#?}");
+        assert!(said[0].starts_with("compose.yaml:2:"), "{said:#?}");
+        assert!(said[0].contains(&words), "{said:#?}");
+    }
+    let (is_init, said) = of("restart: 'on-failure:3'");
+    let words = "services.seed.restart: not carried over: the number of attempts";
+    assert!(is_init && said.len() == 1, "{said:#?}");
+    assert!(said[0].contains(words), "{said:#?}");
+    let (is_init, said) = of("restart: 'no', init: false, labels: {}, container_name: ''");
+    assert!(is_init, "{said:#?}");
+    assert_eq!(said, Vec::<String>::new());
+    // The restart policy that counts says whether it can be one.
+    for (restart, deploy, expected) in [
+        ("always", "none", true),
+        ("unless-stopped", "on-failure", true),
+        ("'no'", "any", false),
+    ] {
+        let keys =
+            format!("restart: {restart}, deploy: {{restart_policy: {{condition: {deploy}}}}}");
+        assert_eq!(of(&keys).0, expected, "{keys}");
+    }
+}
+
+#[test]
 fn a_pod_with_the_hosts_processes_has_no_init() {
     let both = "services: {web: {image: i, pid: host, init: true}}\n";
     let joined = "services: {web: {image: i, init: true}, side: {image: i, pid: host, network_mode: 'service:web'}}\n";
