@@ -173,7 +173,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.pull_policy" Partly Text "`imagePullPolicy`; policies with a time are reported";
     "services.*.pull_refresh_after" Lost Any "an image is pulled always, never or if it is missing";
     "services.*.read_only" Carried Flag "`securityContext.readOnlyRootFilesystem`";
-    "services.*.restart" Partly Text "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported. Without it, a service that others wait for to complete is a Job";
+    "services.*.restart" Partly Text "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported. Without it, a service that others wait for to complete is a Job. Of a service that joins another one's pod: `restartPolicy` of its container";
     "services.*.runtime" Lost Any "the Engine's own runtime is used";
     "services.*.scale" Carried Whole "`replicas`";
     "services.*.secrets" Partly Items "a volume of the Secret, a file in `/run/secrets`";

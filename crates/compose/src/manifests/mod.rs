@@ -299,9 +299,12 @@ impl Build<'_, '_> {
             .filter_map(|other| self.project.service(other).cloned())
             .collect();
         for other in &joined {
+            self.check_restart(other);
             self.pod_settings(other, &mut pod);
             let container = self.container(other, &mut pod, false);
-            pod.containers.push(container);
+            let restart = self.joined_restart(other, service);
+            pod.containers
+                .push(container.with_some("restartPolicy", restart));
         }
         let all: Vec<&Service> = std::iter::once(service).chain(&joined).collect();
         self.init(&all, &mut pod);

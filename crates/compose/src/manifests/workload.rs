@@ -55,6 +55,18 @@ impl Build<'_, '_> {
         }
     }
 
+    /// The restart policy of the container of a service that joins another one's pod, unless it is the
+    /// pod's. One that says nothing has the pod's, so that it keeps no pod running that is to end.
+    pub(super) fn joined_restart(
+        &self,
+        service: &Service,
+        owner: &Service,
+    ) -> Option<&'static str> {
+        let says_it = written_restart(service).is_some() || self.is_job(service);
+        let restart = self.restart(service);
+        (says_it && restart != self.restart(owner)).then(|| restart.as_str())
+    }
+
     /// Whether a service is a `Job`: something that is done once, for which others wait. It is tried
     /// again if it fails, because it doesn't wait for what it needs itself.
     fn is_job(&self, service: &Service) -> bool {
@@ -87,7 +99,9 @@ impl Build<'_, '_> {
         let services = self.project.services.iter();
         let restarted: Vec<&Service> = services
             .filter(|service| {
-                groups.has_own_pod(&service.name)
+                let owner = self.project.service(&groups.owner(&service.name));
+                !groups.is_init(&service.name)
+                    && owner.is_some_and(|owner| self.restart(owner) == Restart::Always)
                     && self.restart(service) == Restart::Always
                     && !is_restart_written(service)
                     && !self.is_long_running(service, groups)

@@ -113,6 +113,7 @@ fn services_that_are_restarted_by_default_are_named_in_one_note() {
   job: {image: i, deploy: {mode: replicated-job}}
   tunnel: {image: i}
   inside: {image: i, network_mode: 'service:tunnel'}
+  beside: {image: i, network_mode: 'service:ended'}
   before: {image: i}
   after: {image: i, restart: always, depends_on: {before: {condition: service_completed_successfully}}}
 ";
@@ -120,7 +121,7 @@ fn services_that_are_restarted_by_default_are_named_in_one_note() {
     let notes: Vec<String> = imported.notes.iter().map(ToString::to_string).collect();
     assert_eq!(notes.len(), 1, "{notes:#?}");
     let is_right = notes[0].starts_with("compose.yaml:2:3: services without restart are restarted")
-        && notes[0].contains("stopped: script, worker [");
+        && notes[0].contains("stopped: script, worker, inside [");
     assert!(is_right, "{notes:#?}");
     let help = imported.notes[0].help.as_deref().unwrap();
     assert!(help.contains("restart: \"no\""), "{help}");
@@ -249,6 +250,59 @@ fn a_restart_policy_counts_instead_of_restart() {
         let found = lines(&imported).iter().any(|line| line.contains(words));
         assert_eq!(found, is_reported, "{service}: {:#?}", lines(&imported));
     }
+}
+
+#[test]
+fn a_container_that_joins_a_pod_keeps_its_restart_policy() {
+    let any = "deploy: {restart_policy: {condition: any}}";
+    let waits =
+        "after: {image: i, depends_on: {side: {condition: service_completed_successfully}}}";
+    for (owner, joined, beside, expected) in [
+        ("restart: always", "restart: 'no'", "", Some("Never")),
+        (
+            "restart: always",
+            "restart: on-failure",
+            "",
+            Some("OnFailure"),
+        ),
+        (
+            "restart: 'no'",
+            "restart: unless-stopped",
+            "",
+            Some("Always"),
+        ),
+        ("restart: on-failure", "restart: 'no'", "", Some("Never")),
+        ("restart: 'no'", any, "", Some("Always")),
+        ("tty: false", "restart: 'no'", "", Some("Never")),
+        ("restart: always", "restart: unless-stopped", "", None),
+        ("restart: 'no'", "restart: 'no'", "", None),
+        // One that says nothing has the pod's.
+        ("restart: 'no'", "restart: ''", "", None),
+        ("restart: always", "tty: false", "", None),
+        // Another service waits for its end.
+        ("restart: always", "tty: false", waits, Some("OnFailure")),
+    ] {
+        let text = format!(
+            "services: {{web: {{image: i, {owner}}}, side: {{image: i, network_mode: 'service:web', {joined}}}, {beside}}}\n"
+        );
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+        let documents: Vec<serde_json::Value> =
+            serde_saphyr::from_multiple(&imported.files[0].text).unwrap();
+        let spec = &documents[0]["spec"];
+        let spec = spec.pointer("/template/spec").unwrap_or(spec);
+        let policies = |at: usize| spec["containers"][at]["restartPolicy"].as_str();
+        assert_eq!((policies(0), policies(1)), (None, expected), "{text}");
+        let said = lines(&imported);
+        assert!(
+            !said.iter().any(|line| line.contains(".restart:")),
+            "{said:#?}"
+        );
+    }
+    let text = "services: {web: {image: i}, side: {image: i, network_mode: 'service:web', restart: 'on-failure:3'}}\n";
+    let said = lines(&Case::new(&[("compose.yaml", text)]).import());
+    let words = "services.side.restart: not carried over: the number of attempts";
+    assert!(said.len() == 1 && said[0].contains(words), "{said:#?}");
 }
 
 #[test]
