@@ -47,7 +47,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.cpus" Carried Text "`limits.cpu`";
     "services.*.cpuset" Lost Any "a manifest chooses no CPUs";
     "services.*.credential_spec" Lost Any "it is for Windows";
-    "services.*.depends_on" Partly Named "all pods start at the same time. One that has to have completed is a Job, for a single other service an init container of its pod";
+    "services.*.depends_on" Partly Named "all pods start at the same time, and so do the containers of a pod. One that has to have completed is a Job, for a single other service an init container of its pod";
     "services.*.depends_on.*" Partly Map "";
     "services.*.depends_on.*.condition" Partly Text "`service_completed_successfully` as above; the others are reported";
     "services.*.depends_on.*.restart" Lost Any "a restart of one pod doesn't restart others";

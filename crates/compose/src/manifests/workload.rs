@@ -295,8 +295,8 @@ impl Build<'_, '_> {
     /// Reports the services that a service doesn't wait for.
     pub(super) fn dependencies(&mut self, service: &Service, groups: &Groups) {
         for name in dependencies(service) {
-            let is_carried = (groups.is_init(&name) && groups.owner(&name) == service.name)
-                || groups.owner(&name) == groups.owner(&service.name);
+            // Only init containers of the own pod are waited for.
+            let is_carried = groups.is_init(&name) && groups.owner(&name) == service.name;
             let entries = service
                 .node
                 .get("depends_on")
@@ -309,22 +309,46 @@ impl Build<'_, '_> {
             if self.project.service(&name).is_none() && is_required {
                 self.lost(&entry.place, path, "this service isn't imported", "");
             } else if !is_carried && self.project.service(&name).is_some() {
-                let why = format!(
-                    "all pods start at the same time, so {} doesn't wait for {name}",
-                    service.name
-                );
-                let help = match self.restart(service) {
-                    Restart::Always | Restart::OnFailure => {
-                        "a container that fails without it is restarted until it is available"
-                    }
-                    Restart::Never => {
-                        "with restart: on-failure a container that fails without it is started again"
-                    }
+                let is_joined = groups.owner(&name) == groups.owner(&service.name);
+                let (what, help) = if is_joined {
+                    (
+                        "containers of one pod start side by side",
+                        as_init(&name, &entry.value),
+                    )
+                } else {
+                    (
+                        "all pods start at the same time",
+                        self.without(service).to_owned(),
+                    )
                 };
-                self.lost(&entry.place, path, &why, help);
+                let why = format!("{what}, so {} doesn't wait for {name}", service.name);
+                self.lost(&entry.place, path, &why, &help);
             }
         }
     }
+
+    /// The advice to a service that doesn't wait for one of another pod.
+    fn without(&self, service: &Service) -> &'static str {
+        match self.restart(service) {
+            Restart::Always | Restart::OnFailure => {
+                "a container that fails without it is restarted until it is available"
+            }
+            Restart::Never => {
+                "with restart: on-failure a container that fails without it is started again"
+            }
+        }
+    }
+}
+
+/// The advice to wait for another container of the pod, by the entry of `depends_on`.
+fn as_init(name: &str, entry: &Node) -> String {
+    let condition = entry.set("condition").and_then(Node::text);
+    let how = match condition.as_deref() {
+        Some(COMPLETED) => "",
+        Some("service_healthy") => " with restartPolicy: Always and a startupProbe",
+        _ => " with restartPolicy: Always",
+    };
+    format!("to have it wait, make {name} an init container{how}")
 }
 
 impl From<i32> for Value {

@@ -385,18 +385,52 @@ fn services_share_pods_where_compose_joins_them() {
     assert!(seed.contains("restartPolicy: OnFailure"), "{seed}");
     let waits: Vec<String> = lines(&imported);
     let fields = [
-        "migrate.depends_on.db",
-        "web.depends_on.db",
-        "one.depends_on.seed",
-        "two.depends_on.seed",
+        ("torrent.depends_on.vpn", "containers of one pod start"),
+        ("migrate.depends_on.db", "all pods start"),
+        ("web.depends_on.db", "all pods start"),
+        ("one.depends_on.seed", "all pods start"),
+        ("two.depends_on.seed", "all pods start"),
     ];
     assert_eq!(waits.len(), fields.len(), "{waits:#?}");
-    for field in fields {
-        let piece = format!("services.{field}: not carried over: all pods start");
+    for (field, why) in fields {
+        let piece = format!("services.{field}: not carried over: {why}");
         assert!(
             waits.iter().any(|line| line.contains(&piece)),
             "{field}: {waits:#?}"
         );
+    }
+}
+
+#[test]
+fn a_container_that_waits_for_another_one_of_its_pod_is_reported() {
+    let join = "network_mode: 'service:vpn'";
+    for (condition, how) in [
+        (
+            "service_healthy",
+            " with restartPolicy: Always and a startupProbe",
+        ),
+        ("service_started", " with restartPolicy: Always"),
+        ("service_completed_successfully", ""),
+    ] {
+        // The one that runs the pod, and one that joins it, too.
+        for other in ["vpn", "side"] {
+            let text = format!(
+                "services:\n  vpn: {{image: v, healthcheck: {{test: x}}}}\n  side: {{image: s, {join}}}\n  app: {{image: a, {join}, depends_on: {{{other}: {{condition: {condition}}}}}}}\n"
+            );
+            let imported = Case::new(&[("compose.yaml", &text)]).import();
+            assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+            let [problem] = &imported.problems[..] else {
+                panic!("{:#?}", imported.problems);
+            };
+            let line = problem.to_string();
+            let why = format!(
+                "services.app.depends_on.{other}: not carried over: containers of one pod start side by side, so app doesn't wait for {other}"
+            );
+            assert!(line.starts_with("compose.yaml:4:"), "{line}");
+            assert!(line.contains(&why), "{line}");
+            let help = format!("to have it wait, make {other} an init container{how}");
+            assert_eq!(problem.help.as_deref(), Some(help.as_str()));
+        }
     }
 }
 
