@@ -192,6 +192,17 @@ pub fn begin(object: &mut Value, resource: &Resource, uid: &str, now: &str) {
     }
 }
 
+/// Checks that a body was made from the present version of an object, if it says from which.
+///
+/// # Errors
+/// It was made from another one.
+pub fn check_revision(object: &Value, before: &Value, resource: &Resource) -> Result<(), Status> {
+    if revision(object).is_some() && revision(object) != revision(before) {
+        return Err(Status::modified(resource, name(before)));
+    }
+    Ok(())
+}
+
 /// Makes a body the next version of an object: what is the server's affair stays as it was, and a
 /// changed spec is another generation.
 ///
@@ -206,9 +217,7 @@ pub fn succeed(object: &mut Value, before: &Value, resource: &Resource) -> Resul
         );
         return Err(Status::bad_request(message));
     }
-    if revision(object).is_some() && revision(object) != revision(before) {
-        return Err(Status::modified(resource, known));
-    }
+    check_revision(object, before, resource)?;
     if !uid(object).is_empty() && uid(object) != uid(before) {
         let why = format!(
             "Precondition failed: UID in precondition: {}, UID in object meta: {}",

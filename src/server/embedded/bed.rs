@@ -92,13 +92,24 @@ impl Bed {
 
     /// The code of an answer, and its body. A body of `null` is sent as an empty one.
     pub(super) async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let body = match body {
-            Value::Null => Body::empty(),
-            body => Body::from(body.to_string()),
-        };
         let kind = match method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
+        };
+        self.ask_with(method, path, kind, body).await
+    }
+
+    /// As [`ask`](Self::ask), with a body of that content type.
+    pub(super) async fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: &Value,
+    ) -> (u16, Value) {
+        let body = match body {
+            Value::Null => Body::empty(),
+            body => Body::from(body.to_string()),
         };
         let request = Request::builder()
             .method(method)

@@ -291,7 +291,11 @@ impl Api {
         let mut object = apply::apply(before.as_ref(), &applied, by, force, &now)?;
         let managed = object["metadata"].get("managedFields").cloned();
         match &before {
-            Some(before) => meta::succeed(&mut object, before, resource)?,
+            Some(before) => {
+                // What is merged has the version of the object, not that of the body.
+                meta::check_revision(&applied, before, resource)?;
+                meta::succeed(&mut object, before, resource)?;
+            }
             None => meta::begin(&mut object, resource, &new_uid(), &now),
         }
         set_managed(&mut object, managed);

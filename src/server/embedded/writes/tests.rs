@@ -34,6 +34,45 @@ async fn a_forbidden_edit_leaves_the_file_as_it_was() {
 }
 
 #[tokio::test]
+async fn what_is_applied_to_another_version_is_a_conflict() {
+    let path = format!("{MAPS}/cfg?fieldManager=ci");
+    for (is_stale, says, code, stored) in [
+        (true, true, 409, "1"),
+        (false, true, 200, "2"),
+        (false, false, 200, "2"),
+    ] {
+        let bed = Bed::new();
+        let key = Key::new(&CONFIG_MAPS, "default", "cfg");
+        bed.store(&key, &map("cfg", "1"));
+        let before = fs::read_to_string(bed.file(&key)).unwrap();
+        let (_, shown) = bed.ask("GET", &path, &Value::Null).await;
+        let mut applied = map("cfg", "2");
+        if says {
+            applied["metadata"]["resourceVersion"] = if is_stale {
+                "999".into()
+            } else {
+                shown["metadata"]["resourceVersion"].clone()
+            };
+        }
+        let (found, answer) = bed.ask_with("PATCH", &path, apply::APPLY, &applied).await;
+        // embedded 21
+        assert_eq!(found, code, "{answer}");
+        let text = fs::read_to_string(bed.file(&key)).unwrap();
+        let document: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(document["data"]["a"], stored);
+        if is_stale {
+            assert_eq!(text, before);
+            assert_eq!(answer["reason"], "Conflict", "{answer}");
+            let words = "the object has been modified; please apply your changes";
+            assert!(
+                answer["message"].as_str().unwrap().contains(words),
+                "{answer}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_object_whose_name_is_too_long_for_a_file_is_refused() {
     let bed = Bed::new();
     let (code, refused) = bed.ask("POST", MAPS, &map(&"n".repeat(253), "1")).await;
