@@ -38,7 +38,7 @@ pub struct ListOptions {
     pub limit: usize,
     /// Where a list goes on that was split.
     pub token: Option<Token>,
-    /// The length of a watch, in seconds.
+    /// The length of a watch, in seconds; none where it isn't set, or 0.
     pub timeout_seconds: Option<u64>,
     /// Whether a watch tells the revision now and then.
     pub bookmarks: bool,
@@ -197,7 +197,7 @@ impl ListOptions {
                 None | Some("") => None,
                 Some(text) => Some(Token::parse(text)?),
             },
-            timeout_seconds: number("timeoutSeconds")?,
+            timeout_seconds: number("timeoutSeconds")?.filter(|seconds| *seconds > 0),
             bookmarks: boolean(query, "allowWatchBookmarks"),
             initial_events: boolean(query, "sendInitialEvents"),
         };
@@ -382,6 +382,18 @@ mod tests {
             let query = vec![("timeout".to_owned(), text.to_owned())];
             let code = check_timeout(&query).map_err(|status| status.code);
             assert_eq!(code, if is_one { Ok(()) } else { Err(400) }, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_watch_of_no_seconds_has_the_length_of_one_that_says_none() {
+        for (text, seconds) in [
+            ("watch=true", None),
+            ("watch=true&timeoutSeconds=", None),
+            ("watch=true&timeoutSeconds=0", None),
+            ("watch=true&timeoutSeconds=7", Some(7)),
+        ] {
+            assert_eq!(list(text).map(|o| o.timeout_seconds), Ok(seconds), "{text}");
         }
     }
 
