@@ -132,6 +132,10 @@ fn label_requirement(part: &str) -> Option<LabelRequirement> {
     })
 }
 
+/// The field by which Jobs are selected: the number of their pods that have succeeded, which is
+/// `status.succeeded` of the object.
+const SUCCESSFUL: &str = "status.successful";
+
 /// The words about a field that objects can't be selected by.
 ///
 /// Upstream: those of resources with fields of their own, and `DefaultMetaV1FieldSelectorConversion`
@@ -148,7 +152,8 @@ fn unknown(field: &str, resource: &Resource) -> String {
 
 /// The fields that objects can be selected by, besides name and namespace.
 ///
-/// Upstream: `pkg/apis/core/v1/conversion.go`, `pkg/registry/core/event/strategy.go`.
+/// Upstream: `pkg/apis/core/v1/conversion.go`, `pkg/registry/core/event/strategy.go`,
+/// `pkg/registry/batch/job/strategy.go`.
 fn fields_of(resource: &Resource) -> &'static [&'static str] {
     match (resource.group, resource.plural) {
         ("", "pods") => &[
@@ -178,6 +183,7 @@ fn fields_of(resource: &Resource) -> &'static [&'static str] {
         ("", "nodes") => &["spec.unschedulable"],
         ("", "namespaces") => &["status.phase"],
         ("", "secrets") => &["type"],
+        ("batch", "jobs") => &[SUCCESSFUL],
         _ => &[],
     }
 }
@@ -215,8 +221,12 @@ fn field(object: &Value, path: &str) -> String {
         let new = object["reportingComponent"].as_str().unwrap_or_default();
         return if old.is_empty() { new } else { old }.to_owned();
     }
+    let written = match path {
+        SUCCESSFUL => "status.succeeded",
+        path => path,
+    };
     let mut value = object;
-    for part in path.split('.') {
+    for part in written.split('.') {
         value = &value[part];
     }
     match value {
@@ -226,6 +236,7 @@ fn field(object: &Value, path: &str) -> String {
         Value::Null if ["spec.hostNetwork", "spec.unschedulable"].contains(&path) => {
             "false".to_owned()
         }
+        Value::Null if path == SUCCESSFUL => "0".to_owned(),
         Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
     }
 }
@@ -235,7 +246,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::resources::{CONFIG_MAPS, EVENTS, PODS};
+    use crate::resources::{CONFIG_MAPS, EVENTS, JOBS, PODS};
 
     #[test]
     fn labels_select_as_upstream() {
@@ -273,6 +284,23 @@ mod tests {
     }
 
     #[test]
+    fn jobs_are_selected_by_the_pods_that_have_succeeded() {
+        for (status, text, expected) in [
+            (json!({"succeeded": 2}), "status.successful=2", true),
+            (json!({"succeeded": 2}), "status.successful=0", false),
+            (json!({"succeeded": 2}), "status.successful!=1", true),
+            (json!({"active": 1}), "status.successful=0", true),
+            (json!(null), "status.successful=0", true),
+            (json!(null), "status.successful!=0", false),
+        ] {
+            let job = json!({"metadata": {"name": "seed"}, "status": status});
+            let selector = Selector::parse("", text, &JOBS).unwrap();
+            // embedded 18
+            assert_eq!(selector.matches(&job), expected, "{text} {job}");
+        }
+    }
+
+    #[test]
     fn fields_select_what_the_resource_has() {
         let pod = json!({
             "metadata": {"name": "web", "namespace": "a"},
@@ -297,6 +325,8 @@ mod tests {
             ("spec.image=x", &PODS),
             ("status.phase=x", &CONFIG_MAPS),
             ("x", &PODS),
+            ("status.successful=1", &PODS),
+            ("status.succeeded=1", &JOBS),
         ] {
             let refused = Selector::parse("", text, resource).unwrap_err();
             // embedded 18
