@@ -27,7 +27,9 @@ impl Rollouts {
     /// Gives pods whose objects are a part of their version the UID of that version, and has every
     /// version that may be prepared or started find its objects.
     pub fn add_configs(&self, merged: &mut Merged) {
-        let statics = merged.pods.iter().filter(|(_, pod)| !pod.is_api());
+        // A pod of a Job has the UID of its record, and is never replaced.
+        let is_static = |pod: &SourcePod| !pod.is_api() && pod.runs.is_none();
+        let statics = merged.pods.iter().filter(|(_, pod)| is_static(pod));
         let versions: Vec<(PodUid, SourcePod)> = statics
             .filter_map(|(uid, pod)| {
                 let history = self.histories.get(&pod.full_name());

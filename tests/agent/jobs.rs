@@ -135,6 +135,43 @@ async fn a_failed_pod_is_tried_again_as_another_one() {
     agent.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_asks_to_be_restarted_on_edits_is_done_once() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let words = |word: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: words}}\ndata: {{WORD: {word}}}\n"
+        )
+    };
+    bed.write("words.yaml", &words("one"));
+    let command = "until test -e /data/go; do sleep 0.1; done";
+    let document = job(&bed, command, "backoffLimit: 0")
+        .replace(
+            "template:\n    spec:",
+            "template:\n    metadata:\n      annotations: {mirrorlet.dev/restart-on: config}\n    spec:",
+        )
+        .replace(
+            "        command:",
+            "        envFrom: [{configMapRef: {name: words}}]\n        command:",
+        );
+    assert!(document.contains("restart-on") && document.contains("envFrom"));
+    bed.write("work.yaml", &document);
+    agent
+        .until("the first run", |_| runs(&bed).len() == 1)
+        .await;
+    bed.write("words.yaml", &words("two"));
+    agent.view().refresh().await;
+    std::fs::write(bed.path().join("data/go"), "").unwrap();
+    let done = until_complete(&agent).await;
+    assert_eq!((done.succeeded, done.failed), (1, 0));
+    bed.write("words.yaml", &words("three"));
+    agent.view().refresh().await;
+    // workloads 7
+    assert_eq!(runs(&bed).len(), 1);
+    agent.stop().await;
+}
+
 /// A CronJob that is due once a year, with the Job of [`job`].
 fn cron_job(bed: &Bed, more: &str) -> String {
     let job = job(bed, "exit 0", "backoffLimit: 0");

@@ -8,12 +8,13 @@ use k8s_openapi::api::apps::v1::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use crate::api::Pod;
 use crate::api::meta::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
 use crate::api::requirement::{DOES_NOT_EXIST, EXISTS, IN, NOT_IN, meets};
+use crate::api::{Pod, keys};
 use crate::manifest::defaults::static_name;
 use crate::manifest::problems::At;
 use crate::manifest::{MANIFEST_BYTES_MAX, ParseContext};
+use crate::objects::{has_config, restarts_on_config};
 use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy};
 use crate::spec::annotation;
 use crate::workload::{
@@ -192,6 +193,13 @@ fn check_template_fields(workload: &Workload, pod: &Pod, written: Option<&Value>
     }
     let Some(spec) = &pod.spec else { return };
     if matches!(workload, Workload::Job(_) | Workload::CronJob(_)) {
+        // Of a pod that refers to no object, this is said as of every pod.
+        if restarts_on_config(pod) && has_config(pod) {
+            let path = at.dotted("metadata.annotations").key(keys::RESTART_ON);
+            path.warn(format!(
+                "has no effect: pods of a {kind} are not restarted on edits"
+            ));
+        }
         return;
     }
     let at = at.key("spec");
