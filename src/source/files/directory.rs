@@ -3,7 +3,7 @@
 //! Blocking; the task in the parent module moves it to a thread for each look. A look at an
 //! unchanged directory costs one `stat` per file.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest, Sha256};
 
+use super::MISSING_CONFIRM;
 use super::scan::{self, Entry, Identity, Listing, ReadError};
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
@@ -20,7 +21,7 @@ use mirrorlet_core::manifest::{
     BYTES_TOTAL_MAX, Document, ParseContext, Parsed, VALUES_TOTAL_MAX, parse_manifest,
     secret_open_to_others,
 };
-use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
 
 /// After the directory was away, how long files that are missing from it stay held: whoever
@@ -61,6 +62,10 @@ const SIZE_MAX: Size = Size {
     bytes: BYTES_TOTAL_MAX,
 };
 
+/// How often a look is repeated for files that no look before has missed. Somebody may never stop
+/// replacing files, and what else there is to deliver must not wait for that.
+const REPEATS_MAX: u32 = 3;
+
 /// When a file is read again that was too much, as others may have become smaller.
 const TOO_MUCH_PAUSE: Duration = Duration::from_mins(1);
 
@@ -96,6 +101,10 @@ pub(super) struct Directory {
     unavailable: Option<Diagnostic>,
     /// When it came back after having been away.
     returned: Option<Instant>,
+    /// The files that the last look missed, if it is to be repeated.
+    missed: BTreeSet<PathBuf>,
+    /// How often the last look was a repetition, one after the other.
+    repeats: u32,
 }
 
 impl Directory {
@@ -113,12 +122,14 @@ impl Directory {
             known: false,
             unavailable: None,
             returned: None,
+            missed: BTreeSet::new(),
+            repeats: 0,
         }
     }
 
-    /// Reads what changed and decides. `confirmed` says that the look before this one answered
-    /// [`FilesMissing`]: what is missing now is gone.
-    pub(super) fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
+    /// Reads what changed and decides. A file that was there is gone once two looks in a row have
+    /// missed it; the first of them answers [`FilesMissing`].
+    pub(super) fn look(&mut self) -> Result<Look, FilesMissing> {
         let now = Instant::now();
         match self.list() {
             Ok(listing) => {
@@ -132,15 +143,18 @@ impl Directory {
                         seen.push(entry.path);
                     }
                 }
-                let missing = self.missing(&seen);
-                if !missing.is_empty() && !confirmed {
-                    return Err(FilesMissing);
-                }
+                let (gone, has_others) = self.confirm(self.missing(&seen))?;
                 self.known = true;
-                self.settle_missing(missing, now);
-                Ok(self.whole(None))
+                self.settle_missing(gone, now);
+                let mut look = self.whole(None);
+                if has_others {
+                    look.again = Some(now + MISSING_CONFIRM);
+                }
+                Ok(look)
             }
             Err(error) => {
+                self.missed.clear();
+                self.repeats = 0;
                 let problem = self.cannot_read(&error);
                 if !self.known {
                     self.hold_stored(&problem, now);
@@ -325,6 +339,22 @@ impl Directory {
         missing
     }
 
+    /// Returns those of the missing files that the last look missed, too, and whether there are others,
+    /// which stay as they are known. As long as it may, it has the look repeated for others.
+    fn confirm(&mut self, missing: Vec<PathBuf>) -> Result<(Vec<PathBuf>, bool), FilesMissing> {
+        let before = std::mem::take(&mut self.missed);
+        let has_others = missing.iter().any(|path| !before.contains(path));
+        if has_others && self.repeats < REPEATS_MAX {
+            self.repeats += 1;
+            self.missed = missing.into_iter().collect_set();
+            return Err(FilesMissing);
+        }
+        self.repeats = 0;
+        let mut gone = missing;
+        gone.retain(|path| before.contains(path));
+        Ok((gone, has_others))
+    }
+
     /// Forgets what is missing; holds it instead while the directory has only just come back.
     fn settle_missing(&mut self, missing: Vec<PathBuf>, now: Instant) {
         let until = self.returned.map(|returned| returned + RETURN_HOLD);
@@ -427,3 +457,6 @@ impl Directory {
         &self.path
     }
 }
+
+#[cfg(test)]
+mod tests;

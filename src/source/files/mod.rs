@@ -184,10 +184,9 @@ impl FileSource {
 
     /// Looks and publishes. Returns when to look again.
     async fn look(&self, mut eye: Scanner, writer: &mut SourceWriter) -> (Scanner, Instant) {
-        let mut confirmed = false;
         let seen = loop {
             let (seen_by, look) = disk::blocking(move || {
-                let look = eye.look(confirmed);
+                let look = eye.look();
                 (eye, look)
             })
             .await;
@@ -196,7 +195,6 @@ impl FileSource {
                 break look;
             }
             sleep(MISSING_CONFIRM).await;
-            confirmed = true;
         };
         let Look {
             set,
@@ -234,7 +232,7 @@ async fn keep(mut eye: Scanner, writer: &mut SourceWriter) -> Scanner {
 }
 
 impl Scanner {
-    fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
+    fn look(&mut self) -> Result<Look, FilesMissing> {
         self.blind = self.watch.ensure().err().map(|error| {
             let place = self.directory.path().display().to_string();
             let message = format!(
@@ -243,7 +241,7 @@ impl Scanner {
             Diagnostic::warning(Code::SourceUnavailable, place, message)
                 .help("raise fs.inotify.max_user_watches and fs.inotify.max_user_instances")
         });
-        let mut look = self.directory.look(confirmed)?;
+        let mut look = self.directory.look()?;
         look.set.problems.extend(self.blind.clone());
         Ok(look)
     }

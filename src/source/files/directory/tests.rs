@@ -1,0 +1,103 @@
+use tempfile::TempDir;
+
+use super::*;
+
+/// A manifest directory, as a source looks at it.
+struct Bed {
+    temp: TempDir,
+    directory: Directory,
+}
+
+impl Bed {
+    /// A directory with a manifest of each of these pods, which was looked at once.
+    fn new(pods: &[&str]) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("manifests");
+        fs::create_dir(&path).unwrap();
+        let root = temp.path().join("root");
+        let directory = Directory::new(path, &root, "node".into(), PodSource::File);
+        let mut bed = Self { temp, directory };
+        for name in pods {
+            bed.write(name, &pod(name));
+        }
+        assert_eq!(bed.look(), names(pods));
+        bed
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        let file = format!("{name}.yaml");
+        self.temp.path().join("manifests").join(file)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.path(name)).unwrap();
+    }
+
+    /// The pods of a look; none if it is to be repeated.
+    fn look(&mut self) -> Option<Vec<String>> {
+        let look = self.directory.look().ok()?;
+        let names = look.set.pods.iter();
+        Some(names.map(|pod| pod.full_name().name.to_string()).collect())
+    }
+}
+
+fn pod(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n"
+    )
+}
+
+fn names(pods: &[&str]) -> Option<Vec<String>> {
+    Some(pods.iter().map(|pod| format!("{pod}-node")).collect())
+}
+
+#[test]
+fn a_file_is_gone_once_two_looks_in_a_row_have_missed_it() {
+    let mut bed = Bed::new(&["a", "b", "c"]);
+    bed.remove("a");
+    assert_eq!(bed.look(), None);
+    // Somebody replaces another one meanwhile.
+    bed.remove("b");
+    // pods 9
+    assert_eq!(bed.look(), None);
+    bed.write("b", &pod("b"));
+    assert_eq!(bed.look(), names(&["b", "c"]));
+    bed.remove("b");
+    assert_eq!(bed.look(), None);
+    assert_eq!(bed.look(), names(&["c"]));
+    // One that is back after the first look was never gone.
+    bed.remove("c");
+    assert_eq!(bed.look(), None);
+    bed.write("c", &pod("c"));
+    assert_eq!(bed.look(), names(&["c"]));
+    bed.remove("c");
+    assert_eq!(bed.look(), None);
+    assert_eq!(bed.look(), names(&[]));
+}
+
+#[test]
+fn files_that_go_one_after_the_other_hold_up_a_directory_for_a_few_looks_only() {
+    let mut bed = Bed::new(&["a", "b", "c", "d", "e"]);
+    for name in ["a", "b", "c"] {
+        bed.remove(name);
+        assert_eq!(bed.look(), None, "{name}");
+    }
+    bed.remove("d");
+    let look = bed.directory.look().unwrap();
+    assert!(look.again.is_some());
+    let files: Vec<&str> = look
+        .set
+        .pods
+        .iter()
+        .map(|pod| &*pod.origin.location)
+        .collect();
+    let known = ["d", "e"].map(|name| bed.path(name).display().to_string());
+    // pods 9
+    assert_eq!(files, known);
+    assert_eq!(bed.look(), None);
+    assert_eq!(bed.look(), names(&["e"]));
+}
