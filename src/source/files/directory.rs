@@ -160,7 +160,11 @@ impl Directory {
                     self.hold_stored(&problem, now);
                     self.known = true;
                 }
-                Ok(self.whole(Some(problem)))
+                // Nothing of its files can be decided, however due it is. It is looked for soon anyway.
+                Ok(Look {
+                    again: None,
+                    ..self.whole(Some(problem))
+                })
             }
         }
     }

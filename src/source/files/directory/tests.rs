@@ -101,3 +101,24 @@ fn files_that_go_one_after_the_other_hold_up_a_directory_for_a_few_looks_only() 
     assert_eq!(bed.look(), None);
     assert_eq!(bed.look(), names(&["e"]));
 }
+
+#[test]
+fn no_file_is_waited_for_while_the_directory_is_away() {
+    let mut bed = Bed::new(&[]);
+    bed.write("all", &format!("{}---\n{}", pod("a"), pod("b")));
+    assert_eq!(bed.look(), names(&["a", "b"]));
+    // It looks half-written, which is decided anew after a while.
+    bed.write("all", &pod("a"));
+    assert!(bed.directory.look().unwrap().again.is_some());
+    let (here, away) = (
+        bed.temp.path().join("manifests"),
+        bed.temp.path().join("away"),
+    );
+    fs::rename(&here, &away).unwrap();
+    let look = bed.directory.look().unwrap();
+    assert!(look.unavailable.is_some());
+    // pods 9
+    assert_eq!(look.again, None);
+    fs::rename(&away, &here).unwrap();
+    assert!(bed.directory.look().unwrap().again.is_some());
+}
