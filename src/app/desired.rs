@@ -16,9 +16,9 @@ use crate::store::claims::{ClaimHandle, ClaimStore, Releases, releases};
 use crate::store::pods::PodWriter;
 use crate::store::refresh::{RefreshHandle, Refreshes, refreshes};
 use crate::worker::Wanted;
-use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{Diagnostic, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourceState;
-use mirrorlet_core::merge::{Merged, PodOperation, SourceName, diff, merge_sources};
+use mirrorlet_core::merge::{Incumbents, Merged, PodOperation, SourceName, diff, merge_sources};
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -235,21 +235,19 @@ impl MergeTask {
         }
     }
 
-    /// The pod that runs under each full name: what was wanted before, or else what runs in the
-    /// runtime, so that a duplicate does not displace a running pod when the agent restarts.
-    fn incumbents(&self, before: &Merged) -> BTreeMap<FullName, PodUid> {
-        let mut incumbents: BTreeMap<FullName, PodUid> = self
-            .listed
-            .borrow()
-            .iter()
-            .flat_map(|pods| pods.0.iter())
-            .map(|pod| {
-                let uid = self.rollouts.manifest_uid(&pod.full_name, &pod.uid);
-                (pod.full_name.clone(), uid)
-            })
-            .collect();
+    /// What goes before others of its name: what was wanted before, or else what an earlier agent
+    /// wanted and what runs in the runtime, so that a duplicate does not displace a running pod, or do
+    /// a Job's work again, when the agent restarts.
+    fn incumbents(&self, before: &Merged) -> Incumbents {
+        let (listed, none) = (self.listed.borrow().clone(), Pods::default());
+        let mut incumbents = Incumbents {
+            pods: self.rollouts.incumbents(listed.as_deref().unwrap_or(&none)),
+            begun: BTreeMap::new(),
+        };
         if self.settled {
-            incumbents.extend(before.incumbents());
+            incumbents.pods.extend(before.incumbents().pods);
+        } else {
+            incumbents.begun = self.jobs.begun();
         }
         incumbents
     }

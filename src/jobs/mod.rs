@@ -24,6 +24,7 @@ use mirrorlet_core::job::{
     Decision, Input, Job, JobName, JobRecord, Known, Seen, decide, pods, report,
 };
 use mirrorlet_core::merge::{Merged, SourceName};
+use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::Telemetry;
 
 mod crons;
@@ -261,6 +262,24 @@ impl Jobs {
             .collect_set();
         let names = self.store.names().filter(|name| !offered.contains(*name));
         names.cloned().collect()
+    }
+
+    /// The contents of the Jobs that have a record, and of the last run of each CronJob.
+    pub fn begun(&self) -> BTreeMap<WorkloadKey, String> {
+        let key = |kind: WorkloadKind, name: &JobName| WorkloadKey {
+            kind,
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+        };
+        let jobs = self.store.names().filter_map(|name| {
+            let content = self.store.get(name)?.content.clone();
+            Some((key(WorkloadKind::Job, name), content))
+        });
+        let crons = self.cron_store.names().filter_map(|name| {
+            let run = self.cron_store.get(name)?.runs.last()?;
+            Some((key(WorkloadKind::CronJob, name), run.job.content.clone()))
+        });
+        jobs.chain(crons).collect_map()
     }
 
     /// The newest run of each Job, by its record.

@@ -1,10 +1,14 @@
 //! Pods with the objects that are a part of their version.
 
+use std::collections::BTreeMap;
+
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::desired::SourcePod;
-use mirrorlet_core::merge::Merged;
+use mirrorlet_core::merge::{Incumbent, Merged};
 use mirrorlet_core::objects::ObjectKey;
+use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::History;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::version::with_config;
 
 use super::{RolloutOptions, Rollouts};
@@ -53,8 +57,29 @@ impl Rollouts {
             .publish_configs(known.chain(wanted).collect());
     }
 
+    /// The pods that were wanted last, as far as that was kept, and those that the runtime has.
+    pub fn incumbents(&self, listed: &Pods) -> BTreeMap<FullName, Incumbent> {
+        let wanted = self.histories.iter().filter_map(|(name, history)| {
+            let newest = history.get(history.newest.as_ref()?)?;
+            let known = Incumbent {
+                uid: newest.manifest_uid(),
+                origin: Some(newest.origin.clone()),
+            };
+            Some((name.clone(), known))
+        });
+        let mut incumbents: BTreeMap<FullName, Incumbent> = wanted.collect_map();
+        for pod in &listed.0 {
+            let uid = self.manifest_uid(&pod.full_name, &pod.uid);
+            let origin = incumbents
+                .remove(&pod.full_name)
+                .and_then(|known| known.origin);
+            incumbents.insert(pod.full_name.clone(), Incumbent { uid, origin });
+        }
+        incumbents
+    }
+
     /// The UID of the manifest of a version, without its objects.
-    pub fn manifest_uid(&self, name: &FullName, uid: &PodUid) -> PodUid {
+    fn manifest_uid(&self, name: &FullName, uid: &PodUid) -> PodUid {
         let known = self
             .histories
             .get(name)

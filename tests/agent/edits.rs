@@ -359,10 +359,20 @@ async fn of_two_with_one_name_the_incumbent_keeps_running() {
     // pods 13
     assert_eq!(bed.running_id("web"), id);
     assert_eq!(agent.status().problems.len(), 1);
+    // An edit leaves the name with its file.
+    bed.write("m.yaml", &sleeper("web").replace("sleep 1 ", "sleep 2 "));
+    let edited = agent
+        .until_pod("web", |pod| {
+            pod.uid != incumbent.uid && pod.status == "Running"
+        })
+        .await;
+    // pods 13
+    assert!(edited.source.ends_with("m.yaml"), "{edited:?}");
+    assert_eq!(agent.status().problems.len(), 1);
     bed.remove("m.yaml");
     let next = agent
         .until_pod("web", |pod| {
-            pod.uid != incumbent.uid && pod.status == "Running"
+            pod.uid != edited.uid && pod.status == "Running"
         })
         .await;
     assert!(next.source.ends_with("a.yaml"), "{next:?}");

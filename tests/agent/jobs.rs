@@ -1,7 +1,7 @@
 //! Jobs of manifests, under a whole agent.
 
 use mirrorlet::server::view::{Order, Verb};
-use mirrorlet_core::api::report::JobReport;
+use mirrorlet_core::api::report::{JobReport, StatusReport};
 
 use crate::common::{Bed, IMAGE, TestAgent};
 
@@ -169,6 +169,43 @@ async fn a_job_that_asks_to_be_restarted_on_edits_is_done_once() {
     agent.view().refresh().await;
     // workloads 7
     assert_eq!(runs(&bed).len(), 1);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_document_of_a_job_does_not_do_its_work_again() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let document = |command: &str| job(&bed, command, "backoffLimit: 0");
+    bed.write("work.yaml", &document("exit 0"));
+    until_complete(&agent).await;
+    // A file that sorts first, and has another command.
+    bed.write("again.yaml", &document("true; exit 0"));
+    let is_told = |report: &StatusReport| {
+        let mut problems = report.problems.iter().map(ToString::to_string);
+        problems.any(|problem| problem.contains("again.yaml"))
+    };
+    agent
+        .until("the second document to be reported", is_told)
+        .await;
+    // workloads 7
+    assert_eq!(runs(&bed).len(), 1);
+    agent.stop().await;
+    let agent = bed.agent().await;
+    agent
+        .until("the second document to be known", is_told)
+        .await;
+    let done = until_complete(&agent).await;
+    assert!(done.source.ends_with("work.yaml"), "{done:?}");
+    // workloads 7
+    assert_eq!(runs(&bed).len(), 1);
+    // An edit of the first one runs it again.
+    bed.write("work.yaml", &document("true; true; exit 0"));
+    agent
+        .until("the second run", |_| runs(&bed).len() == 2)
+        .await;
+    let done = until_complete(&agent).await;
+    assert!(done.source.ends_with("work.yaml"), "{done:?}");
     agent.stop().await;
 }
 

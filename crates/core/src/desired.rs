@@ -57,10 +57,14 @@ impl Origin {
         }
     }
 
+    /// Whether it is the same file or URL, whichever the document.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        self.source == other.source && self.location == other.location
+    }
+
     /// Whether it is the same document, wherever it begins.
     pub fn is_same_document(&self, other: &Self) -> bool {
-        let document = |origin: &Self| (origin.source, origin.document);
-        document(self) == document(other) && self.location == other.location
+        self.document == other.document && self.is_same_place(other)
     }
 }
 

@@ -21,9 +21,11 @@ use diff::{keep_local_annotations, with_seen};
 use heard::{awaited, delivered};
 
 pub use diff::{PodOperation, diff};
+pub use incumbents::{Incumbent, Incumbents};
 
 mod diff;
 mod heard;
+mod incumbents;
 pub mod plan;
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
@@ -77,6 +79,8 @@ pub struct Merged {
     pub set_origins: BTreeMap<WorkloadKey, (Origin, bool)>,
     /// The pods of `StatefulSet`s whose turn to start or to stop has not come.
     pub waits: BTreeMap<FullName, Waiting>,
+    /// The pods that stand for Jobs and CronJobs, which are replaced by others in [`pods`](Self::pods).
+    pub runs: BTreeMap<FullName, Incumbent>,
     /// Why a pod of a workload doesn't run that has the full name or UID of another: of several the first.
     pub clashes: BTreeMap<WorkloadKey, String>,
     /// The bindings of claims.
@@ -212,26 +216,30 @@ impl Merged {
         }
     }
 
-    /// The UIDs of manifests by the full names of their pods: the incumbents of the next merge.
-    pub fn incumbents(&self) -> BTreeMap<FullName, PodUid> {
-        let of_manifests = self.pods.values().filter(|pod| !pod.is_api());
-        of_manifests
-            .map(|pod| (pod.full_name(), pod.manifest_uid()))
-            .collect_map()
+    /// The incumbents of the next merge. A pod whose newest version doesn't run has the document of that
+    /// version.
+    pub fn incumbents(&self) -> Incumbents {
+        let mut pods = incumbents::of_pods(self.pods.values().filter(|pod| !pod.is_api()));
+        pods.extend(self.runs.clone());
+        Incumbents {
+            pods,
+            begun: BTreeMap::new(),
+        }
     }
 }
 
 /// Merges the sets of all sources.
 ///
 /// Of several pods with one full name (or one UID), the incumbent stays as long as a source offers
-/// it; without one, the first by source kind, location and document runs. The others are reported.
+/// it, also edited at its place; without one, the first by source kind, location and document runs. The
+/// others are reported. Pods that stand for Jobs and CronJobs are no exception.
 /// The order in which sets list their pods makes no difference. Names of pods of the API server
 /// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
 ///
 /// Of several documents of one object, the one of `before` stays as long as its place offers it.
 pub fn merge_sources(
     sources: &BTreeMap<SourceName, SourceState>,
-    incumbents: &BTreeMap<FullName, PodUid>,
+    incumbents: &Incumbents,
     before: &BTreeMap<ObjectKey, SourceObject>,
 ) -> Merged {
     let mut merged = empty(sources);
@@ -278,6 +286,7 @@ pub fn merge_sources(
             }
         }
     }
+    merged.runs = incumbents::of_pods(merged.pods.values().filter(|pod| pod.runs.is_some()));
     let sets = sources.values().filter_map(SourceState::set);
     for known in sets.flat_map(|set| &set.workloads) {
         let Some(set) = &known.set else { continue };
@@ -437,9 +446,9 @@ impl<'a> Candidate<'a> {
     }
 
     /// Lower wins.
-    fn rank(&self, incumbents: &BTreeMap<FullName, PodUid>) -> (bool, &Origin, &PodUid) {
-        let challenger = incumbents.get(&self.name) != Some(&self.uid);
-        (challenger, &self.pod.origin, &self.uid)
+    fn rank(&self, incumbents: &Incumbents) -> ((bool, bool), &Origin, &PodUid) {
+        let rank = incumbents.rank(&self.name, &self.uid, self.pod);
+        (rank, &self.pod.origin, &self.uid)
     }
 }
 

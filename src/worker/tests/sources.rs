@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::*;
 use super::bed::{Bed, SWEEP, api, left_behind, named, runs};
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
-use mirrorlet_core::merge::{SourceName, merge_sources};
+use mirrorlet_core::merge::{Incumbents, SourceName, merge_sources};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
@@ -53,7 +53,7 @@ fn say(bed: &Bed, files: &[Arc<Pod>], server: Server, api: &[Arc<Pod>]) {
             state(PodSource::Api, api, server),
         ),
     ]);
-    let merged = merge_sources(&sources, &BTreeMap::new(), &BTreeMap::new());
+    let merged = merge_sources(&sources, &Incumbents::default(), &BTreeMap::new());
     assert_eq!(merged.conflicts, []);
     let pods: Vec<_> = merged.pods.values().map(|pod| &pod.pod).collect();
     bed.tell(&pods, merged.delivered);

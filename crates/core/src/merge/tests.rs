@@ -6,14 +6,12 @@ use crate::api::NodeName;
 use crate::api::core::PodStatus;
 use crate::api::keys;
 use crate::api::meta::Time;
+use crate::cron::Runs;
 use crate::desired::SourceSet;
 use crate::hold::{NewFile, with_files};
 use crate::objects::{Object, ObjectKind};
 
-fn merge_sources(
-    sources: &BTreeMap<SourceName, SourceState>,
-    incumbents: &BTreeMap<FullName, PodUid>,
-) -> Merged {
+fn merge_sources(sources: &BTreeMap<SourceName, SourceState>, incumbents: &Incumbents) -> Merged {
     super::merge_sources(sources, incumbents, &BTreeMap::new())
 }
 
@@ -52,9 +50,20 @@ fn uids(merged: &Merged) -> Vec<&str> {
     merged.pods.keys().map(PodUid::as_str).collect()
 }
 
-fn incumbents(pairs: &[(&str, &str)]) -> BTreeMap<FullName, PodUid> {
-    let pair = |(name, uid): &(&str, &str)| (FullName::new(*name, "ns"), PodUid::from(*uid));
-    pairs.iter().map(pair).collect()
+/// Pods that run, and of whose documents nothing is known.
+fn incumbents(pairs: &[(&str, &str)]) -> Incumbents {
+    let pair = |(name, uid): &(&str, &str)| (FullName::new(*name, "ns"), running(uid));
+    Incumbents {
+        pods: pairs.iter().map(pair).collect(),
+        ..Incumbents::default()
+    }
+}
+
+fn running(uid: &str) -> Incumbent {
+    Incumbent {
+        uid: uid.into(),
+        origin: None,
+    }
 }
 
 #[test]
@@ -93,9 +102,123 @@ fn the_first_of_a_name_wins_unless_another_runs_already() {
 }
 
 #[test]
+fn an_edit_leaves_a_name_with_the_file_that_has_it() {
+    let of_url = |uid: &str| pod(PodSource::Http, "http://a", 0, "web", uid);
+    let at = |uid: &str, origin: Origin| Incumbents {
+        pods: [(
+            FullName::new("web", "ns"),
+            Incumbent {
+                origin: Some(origin),
+                ..running(uid)
+            },
+        )]
+        .into(),
+        ..Incumbents::default()
+    };
+    let in_file = |uid: &str| at(uid, Origin::whole(PodSource::File, "/m/b"));
+    let in_url = |uid: &str| at(uid, Origin::whole(PodSource::Http, "http://a"));
+    for (why, incumbents, expected) in [
+        ("it runs", in_file("2"), "2"),
+        (
+            "it was edited, or its newest version is held",
+            in_file("0"),
+            "2",
+        ),
+        ("a UID says more than a place", in_file("1"), "1"),
+        ("the URL's runs", in_url("3"), "3"),
+        ("the URL's was edited", in_url("0"), "3"),
+        (
+            "a file of the URL's name",
+            at("0", Origin::whole(PodSource::File, "http://a")),
+            "1",
+        ),
+        ("nothing is known", incumbents(&[("web", "0")]), "1"),
+    ] {
+        let files = vec![file("/m/a", "web", "1"), file("/m/b", "web", "2")];
+        let merged = merge_sources(&sources(files, synced(vec![of_url("3")])), &incumbents);
+        // pods 13
+        assert_eq!(uids(&merged), [expected], "{why}");
+        assert_eq!(merged.conflicts.len(), 2, "{why}");
+    }
+}
+
+#[test]
+fn a_job_that_was_begun_keeps_its_name() {
+    let document = |kind: &str, file: &str, command: &str| {
+        let template = format!(
+            "template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i, command: [{command}]}}]}}}}"
+        );
+        let spec = match kind {
+            "Job" => template,
+            _ => format!("schedule: \"0 3 * * *\"\n  jobTemplate: {{spec: {{{template}}}}}"),
+        };
+        let text = format!(
+            "apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: work, namespace: ns}}\nspec:\n  {spec}\n"
+        );
+        NewFile {
+            location: format!("/m/{file}"),
+            bytes: text.into_bytes(),
+        }
+    };
+    let merge = |files: &[NewFile], incumbents: &Incumbents| {
+        let set = with_files(&SourceSet::default(), files, true, &NodeName::from("box"));
+        assert_eq!(set.problems, []);
+        let name = SourceName::new(PodSource::File, "/m");
+        let states = [(name, SourceState::Synced(Arc::new(set)))].into();
+        merge_sources(&states, incumbents)
+    };
+    for kind in ["Job", "CronJob"] {
+        let first = merge(&[document(kind, "m", "old")], &Incumbents::default());
+        let stand_in = first.pods.values().next().unwrap().clone();
+        let content = match &**stand_in.runs.as_ref().unwrap() {
+            Runs::Job(job) => job.content.clone(),
+            Runs::CronJob(cron) => cron.job.content.clone(),
+        };
+        // Its own pods are in the place of the one that stands for it; there may be none.
+        let before = Merged {
+            pods: BTreeMap::new(),
+            ..first
+        };
+        let before = before.incumbents();
+        let key = WorkloadKey::of_owner("ns", &format!("{kind}/work")).unwrap();
+        let begun = Incumbents {
+            begun: [(key, content)].into(),
+            ..Incumbents::default()
+        };
+        let earlier = document(kind, "a", "new");
+        let edited = document(kind, "m", "edited");
+        for (why, incumbents, own, expected) in [
+            ("wanted so far", &before, document(kind, "m", "old"), "/m/m"),
+            ("edited", &before, edited, "/m/m"),
+            (
+                "begun by an earlier agent",
+                &begun,
+                document(kind, "m", "old"),
+                "/m/m",
+            ),
+            (
+                "both are others",
+                &begun,
+                document(kind, "m", "other"),
+                "/m/a",
+            ),
+        ] {
+            let merged = merge(&[earlier.clone(), own], incumbents);
+            let winners = merged.pods.values().map(|pod| &*pod.origin.location);
+            // workloads 7
+            assert_eq!(winners.collect::<Vec<_>>(), [expected], "{kind}: {why}");
+            assert_eq!(merged.conflicts.len(), 1, "{kind}: {why}");
+        }
+    }
+}
+
+#[test]
 fn a_conflict_names_both_places() {
     let files = vec![file("/m/b", "web", "2"), file("/m/a", "web", "1")];
-    let merged = merge_sources(&sources(files, SourceState::NotSynced), &BTreeMap::new());
+    let merged = merge_sources(
+        &sources(files, SourceState::NotSynced),
+        &Incumbents::default(),
+    );
     assert!(!merged.delivered.all());
     // pods 14
     assert_eq!(
@@ -114,7 +237,10 @@ fn a_workload_whose_pod_has_the_name_of_another_is_known() {
         .get_or_insert_default()
         .insert(keys::WORKLOAD.to_owned(), "Deployment/shop".to_owned());
     let files = vec![of_workload, file("/m/a", "web", "1")];
-    let merged = merge_sources(&sources(files, SourceState::NotSynced), &BTreeMap::new());
+    let merged = merge_sources(
+        &sources(files, SourceState::NotSynced),
+        &Incumbents::default(),
+    );
     let key = WorkloadKey::of_owner("ns", "Deployment/shop").unwrap();
     let why = "pod web_ns is already defined by /m/a document 0".to_owned();
     // workloads 15a
@@ -139,7 +265,7 @@ fn one_source_of_two_leaves_the_other() {
     let http = synced(vec![pod(PodSource::Http, "http://a", 0, "b", "2")]);
     let both = merge_sources(
         &sources(vec![file("/m/a", "a", "1")], http.clone()),
-        &BTreeMap::new(),
+        &Incumbents::default(),
     );
     assert_eq!(uids(&both), ["1", "2"]);
     let one = merge_sources(&sources(vec![], http), &both.incumbents());
@@ -376,14 +502,19 @@ fn any_pods() -> impl Strategy<Value = Vec<SourcePod>> {
     })
 }
 
-fn any_incumbents() -> impl Strategy<Value = BTreeMap<FullName, PodUid>> {
-    let pair = (0..4_u32, 0..5_u32).prop_map(|(name, uid)| {
-        (
-            FullName::new(format!("p{name}"), "ns"),
-            PodUid::from(format!("u{uid}")),
-        )
+fn any_incumbents() -> impl Strategy<Value = Incumbents> {
+    let place = proptest::option::of(select(vec!["/m/a", "/m/b", "/m/d"]));
+    let pair = (0..4_u32, 0..5_u32, place).prop_map(|(name, uid, place)| {
+        let known = Incumbent {
+            origin: place.map(|place| Origin::whole(PodSource::File, place)),
+            ..running(&format!("u{uid}"))
+        };
+        (FullName::new(format!("p{name}"), "ns"), known)
     });
-    proptest::collection::vec(pair, 0..4).prop_map(|pairs| pairs.into_iter().collect())
+    proptest::collection::vec(pair, 0..4).prop_map(|pairs| Incumbents {
+        pods: pairs.into_iter().collect(),
+        ..Incumbents::default()
+    })
 }
 
 proptest! {
@@ -403,9 +534,9 @@ proptest! {
         let count = pods.len();
         let merged = merge_sources(&sources(pods.clone(), synced(vec![])), &incumbents);
         prop_assert_eq!(merged.pods.len() + merged.conflicts.len(), count);
-        prop_assert_eq!(merged.incumbents().len(), merged.pods.len());
+        prop_assert_eq!(merged.incumbents().pods.len(), merged.pods.len());
         // An incumbent that is still offered runs, unless its UID is another incumbent's too.
-        for (name, uid) in &incumbents {
+        for (name, Incumbent { uid, .. }) in &incumbents.pods {
             let offered = pods.iter().any(|pod| pod.uid() == *uid && pod.full_name() == *name);
             prop_assert!(!offered || merged.pods.contains_key(uid));
         }
@@ -425,7 +556,7 @@ proptest! {
 
     #[test]
     fn applying_the_difference_gives_the_new_set(a in any_pods(), b in any_pods()) {
-        let merge = |pods| merge_sources(&sources(pods, synced(vec![])), &BTreeMap::new()).pods;
+        let merge = |pods| merge_sources(&sources(pods, synced(vec![])), &Incumbents::default()).pods;
         let (old, new) = (merge(a), merge(b));
         let mut applied: BTreeSet<_> = old.keys().cloned().collect();
         for operation in diff(&old, &new) {
@@ -461,10 +592,15 @@ fn names_of_the_api_servers_pods_are_its_own_affair() {
     // api 16
     assert_eq!(uids(&merged), ["1", "9"]);
     assert_eq!(merged.conflicts.len(), 1, "of the two files");
-    assert_eq!(merged.incumbents(), incumbents(&[("web", "1")]));
+    let known = Incumbent {
+        origin: Some(files()[0].origin.clone()),
+        ..running("1")
+    };
+    let name = FullName::new("web", "ns");
+    assert_eq!(merged.incumbents().pods, [(name, known)].into());
     // A UID can't be shared, whoever gives it.
     let same = pod(PodSource::Api, "api server", 0, "other", "1");
-    let merged = merge_sources(&states(files(), synced(vec![same])), &BTreeMap::new());
+    let merged = merge_sources(&states(files(), synced(vec![same])), &Incumbents::default());
     assert_eq!(merged.pods[&"1".into()].origin.source, PodSource::File);
 }
 
@@ -492,7 +628,7 @@ fn what_may_be_stopped_depends_on_who_has_delivered() {
         if let Some(api) = api {
             states.insert(SourceName::new(PodSource::Api, ""), api.clone());
         }
-        let delivered = merge_sources(&states, &BTreeMap::new()).delivered;
+        let delivered = merge_sources(&states, &Incumbents::default()).delivered;
         let got = [HASH, UUID].map(|uid| delivered.may_stop(&uid.into()));
         // pods 47
         assert_eq!(got, [hash, uuid], "{file:?} {api:?}");
@@ -538,7 +674,7 @@ fn the_first_document_of_an_object_wins_unless_another_is_in_force() {
         let places = known.map(|(key, known)| format!("{key} {}", known.origin.location));
         places.collect::<Vec<_>>()
     };
-    let merged = merge_sources(&sources, &BTreeMap::new());
+    let merged = merge_sources(&sources, &Incumbents::default());
     // box 1
     assert_eq!(
         place(&merged),
@@ -551,7 +687,7 @@ fn the_first_document_of_an_object_wins_unless_another_is_in_force() {
         [format!("/m/b: {words} /m/a document 0 [duplicate-object]")]
     );
     let before = [(map("/m/b").object.key(), map("/m/b"))].into();
-    let merged = super::merge_sources(&sources, &BTreeMap::new(), &before);
+    let merged = super::merge_sources(&sources, &Incumbents::default(), &before);
     assert_eq!(
         place(&merged),
         ["configmap \"ns/a\" /m/b", "secret \"ns/a\" /m/c"]
@@ -595,7 +731,7 @@ fn references_that_lead_nowhere_are_told_once_everything_is_known() {
         (SourceName::new(PodSource::Api, "api"), synced(vec![of_api])),
     ]
     .into();
-    let merged = merge_sources(&sources, &BTreeMap::new());
+    let merged = merge_sources(&sources, &Incumbents::default());
     let told: Vec<String> = merged.conflicts.iter().map(ToString::to_string).collect();
     // box 3
     assert_eq!(
@@ -619,7 +755,7 @@ fn references_that_lead_nowhere_are_told_once_everything_is_known() {
         SourceName::new(PodSource::Http, "http://a"),
         SourceState::NotSynced,
     );
-    let merged = merge_sources(&sources, &BTreeMap::new());
+    let merged = merge_sources(&sources, &Incumbents::default());
     assert_eq!(merged.conflicts, []);
     assert!(
         !merged
@@ -702,7 +838,7 @@ spec:
     let set = with_files(&SourceSet::default(), &[file], true, &NodeName::from("box"));
     let state = SourceState::Synced(Arc::new(set));
     let sources = [(SourceName::new(PodSource::File, "/m"), state)].into();
-    let merged = merge_sources(&sources, &BTreeMap::new());
+    let merged = merge_sources(&sources, &Incumbents::default());
     let [problem] = &merged.conflicts[..] else {
         panic!("{:?}", merged.conflicts)
     };
@@ -736,7 +872,7 @@ fn a_port_that_pods_do_not_serve_is_a_problem_at_its_field() {
         service.places = Arc::new(places);
         let set = with_objects(vec![web.clone()], vec![service]);
         let sources = [(SourceName::new(PodSource::File, "/m"), set)].into();
-        let merged = merge_sources(&sources, &BTreeMap::new());
+        let merged = merge_sources(&sources, &Incumbents::default());
         let found: Vec<_> = merged.conflicts.iter().collect();
         assert_eq!(found.len(), 1, "{found:?}");
         // names 7
@@ -778,7 +914,7 @@ spec:
         let set = with_files(&SourceSet::default(), &[file], true, &NodeName::from("box"));
         let state = SourceState::Synced(Arc::new(set));
         let sources = [(SourceName::new(PodSource::File, "/m"), state)].into();
-        let mut merged = merge_sources(&sources, &BTreeMap::new());
+        let mut merged = merge_sources(&sources, &Incumbents::default());
         merged.delivered.manifests = true;
         merged.bind_claims(bindings);
         merged
