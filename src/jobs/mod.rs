@@ -69,6 +69,8 @@ pub struct Jobs {
     orders: Orders,
     /// Answers to orders that were obeyed or refused; sent once the merge is published.
     answers: Answers,
+    /// The Jobs that have records, as the documents had them that these records are of.
+    begun: BTreeMap<JobName, Wanted>,
     /// The times of CronJobs that are due and have no run, as last reported.
     told: BTreeMap<JobName, CronNote>,
     changed: watch::Receiver<u64>,
@@ -121,6 +123,7 @@ impl Jobs {
             requests,
             orders: BTreeMap::new(),
             answers: Answers::new(),
+            begun: BTreeMap::new(),
             told: BTreeMap::new(),
             changed: options.board.changed(),
             watched: false,
@@ -146,6 +149,7 @@ impl Jobs {
         let is_idle = documents.jobs.is_empty() && documents.crons.is_empty();
         if is_idle && orders.is_empty() && self.store.is_empty() && self.cron_store.is_empty() {
             self.watched = false;
+            self.begun.clear();
             self.published.publish(JobStates::default());
             return;
         }
@@ -158,7 +162,21 @@ impl Jobs {
         self.report_crons(&documents, now, &mut reports);
         reports.known = self.known(&documents.jobs);
         self.published.publish(reports);
+        self.take_begun(documents.jobs);
         merged.conflicts.small_sort();
+    }
+
+    /// Keeps the Jobs that the records on disk are of.
+    fn take_begun(&mut self, wanted: BTreeMap<JobName, Wanted>) {
+        let store = &self.store;
+        let is_begun = |name: &JobName, wanted: &Wanted| {
+            let record = store.get(name);
+            record.is_some_and(|record| record.content == wanted.job.content)
+        };
+        self.begun.retain(|name, known| is_begun(name, known));
+        let begun = wanted.into_iter();
+        self.begun
+            .extend(begun.filter(|(name, wanted)| is_begun(name, wanted)));
     }
 
     /// Decides what becomes of Jobs, and has the disk say so. Returns why that failed, for each that
@@ -297,7 +315,8 @@ impl Jobs {
         known.collect_map()
     }
 
-    /// Adds the pods that the records on disk stand for.
+    /// Adds the pods that the records on disk stand for. While the disk does not take the record of an
+    /// edited Job, its pods are as they were before the edit.
     fn put_in(
         &mut self,
         merged: &mut Merged,
@@ -310,17 +329,21 @@ impl Jobs {
             .map(|pod| (pod.full_name(), pod.origin.clone()))
             .collect_map();
         self.watched = false;
-        for (name, Wanted { job, pod }) in wanted {
+        for (name, newest) in wanted {
             if let Some(why) = failed.get(name) {
-                let problem = unwritten("Job", &job.name, &pod.origin, why);
+                let problem = unwritten("Job", name, &newest.pod.origin, why);
                 merged.conflicts.push(problem);
             }
             let Some(record) = self.store.get(name) else {
                 continue;
             };
+            let is_begun = |known: &&Wanted| known.job.content == record.content;
+            let known = self.begun.get(name).filter(is_begun);
+            let begun = Some(newest).filter(is_begun).or(known);
+            let Wanted { job, pod } = begun.unwrap_or(newest);
             reports.jobs.push(report(job, record, &pod.origin.location));
             self.watched |= !record.active.is_empty();
-            let instances = pods(job, record);
+            let instances = begun.map_or_else(Vec::new, |begun| pods(&begun.job, record));
             if instances.is_empty() {
                 // Its pods would show them.
                 merged.conflicts.extend(pod.problems.iter().cloned());

@@ -132,3 +132,49 @@ async fn an_order_waits_for_its_answer_until_the_merge_is_published() {
         assert_eq!(asking.await.unwrap().err(), expected, "{what}");
     }
 }
+
+/// A source that has delivered a Job with that command.
+fn with_job(command: &str) -> BTreeMap<SourceName, SourceState> {
+    let text = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i, command: [{command}]}}]}}}}\n"
+    );
+    let file = NewFile {
+        location: "/m/work.yaml".to_owned(),
+        bytes: text.into_bytes(),
+    };
+    let node = NodeName::from("box");
+    let set = with_files(&SourceSet::default(), &[file], true, &node);
+    BTreeMap::from([(source_name(), SourceState::Synced(Arc::new(set)))])
+}
+
+#[tokio::test]
+async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
+    async fn merge(jobs: &mut Jobs, command: &str) -> Merged {
+        let (states, none) = (with_job(command), Merged::default());
+        let mut merged = merge_sources(&states, &none.incumbents(), &none.objects);
+        jobs.apply(&mut merged, &states, true).await;
+        merged
+    }
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut jobs, _handle) = jobs(root.path(), &fake);
+    let first = merge(&mut jobs, "old").await;
+    assert_eq!(first.pods.len(), 1);
+    assert_eq!(first.conflicts, []);
+    let records = root.path().join("jobs");
+    std::fs::remove_dir_all(&records).unwrap();
+    std::fs::write(&records, "in the way").unwrap();
+    for _ in 0..2 {
+        let edited = merge(&mut jobs, "new").await;
+        // workloads 7
+        assert_eq!(edited.pods, first.pods);
+        assert_eq!(edited.conflicts.len(), 1, "{:?}", edited.conflicts);
+    }
+    std::fs::remove_file(&records).unwrap();
+    let edited = merge(&mut jobs, "new").await;
+    let pods: Vec<_> = edited.pods.into_values().collect();
+    let container = &pods[0].pod.spec.as_ref().unwrap().containers[0];
+    assert_eq!(container.command, Some(vec!["new".to_owned()]));
+    assert_eq!(pods.len(), 1);
+    assert_eq!(edited.conflicts, []);
+}
