@@ -5,6 +5,7 @@ use super::handle::{Answering, CommandError, Obeyed, Request, RolloutTarget};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::group::{Member, obey_all, try_again};
 use mirrorlet_core::rollout::{Command, Refused};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl Rollouts {
@@ -47,6 +48,11 @@ impl Rollouts {
 
     fn obey_of_pod(&mut self, name: &FullName, command: &Command) -> Obeyed {
         let history = self.histories.get_mut(name).ok_or(Refused::NotStarted)?;
+        let current = history.current.as_ref();
+        if let Some(view) = current.and_then(|(uid, _)| self.options.board.get(uid)) {
+            let there = view.observed.containers.iter();
+            history.forget_restarts(&there.map(|seen| seen.id.clone()).collect_set());
+        }
         let number = history.obey(command.clone())?;
         self.tell_obeyed(name, command, number);
         // A version that failed at one pod of a workload is tried at none, unless a person asks for it.

@@ -164,6 +164,14 @@ impl History {
         }
     }
 
+    /// Forgets that instances were to be replaced that are gone. `there` are the instances of the revision
+    /// that runs; if there are none, it may only not have been looked at yet.
+    pub fn forget_restarts(&mut self, there: &BTreeSet<ContainerId>) {
+        if !there.is_empty() {
+            self.restart.retain(|id| there.contains(id));
+        }
+    }
+
     /// Adds a container to the revision that runs; those of another one are forgotten.
     fn add(&mut self, container: EphemeralContainer) -> Result<(), Refused> {
         let revision = self.current().ok_or(Refused::NotStarted)?;

@@ -1045,6 +1045,29 @@ fn a_restart_names_instances() {
 }
 
 #[test]
+fn a_restart_is_forgotten_once_its_instances_are_gone() {
+    let mut story = two_healthy();
+    let id = |id: u32| ContainerId::docker(id.to_string());
+    let restart = |story: &mut Story, instances: &[u32]| {
+        let instances = instances.iter().map(|one| id(*one)).collect();
+        story.history.obey(Command::Restart { instances }).unwrap();
+    };
+    // One that takes long to stop, and another that is replaced again and again.
+    restart(&mut story, &[0]);
+    for newest in 1..=1_000 {
+        let there = [0, newest - 1, newest].map(id);
+        story.history.forget_restarts(&there.into());
+        restart(&mut story, &[newest]);
+        // box 13
+        assert!(story.history.restart.len() <= 3, "{newest}");
+        assert!(story.history.restart.contains(&id(0)), "{newest}");
+    }
+    // What was not looked at yet may be there.
+    story.history.forget_restarts(&BTreeSet::new());
+    assert_eq!(story.history.restart, [0, 999, 1_000].map(id).into());
+}
+
+#[test]
 fn commands_that_change_nothing_are_refused() {
     let undo = |number| Command::Undo {
         to_revision: Some(number),
