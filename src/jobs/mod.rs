@@ -191,16 +191,15 @@ impl Jobs {
         let mut decided: BTreeMap<JobName, Decision> = BTreeMap::new();
         for Wanted { job, pod } in wanted.values() {
             let is_ordered = orders.contains_key(&Order::Restart(job.name.clone()));
-            let decision = if is_ordered {
-                self.decide(job, Some(&JobRecord::new(&job.content, at.now)), at)
-            } else if let Some((file, why)) = self.store.unreadable(&job.name) {
+            if let Some((file, why)) = self.store.unreadable(&job.name)
+                && !is_ordered
+            {
                 let problem = unreadable("Job", &job.name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
                 continue;
-            } else {
-                let record = with_orders(self.store.get(&job.name), &job.name, orders);
-                self.decide(job, record.as_deref(), at)
-            };
+            }
+            let record = with_orders(self.store.get(&job.name), &job.name, orders);
+            let decision = self.decide(job, record.as_deref(), is_ordered, at);
             decided.insert(job.name.clone(), decision);
         }
         let mut changes: Vec<(JobName, Option<JobRecord>)> = decided
@@ -246,7 +245,13 @@ impl Jobs {
         }
     }
 
-    fn decide(&self, job: &Job, record: Option<&JobRecord>, at: &At<'_>) -> Decision {
+    fn decide(
+        &self,
+        job: &Job,
+        record: Option<&JobRecord>,
+        ordered: bool,
+        at: &At<'_>,
+    ) -> Decision {
         let board = &self.options.board;
         let seen = |uid: &PodUid| {
             board.get(uid).map_or(Seen::Nothing, |view| {
@@ -258,6 +263,7 @@ impl Jobs {
             job,
             record,
             seen: &seen,
+            ordered,
             may_start: at.known,
             now: at.now,
         })

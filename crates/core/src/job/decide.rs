@@ -25,6 +25,8 @@ pub struct Input<'a> {
     pub record: Option<&'a JobRecord>,
     /// The observed state of a pod.
     pub seen: &'a dyn Fn(&PodUid) -> Seen,
+    /// Whether a person orders that it runs again from its beginning.
+    pub ordered: bool,
     /// Whether pods may be started: it is known what runs already.
     pub may_start: bool,
     /// The present time.
@@ -80,7 +82,7 @@ pub enum Note {
 pub fn decide(input: &Input<'_>) -> Decision {
     let known = input
         .record
-        .filter(|record| record.content == input.job.content);
+        .filter(|record| record.content == input.job.content && !input.ordered);
     let mut draft = Draft {
         input,
         record: known.map_or_else(

@@ -72,6 +72,7 @@ impl Life {
                 job: &self.job,
                 record: self.record.as_ref(),
                 seen: &|uid| self.seen.get(uid).cloned().unwrap_or_default(),
+                ordered: false,
                 may_start: true,
                 now: self.now,
             });
@@ -176,6 +177,7 @@ fn pods_that_a_job_stops_are_stopped_for_a_reason_that_is_told() {
             job: &life.job,
             record: life.record.as_ref(),
             seen: &|uid| life.seen.get(uid).cloned().unwrap_or_default(),
+            ordered: false,
             may_start: true,
             now: life.now,
         });
@@ -247,6 +249,34 @@ fn a_job_has_the_events_of_upstreams_controller() {
         life.events[1..],
         ["BackoffLimitExceeded: Job has reached the specified backoff limit"]
     );
+}
+
+#[test]
+fn a_job_that_a_person_restarts_begins_anew() {
+    let mut done = Life::new("backoffLimit: 0");
+    done.step();
+    done.succeeds(0);
+    let mut suspended = Life::new("suspend: true");
+    suspended.step();
+    let begins = [Note::Begun, Note::Started(0, 0)];
+    for (what, life, notes) in [
+        ("done", &done, &begins[..]),
+        ("suspended", &suspended, &begins[..1]),
+        ("unreadable", &Life::new("backoffLimit: 0"), &begins[..]),
+    ] {
+        let decision = decide(&Input {
+            job: &life.job,
+            record: life.record.as_ref(),
+            seen: &|uid| life.seen.get(uid).cloned().unwrap_or_default(),
+            ordered: true,
+            may_start: true,
+            now: at(60),
+        });
+        // workloads 7
+        assert_eq!(decision.notes, notes, "{what}");
+        let record = decision.record;
+        assert_eq!((record.created, record.end), (at(60), None), "{what}");
+    }
 }
 
 #[test]
@@ -710,6 +740,7 @@ fn a_plan_says_what_would_run_and_because_of_what() {
             job: wanted,
             record: record.as_ref(),
             seen: &|_| Seen::default(),
+            ordered: false,
             may_start: true,
             now: at(0),
         });
