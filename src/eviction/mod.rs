@@ -25,8 +25,9 @@ use mirrorlet_core::admit::Failure;
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::ending::ending;
 use mirrorlet_core::eviction::{
-    Candidate, Eviction, EvictionPolicy, IMMEDIATE_GRACE, Observations, Pressures, Signal,
-    Threshold, evicted_message, has_local_limits, is_reclaimed, local_storage, rank, shortages,
+    Candidate, Eviction, EvictionPolicy, IMMEDIATE_GRACE, Observations, Pressure, Pressures,
+    Signal, Threshold, evicted_message, has_local_limits, is_reclaimed, local_storage, rank,
+    shortages,
 };
 use mirrorlet_core::spec;
 use mirrorlet_core::stats::PodReading;
@@ -220,7 +221,12 @@ impl EvictionManager {
         seen: &Seen,
         active: Vec<PodView>,
     ) -> Option<PodUid> {
-        let readings = self.host.usage(active.clone(), MEASURE_WAIT).await;
+        // The sizes of disks rank pods only where a disk is short.
+        let patience = match threshold.signal.pressure() {
+            Pressure::Disk => MEASURE_WAIT,
+            Pressure::Memory | Pressure::Pid => Duration::ZERO,
+        };
+        let readings = self.host.usage(active.clone(), patience).await;
         let of = |view: &PodView| readings.iter().find(|reading| reading.uid == view.uid);
         let candidates: Vec<Candidate<'_>> = active
             .iter()

@@ -14,7 +14,8 @@ use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::stats::cgroup::Memory;
 use mirrorlet_core::stats::{Disk, Usage, VolumeReading};
 
-/// The rest of 1000 of a signal, the usage of each pod, and the number of collections.
+/// The rest of 1000 of a signal, the usage of each pod, the number of collections and of pods that
+/// were read, and how long each reading might have waited for disks.
 #[derive(Default)]
 struct State {
     left: BTreeMap<Signal, u64>,
@@ -22,6 +23,7 @@ struct State {
     used: BTreeMap<String, u64>,
     collected: usize,
     read: usize,
+    patience: Vec<Duration>,
 }
 
 #[derive(Clone, Default)]
@@ -47,9 +49,10 @@ impl EvictionHost for FakeHost {
         }
     }
 
-    async fn usage(&self, pods: Vec<PodView>, _patience: Duration) -> Vec<PodReading> {
+    async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading> {
         let mut state = self.0.lock().unwrap();
         state.read += pods.len();
+        state.patience.push(patience);
         let reading = |view: PodView| {
             let used = *state.used.get(view.uid.as_str())?;
             let disk = Disk {
@@ -265,4 +268,27 @@ async fn a_pod_over_its_own_limit_goes_and_others_are_not_read() {
     // eviction 11
     assert_eq!(bed.host.0.lock().unwrap().read, 1);
     assert_eq!(bed.look().await, None);
+}
+
+/// While memory is short, each second counts, and the sizes of disks don't.
+#[tokio::test(start_paused = true)]
+async fn only_a_short_disk_waits_for_disks_to_be_measured() {
+    for (signal, patience) in [
+        (Signal::MemoryAvailable, Duration::ZERO),
+        (Signal::PidAvailable, Duration::ZERO),
+        (Signal::NodeFsAvailable, MEASURE_WAIT),
+        (Signal::ImageFsInodesFree, MEASURE_WAIT),
+    ] {
+        let mut bed = Bed::new(&[(signal, 100, Duration::ZERO)]);
+        bed.pod("pod", 10, None);
+        bed.set(signal, 50);
+        let (name, ..) = bed.look().await.unwrap();
+        assert_eq!(name, "pod", "{signal:?}");
+        // eviction 14
+        assert_eq!(
+            bed.host.0.lock().unwrap().patience,
+            [patience],
+            "{signal:?}"
+        );
+    }
 }

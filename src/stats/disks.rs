@@ -61,6 +61,8 @@ pub(super) enum Target {
 #[derive(Debug)]
 struct Entry {
     found: Option<Disk>,
+    /// Whether a measurement of it has ended, perhaps with nothing.
+    is_answered: bool,
     /// Whether it was requested since the last measurement.
     is_asked: bool,
     /// When it was requested last.
@@ -68,6 +70,16 @@ struct Entry {
     /// When it may be measured again; at once before the first time.
     due: Option<Instant>,
     backoff: ExponentialBackoff,
+}
+
+/// What is known of some targets.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Those that hold something.
+    pub(super) disks: HashMap<Target, Disk>,
+    /// Whether a measurement of each has ended. One that is gone or can't be read holds nothing then, and
+    /// isn't worth a wait.
+    pub(super) is_complete: bool,
 }
 
 /// The known disk usage.
@@ -89,21 +101,27 @@ impl Disks {
 
     /// Returns the known usage of these targets, and wakes the measuring task. Those that nobody
     /// has asked for in a while are forgotten.
-    pub(super) fn ask(&self, targets: &HashSet<Target>) -> HashMap<Target, Disk> {
+    pub(super) fn ask(&self, targets: &HashSet<Target>) -> Known {
         let mut entries = self.entries.lock();
         let now = Instant::now();
         entries.retain(|_, entry| now.duration_since(entry.asked) < FORGET);
-        let mut known = HashMap::with_capacity(targets.len());
+        let mut known = Known {
+            disks: HashMap::with_capacity(targets.len()),
+            is_complete: true,
+        };
         for target in targets {
             let entry = entries.entry(target.clone()).or_insert(Entry {
                 found: None,
+                is_answered: false,
                 is_asked: true,
                 asked: now,
                 due: None,
                 backoff: RETRY,
             });
             (entry.is_asked, entry.asked) = (true, now);
-            known.extend(entry.found.map(|disk| (target.clone(), disk)));
+            known.is_complete &= entry.is_answered;
+            let found = entry.found.map(|disk| (target.clone(), disk));
+            known.disks.extend(found);
         }
         self.asked.notify_one();
         known
@@ -124,6 +142,7 @@ impl Disks {
         let Some(entry) = entries.get_mut(target) else {
             return;
         };
+        entry.is_answered = true;
         let disk = found.map(|found| found.disk);
         if found.is_some_and(|found| found.is_partial) {
             let used = |disk: &Disk| disk.used_bytes;
@@ -370,7 +389,7 @@ mod tests {
         let targets = HashSet::from([target.clone()]);
         let start = Instant::now();
         assert_eq!(disks.next(start), None);
-        assert!(disks.ask(&targets).is_empty());
+        assert!(disks.ask(&targets).disks.is_empty());
         assert_eq!(disks.next(start), Some(target.clone()));
         assert_eq!(disks.next(start), None);
         let measured = |bytes, is_partial| {
@@ -381,7 +400,7 @@ mod tests {
             Some(Measured { disk, is_partial })
         };
         disks.keep(&target, measured(5, false));
-        assert_eq!(disks.ask(&targets).len(), 1);
+        assert_eq!(disks.ask(&targets).disks.len(), 1);
         assert_eq!(disks.next(start + WAIT / 2), None);
         // usage 38a
         assert_eq!(disks.next(start + WAIT), Some(target.clone()));
@@ -391,15 +410,34 @@ mod tests {
             disks.keep(&target, measured(found, true));
             // eviction 7
             assert_eq!(
-                disks.ask(&targets)[&target].used_bytes,
+                disks.ask(&targets).disks[&target].used_bytes,
                 Some(least),
                 "at least"
             );
         }
         assert_eq!(disks.next(Instant::now() + WAIT), None);
         assert_eq!(disks.next(Instant::now() + 9 * WAIT), Some(target));
-        assert!(disks.ask(&HashSet::new()).is_empty());
+        assert!(disks.ask(&HashSet::new()).disks.is_empty());
         assert_eq!(disks.next(Instant::now() + 100 * WAIT), None);
+    }
+
+    /// Whoever waits for all answers must not wait for one that never comes.
+    #[test]
+    fn something_that_is_gone_is_answered_once_it_was_tried() {
+        let disks = Disks::new(Timestamp::now);
+        let [here, gone] = ["/here", "/gone"].map(|path| Target::Tree(path.into()));
+        let targets = HashSet::from([here.clone(), gone.clone()]);
+        assert!(!disks.ask(&targets).is_complete);
+        let disk = Disk::default();
+        let is_partial = false;
+        disks.keep(&here, Some(Measured { disk, is_partial }));
+        assert!(!disks.ask(&targets).is_complete, "one is left");
+        disks.keep(&gone, None);
+        let known = disks.ask(&targets);
+        // eviction 14
+        assert!(known.is_complete, "{known:?}");
+        assert_eq!(known.disks.into_keys().collect::<Vec<_>>(), [here]);
+        assert!(disks.ask(&HashSet::new()).is_complete);
     }
 
     #[tokio::test]
@@ -414,7 +452,7 @@ mod tests {
         let target = Target::Tree(dir.path().to_owned());
         let targets = HashSet::from([target.clone()]);
         let found = loop {
-            if let Some(found) = disks.ask(&targets).remove(&target) {
+            if let Some(found) = disks.ask(&targets).disks.remove(&target) {
                 break found;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -64,7 +64,7 @@ pub(super) struct UsageReader {
     usages: Usages,
     places: HashMap<Arc<str>, Place>,
     searched: Option<Timestamp>,
-    /// Whether the disks of all pods were known at the last look.
+    /// Whether at the last look the disks of all pods were measured, as far as they can be.
     pub(super) is_measured: bool,
     created_at: Timestamp,
 }
@@ -308,8 +308,8 @@ impl UsageReader {
             of_pods.push(found);
         }
         let known = asked.disks.ask(&targets);
-        self.is_measured = known.len() == targets.len();
-        let get = |target: &Target| known.get(target).copied();
+        self.is_measured = known.is_complete;
+        let get = |target: &Target| known.disks.get(target).copied();
         for (pod, targets) in pods.iter_mut().zip(of_pods) {
             for container in &mut pod.containers {
                 let of_it = |of: &BTreeMap<Arc<str>, Target>| of.get(&container.name).and_then(get);
