@@ -67,8 +67,8 @@ struct Entry {
     is_asked: bool,
     /// When it was requested last.
     asked: Instant,
-    /// When it may be measured again; at once before the first time.
-    due: Option<Instant>,
+    /// From when on it may be measured: at once the first time.
+    due: Instant,
     backoff: ExponentialBackoff,
 }
 
@@ -115,7 +115,7 @@ impl Disks {
                 is_answered: false,
                 is_asked: true,
                 asked: now,
-                due: None,
+                due: now,
                 backoff: RETRY,
             });
             (entry.is_asked, entry.asked) = (true, now);
@@ -127,13 +127,16 @@ impl Disks {
         known
     }
 
-    /// Something that is to be measured now.
+    /// The thing to measure now: the one that has waited longest. Where all together take longer than
+    /// their pause, each still has its turn.
     fn next(&self, now: Instant) -> Option<Target> {
         let mut entries = self.entries.lock();
-        let is_due = |entry: &Entry| entry.is_asked && entry.due.is_none_or(|due| due <= now);
-        let (target, entry) = entries.iter_mut().find(|(_, entry)| is_due(entry))?;
+        let due = entries
+            .iter_mut()
+            .filter(|(_, entry)| entry.is_asked && entry.due <= now);
+        let (target, entry) = due.min_by_key(|(_, entry)| entry.due)?;
         entry.is_asked = false;
-        entry.due = Some(now + WAIT);
+        entry.due = now + WAIT;
         Some(target.clone())
     }
 
@@ -147,7 +150,7 @@ impl Disks {
         if found.is_some_and(|found| found.is_partial) {
             let used = |disk: &Disk| disk.used_bytes;
             entry.found = entry.found.into_iter().chain(disk).max_by_key(used);
-            entry.due = Some(Instant::now() + entry.backoff.pause());
+            entry.due = Instant::now() + entry.backoff.pause();
         } else {
             entry.found = disk;
             entry.backoff.reset();
@@ -387,9 +390,9 @@ mod tests {
         let disks = Disks::new(Timestamp::now);
         let target = Target::Tree("/t".into());
         let targets = HashSet::from([target.clone()]);
-        let start = Instant::now();
-        assert_eq!(disks.next(start), None);
+        assert_eq!(disks.next(Instant::now()), None);
         assert!(disks.ask(&targets).disks.is_empty());
+        let start = Instant::now();
         assert_eq!(disks.next(start), Some(target.clone()));
         assert_eq!(disks.next(start), None);
         let measured = |bytes, is_partial| {
@@ -419,6 +422,26 @@ mod tests {
         assert_eq!(disks.next(Instant::now() + 9 * WAIT), Some(target));
         assert!(disks.ask(&HashSet::new()).disks.is_empty());
         assert_eq!(disks.next(Instant::now() + 100 * WAIT), None);
+    }
+
+    /// Three of these fit into the pause of each, and somebody asks for all of them all the time.
+    #[test]
+    fn each_is_measured_in_its_turn_where_all_take_longer_than_their_pause() {
+        let disks = Disks::new(Timestamp::now);
+        let target = |n: usize| Target::Tree(format!("/{n}").into());
+        let targets: HashSet<Target> = (0..20).map(target).collect();
+        disks.ask(&targets);
+        let start = Instant::now();
+        let mut measured = Vec::new();
+        for turn in 0..60_u32 {
+            disks.ask(&targets);
+            measured.extend(disks.next(start + turn * WAIT / 3));
+        }
+        let first: HashSet<Target> = measured[..20].iter().cloned().collect();
+        // usage 38a
+        assert_eq!(first, targets);
+        assert_eq!(measured[..20], measured[20..40]);
+        assert_eq!(measured[20..40], measured[40..]);
     }
 
     /// Whoever waits for all answers must not wait for one that never comes.
