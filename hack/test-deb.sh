@@ -39,6 +39,8 @@ done
 dpkg-query --show --showformat '${Conffiles}' mirrorlet | grep -q -F /etc/default/mirrorlet || die "the settings are no conffile"
 grep -q '^ExecStart=/usr/bin/mirrorlet run' /lib/systemd/system/mirrorlet.service || die "the unit runs another program"
 grep -q '^Environment=MALLOC_ARENA_MAX=' /lib/systemd/system/mirrorlet.service || die "the unit leaves the number of arenas to the C library"
+grep -q '^StartLimitIntervalSec=0$' <<<"$(sed -n '/^\[Unit\]$/,/^\[Service\]$/p' /lib/systemd/system/mirrorlet.service)" \
+    || die "systemd gives up on an agent that fails five times at once"
 # Every setting of the defaults is one that the program knows.
 env -i HOME=/root PATH="$PATH" "$(sed -n 's/^\(MIRRORLET_MANIFESTS=.*\)/\1/p' /etc/default/mirrorlet)" \
     /usr/bin/mirrorlet config show | grep -q '/etc/mirrorlet/manifests .*env MIRRORLET_MANIFESTS' || die "the settings don't reach the program"
