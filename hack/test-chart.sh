@@ -36,6 +36,7 @@ refuses() {
 }
 
 "$HELM" lint --quiet "$CHART"
+has 'enableServiceLinks: false'
 has '- --host-root=/host'
 lacks '- --host-root=/host' --set host.files=false
 lacks 'path: /sys/fs/cgroup'

@@ -148,11 +148,10 @@ pub fn resolve_node_name(
 /// A fault for each variable that begins as ours do and is none of them.
 fn unknown_variables(ambient: &Ambient) -> impl Iterator<Item = String> {
     let known = |name: &str| name == CONFIG_ENV || ROWS.iter().any(|row| row.env == name);
-    let unknown = ambient
-        .env
-        .keys()
-        .filter(move |name| name.starts_with(OURS) && !known(name) && !is_service_link(name));
-    unknown.map(|name| {
+    let unknown = ambient.env.iter().filter(move |(name, value)| {
+        name.starts_with(OURS) && !known(name) && !is_service_link(name, value)
+    });
+    unknown.map(|(name, _)| {
         let similar = super::similar(OURS, name, ROWS.iter().map(|row| row.env));
         format!("{name}: unknown setting{similar}")
     })
@@ -160,13 +159,19 @@ fn unknown_variables(ambient: &Ambient) -> impl Iterator<Item = String> {
 
 /// Whether a variable is one of those that Kubernetes gives containers for a Service named mirrorlet
 /// or mirrorlet-…, as Docker's links once did (`pkg/kubelet/envvars/envvars.go`).
-fn is_service_link(name: &str) -> bool {
+fn is_service_link(name: &str, value: &str) -> bool {
+    let is_address = || {
+        let schemes = ["tcp://", "udp://", "sctp://"];
+        schemes.iter().any(|scheme| value.starts_with(scheme))
+    };
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let parts: Vec<&str> = name.split('_').collect();
     match parts.as_slice() {
         [.., "SERVICE", "HOST" | "PORT"]
         | [_, "PORT"]
         | [.., "PORT", _, "TCP" | "UDP" | "SCTP"] => true,
+        // Settings end in PORT, too: the value tells the two apart.
+        [.., "PORT"] if is_address() => true,
         [
             ..,
             "PORT",

@@ -251,16 +251,17 @@ fn the_list_of_images_needs_the_policy_that_reads_it() {
 
 #[test]
 fn variables_that_begin_as_ours_do_mean_something() {
-    let given = |names: &[&str]| {
+    let given_as = |names: &[&str], value: &str| {
         let env = names
             .iter()
-            .map(|name| ((*name).to_owned(), "x".to_owned()));
+            .map(|name| ((*name).to_owned(), value.to_owned()));
         let ambient = Ambient {
             env: env.collect(),
             ..Ambient::default()
         };
         resolve(&BTreeMap::new(), None, &ambient)
     };
+    let given = |names: &[&str]| given_as(names, "x");
     let faults = given(&["MIRRORLET_SETLE", "MIRRORLET_QQ"]).unwrap_err();
     assert_eq!(
         faults.to_string(),
@@ -282,6 +283,16 @@ fn variables_that_begin_as_ours_do_mean_something() {
         "MIRRORLET_API_PORT_443_TCP",
     ];
     assert!(given(&links).is_ok(), "{:?}", given(&links));
+    // A setting may end in _PORT, too: the value tells the two apart.
+    for name in ["MIRRORLET_API_PORT", "MIRRORLET_WEB_UI_PORT"] {
+        for value in ["tcp://10.0.0.1:80", "udp://10.0.0.1:53", "sctp://[::1]:9"] {
+            let given = given_as(&[name], value);
+            assert!(given.is_ok(), "{name}={value}: {given:?}");
+        }
+        let fault = given_as(&[name], "80").unwrap_err().to_string();
+        let words = format!("{name}: unknown setting");
+        assert!(fault.starts_with(&words), "{fault}");
+    }
 }
 
 #[test]
