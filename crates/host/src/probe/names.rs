@@ -95,8 +95,9 @@ impl Names {
             let found = (names.look_up)(&name);
             names.under_way.lock().remove(&name);
             let told = found.map(Arc::from);
-            tell.send_replace(Some(told.map_err(|e| (e.kind(), e.to_string()))));
+            // Whoever has the answer finds room for the next name.
             drop(permit);
+            tell.send_replace(Some(told.map_err(|e| (e.kind(), e.to_string()))));
         })?;
         under_way.insert(host.to_owned(), waiting.clone());
         Ok(waiting)
