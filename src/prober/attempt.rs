@@ -51,6 +51,7 @@ async fn attempt_once(
 ) -> Result<Outcome, String> {
     let handler = handler::of_probe(probe, container, pod_ip(view))
         .map_err(|error: HandlerError| error.to_string())?;
+    let client = || shared.client.of_namespace(&view.full_name.namespace);
     match handler {
         Handler::Exec(command) => {
             let run = shared
@@ -66,14 +67,14 @@ async fn attempt_once(
             }
         }
         Handler::HttpGet(get) => {
-            let asked = shared.client.http_get(&get, timeout).await;
+            let asked = client().http_get(&get, timeout).await;
             Ok(match asked {
                 Ok(answer) => of_http(answer.status, &answer.body),
                 Err(error) => Outcome::Failure(format!("Get \"{get}\": {error}")),
             })
         }
         Handler::TcpSocket { host, port } => {
-            let asked = shared.client.tcp_socket(&host, port, timeout).await;
+            let asked = client().tcp_socket(&host, port, timeout).await;
             Ok(match asked {
                 Ok(()) => Outcome::Success,
                 Err(ProbeError::Timeout(_)) => Outcome::Failure(format!(
@@ -84,7 +85,7 @@ async fn attempt_once(
             })
         }
         Handler::Grpc(check) => {
-            let asked = shared.client.grpc(&check, timeout).await;
+            let asked = client().grpc(&check, timeout).await;
             Ok(match asked {
                 Ok(Health::Serving) => Outcome::Success,
                 Ok(health) => {

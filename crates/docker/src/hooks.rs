@@ -126,7 +126,8 @@ impl HandlerRunner<'_> {
     /// for again so, without the author's credentials.
     async fn http_get(&self, get: &HttpGet, within: Duration) -> Result<(), HookError> {
         let began = Instant::now();
-        let mut asked = self.hooks.probe.http_get(get, within).await;
+        let client = self.hooks.probe.of_namespace(&self.full_name.namespace);
+        let mut asked = client.http_get(get, within).await;
         if asked == Err(ProbeError::PlainAnswer) {
             let mut plain = get.clone();
             plain.scheme = Scheme::Http;
@@ -134,7 +135,7 @@ impl HandlerRunner<'_> {
                 .headers
                 .retain(|(name, _)| !name.eq_ignore_ascii_case("Authorization"));
             let left = within.saturating_sub(began.elapsed());
-            let again = self.hooks.probe.http_get(&plain, left).await;
+            let again = client.http_get(&plain, left).await;
             if again.is_ok() {
                 let host = handler::authority(&get.host, get.port);
                 let telemetry = &self.hooks.telemetry;

@@ -17,6 +17,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
@@ -82,6 +83,16 @@ impl Client {
             names: Names::of_system(),
             tls: tls::connector(&[]),
             tls_h2: tls::connector(&[b"h2"]),
+        }
+    }
+
+    /// The same client, for probes and hooks of the pods of that namespace: names that they ask for leave
+    /// room for those that others ask for.
+    #[must_use]
+    pub fn of_namespace(&self, namespace: &Arc<str>) -> Self {
+        Self {
+            names: self.names.of_namespace(namespace),
+            ..self.clone()
         }
     }
 

@@ -2,18 +2,27 @@
 //!
 //! The system's resolver blocks, for as long as its servers stay silent, and can't be given up. On
 //! the threads that all blocking work shares, a few pods that ask a name which nobody answers for
-//! would hold up everything else.
+//! would hold up everything else. The names of one namespace leave room for those of others.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs as _};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Most names resolved at a time, each by a thread that ends with it.
 pub(super) const LOOKUPS_MAX: usize = 32;
+
+/// Most of them for the pods of one namespace.
+pub(super) const LOOKUPS_OF_NAMESPACE_MAX: usize = LOOKUPS_MAX / 2;
+
+/// The addresses of `localhost`, in the order in which the system's resolver has them (RFC 6724).
+const LOCALHOST: [IpAddr; 2] = [
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+];
 
 /// Stack of such a thread, in bytes: the resolver of musl needs a few pages, that of glibc loads
 /// modules.
@@ -28,10 +37,16 @@ type Answer = Result<Arc<[IpAddr]>, (io::ErrorKind, String)>;
 /// Those who wait for a lookup that is under way.
 type Waiting = watch::Receiver<Option<Answer>>;
 
+/// The permits of the namespaces that have lookups under way or waiting.
+type Rooms = HashMap<Arc<str>, Weak<Semaphore>>;
+
 /// Resolves names. Cheap to clone: all clones share the threads.
 #[derive(Clone)]
 pub(super) struct Names {
     look_up: Arc<LookUp>,
+    /// The namespace of the pods that ask; empty as long as it is nobody's.
+    namespace: Arc<str>,
+    rooms: Arc<Mutex<Rooms>>,
     room: Arc<Semaphore>,
     under_way: Arc<Mutex<HashMap<String, Waiting>>>,
 }
@@ -50,8 +65,18 @@ impl Names {
     ) -> Self {
         Self {
             look_up: Arc::new(look_up),
+            namespace: "".into(),
+            rooms: Arc::default(),
             room: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             under_way: Arc::default(),
+        }
+    }
+
+    /// The same names, for the pods of that namespace.
+    pub(super) fn of_namespace(&self, namespace: &Arc<str>) -> Self {
+        Self {
+            namespace: Arc::clone(namespace),
+            ..self.clone()
         }
     }
 
@@ -64,13 +89,18 @@ impl Names {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok([address].into());
         }
+        if is_localhost(host) {
+            return Ok(LOCALHOST.into());
+        }
         let known = self.under_way.lock().get(host).cloned();
         let mut waiting = if let Some(waiting) = known {
             waiting
         } else {
-            // It closes never.
+            // Both stay open. A task that waits for the room of its namespace holds none of the others'.
+            let own = self.room_of_namespace().acquire_owned().await;
+            let own = own.map_err(io::Error::other)?;
             let permit = Arc::clone(&self.room).acquire_owned().await;
-            self.begin(host, permit.map_err(io::Error::other)?)?
+            self.begin(host, [own, permit.map_err(io::Error::other)?])?
         };
         let answered = waiting.wait_for(Option::is_some).await;
         let answer = answered.map_err(io::Error::other)?.clone();
@@ -80,8 +110,20 @@ impl Names {
             .map_err(|(kind, words)| io::Error::new(kind, words))
     }
 
+    /// The permits of the namespace, which are there for as long as somebody holds or wants one.
+    fn room_of_namespace(&self) -> Arc<Semaphore> {
+        let mut rooms = self.rooms.lock();
+        if let Some(room) = rooms.get(&self.namespace).and_then(Weak::upgrade) {
+            return room;
+        }
+        rooms.retain(|_, room| room.strong_count() > 0);
+        let room = Arc::new(Semaphore::new(LOOKUPS_OF_NAMESPACE_MAX));
+        rooms.insert(Arc::clone(&self.namespace), Arc::downgrade(&room));
+        room
+    }
+
     /// Begins a lookup, unless somebody has meanwhile.
-    fn begin(&self, host: &str, permit: OwnedSemaphorePermit) -> io::Result<Waiting> {
+    fn begin(&self, host: &str, permits: [OwnedSemaphorePermit; 2]) -> io::Result<Waiting> {
         let mut under_way = self.under_way.lock();
         if let Some(waiting) = under_way.get(host) {
             return Ok(waiting.clone());
@@ -96,10 +138,16 @@ impl Names {
             names.under_way.lock().remove(&name);
             let told = found.map(Arc::from);
             // Whoever has the answer finds room for the next name.
-            drop(permit);
+            drop(permits);
             tell.send_replace(Some(told.map_err(|e| (e.kind(), e.to_string()))));
         })?;
         under_way.insert(host.to_owned(), waiting.clone());
         Ok(waiting)
     }
+}
+
+/// Whether that name is the machine's own, which needs no server.
+fn is_localhost(host: &str) -> bool {
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name.eq_ignore_ascii_case("localhost")
 }

@@ -538,26 +538,37 @@ async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
         },
         ..Client::new()
     };
+    let [client, other] = ["one", "two"].map(|name| client.of_namespace(&name.into()));
     let short = Duration::from_millis(10);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     client.tcp_socket("there", port, LONG).await.unwrap();
-    let mut asking = JoinSet::new();
-    for n in 0..100 {
-        let (client, host) = (client.clone(), format!("silent-{n}"));
-        asking.spawn(async move { client.tcp_socket(&host, 1, short).await });
-    }
-    while let Some(asked) = asking.join_next().await {
-        // tenants M4
-        assert_eq!(asked.unwrap(), Err(ProbeError::Timeout(short)));
-    }
-    silent.until_asked(names::LOOKUPS_MAX).await;
-    // The next attempt of the same probe waits for the answer to the first one, and addresses need
-    // no answer.
+    let ask_many = async |client: &Client, names: &str| {
+        let mut asking = JoinSet::new();
+        for n in 0..100 {
+            let (client, host) = (client.clone(), format!("silent-{names}-{n}"));
+            asking.spawn(async move { client.tcp_socket(&host, 1, short).await });
+        }
+        while let Some(asked) = asking.join_next().await {
+            // tenants M4
+            assert_eq!(asked.unwrap(), Err(ProbeError::Timeout(short)));
+        }
+    };
+    ask_many(&client, "a").await;
+    silent.until_asked(names::LOOKUPS_OF_NAMESPACE_MAX).await;
+    // The next attempt of the same probe waits for the answer to the first one; addresses and the
+    // machine's own name need no answer, and names of another namespace have theirs.
     let first = silent.asked.lock().unwrap()[0].clone();
     let again = client.tcp_socket(&first, 1, short).await;
     assert_eq!(again, Err(ProbeError::Timeout(short)));
-    client.tcp_socket("127.0.0.1", port, LONG).await.unwrap();
+    for host in ["127.0.0.1", "localhost", "LocalHost."] {
+        let asked = client.tcp_socket(host, port, LONG).await;
+        // tenants M4
+        assert_eq!(asked, Ok(()), "{host}");
+    }
+    let asked = other.tcp_socket("there", port, LONG).await;
+    // tenants M4
+    assert_eq!(asked, Ok(()), "of another namespace");
     let asked = |host: &String| {
         silent
             .asked
@@ -568,7 +579,11 @@ async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
             .count()
     };
     assert_eq!(asked(&first), 1);
-    assert_eq!(silent.most.load(Ordering::SeqCst), names::LOOKUPS_MAX);
+    let most = || silent.most.load(Ordering::SeqCst);
+    assert_eq!(most(), names::LOOKUPS_OF_NAMESPACE_MAX);
+    ask_many(&other, "b").await;
+    silent.until_asked(names::LOOKUPS_MAX).await;
+    assert_eq!(most(), names::LOOKUPS_MAX);
     silent.over.store(true, Ordering::SeqCst);
     let failed = client
         .tcp_socket("silent-again", 1, LONG)
