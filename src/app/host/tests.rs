@@ -1,0 +1,83 @@
+//! The checks, on values and on a socket of the test.
+
+use super::*;
+
+#[tokio::test]
+async fn who_listens_here_shares_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let docker = format!("unix://{}", path.display());
+    assert_eq!(peer(&docker).await, Peer::default());
+    let _listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let found = peer(&docker).await;
+    let all = Peer {
+        is_seen: Some(true),
+        shares_mounts: Some(true),
+        shares_network: Some(true),
+    };
+    assert_eq!(found, all);
+    assert!(!is_apart(found));
+}
+
+#[test]
+fn the_hosts_side_of_a_network_is_found_by_bridge_or_address() {
+    let side = |bridge: Option<&str>, gateways: &[&str]| HostSide {
+        bridge: bridge.map(str::to_owned),
+        gateways: gateways.iter().map(|ip| ip.parse().unwrap()).collect(),
+    };
+    // TEST-NET-1 is nobody's address; `lo` and its address are everybody's.
+    for (bridge, gateways, found) in [
+        (None, &[][..], None),
+        (Some("lo"), &[], Some(true)),
+        (Some("no-such-bridge"), &[], Some(false)),
+        (None, &["127.0.0.1"], Some(true)),
+        (None, &["192.0.2.1"], Some(false)),
+        (Some("lo"), &["192.0.2.1"], Some(true)),
+        (
+            Some("no-such-bridge"),
+            &["192.0.2.1", "127.0.0.1"],
+            Some(true),
+        ),
+    ] {
+        let side = side(bridge, gateways);
+        assert_eq!(has_host_side(&side), found, "{side:?}");
+    }
+}
+
+#[test]
+fn owners_before_are_those_of_containers_of_the_same_pods() {
+    let labels = |owner: &str, uid: &str| {
+        HashMap::from(
+            [(keys::OWNER, owner), (keys::POD_UID, uid)].map(|(k, v)| (k.to_owned(), v.to_owned())),
+        )
+    };
+    let listed = [
+        labels("old", "a"),
+        labels("new", "a"),
+        labels("other", "c"),
+        labels("old", "b"),
+    ];
+    let orphans = BTreeSet::from(["a".into(), "b".into()]);
+    let owners = owners_before("new", &orphans, listed.into_iter());
+    assert_eq!(owners, BTreeSet::from(["old".to_owned()]));
+    let report = lost_owner(Path::new("/r"), "new", &owners);
+    assert!(report.help.contains("write old to /r/owner"), "{report:?}");
+}
+
+#[test]
+fn interfaces_are_compared_by_their_whole_names() {
+    let listed = "Inter-|   Receive\n face |bytes\n    lo: 1 2\n docker0: 3 4\n";
+    assert!(has_interface(listed, "docker0"));
+    for name in ["docker", "docker01", "1 2", ""] {
+        assert!(!has_interface(listed, name), "{name}");
+    }
+}
+
+#[test]
+fn who_is_not_among_our_processes_has_other_files() {
+    let unseen = Peer {
+        is_seen: Some(false),
+        ..Peer::default()
+    };
+    assert!(is_apart(unseen));
+}
