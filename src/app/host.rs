@@ -16,6 +16,7 @@ use super::used_engine::UsedEngine;
 use crate::config::Config;
 use mirrorlet_core::api::report::MissingAccessReport;
 use mirrorlet_core::api::{PodUid, keys};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
@@ -34,6 +35,11 @@ const DEFAULT_NETWORK: &str = "bridge";
 /// Time between two looks for a network that is missing. Nothing reports that it was created, and a
 /// person who creates it waits for pods to start.
 const NETWORK_PERIOD: Duration = Duration::from_secs(5);
+
+/// Pauses after looks that failed though the Engine answers: one that has just started may refuse its
+/// first calls, and nothing reports when it no longer does.
+const FAILED_PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(5), Duration::from_mins(1));
 
 /// Files that container runtimes put into every container of theirs.
 const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
@@ -106,14 +112,16 @@ impl HostLook {
         self
     }
 
-    /// Looks whenever the Engine begins to answer, until cancelled.
+    /// Looks whenever the Engine begins to answer, and again until a look succeeds, until cancelled.
     pub(super) async fn run(mut self, mut reach: watch::Receiver<RuntimeReach>) {
         self.tell(&HostAccess {
             socket: self.socket(),
             ..HostAccess::default()
         });
+        let mut failures = FAILED_PAUSES;
         loop {
             let is_up = matches!(&*reach.borrow_and_update(), RuntimeReach::Up);
+            let mut pause = None;
             if is_up {
                 let looked = async {
                     self.find_lost().await?;
@@ -121,13 +129,22 @@ impl HostLook {
                     self.look().await
                 };
                 match looked.await {
-                    Ok(access) => self.tell(&access),
-                    Err(error) => occurrences::host_access_unknown(&error.to_string()),
+                    Ok(access) => {
+                        failures.reset();
+                        self.tell(&access);
+                    }
+                    Err(error) => {
+                        occurrences::host_access_unknown(&error.to_string());
+                        pause = Some(failures.pause());
+                    }
                 }
             }
             let network_is_missing = |lack: &MissingAccess| lack.need == Need::PodNetwork;
+            if pause.is_none() && self.lacking.iter().any(network_is_missing) {
+                pause = Some(NETWORK_PERIOD);
+            }
             tokio::select! {
-                () = sleep(NETWORK_PERIOD), if self.lacking.iter().any(network_is_missing) => {}
+                () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
                 changed = reach.changed() => if changed.is_err() { return },
             }
         }

@@ -1,6 +1,12 @@
 //! The checks, on values and on a socket of the test.
 
+use std::sync::Arc;
+
 use super::*;
+use mirrorlet_docker::Operation;
+use mirrorlet_docker::engine::EngineError;
+use mirrorlet_testing::FakeEngine;
+use mirrorlet_testing::fake_engine::FaultPoint;
 
 #[tokio::test]
 async fn who_listens_here_shares_everything() {
@@ -80,4 +86,64 @@ fn who_is_not_among_our_processes_has_other_files() {
         ..Peer::default()
     };
     assert!(is_apart(unseen));
+}
+
+/// A look at an Engine whose socket the test has, so it finds all that it needs without a trial.
+fn looking_at(engine: &Arc<FakeEngine>, dir: &Path) -> HostLook {
+    HostLook {
+        root: dir.to_owned(),
+        docker: format!("unix://{}", dir.join("socket").display()),
+        host_root: None,
+        network: DEFAULT_NETWORK.to_owned(),
+        engine: engine.clone(),
+        files: HostFiles::default(),
+        telemetry: Telemetry::new(),
+        told: watch::Sender::default(),
+        lacking: Vec::new(),
+        owner: "o".to_owned(),
+        orphans: BTreeSet::new(),
+        lost: None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_fails_is_repeated_until_one_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let _listener = tokio::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    let engine = Arc::new(FakeEngine::new());
+    let refuse = || {
+        let error = EngineError::Api {
+            status: 500,
+            message: "not yet".to_owned(),
+        };
+        engine.fail(Operation::Info, None, FaultPoint::Before, error);
+    };
+    let looks_after = async |seconds| {
+        sleep(Duration::from_secs(seconds)).await;
+        engine.count(Operation::Info)
+    };
+    refuse();
+    refuse();
+    let (reach, reader) = watch::channel(RuntimeReach::Up);
+    let running = tokio::spawn(looking_at(&engine, dir.path()).run(reader));
+    assert_eq!(looks_after(1).await, 1);
+    assert!(UsedEngine::read(dir.path()).unwrap().is_none());
+    // installed 7
+    assert_eq!(looks_after(5).await, 2, "5 s after the first");
+    assert_eq!(looks_after(5).await, 2, "10 s after the second");
+    assert_eq!(looks_after(5).await, 3);
+    let kept = UsedEngine::read(dir.path()).unwrap().unwrap();
+    assert_eq!(kept.owner, "o");
+    // installed 7
+    assert_eq!(looks_after(600).await, 3, "a look that succeeded is enough");
+    refuse();
+    reach.send(RuntimeReach::Up).unwrap();
+    assert_eq!(looks_after(1).await, 4);
+    assert_eq!(looks_after(5).await, 5, "the pauses begin anew");
+    refuse();
+    reach.send(RuntimeReach::Up).unwrap();
+    assert_eq!(looks_after(1).await, 6);
+    reach.send(RuntimeReach::Down("away".to_owned())).unwrap();
+    assert_eq!(looks_after(600).await, 6, "there is nobody to ask");
+    running.abort();
 }
