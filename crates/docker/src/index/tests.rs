@@ -505,7 +505,9 @@ fn a_stop_that_was_begun_before_this_agent_listened_is_no_persons_doing() {
         for is_asked_between in [false, true] {
             let index = listed();
             let (last, first) = told.split_last().unwrap();
-            first.iter().for_each(|event| tell(&index, *event));
+            for event in first {
+                tell(&index, *event);
+            }
             if is_asked_between {
                 index.inspected(ID, u64::MAX, &inspect(Truth::Exited), "");
             }
@@ -516,9 +518,9 @@ fn a_stop_that_was_begun_before_this_agent_listened_is_no_persons_doing() {
     }
     // It ends before the first list.
     let index = Index::default();
-    [die, stop]
-        .into_iter()
-        .for_each(|event| tell(&index, event));
+    for event in [die, stop] {
+        tell(&index, event);
+    }
     assert_eq!(hand(&index), None);
 }
 

@@ -264,8 +264,8 @@ fn a_pod_that_gets_no_new_sandbox_is_over_though_a_container_of_it_never_ran() {
         let status = compute_pod_status(&lost);
         // docker 24
         assert_eq!(status.phase.as_deref(), Some("Failed"), "{what}");
-        let last = status.container_statuses.as_ref().unwrap().last().unwrap();
-        let ended = last.state.as_ref().unwrap().terminated.as_ref().unwrap();
+        let of_b = status.container_statuses.as_ref().unwrap().last().unwrap();
+        let ended = of_b.state.as_ref().unwrap().terminated.as_ref().unwrap();
         assert_eq!(ended.reason.as_deref(), Some("ContainerStatusUnknown"));
         let again = StatusInput {
             previous: Some(&status),
