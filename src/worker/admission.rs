@@ -12,7 +12,7 @@ use super::{Command, PodWorkers, Wanted};
 use mirrorlet_core::admit::{
     AdmitInput, AdmitNode, Failure, Verdict, admit, is_left_to_another, turn,
 };
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid, is_too_large};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::observed::ContainerState;
@@ -218,6 +218,11 @@ impl PodWorkers {
             }
         }
     }
+}
+
+/// Whether an object has only some of a pod's values: it may end the pod, but nothing is started by it.
+pub(super) fn is_cut(pod: &Pod) -> bool {
+    is_api_pod(pod) && is_too_large(&pod.metadata) && ending(pod).is_none()
 }
 
 /// Whether a pod needs no room any more: one of the API server that is over, or one of a Job that is

@@ -304,6 +304,7 @@ impl PodWorkers {
             if let Some(Handle { commands, .. }) = self.workers.get(uid) {
                 commands.send_if_modified(|command| match command {
                     Command::Run(known) | Command::Fail(known, _) if is_same(known, pod) => false,
+                    Command::Run(_) if admission::is_cut(pod) => false,
                     Command::Run(known) | Command::Fail(known, _) => {
                         *known = Arc::clone(pod);
                         true

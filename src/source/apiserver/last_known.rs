@@ -16,10 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::known::{LOOKED_AFTER_AT_A_TIME, marked};
 use super::listing::LOCATION;
 use crate::store::kept::{Claim, SUFFIX, StateDir};
-use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, Watched, core, meta};
-use mirrorlet_core::ending::is_settled;
+use mirrorlet_core::api::{
+    Code, Diagnostic, NodeName, Pod, PodUid, Watched, core, is_too_large, meta,
+};
+use mirrorlet_core::ending::{is_over, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::manager::is_mirror_pod;
+use mirrorlet_core::small::SmallCollect;
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "api-pods";
@@ -76,6 +79,11 @@ impl LastKnown {
         self.finished.clone()
     }
 
+    /// The pod with that UID, marked as the API server's, unless only its short form is kept.
+    pub fn pod(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.pods.get(uid).cloned()
+    }
+
     /// Whether a pod is among them.
     pub fn contains(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid) || self.finished.contains(uid)
@@ -118,13 +126,18 @@ impl LastKnown {
         )
     }
 
-    /// Makes the disk hold these pods and no others. What fails is returned, and tried again next
-    /// time.
+    /// Makes the disk hold these pods and no others, but for those that are refused because they are too
+    /// large: an agent that reads what is left of one would take it for a small pod, and run it. What fails
+    /// is returned, and tried again next time.
     pub fn keep(
         &mut self,
         pods: &BTreeMap<PodUid, Arc<Pod>>,
         finished: &FinishedPods,
     ) -> Vec<Diagnostic> {
+        let is_refused = |pod: &Pod| is_too_large(&pod.metadata) && !is_over(pod.status.as_ref());
+        let pods = pods.iter().filter(|(_, pod)| !is_refused(pod));
+        let pods = pods.map(|(uid, pod)| (uid.clone(), Arc::clone(pod)));
+        let pods: BTreeMap<PodUid, Arc<Pod>> = pods.collect_map();
         let is_gone = |uid: &&PodUid| !pods.contains_key(*uid) && !finished.contains(uid);
         self.unsaved
             .extend(self.pods.keys().filter(is_gone).cloned());
@@ -138,14 +151,14 @@ impl LastKnown {
             self.unsaved.extend(news.cloned());
             self.finished = finished.clone();
         }
-        for (uid, pod) in pods {
+        for (uid, pod) in &pods {
             let known = self.pods.get(uid);
             let same = |known: &Arc<Pod>| Arc::ptr_eq(known, pod) || essence(known) == essence(pod);
             if !known.is_some_and(same) {
                 self.unsaved.insert(uid.clone());
             }
         }
-        self.pods.clone_from(pods);
+        self.pods = pods;
         if self.unsaved.is_empty() {
             return Vec::new();
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
+use super::grown::Grown;
 use super::known::Known;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
@@ -28,6 +29,7 @@ pub(super) struct Listing {
     whole: bool,
     /// Most pods taken up that are not over.
     active_max: usize,
+    grown: Grown,
 }
 
 impl Listing {
@@ -38,15 +40,18 @@ impl Listing {
             arriving: None,
             whole: false,
             active_max: pods_max.saturating_add(REFUSED_AT_A_TIME),
+            grown: Grown::default(),
         }
     }
 
     /// Takes up an event. `may_be_here` tells whether anything of a pod that was not known before may
-    /// be on this node. Tells whether what is known has changed.
+    /// be on this node, and `last_known` returns what an agent before this one knew of it. Tells whether
+    /// what is known has changed.
     pub(super) fn take(
         &mut self,
         event: Event<Watched<Pod>>,
         may_be_here: impl Fn(&PodUid) -> bool,
+        last_known: impl Fn(&PodUid) -> Option<Arc<Pod>>,
     ) -> bool {
         match event {
             Event::Init => {
@@ -57,6 +62,8 @@ impl Listing {
             Event::InitApply(Watched(pod)) => {
                 let arriving = self.arriving.get_or_insert_default();
                 if !arriving.take_over(&self.known, &pod) {
+                    let known = known_pod(&self.known, &pod, last_known);
+                    let pod = self.grown.merge(pod, known.as_deref());
                     let place = self.known.place(&pod, may_be_here);
                     arriving.put(pod, place, self.active_max);
                 }
@@ -65,19 +72,31 @@ impl Listing {
             Event::InitDone => {
                 self.known = self.arriving.take().unwrap_or_default().after(&self.known);
                 self.known.look_after();
+                let pods = &self.known.objects.pods;
+                self.grown.retain(|uid| pods.contains_key(uid));
                 self.whole = true;
                 true
             }
             Event::Apply(Watched(pod)) => {
+                let known = known_pod(&self.known, &pod, last_known);
+                let pod = self.grown.merge(pod, known.as_deref());
                 let place = self.known.place(&pod, may_be_here);
                 let changed = self.known.put(pod, place, self.active_max);
                 self.known.promote(self.active_max) || changed
             }
             Event::Delete(Watched(pod)) => {
-                let changed = self.known.forget(&PodUid::of(&pod));
+                let uid = PodUid::of(&pod);
+                self.grown.forget(&uid);
+                let changed = self.known.forget(&uid);
                 self.known.promote(self.active_max) || changed
             }
         }
+    }
+
+    /// Pods that run on by what was known of them before their objects became too large, and that were not
+    /// returned before.
+    pub(super) fn newly_grown(&mut self) -> Vec<FullName> {
+        self.grown.unreported()
     }
 
     /// Settles a pod of which nothing is left on this node, as its worker says. Tells whether what is
@@ -176,6 +195,17 @@ impl Listing {
         });
         known.promote(self.active_max) || changed
     }
+}
+
+/// The known version of a pod: this agent's, or else the last one of an agent before it.
+fn known_pod(
+    known: &Known,
+    pod: &Pod,
+    last_known: impl Fn(&PodUid) -> Option<Arc<Pod>>,
+) -> Option<Arc<Pod>> {
+    let uid = PodUid::of(pod);
+    let known = known.objects.pods.get(&uid).cloned();
+    known.or_else(|| last_known(&uid))
 }
 
 /// The set that these pods make, oldest first, with those that are over.

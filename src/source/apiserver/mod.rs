@@ -8,6 +8,7 @@
 //!
 //! Upstream: `pkg/kubelet/config/apiserver.go`.
 
+mod grown;
 mod known;
 pub mod last_known;
 mod listing;
@@ -198,11 +199,7 @@ impl ApiSource {
                     Some(Ok(event)) => {
                         // The first event of a list comes before anything was asked.
                         heard |= !matches!(event, Event::Init);
-                        let (known, settled) = (&self.last_known, &self.options.settled);
-                        // This agent may have started what it knew from disk alone.
-                        let may_be_here =
-                            |uid: &PodUid| known.contains(uid) || settled.may_be_here(uid);
-                        changed |= self.listing.take(event, may_be_here);
+                        changed |= self.take(event);
                         taken += 1;
                         if taken < BATCH_MAX {
                             next = events.next().now_or_never();
@@ -223,6 +220,19 @@ impl ApiSource {
                 return failure;
             }
         }
+    }
+
+    /// Takes up an event. Tells whether what is known has changed.
+    fn take(&mut self, event: Event<Watched<Pod>>) -> bool {
+        let (known, settled) = (&self.last_known, &self.options.settled);
+        // This agent may have started what it knew from disk alone.
+        let may_be_here = |uid: &PodUid| known.contains(uid) || settled.may_be_here(uid);
+        let last_known = |uid: &PodUid| known.pod(uid);
+        let changed = self.listing.take(event, may_be_here, last_known);
+        for name in self.listing.newly_grown() {
+            occurrences::api_pod_too_large(&name);
+        }
+        changed
     }
 
     /// Keeps only the names of pods that have settled, or the short forms of those that have containers.

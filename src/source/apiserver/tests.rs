@@ -752,6 +752,70 @@ async fn of_pods_that_are_over_only_the_remains_are_held() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_object_becomes_too_large_runs_by_the_spec_that_is_known() {
+    let mut bench = Bench::start();
+    let limited = json!([{"name": "app", "image": "app:1", "securityContext": {"runAsUser": 7}}]);
+    let small = with(pod("a"), "/spec/containers", limited);
+    let labels = (0..=mirrorlet_core::api::VALUES_MAX).map(|n| (format!("l{n}"), json!("")));
+    let labels: serde_json::Map<String, Value> = labels.collect();
+    let large = |pod: Value, version: &str| {
+        let pod = with(pod, "/metadata/labels", json!(labels));
+        with(pod, "/metadata/resourceVersion", json!(version))
+    };
+    let user = |set: &SourceState, n: usize| {
+        let spec = set.set().unwrap().pods[n].pod.spec.clone().unwrap();
+        spec.containers[0].security_context.as_ref()?.run_as_user
+    };
+    // One that is too large from the start is refused: only its remains are held, and not on disk.
+    let newcomer = large(pod("b"), "5");
+    let list = [small.clone(), newcomer.clone()];
+    bench.next().await.list(&list);
+    bench.until_wanted(&["a", "b"]).await;
+    assert_eq!(bench.files(), ["a.json"]);
+    let events = bench.next().await.watch();
+    events
+        .send(json!({"type": "MODIFIED", "object": large(small.clone(), "6")}))
+        .unwrap();
+    let version = |told: &ApiPodsState, version: &str| {
+        let a = &told.as_ref().unwrap().pods[&PodUid::from("a")];
+        a.metadata.resource_version.as_deref() == Some(version)
+    };
+    assert!(
+        bench
+            .objects
+            .wait_for(|told| version(told, "6"))
+            .await
+            .is_ok()
+    );
+    events
+        .send(json!({"type": "ADDED", "object": pod("c")}))
+        .unwrap();
+    bench.until_wanted(&["a", "b", "c"]).await;
+    // tenants M8
+    assert_eq!(user(&bench.reader.state.get(), 0), Some(7));
+    let root = bench.end().await;
+
+    // The next agent knows its spec from disk, and takes the other for no small pod.
+    let mut bench = Bench::at(root);
+    let told = bench.reader.state.wait_for(|state| state.set().is_some());
+    let told = told.await.unwrap();
+    assert_eq!(
+        uids_of(told.set().unwrap().pods.iter().map(|p| &p.pod)),
+        ["a", "c"]
+    );
+    bench.register();
+    let list = [large(small, "7"), newcomer];
+    bench.next().await.list(&list);
+    bench.until_wanted(&["a", "b"]).await;
+    // tenants M8
+    assert_eq!(user(&bench.reader.state.get(), 0), Some(7));
+    let state = bench.reader.state.get();
+    let b = &state.set().unwrap().pods[1].pod;
+    assert!(mirrorlet_core::api::is_too_large(&b.metadata));
+    bench.end().await;
+}
+
 #[tokio::test]
 async fn pods_that_are_too_much_together_wait() {
     let mut bench = Bench::start();

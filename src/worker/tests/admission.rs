@@ -5,6 +5,7 @@ use serde_json::json;
 use super::super::*;
 use super::bed::{Bed, SWEEP, api, changed, deleted, left_behind, phase_of, pod, runs};
 use crate::store::settled::Left;
+use mirrorlet_core::api::keys;
 use mirrorlet_host::telemetry::journal::Kind;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
@@ -281,4 +282,37 @@ async fn new_pods_of_a_node_that_another_took_are_left_to_the_other() {
     bed.node_is(AdmitNode::default());
     bed.until_runs(B).await;
     bed.fake.assert_started_pods(&[A, "own", B]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_never_runs_by_an_object_of_which_values_are_missing() {
+    let bed = Bed::start();
+    let limited = json!({"name": "app", "image": "app:1", "securityContext": {"runAsUser": 7}});
+    let a = api(A, json!({"spec": {"containers": [limited]}}));
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let mark = json!({"annotations": {keys::TOO_LARGE: "true"}});
+    let bare = json!([{"name": "app", "image": "app:1"}]);
+    let cut = changed(&a, json!({"metadata": mark, "spec": {"containers": bare}}));
+    bed.want(&[&cut]);
+    bed.fake.exit_container(&A.into(), "app", 1);
+    bed.until("it is restarted", |fake| {
+        let pod = fake.pod(&A.into());
+        pod.running_containers().any(|c| c.restart_count == 1)
+    })
+    .await;
+    let view = bed.board.get(&A.into()).unwrap();
+    // tenants M8
+    assert_eq!(view.pod.as_deref(), Some(&*a));
+    // Its deletion counts all the same.
+    bed.want(&[&deleted(&cut, 15)]);
+    bed.until_gone(A).await;
+    // An agent that finds it running, and knows nothing else of it, ends it.
+    let fake = FakeRuntime::new();
+    left_behind(&fake, &a);
+    let bed = Bed::on(fake);
+    bed.want(&[&cut]);
+    bed.until_view(A, |v| refused(v, "PodTooLarge")).await;
+    // tenants M8
+    bed.fake.assert_started_containers(&[]);
 }

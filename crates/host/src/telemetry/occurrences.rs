@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use super::{Metrics, PodTelemetry, Telemetry};
 use crate::telemetry::journal::Kind;
-use mirrorlet_core::api::{Diagnostic, FullName, Timestamp};
+use mirrorlet_core::api::{Diagnostic, FullName, Timestamp, VALUES_MAX};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::host_access::{MissingAccess, Need};
 
@@ -98,6 +98,15 @@ pub fn api_pods_wait(any: bool) {
     } else {
         tracing::info!("no pods of the API server are waiting any more");
     }
+}
+
+/// The object of a pod of the API server that runs has become too large to be held.
+pub fn api_pod_too_large(name: &FullName) {
+    tracing::warn!(
+        pod = %Shown(name),
+        "the pod's object has more than {VALUES_MAX} values in lists and mappings; the pod runs on, and \
+         edits of its spec, labels and annotations are not taken up until the object is smaller"
+    );
 }
 
 /// A source can be read again.
