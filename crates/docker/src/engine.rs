@@ -18,7 +18,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::meter::CallMeter;
-use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::{Timestamp, shortened};
 pub use mirrorlet_core::credentials::RegistryAuth;
 use mirrorlet_runtime::copy::{PathStat, TarInput};
 use mirrorlet_runtime::exec::DuplexStream;
@@ -94,12 +94,16 @@ pub enum EngineError {
     },
 }
 
+/// Most bytes of an answer's words that are kept. The Engine passes on those of registries, of which an error
+/// may have megabytes, and an error is held for each image that can't be pulled.
+const WORDS_BYTES_MAX: usize = 4 << 10;
+
 impl EngineError {
     /// An answer with that status and these words.
     pub(crate) fn api(status: impl Into<u16>, message: impl Into<String>) -> Self {
         Self::Api {
             status: status.into(),
-            message: message.into(),
+            message: shortened(message.into(), WORDS_BYTES_MAX),
         }
     }
 

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use mirrorlet_core::api::shortened;
+
 mirrorlet_core::words! {
     /// An action on a pod or one of its containers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,12 +79,15 @@ pub struct SyncError {
     pub passing: bool,
 }
 
+/// Most bytes of a failure's message: it goes into statuses, events and the log.
+const MESSAGE_BYTES_MAX: usize = 8 << 10;
+
 impl SyncError {
-    /// A failure without advice when to try again.
+    /// A failure without advice when to try again. Of a long message only the beginning is kept.
     pub fn new(reason: SyncErrorReason, message: impl Into<String>) -> Self {
         Self {
             reason,
-            message: message.into(),
+            message: shortened(message.into(), MESSAGE_BYTES_MAX),
             retry_after: None,
             field: None,
             passing: false,
@@ -218,6 +223,12 @@ mod tests {
             Some("failed to StartContainer for \"web\": RunContainerError: no such file")
         );
         assert_eq!(PodSyncResult::default().error(), None);
+    }
+
+    #[test]
+    fn the_message_of_a_failure_has_a_bound() {
+        let error = SyncError::new(SyncErrorReason::ErrImagePull, "x".repeat(1 << 20));
+        assert_eq!(error.message.len(), MESSAGE_BYTES_MAX);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod keys;
 pub mod quantity;
 pub mod report;
 pub mod requirement;
+mod shortened;
 mod watched;
 mod words;
 
@@ -18,6 +19,7 @@ pub use causes::with_causes;
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid, split_name};
+pub use shortened::shortened;
 pub use watched::{VALUES_MAX, Watched, is_too_large, read, shared};
 
 pub use k8s_openapi::ByteString;

@@ -433,4 +433,14 @@ mod tests {
         }
         assert!(matches!(pull_message("x"), Err(EngineError::Decode { .. })));
     }
+
+    #[test]
+    fn the_words_of_a_registry_have_a_bound() {
+        let line = json!({"error": format!("denied: {}", "ä".repeat(1 << 20))}).to_string();
+        let Err(EngineError::Api { message, .. }) = pull_message(&line) else {
+            panic!("it is an error");
+        };
+        assert!(message.len() <= 4096, "{}", message.len());
+        assert!(message.starts_with("denied: ä") && message.ends_with('…'));
+    }
 }
