@@ -7,7 +7,7 @@
 //! ends with it, also what no longer has it as an ancestor. Who made a session of their own and
 //! gave up their parent is not found; nor would a terminal's hang-up find them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -44,26 +44,26 @@ impl Proc {
     }
 }
 
-/// Living processes of `leader`'s session, and its descendants.
+/// Living processes of `leader`'s session, and its descendants, sorted. Looks at each process once: whoever runs
+/// in a container may have a chain of tens of thousands.
 fn members(processes: &BTreeMap<i32, Proc>, leader: i32) -> Vec<i32> {
-    let descends = |mut pid: i32| {
-        // No chain of parents is longer than there are processes.
-        for _ in 0..processes.len() {
-            match processes.get(&pid) {
-                Some(process) if process.parent == leader => return true,
-                Some(process) => pid = process.parent,
-                None => return false,
-            }
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for (pid, process) in processes {
+        children.entry(process.parent).or_default().push(*pid);
+    }
+    let in_session = processes.iter().filter(|(_, p)| p.session == leader);
+    let mut members: BTreeSet<i32> = in_session.map(|(pid, _)| *pid).collect_set();
+    members.insert(leader);
+    let mut next = vec![leader];
+    while let Some(parent) = next.pop() {
+        // Removed: a circle of parents ends, too.
+        for child in children.remove(&parent).unwrap_or_default() {
+            members.insert(child);
+            next.push(child);
         }
-        false
-    };
-    processes
-        .iter()
-        .filter(|(_, process)| !process.dead)
-        .map(|(pid, process)| (*pid, process.session == leader))
-        .filter(|(pid, in_session)| *pid == leader || *in_session || descends(*pid))
-        .map(|(pid, _)| pid)
-        .collect()
+    }
+    let lives = |pid: &i32| processes.get(pid).is_some_and(|process| !process.dead);
+    members.into_iter().filter(lives).collect()
 }
 
 /// All processes that can be seen.
@@ -172,6 +172,16 @@ mod tests {
     fn a_circle_of_parents_ends() {
         let processes = BTreeMap::from([(1, proc(2, 1)), (2, proc(1, 1))]);
         assert_eq!(members(&processes, 9), [] as [i32; 0]);
+        assert_eq!(members(&processes, 1), [1, 2]);
+    }
+
+    /// One look at each process; a look at all ancestors of each would be more than a billion.
+    #[test]
+    fn a_long_chain_of_processes_is_found() {
+        let chain = (10..50_010).map(|pid| (pid, proc(pid - 1, pid)));
+        let processes: BTreeMap<i32, Proc> = chain.collect_map();
+        assert_eq!(members(&processes, 10).len(), 50_000);
+        assert_eq!(members(&processes, 50_009), [50_009]);
     }
 
     #[test]
