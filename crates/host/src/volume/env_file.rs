@@ -2,8 +2,9 @@
 //!
 //! A container may have put anything there: what is no regular file of this volume is not opened.
 
-use std::fs::File;
-use std::io::Read as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -36,15 +37,29 @@ pub(super) fn read(volume: &Path, path: &str) -> Result<String, FileError> {
     }
     let read = || {
         let mut bytes = Vec::new();
-        let file = File::open(in_proc(&found))?;
+        let file = open(in_proc(&found))?;
         file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let bytes = read().map_err(|error: std::io::Error| FileError::Unreadable(error.to_string()))?;
+    let bytes = read().map_err(|error: io::Error| unread(&error))?;
     if bytes.len() as u64 > BYTES_MAX {
         return Err(unreadable("it is larger than 1 MiB"));
     }
     String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8"))
+}
+
+/// Opens a file without waiting for a process that holds a lease on it, as its owner may for 45 seconds.
+fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn unread(error: &io::Error) -> FileError {
+    let words = match error.kind() {
+        ErrorKind::WouldBlock => "it is leased by another process".to_owned(),
+        _ => error.to_string(),
+    };
+    FileError::Unreadable(words)
 }
 
 #[cfg(test)]
@@ -86,5 +101,21 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_that_is_leased_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.env");
+        std::fs::write(&path, "A='1'").unwrap();
+        let file = open(&path).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        // docker 4a
+        assert!(flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        let error = unread(&Errno::WOULDBLOCK.into());
+        assert_eq!(
+            error,
+            FileError::Unreadable("it is leased by another process".to_owned())
+        );
     }
 }
