@@ -34,7 +34,7 @@ use self::tokens::Tokens;
 use super::{ApiError, ApiReach, ClusterClient};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::core::{ConfigMap, Node, Secret};
-use mirrorlet_core::api::{ByteString, PodUid};
+use mirrorlet_core::api::{ByteString, PodUid, Watched as Bounded};
 use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
@@ -55,6 +55,10 @@ const NO_ANSWER: &str = "timed out waiting for the API server's answer";
 /// Most objects that are got at a time: an answer is held as text and as an object.
 const GETS_MAX: usize = 4;
 
+/// The bytes that an entry takes beside its text, about: those of two strings in a map, and of their places in
+/// memory. A Secret of 1 MiB may have tens of thousands of empty ones.
+const ENTRY_BYTES: usize = 150;
+
 /// An object of either kind.
 #[derive(Clone)]
 enum Object {
@@ -63,10 +67,18 @@ enum Object {
 }
 
 impl Object {
-    /// The bytes of its data.
+    fn of_config_map(Bounded(map): Bounded<ConfigMap>) -> Self {
+        Self::ConfigMap(Arc::new(map))
+    }
+
+    fn of_secret(Bounded(secret): Bounded<Secret>) -> Self {
+        Self::Secret(Arc::new(secret))
+    }
+
+    /// The bytes that its data takes here, about.
     fn size(&self) -> usize {
-        let text = |(key, text): (&String, &String)| key.len() + text.len();
-        let bytes = |(key, bytes): (&String, &ByteString)| key.len() + bytes.0.len();
+        let text = |(key, text): (&String, &String)| ENTRY_BYTES + key.len() + text.len();
+        let bytes = |(key, bytes): (&String, &ByteString)| ENTRY_BYTES + key.len() + bytes.0.len();
         match self {
             Self::ConfigMap(map) => {
                 let texts = map.data.iter().flatten().map(text).sum::<usize>();
@@ -401,10 +413,10 @@ impl ObjectsTask {
                 Subject::Services => watches::services(&self.shared).await,
                 Subject::Object(key, number) => match key.kind {
                     ObjectKind::ConfigMap => {
-                        watches::object(&self.shared, key, *number, Object::ConfigMap).await;
+                        watches::object(&self.shared, key, *number, Object::of_config_map).await;
                     }
                     ObjectKind::Secret => {
-                        watches::object(&self.shared, key, *number, Object::Secret).await;
+                        watches::object(&self.shared, key, *number, Object::of_secret).await;
                     }
                     // Services are watched all together, for variables; no pod names one.
                     ObjectKind::Service | ObjectKind::Claim | ObjectKind::Volume => {}

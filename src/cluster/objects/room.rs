@@ -47,9 +47,10 @@ mod tests {
     use mirrorlet_core::api::ByteString;
     use mirrorlet_core::api::core::Secret;
     use mirrorlet_core::objects::ObjectKind;
+    use mirrorlet_core::small::SmallCollect;
     use tokio::sync::watch;
 
-    use super::super::Object;
+    use super::super::{ENTRY_BYTES, Object};
     use super::*;
 
     fn key(namespace: &str, name: &str) -> ObjectKey {
@@ -61,7 +62,8 @@ mod tests {
     }
 
     fn secret(mebibytes: usize) -> Object {
-        let data = [("k".to_owned(), ByteString(vec![0; (mebibytes << 20) - 1]))];
+        let length = (mebibytes << 20) - 1 - ENTRY_BYTES;
+        let data = [("k".to_owned(), ByteString(vec![0; length]))];
         Object::Secret(Arc::new(Secret {
             data: Some(data.into()),
             ..Secret::default()
@@ -97,5 +99,16 @@ mod tests {
         assert_eq!(hold("c", "1", 8), Ok(()));
         let error = hold("c", "2", 1).unwrap_err();
         assert!(error.contains("that pods refer to"), "{error}");
+    }
+
+    #[test]
+    fn empty_keys_count_as_what_they_take() {
+        let data = (0..10_000).map(|n| (format!("k{n}"), ByteString(Vec::new())));
+        let object = Object::Secret(Arc::new(Secret {
+            data: Some(data.collect_map()),
+            ..Secret::default()
+        }));
+        // tenants M9
+        assert!(object.size() > 1_500_000, "{}", object.size());
     }
 }

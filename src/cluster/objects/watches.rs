@@ -1,7 +1,6 @@
 //! The watches themselves. Each goes on for ever, with a back-off after failures.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
@@ -16,8 +15,8 @@ use super::{Object, Shared, object_error};
 use crate::cluster::ApiError;
 use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::reach::ApiReach;
-use mirrorlet_core::api::Watched;
 use mirrorlet_core::api::core::Service;
+use mirrorlet_core::api::{VALUES_MAX, Watched, is_too_large};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::objects::{ObjectError, ObjectKey, ServiceFacts};
 use mirrorlet_host::random::stretched;
@@ -37,12 +36,8 @@ const GOOD: Duration = Duration::from_mins(1);
 
 /// Watches one object by its name: one get, and a watch from there on. Unlike kube's watcher it
 /// never lists, so that a `ServiceAccount` needs no right to list secrets.
-pub(super) async fn object<K>(
-    shared: &Shared,
-    key: &ObjectKey,
-    number: u64,
-    wrap: fn(Arc<K>) -> Object,
-) where
+pub(super) async fn object<K>(shared: &Shared, key: &ObjectKey, number: u64, wrap: fn(K) -> Object)
+where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
 {
@@ -52,12 +47,8 @@ pub(super) async fn object<K>(
     loop {
         let began = Instant::now();
         let learn = |found: Result<K, ObjectError>| {
-            let found = found.map(|mut object| {
-                // Not used here, and may be larger than the data.
-                object.meta_mut().managed_fields = None;
-                wrap(Arc::new(object))
-            });
-            shared.learn(key, number, found)
+            let found = found.and_then(|object| taken(key, object));
+            shared.learn(key, number, found.map(wrap))
         };
         let Err(error) = follow(shared, &api, key, &learn).await else {
             tokio::time::sleep(stretched(NO_ROOM_PAUSE, 1.0)).await;
@@ -78,6 +69,27 @@ pub(super) async fn object<K>(
         // Watches that fail together don't come back together.
         pause(&shared.client, stretched(backoff.pause(), 1.0)).await;
     }
+}
+
+/// The object as it is kept.
+///
+/// # Errors
+/// It has too many values: only some of them were read.
+fn taken<K>(key: &ObjectKey, mut object: K) -> Result<K, ObjectError>
+where
+    K: Resource,
+{
+    if is_too_large(object.meta()) {
+        return Err(ObjectError::TooMuch {
+            what: key.to_string(),
+            cause: format!(
+                "it has more than {VALUES_MAX} keys, those of its metadata included, which is more than this node takes"
+            ),
+        });
+    }
+    // Not used here, and may be larger than the data.
+    object.meta_mut().managed_fields = None;
+    Ok(object)
 }
 
 /// Waits, at most until the API server answers again after it was away: pods wait for these objects.
@@ -230,8 +242,40 @@ fn api_error(error: Error) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::cluster::fake::FakeApi;
+    use mirrorlet_core::api::core::ConfigMap;
+    use mirrorlet_core::objects::ObjectKind;
+
+    #[test]
+    fn an_object_with_too_many_keys_is_refused() {
+        let key = ObjectKey {
+            kind: ObjectKind::ConfigMap,
+            namespace: "ns".to_owned(),
+            name: "web".to_owned(),
+        };
+        let read = |count: usize| {
+            let data = (0..count).map(|n| (format!("k{n}"), json!("")));
+            let data: serde_json::Map<String, serde_json::Value> = data.collect();
+            let map = json!({
+                "metadata": {"name": "web", "managedFields": [{"manager": "kubectl"}]},
+                "data": data,
+            });
+            let map: Watched<ConfigMap> = serde_json::from_value(map).unwrap();
+            taken(&key, map)
+        };
+        let Watched(map) = read(9_000).unwrap();
+        assert_eq!(map.data.unwrap().len(), 9_000);
+        assert_eq!(map.metadata.managed_fields, None);
+        let error = read(10_001).unwrap_err();
+        // tenants M9
+        assert!(
+            error.to_string().contains("more than 10000 keys"),
+            "{error}"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_ends_when_the_api_server_is_back() {
