@@ -56,7 +56,7 @@ async fn attempt_once(
         Handler::Exec(command) => {
             let run = shared
                 .runtime
-                .run_in_container(&instance.id, &command, timeout);
+                .run_in_container(&instance.id, command, timeout);
             match run.await {
                 Ok(output) => Ok(of_exec(output.exit_code, &output.output)),
                 Err(RuntimeError::Timeout { after, .. }) => Ok(Outcome::Failure(format!(

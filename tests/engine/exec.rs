@@ -59,7 +59,7 @@ impl Bed {
     async fn run(&self, command: &[&str], after: Duration) -> Result<CommandOutput, RuntimeError> {
         let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
         self.manager
-            .run_in_container(&self.id, &command, after)
+            .run_in_container(&self.id, command, after)
             .await
     }
 
@@ -182,11 +182,8 @@ async fn who_does_not_run_is_refused() {
         "{stopped}"
     );
     let gone = ContainerId::docker("f".repeat(64));
-    let command = ["true".to_owned()];
-    let gone = bed
-        .manager
-        .run_in_container(&gone, &command, PATIENCE)
-        .await;
+    let command = vec!["true".to_owned()];
+    let gone = bed.manager.run_in_container(&gone, command, PATIENCE).await;
     assert!(gone.unwrap_err().is_not_found());
 }
 

@@ -101,7 +101,7 @@ impl HandlerRunner<'_> {
             Some(_) | None => None,
         };
         match handler::of_hook(hook, self.container, pod_ip)? {
-            Handler::Exec(command) => self.exec(&command, within).await,
+            Handler::Exec(command) => self.exec(command, within).await,
             Handler::HttpGet(get) => self.http_get(&get, within).await,
             Handler::Sleep(time) => timeout(within, tokio::time::sleep(time))
                 .await
@@ -110,7 +110,7 @@ impl HandlerRunner<'_> {
         }
     }
 
-    async fn exec(&self, command: &[String], within: Duration) -> Result<(), HookError> {
+    async fn exec(&self, command: Vec<String>, within: Duration) -> Result<(), HookError> {
         let id = ContainerId::docker(self.id);
         // On the heap: it is large, and most containers have no hooks.
         let run = Box::pin(self.hooks.execs.run_command(&id, command, within));

@@ -36,6 +36,7 @@ mod network;
 pub mod operation;
 mod port_forward;
 mod remove;
+mod room;
 pub mod sandbox_image;
 pub mod sees;
 mod start;

@@ -32,7 +32,8 @@ use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
 use super::network::{HeldPorts, LedPorts, Networks};
 use super::remove::Remains;
-use super::start::Starter;
+use super::room::Room;
+use super::start::{REQUEST_BYTES_MAX, Starter};
 use super::translate::NodeFacts;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
@@ -164,6 +165,7 @@ impl DockerManager {
             root,
             telemetry: telemetry.clone(),
             newcomers: Semaphore::new(concurrency),
+            requests: Room::new(REQUEST_BYTES_MAX),
         };
         Self {
             containers,
@@ -437,7 +439,7 @@ impl Runtime for DockerManager {
     async fn run_in_container(
         &self,
         id: &ContainerId,
-        command: &[String],
+        command: Vec<String>,
         timeout: Duration,
     ) -> Result<CommandOutput> {
         self.execs.run_command(id, command, timeout).await

@@ -408,7 +408,7 @@ pub trait Runtime: ContainerAccess {
     async fn run_in_container(
         &self,
         id: &ContainerId,
-        command: &[String],
+        command: Vec<String>,
         timeout: Duration,
     ) -> Result<CommandOutput>;
 

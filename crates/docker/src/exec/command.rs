@@ -20,11 +20,11 @@ impl Execs {
     pub(crate) async fn run_command(
         &self,
         id: &ContainerId,
-        command: &[String],
+        command: Vec<String>,
         after: Duration,
     ) -> Result<CommandOutput> {
         let options = ExecOptions {
-            command: command.to_vec(),
+            command,
             streams: StreamOptions {
                 stdout: true,
                 stderr: true,
@@ -33,6 +33,8 @@ impl Execs {
             size: None,
         };
         let exec = self.create_exec(id, &options).await?;
+        // The Engine has it now. It may be large, and run for hours.
+        drop(options);
         if let Ok(done) = timeout(after, exec.collect()).await {
             return done;
         }

@@ -67,10 +67,10 @@ impl Bed {
         program: &str,
         after: Duration,
     ) -> Result<mirrorlet_runtime::CommandOutput> {
-        let command = [program.to_owned(), "-x".to_owned()];
+        let command = vec![program.to_owned(), "-x".to_owned()];
         let container = &self.container;
         self.manager
-            .run_in_container(container, &command, after)
+            .run_in_container(container, command, after)
             .await
     }
 

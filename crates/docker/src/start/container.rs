@@ -1,5 +1,6 @@
 //! Starting one container: its image, its files, its creation, its start.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use super::super::files::config_error;
 use super::super::index::Record;
 use super::super::kill::{Stop, reason_of};
+use super::super::room::Taken;
 use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, Kind, Request, SeccompWanted, container_request,
     seccomp_wanted,
@@ -35,6 +37,32 @@ struct Prepared {
     termination_log: PathBuf,
     engine: EngineFacts,
     target: Option<String>,
+}
+
+/// Copies of a request while it is sent: the request, what is kept of it for another attempt, its text.
+const REQUEST_COPIES: usize = 3;
+
+/// The bytes that a request takes until its container is created.
+fn bytes_of(request: &Result<Request, SyncError>) -> usize {
+    struct Count(usize);
+
+    impl io::Write for Count {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0 += text.len();
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    if let Ok(request) = request {
+        // Nothing fails there.
+        let _ = serde_json::to_writer(&mut count, &request.body);
+    }
+    REQUEST_COPIES * count.0
 }
 
 /// Why a container was not created.
@@ -261,9 +289,11 @@ impl Starter {
             // Sub-paths may be on a disk that hangs.
             let making = self.request(round, start, container, prepared, &images);
             let request = round.cancel.run_until_cancelled(making).await;
-            let request = request.unwrap_or_else(|| Err(cancelled()))?;
+            let (request, room) = request.unwrap_or_else(|| Err(cancelled()))?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
-            match self.containers.create(request, image_name).await {
+            let created = self.containers.create(request, image_name).await;
+            drop(room);
+            match created {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
@@ -319,6 +349,7 @@ impl Starter {
         })
     }
 
+    /// The create request, and the room that it takes.
     async fn request(
         &self,
         round: Round<'_>,
@@ -326,7 +357,7 @@ impl Starter {
         container: &Container,
         prepared: &Prepared,
         images: &Images,
-    ) -> Result<Request, SyncError> {
+    ) -> Result<(Request, Taken), SyncError> {
         let image = &images.own;
         let image_id = image.facts.image_id();
         let env_files = self.files.env_files(round.pod, container).await?;
@@ -359,7 +390,9 @@ impl Starter {
         volumes.images.clone_from(&images.volumes);
         let volumes = self.files.subpaths(&input, volumes).await?;
         input.volumes = &volumes;
-        container_request(&input).map_err(config_error)
+        let build = || container_request(&input).map_err(config_error);
+        let (request, taken) = self.requests.made(build, bytes_of).await;
+        Ok((request?, taken))
     }
 
     /// Id of the container whose processes an added one is to see, if it names one.

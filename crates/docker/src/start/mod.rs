@@ -39,6 +39,7 @@ use super::kill::Killer;
 use super::log_links::ContainerLogs;
 use super::network::Networks;
 use super::remove::Remains;
+use super::room::Room;
 use super::translate::{Kind, MISSING_CLUSTER_DNS, Note};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::is_api_pod;
@@ -48,6 +49,9 @@ use mirrorlet_core::plan::{Reason, Step};
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{SyncAction, SyncError, SyncErrorReason, SyncResult};
+
+/// Most bytes that requests for containers take at a time. Those of everyday size, some 10 KB each, never wait.
+pub(super) const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
 /// Reason of the note that a restart count can't be kept.
 const NOT_NOTED: &str = "RestartCountNotKept";
@@ -139,6 +143,8 @@ pub(super) struct Starter {
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
     /// last ones begin.
     pub(super) newcomers: Semaphore,
+    /// Bounds the requests for containers that are held.
+    pub(super) requests: Room,
 }
 
 impl Starter {

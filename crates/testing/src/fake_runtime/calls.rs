@@ -381,10 +381,10 @@ impl Runtime for FakeRuntime {
     async fn run_in_container(
         &self,
         id: &ContainerId,
-        command: &[String],
+        command: Vec<String>,
         timeout: Duration,
     ) -> Result<CommandOutput> {
-        self.change(|s| s.commands.push((id.clone(), command.to_vec())));
+        self.change(|s| s.commands.push((id.clone(), command.clone())));
         let entered = tokio::time::timeout(timeout, self.enter("run_in_container", None)).await;
         entered.map_err(|_| RuntimeError::Timeout {
             operation: "exec",
@@ -395,7 +395,7 @@ impl Runtime for FakeRuntime {
             .state
             .lock()
             .command_results
-            .get(command)
+            .get(&command)
             .cloned();
         result.unwrap_or_else(|| Ok(CommandOutput::default()))
     }
