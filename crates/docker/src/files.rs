@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::SharedEngine;
+use super::room::{Room, Taken};
 use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::core::{Container, FileKeySelector};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
@@ -32,6 +33,11 @@ use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncEr
 
 /// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
 const NODE_FILE_MIB_MAX: u64 = 1;
+/// Most bytes of files of all pods that are held until they are written: those of three pods that have as many
+/// as a pod may have. Those of everyday size, some 10 KB a pod, never wait.
+pub(super) const FILES_BYTES_MAX: u32 = 48 << 20;
+/// The bytes that a file takes beside its path and its content, about.
+const FILE_BYTES: usize = 150;
 /// Reason of the note that a volume could not be brought up to date.
 const FAILED_MOUNT: &str = "FailedMount";
 /// Least time to the next look at a token: one that can't be renewed is not asked for in a loop.
@@ -66,6 +72,8 @@ pub(super) struct PodFiles {
     pub(super) engine: SharedEngine,
     /// The value of our ownership label.
     pub(super) owner: String,
+    /// Bounds the files that are held until they are written.
+    pub(super) room: Room,
 }
 
 /// Writes the hosts files of pods: one at a time, so that no file is left with names that held
@@ -168,13 +176,15 @@ impl PodFiles {
         let memory = self.node.memory_bytes;
         let hosts = hosts_file(pod, ips, &self.node_now().await)
             .map_err(|error| FilesError::Other(config_error(error)))?;
-        let payloads = self.payloads(pod, &objects);
         let (for_disk, files) = (Arc::clone(pod), self.hosts.clone());
         let claims = self.claim_volumes(pod, &objects).await;
         let claims = claims.map_err(FilesError::Volume)?;
+        let (payloads, room) = self.payloads(pod, &objects).await;
         let made = self.on_disk(move |volumes| {
             // An error here has another cause than one below.
             let made = volumes.ensure(&for_disk, &payloads, memory);
+            // Directories of claims may hang.
+            drop((payloads, room));
             let map = match made.and_then(|mut map| {
                 volumes.ensure_claims(&for_disk, &claims, &mut map)?;
                 Ok(map)
@@ -235,12 +245,12 @@ impl PodFiles {
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
         let claims = self.claims(pod, objects).await.map(drop);
-        let payloads = self.payloads(pod, objects);
-        if payloads.values().all(Result::is_ok) {
+        let failures = self.payload_failures(pod, objects);
+        if failures.is_empty() {
             return claims;
         }
         let for_disk = Arc::clone(pod);
-        let checked = self.on_disk(move |volumes| Ok(volumes.check(&for_disk, &payloads)));
+        let checked = self.on_disk(move |volumes| Ok(volumes.check(&for_disk, &failures)));
         let checked = checked.await.map_err(config_error)?;
         let checked = checked.map_err(|error| {
             let volume = error.volume();
@@ -255,12 +265,28 @@ impl PodFiles {
         }
     }
 
-    fn payloads(&self, pod: &Pod, objects: &ObjectSet) -> Payloads {
-        payloads(&PayloadContext {
+    /// The files of the pod's volumes, once there is room for them in memory.
+    async fn payloads(&self, pod: &Pod, objects: &ObjectSet) -> (Payloads, Taken) {
+        let context = self.payload_context(pod, objects);
+        self.room.made(|| payloads(&context), bytes_of).await
+    }
+
+    /// The volumes whose files can't be computed.
+    fn payload_failures(&self, pod: &Pod, objects: &ObjectSet) -> Payloads {
+        let context = self.payload_context(pod, objects);
+        self.room.alone(|| {
+            let mut made = payloads(&context);
+            made.retain(|_, made| made.is_err());
+            made
+        })
+    }
+
+    fn payload_context<'a>(&self, pod: &'a Pod, objects: &'a ObjectSet) -> PayloadContext<'a> {
+        PayloadContext {
             pod,
             objects,
             allocatable: self.node.allocatable,
-        })
+        }
     }
 
     /// See [`Runtime::refresh_volumes`](mirrorlet_runtime::Runtime::refresh_volumes).
@@ -273,10 +299,14 @@ impl PodFiles {
             objects = self.pod_objects(pod) => objects,
             () = cancel.cancelled() => return Ok(None),
         };
-        let payloads = self.payloads(pod, &objects);
+        let (payloads, room) = tokio::select! {
+            made = self.payloads(pod, &objects) => made,
+            () = cancel.cancelled() => return Ok(None),
+        };
         let (for_disk, memory) = (Arc::clone(pod), self.node.memory_bytes);
         let refreshed = self.on_disk(move |volumes| {
             let refreshed = volumes.refresh(&for_disk, &payloads, memory);
+            drop((payloads, room));
             Ok(refreshed)
         });
         match refreshed.await {
@@ -347,6 +377,14 @@ impl PodFiles {
         let read = self.on_disk(move |volumes| volumes.env_files(&uid, &wanted));
         read.await.map_err(config_error)
     }
+}
+
+/// The bytes that files take in memory, about.
+fn bytes_of(payloads: &Payloads) -> usize {
+    let made = payloads.values().flatten();
+    let files = made.flat_map(|payload| payload.files());
+    let bytes = files.map(|(path, file)| FILE_BYTES + path.len() + file.data.len());
+    bytes.sum()
 }
 
 fn has_claims(pod: &Pod) -> bool {

@@ -23,7 +23,7 @@ use super::engine::SharedEngine;
 use super::events;
 use super::exec::{ExecSessions, Execs};
 use super::facts::Facts;
-use super::files::{HostsFiles, PodFiles};
+use super::files::{FILES_BYTES_MAX, HostsFiles, PodFiles};
 use super::hooks::Hooks;
 use super::image::ImagePuller;
 use super::index::pod_status;
@@ -112,6 +112,7 @@ fn around(
         telemetry: telemetry.clone(),
         engine: Arc::clone(&containers.engine),
         owner: containers.owner.clone(),
+        room: Room::new(FILES_BYTES_MAX),
     });
     let networks = Arc::new(Networks::new(containers, &files, network));
     (logs, files, networks)
