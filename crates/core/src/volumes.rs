@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::api::PodUid;
-use crate::api::core::Volume;
+use crate::api::core::{Volume, VolumeMount};
+use crate::api::{Pod, PodUid};
+use crate::spec;
 
 /// Directory name of the emptyDir plugin in the kubelet's layout.
 const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
@@ -17,6 +18,48 @@ pub fn is_local_ephemeral(volume: &Volume) -> bool {
     let empty_dir = volume.empty_dir.as_ref();
     let medium = empty_dir.map(|source| source.medium.as_deref().unwrap_or_default());
     medium == Some("") || volume.config_map.is_some()
+}
+
+/// Most mounts of a pod's containers that have a sub-path: each is a mount on the node, which every later look at
+/// its mounts reads.
+pub const SUBPATHS_MAX: usize = 256;
+
+/// Whether the mount is of a part of its volume.
+pub fn has_sub_path(mount: &VolumeMount) -> bool {
+    mount.sub_path.is_some() || mount.sub_path_expr.is_some()
+}
+
+/// Too many mounts of a pod have a sub-path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{count} volumeMounts of the pod's containers have subPath or subPathExpr, more than {SUBPATHS_MAX}"
+)]
+pub struct TooManySubPaths {
+    /// The number of these mounts.
+    pub count: usize,
+    /// The first container with one too many.
+    pub container: String,
+}
+
+/// Checks how many mounts of a pod have a sub-path.
+///
+/// # Errors
+/// They are more than [`SUBPATHS_MAX`].
+pub fn check_sub_paths(pod: &Pod) -> Result<(), TooManySubPaths> {
+    let (mut count, mut first) = (0, None);
+    for (_, container) in spec::containers(pod) {
+        let mounts = container.volume_mounts.iter().flatten();
+        count += mounts.filter(|mount| has_sub_path(mount)).count();
+        if count > SUBPATHS_MAX {
+            first.get_or_insert(&container.name);
+        }
+    }
+    first.map_or(Ok(()), |container| {
+        Err(TooManySubPaths {
+            count,
+            container: container.clone(),
+        })
+    })
 }
 
 /// The layout of one pod's directory, `<root>/pods/<uid>`, the kubelet's own.
@@ -130,9 +173,39 @@ pub struct VolumeMap {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn sub_paths_of_a_pod_have_a_bound() {
+        let container = |name: &str, key: &str, count: usize| {
+            let plain = json!({"name": "v", "mountPath": "/m"});
+            let mounts =
+                (0..count).map(|n| json!({"name": "v", "mountPath": format!("/m/{n}"), key: "s"}));
+            let mounts: Vec<Value> = mounts.chain([plain]).collect();
+            json!({"name": name, "volumeMounts": mounts})
+        };
+        let check = |init: usize, first: usize, second: usize| {
+            let pod = json!({"spec": {
+                "initContainers": [container("init", "subPath", init)],
+                "containers": [
+                    container("a", "subPathExpr", first),
+                    container("b", "subPath", second),
+                ],
+            }});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            check_sub_paths(&pod)
+        };
+        assert_eq!(check(0, 0, 0), Ok(()));
+        assert_eq!(check(100, 100, 56), Ok(()));
+        let error = check(100, 157, 40).unwrap_err();
+        assert_eq!((error.count, error.container.as_str()), (297, "a"));
+        assert_eq!(
+            error.to_string(),
+            "297 volumeMounts of the pod's containers have subPath or subPathExpr, more than 256"
+        );
+    }
 
     #[test]
     fn files_in_memory_and_of_others_are_no_ephemeral_storage() {

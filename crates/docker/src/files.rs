@@ -24,7 +24,7 @@ use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::{ObjectSet, is_static, references};
 use mirrorlet_core::payload::{PayloadContext, Payloads, payloads};
 use mirrorlet_core::spec;
-use mirrorlet_core::volumes::VolumeMap;
+use mirrorlet_core::volumes::{VolumeMap, check_sub_paths, has_sub_path};
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::{VolumeError, VolumeManager};
@@ -237,13 +237,17 @@ impl PodFiles {
         served.await.map_err(config_error)
     }
 
-    /// Fails if volumes can't be set up for want of what the pod refers to, and names them all: known
-    /// before a sandbox is made in vain.
+    /// Fails if volumes can't be set up for want of what the pod refers to, and names them all, or if the pod
+    /// has too many sub-paths: known before a sandbox is made in vain.
     pub(super) async fn check_volumes(
         &self,
         pod: &Arc<Pod>,
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
+        check_sub_paths(pod).map_err(|error| {
+            SyncError::new(SyncErrorReason::FailedMount, error.to_string())
+                .of_field(|| fields::container(pod, &error.container))
+        })?;
         let claims = self.claims(pod, objects).await.map(drop);
         let failures = self.payload_failures(pod, objects);
         if failures.is_empty() {
@@ -347,10 +351,7 @@ impl PodFiles {
         mut map: VolumeMap,
     ) -> Result<VolumeMap, SyncError> {
         let mounts = input.container.volume_mounts.iter().flatten();
-        if !mounts
-            .clone()
-            .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some())
-        {
+        if !mounts.clone().any(has_sub_path) {
             return Ok(map);
         }
         let environment = input.environment().map_err(config_error)?.by_name();

@@ -721,6 +721,29 @@ async fn no_step_begins_once_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_with_too_many_sub_paths_starts_nothing() {
+    let bed = Bed::warm().await;
+    let mount = |n: usize| json!({"name": "v", "mountPath": format!("/m/{n}"), "subPath": "s"});
+    let mounts: Vec<Value> = (0..257).map(mount).collect();
+    let pod = pod(
+        "a",
+        &json!({
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "containers": [{
+                "name": "app",
+                "image": "app:1",
+                "imagePullPolicy": "IfNotPresent",
+                "volumeMounts": mounts,
+            }],
+        }),
+    );
+    let error = bed.round(&pod).await.error().unwrap();
+    // docker 41
+    assert!(error.contains("FailedMount: 257 volumeMounts"), "{error}");
+    assert_eq!(bed.operations(), []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_container_in_its_sandboxs_network_names_no_network_of_its_own() {
     let bed = Bed::warm().await;
     let pod = pod(

@@ -29,7 +29,7 @@ use mirrorlet_core::resources::of_pod;
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
-use mirrorlet_core::volumes::VolumeMap;
+use mirrorlet_core::volumes::{VolumeMap, has_sub_path};
 use mirrorlet_runtime::{PodCheck, PullWhen, SyncError, SyncErrorReason};
 
 /// Stands for a path, the id of a sandbox or its image, where that does not exist yet.
@@ -295,7 +295,7 @@ fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
         map.images.insert(volume.to_owned(), NOT_MADE.to_owned());
     }
     let mounts = container.volume_mounts.iter().flatten().enumerate();
-    for (index, _) in mounts.filter(|(_, m)| m.sub_path.is_some() || m.sub_path_expr.is_some()) {
+    for (index, _) in mounts.filter(|(_, mount)| has_sub_path(mount)) {
         let key = (container.name.clone(), index);
         map.subpaths.insert(key, PathBuf::from(NOT_MADE));
     }

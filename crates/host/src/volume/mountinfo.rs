@@ -1,6 +1,9 @@
-//! Mount points, from `/proc/self/mountinfo`.
+//! Mount points, from `/proc/self/mountinfo`, line by line: it has a line for each volume and sub-path of all
+//! pods, and is read for each of them.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,27 +18,41 @@ pub(super) fn is_mount_point(dir: &Path) -> Result<bool> {
     let real = dir
         .canonicalize()
         .map_err(|e| VolumeError::io("resolve", dir, e))?;
-    Ok(read()?.contains(&real))
+    with_table(|table| has_point(table, &real))
+}
+
+fn has_point(table: impl BufRead, path: &Path) -> io::Result<bool> {
+    let mut found = false;
+    each_line(table, |line| {
+        found = point(line).is_some_and(|point| point == path);
+        !found
+    })?;
+    Ok(found)
 }
 
 /// Mount points below a resolved directory, oldest first; one mounted over twice comes twice.
 pub(super) fn below(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut points = read()?;
-    points.retain(|point| point != dir && point.starts_with(dir));
-    Ok(points)
+    with_table(|table| points_below(table, dir, |_| true))
 }
 
 /// Mount points below a directory that are this name space's alone, oldest first: what is done to
 /// them nobody else sees.
 pub(super) fn unshared_below(dir: &Path) -> Result<Vec<PathBuf>> {
-    let bytes = bytes()?;
-    let alone = bytes
-        .split(|b| *b == b'\n')
-        .filter(|line| !is_shared(line))
-        .collect::<Vec<_>>()
-        .join(&b'\n');
-    let mut points = parse(&alone);
-    points.retain(|point| point != dir && point.starts_with(dir));
+    with_table(|table| points_below(table, dir, |line| !is_shared(line)))
+}
+
+/// The points below a directory whose lines are wanted.
+fn points_below(
+    table: impl BufRead,
+    dir: &Path,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> io::Result<Vec<PathBuf>> {
+    let mut points = Vec::new();
+    each_line(table, |line| {
+        let below = point(line).filter(|point| point != dir && point.starts_with(dir));
+        points.extend(below.filter(|_| is_wanted(line)));
+        true
+    })?;
     Ok(points)
 }
 
@@ -45,21 +62,22 @@ pub(super) fn is_shared_at(dir: &Path) -> Result<bool> {
     let real = dir
         .canonicalize()
         .map_err(|e| VolumeError::io("resolve", dir, e))?;
-    Ok(has_shared(&bytes()?, &real))
+    with_table(|table| has_shared(table, &real))
 }
 
 /// Whether the mount that a resolved path is on is shared. Of several on one directory the last counts.
-fn has_shared(bytes: &[u8], path: &Path) -> bool {
+fn has_shared(table: impl BufRead, path: &Path) -> io::Result<bool> {
     let mut found = (0, false);
-    for line in bytes.split(|b| *b == b'\n') {
-        for point in parse(line).iter().filter(|point| path.starts_with(point)) {
+    each_line(table, |line| {
+        if let Some(point) = point(line).filter(|point| path.starts_with(point)) {
             let depth = point.components().count();
             if depth >= found.0 {
                 found = (depth, is_shared(line));
             }
         }
-    }
-    found.1
+        true
+    })?;
+    Ok(found.1)
 }
 
 /// Whether a line has the tag of a peer group among its optional fields, which end with a dash.
@@ -70,21 +88,29 @@ fn is_shared(line: &[u8]) -> bool {
         .any(|field| field.starts_with(b"shared:"))
 }
 
-fn read() -> Result<Vec<PathBuf>> {
-    Ok(parse(&bytes()?))
+/// Answers a question from the table of mounts.
+fn with_table<T>(ask: impl FnOnce(BufReader<File>) -> io::Result<T>) -> Result<T> {
+    let answer = File::open(MOUNTINFO).map(BufReader::new).and_then(ask);
+    answer.map_err(|e| VolumeError::io("read", Path::new(MOUNTINFO), e))
 }
 
-fn bytes() -> Result<Vec<u8>> {
-    let path = Path::new(MOUNTINFO);
-    std::fs::read(path).map_err(|e| VolumeError::io("read", path, e))
+/// Shows one line after the other, until `see` wants no more.
+fn each_line(mut table: impl BufRead, mut see: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+    let mut line = Vec::new();
+    while table.read_until(b'\n', &mut line)? > 0 {
+        let more = see(line.strip_suffix(b"\n").unwrap_or(&line));
+        line.clear();
+        if !more {
+            break;
+        }
+    }
+    Ok(())
 }
 
-fn parse(bytes: &[u8]) -> Vec<PathBuf> {
-    bytes
-        .split(|b| *b == b'\n')
-        .filter_map(|line| line.split(|b| *b == b' ').nth(MOUNT_POINT_FIELD))
-        .map(|field| PathBuf::from(OsString::from_vec(unescape(field))))
-        .collect()
+/// The mount point of a line.
+fn point(line: &[u8]) -> Option<PathBuf> {
+    let field = line.split(|b| *b == b' ').nth(MOUNT_POINT_FIELD)?;
+    Some(PathBuf::from(OsString::from_vec(unescape(field))))
 }
 
 /// Undoes the kernel's octal escapes of white space and backslash.
@@ -110,11 +136,13 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
     fn the_mount_that_has_a_path_says_whether_it_is_shared() {
-        let table = b"22 1 0:20 / / rw - overlay overlay rw\n\
+        let table: &[u8] = b"22 1 0:20 / / rw - overlay overlay rw\n\
             23 22 0:21 / /root rw,nosuid shared:5 - ext4 /dev/a rw\n\
             24 22 0:22 / /rootless rw - ext4 /dev/b rw\n\
             25 22 0:23 / /slave rw master:3 - ext4 /dev/c rw\n\
@@ -128,7 +156,11 @@ mod tests {
             ("/twice/pods", true),
             ("/elsewhere", false),
         ] {
-            assert_eq!(has_shared(table, Path::new(path)), shared, "{path}");
+            assert_eq!(
+                has_shared(table, Path::new(path)).unwrap(),
+                shared,
+                "{path}"
+            );
         }
     }
 
@@ -150,16 +182,39 @@ mod tests {
 
     #[test]
     fn mount_points_are_read_with_their_escapes() {
-        let text = b"22 1 0:20 / / rw - ext4 /dev/sda rw\n\
+        let table: &[u8] = b"22 1 0:20 / / rw - ext4 /dev/sda rw\n\
             23 22 0:21 / /a\\040b\\134c rw,nosuid shared:5 - tmpfs tmpfs rw\n\
-            24 22 0:22 / /tail\\04 rw - tmpfs tmpfs rw\n";
+            24 22 0:22 / /tail\\04 rw - tmpfs tmpfs rw";
+        let below = |dir: &str| points_below(table, Path::new(dir), |_| true).unwrap();
         assert_eq!(
-            parse(text),
-            [
-                PathBuf::from("/"),
-                PathBuf::from("/a b\\c"),
-                PathBuf::from("/tail\\04"),
-            ]
+            below("/"),
+            [PathBuf::from("/a b\\c"), PathBuf::from("/tail\\04")]
         );
+        assert!(below("/a").is_empty());
+        let alone = points_below(table, Path::new("/"), |line| !is_shared(line)).unwrap();
+        assert_eq!(alone, [PathBuf::from("/tail\\04")]);
+        for (path, is_point) in [
+            ("/", true),
+            ("/a b\\c", true),
+            ("/tail\\04", true),
+            ("/a", false),
+        ] {
+            assert_eq!(
+                has_point(table, Path::new(path)).unwrap(),
+                is_point,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_than_the_answer_takes() {
+        let line = |n: usize| format!("23 22 0:21 / /v/{n} rw - tmpfs tmpfs rw\n");
+        let text: String = (0..10_000).map(line).collect();
+        let mut table = BufReader::with_capacity(64, text.as_bytes());
+        assert!(has_point(&mut table, Path::new("/v/0")).unwrap());
+        let mut rest = Vec::new();
+        table.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest.len(), text.len() - line(0).len());
     }
 }
