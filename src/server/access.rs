@@ -176,7 +176,6 @@ impl Entry {
     /// Answers 101, and carries the streams of a process until it has ended or the client is gone.
     fn run(self, kind: Kind, session: Session, streams: StreamOptions) -> Response {
         let negotiated = self.negotiated.clone();
-        let streams = remote::asked(streams);
         self.carry(async move |stream| {
             let start = || async { Ok::<_, String>(remote::session(session)) };
             serve_session(stream, &negotiated, streams, kind, start, limits()).await;

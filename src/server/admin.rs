@@ -29,7 +29,6 @@ use tokio_util::task::TaskTracker;
 
 use super::asked::Asked;
 use super::frame::framed;
-use super::remote::chunks;
 pub use super::rollouts::{CommandName, CommandQuery};
 use super::view::{AgentView, ViewError, ViewErrorKind};
 pub use super::view::{CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Verb};
@@ -406,7 +405,7 @@ async fn logs(
         .view
         .logs(&PodUid::from(uid), container.as_deref(), &options, instance)
         .await?;
-    let frames = gathered(chunks(log))
+    let frames = gathered(log)
         .map(move |chunks| {
             let _held = &permit;
             Ok::<_, io::Error>(framed(chunks))

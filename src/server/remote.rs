@@ -1,21 +1,18 @@
-//! Joins the streaming protocols, which know nothing of ours, to the runtime's sessions and logs.
+//! Joins the streaming protocols, which know nothing of ours, to the runtime's sessions.
 
 use std::sync::LazyLock;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use mirrorlet_streaming as streaming;
-use streaming::{Chunk, Process};
+use streaming::Process;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use mirrorlet_runtime::{
-    LogChunk, LogStream, Result, RuntimeError, Session, SessionControl, StreamOptions, TerminalSize,
-};
+use mirrorlet_runtime::{Result, RuntimeError, Session, SessionControl, TerminalSize};
 
 /// Limits with one budget shared by the streams of all listeners.
 static LIMITS: LazyLock<streaming::Limits> = LazyLock::new(streaming::Limits::default);
@@ -25,43 +22,13 @@ pub(super) fn limits() -> streaming::Limits {
     LIMITS.clone()
 }
 
-/// The streams that a client asks for.
-pub(super) fn streams(asked: streaming::StreamOptions) -> StreamOptions {
-    StreamOptions {
-        stdin: asked.stdin,
-        stdout: asked.stdout,
-        stderr: asked.stderr,
-        tty: asked.tty,
-    }
-}
-
-/// The streams of a session, as a client asked for them.
-pub(super) fn asked(streams: StreamOptions) -> streaming::StreamOptions {
-    streaming::StreamOptions {
-        stdin: streams.stdin,
-        stdout: streams.stdout,
-        stderr: streams.stderr,
-        tty: streams.tty,
-    }
-}
-
 /// A session as it is served to a client.
 pub(super) fn session(session: Session) -> streaming::Session<Control> {
     streaming::Session {
         stdin: session.stdin,
-        output: chunks(session.output).boxed(),
+        output: session.output,
         process: Control(session.control),
     }
-}
-
-/// The pieces of a log, or of what a process writes.
-pub(super) fn chunks(log: LogStream) -> impl Stream<Item = Result<Chunk>> + Send + Unpin {
-    log.map(|piece| {
-        Ok(match piece? {
-            LogChunk::Stdout(bytes) => Chunk::Stdout(bytes),
-            LogChunk::Stderr(bytes) => Chunk::Stderr(bytes),
-        })
-    })
 }
 
 /// Answers 101 with these headers, and lets `work` have the connection, in a task of `sessions`. The
@@ -95,9 +62,8 @@ pub(super) struct Control(Box<dyn SessionControl>);
 impl Process for Control {
     type Error = RuntimeError;
 
-    async fn resize(&self, size: streaming::TerminalSize) {
-        let streaming::TerminalSize { width, height } = size;
-        self.0.resize(TerminalSize { width, height }).await;
+    async fn resize(&self, size: TerminalSize) {
+        self.0.resize(size).await;
     }
 
     async fn exit_code(&self) -> Result<Option<i32>> {

@@ -88,7 +88,10 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     // The wiring chooses the runtime; everybody else knows the trait.
     ("mirrorlet_docker", &["src/app", "crates/"]),
     ("mirrorlet_compose", &["src/cli"]),
-    ("mirrorlet_streaming", &["src/cli", "src/server"]),
+    (
+        "mirrorlet_streaming",
+        &["crates/runtime", "src/cli", "src/server"],
+    ),
     ("axum", &["src/server"]),
     ("kube", &["src/cluster", "src/source/apiserver"]),
     ("clap", &["src/config/args", "src/cli", "src/main.rs"]),

@@ -10,9 +10,10 @@ use std::pin::Pin;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use tokio::io::{AsyncRead, AsyncWrite};
+use mirrorlet_streaming::Duplex;
+use tokio::io::AsyncWrite;
 
-use super::{LogChunk, Result};
+use super::{LogChunk, Result, StreamOptions, TerminalSize};
 
 /// Most bytes kept of each of a command's streams; what comes beyond is read and dropped. Hundreds
 /// of probes run at once, and no more of their output is ever shown.
@@ -39,39 +40,6 @@ impl fmt::Debug for CommandOutput {
     }
 }
 
-/// The size of a terminal, in characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TerminalSize {
-    /// Columns.
-    pub width: u16,
-    /// Rows.
-    pub height: u16,
-}
-
-impl TerminalSize {
-    /// Whether a terminal can have this size. Clients without one send zeroes.
-    pub fn is_usable(self) -> bool {
-        self.width > 0 && self.height > 0
-    }
-}
-
-/// The requested streams of a process.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "the four flags of the Kubernetes and the Engine API"
-)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StreamOptions {
-    /// Something is written to its standard input.
-    pub stdin: bool,
-    /// Its standard output is read.
-    pub stdout: bool,
-    /// Its standard error is read. With a terminal there is none.
-    pub stderr: bool,
-    /// It has a terminal: one raw stream, all of which counts as standard output.
-    pub tty: bool,
-}
-
 /// A command to run in a container, as the container's user, in its environment and directory.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ExecOptions {
@@ -92,11 +60,6 @@ impl fmt::Debug for ExecOptions {
             .finish_non_exhaustive()
     }
 }
-
-/// A connection in both directions. Shutting down the write side leaves the read side open.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A [`Duplex`] handed around.
 pub type DuplexStream = Box<dyn Duplex>;

@@ -33,10 +33,9 @@ pub mod result;
 pub mod version;
 
 pub use copy::{PathKind, PathStat, TarInput, TarStream};
-pub use exec::{
-    CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
-};
-pub use logs::{LogChunk, LogOptions, LogSource, LogStream};
+pub use exec::{CommandOutput, DuplexStream, ExecOptions, Session, SessionControl};
+pub use logs::{LogOptions, LogSource, LogStream};
+pub use mirrorlet_streaming::{Chunk as LogChunk, StreamOptions, TerminalSize};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
 

@@ -1,9 +1,8 @@
 //! Container logs: what can be asked for, and what comes.
 
-use bytes::Bytes;
 use futures::stream::BoxStream;
 
-use super::Result;
+use super::{LogChunk, Result};
 use mirrorlet_core::api::Timestamp;
 
 /// The requested outputs of a container.
@@ -35,22 +34,5 @@ pub struct LogOptions {
     pub source: LogSource,
 }
 
-/// A piece of a container's output, never cut inside of a line's time stamp.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogChunk {
-    /// From standard output, or from the terminal of a container that has one.
-    Stdout(Bytes),
-    /// From standard error.
-    Stderr(Bytes),
-}
-
-impl LogChunk {
-    /// The bytes, of either stream.
-    pub fn bytes(&self) -> &Bytes {
-        let (Self::Stdout(bytes) | Self::Stderr(bytes)) = self;
-        bytes
-    }
-}
-
-/// A log as it comes.
+/// A log as it comes. No piece is cut inside of a line's time stamp.
 pub type LogStream = BoxStream<'static, Result<LogChunk>>;

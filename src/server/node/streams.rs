@@ -91,7 +91,7 @@ pub(in crate::server) fn command_in(
     let RemoteCommand { command, streams } = asked;
     let options = ExecOptions {
         command,
-        streams: remote::streams(streams),
+        streams,
         size: None,
     };
     let work = async move |stream| {
