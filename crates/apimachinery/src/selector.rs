@@ -1,28 +1,12 @@
 //! Label and field selectors.
 //!
-//! Upstream: `apimachinery/pkg/labels/selector.go`, `apimachinery/pkg/fields/selector.go`.
+//! Upstream: `apimachinery/pkg/fields/selector.go`.
 
-use std::collections::BTreeSet;
-
+use mirrorlet_core::labels::{LabelSelector, NotASelector};
 use serde_json::Value;
 
 use crate::resources::Resource;
 use crate::status::Status;
-
-/// A condition on one label.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct LabelRequirement {
-    key: String,
-    operator: LabelOperator,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum LabelOperator {
-    In(BTreeSet<String>),
-    NotIn(BTreeSet<String>),
-    Exists,
-    DoesNotExist,
-}
 
 /// A condition on one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,9 +17,9 @@ struct FieldRequirement {
 }
 
 /// Which objects are meant.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Selector {
-    labels: Vec<LabelRequirement>,
+    labels: LabelSelector,
     fields: Vec<FieldRequirement>,
 }
 
@@ -54,16 +38,8 @@ impl Selector {
     /// Whether that object is meant.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
-        let labels_fit = self.labels.iter().all(|requirement| {
-            let value = labels.get(&requirement.key).and_then(Value::as_str);
-            match &requirement.operator {
-                LabelOperator::In(values) => value.is_some_and(|value| values.contains(value)),
-                LabelOperator::NotIn(values) => !value.is_some_and(|value| values.contains(value)),
-                LabelOperator::Exists => value.is_some(),
-                LabelOperator::DoesNotExist => value.is_none(),
-            }
-        });
-        labels_fit
+        let value = |key: &str| labels.get(key).and_then(Value::as_str);
+        self.labels.is_met(value)
             && self.fields.iter().all(|requirement| {
                 let is = field(object, &requirement.field) == requirement.value;
                 is == requirement.equal
@@ -71,64 +47,10 @@ impl Selector {
     }
 }
 
-fn parse_labels(text: &str) -> Result<Vec<LabelRequirement>, Status> {
-    let mut requirements = Vec::new();
-    for part in split_outside_parentheses(text) {
-        let part = part.trim();
-        if part.is_empty() {
-            continue;
-        }
-        requirements.push(label_requirement(part).ok_or_else(|| {
-            Status::bad_request(format!("unable to parse requirement: {part:?}"))
-        })?);
-    }
-    Ok(requirements)
-}
-
-/// Splits at the commas that are not within parentheses.
-fn split_outside_parentheses(text: &str) -> Vec<&str> {
-    let (mut parts, mut depth, mut start) = (Vec::new(), 0_i32, 0);
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.extend(text.get(start..at));
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.extend(text.get(start..));
-    parts
-}
-
-fn label_requirement(part: &str) -> Option<LabelRequirement> {
-    let set = |values: &str| -> Option<BTreeSet<String>> {
-        let values = values.trim().strip_prefix('(')?.strip_suffix(')')?;
-        Some(values.split(',').map(|v| v.trim().to_owned()).collect())
-    };
-    let one = |value: &str| BTreeSet::from([value.trim().to_owned()]);
-    let (key, operator) = if let Some(key) = part.strip_prefix('!') {
-        (key, LabelOperator::DoesNotExist)
-    } else if let Some((key, value)) = part.split_once("!=") {
-        (key, LabelOperator::NotIn(one(value)))
-    } else if let Some((key, value)) = part.split_once("==") {
-        (key, LabelOperator::In(one(value)))
-    } else if let Some((key, value)) = part.split_once('=') {
-        (key, LabelOperator::In(one(value)))
-    } else if let Some((key, values)) = part.split_once(" notin ") {
-        (key, LabelOperator::NotIn(set(values)?))
-    } else if let Some((key, values)) = part.split_once(" in ") {
-        (key, LabelOperator::In(set(values)?))
-    } else {
-        (part, LabelOperator::Exists)
-    };
-    let key = key.trim();
-    let is_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    (!key.is_empty() && key.chars().all(is_key)).then(|| LabelRequirement {
-        key: key.to_owned(),
-        operator,
+/// The labels that objects are selected by; the error names the requirement that is none.
+fn parse_labels(text: &str) -> Result<LabelSelector, Status> {
+    text.parse::<LabelSelector>().map_err(|NotASelector(part)| {
+        Status::bad_request(format!("unable to parse requirement: {part:?}"))
     })
 }
 
@@ -274,7 +196,7 @@ mod tests {
             // embedded 18
             assert_eq!(selector.matches(&object), expected, "{text}");
         }
-        for text in ["=x", "a b", "app in web"] {
+        for text in ["=x", "a b", "app in web", "app=web,", "app=w b"] {
             assert_eq!(
                 Selector::parse(text, "", &PODS).unwrap_err().code,
                 400,

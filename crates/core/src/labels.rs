@@ -18,15 +18,19 @@ pub struct LabelSelector(Vec<LabelSelectorRequirement>);
 #[error(
     "{0:?} is not a requirement for labels; use key=value, key!=value, key, !key, key in (a,b) or key notin (a,b)"
 )]
-pub struct NotASelector(String);
+pub struct NotASelector(pub String);
 
 impl LabelSelector {
     /// Whether the labels meet every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.is_met(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Whether labels meet every requirement: `value` returns the value of the label with that key.
+    pub fn is_met<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| {
             let values = requirement.values.as_deref().unwrap_or_default();
-            let value = labels.get(&requirement.key).map(String::as_str);
-            meets(&requirement.operator, values, value)
+            meets(&requirement.operator, values, value(&requirement.key))
         })
     }
 }
