@@ -57,19 +57,6 @@ impl ClusterClient {
         Self::over(boxed(service), metrics)
     }
 
-    /// Has new requests take another service.
-    #[cfg(test)]
-    pub(super) fn replace_service<S, B>(&self, service: S)
-    where
-        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
-        S::Error: Into<BoxError>,
-        S::Future: Send + 'static,
-        B: hyper::body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        self.shared.replace(boxed(service), "");
-    }
-
     pub(super) fn over(wire: Wire, metrics: Metrics) -> Self {
         let (tracker, reach) = ReachTracker::new(metrics.clone());
         let shared = Shared::new(wire, tracker, metrics);
@@ -122,8 +109,7 @@ impl ClusterClient {
         deadline: Duration,
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        self.limit.turn().await;
-        self.bounded(deadline, call).await
+        self.write_within(&self.limit, deadline, call).await
     }
 
     /// As [`write`](Self::write), under a limit of its own.
@@ -170,13 +156,10 @@ impl ClusterClient {
     }
 }
 
-impl std::fmt::Debug for ClusterClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClusterClient").finish_non_exhaustive()
-    }
-}
+mirrorlet_core::partial_debug!(ClusterClient);
 
-fn boxed<S, B>(service: S) -> Wire
+/// A service as the way to the API server.
+pub(super) fn boxed<S, B>(service: S) -> Wire
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,

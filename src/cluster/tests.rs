@@ -147,9 +147,8 @@ async fn watches_end_when_the_credentials_are_replaced() {
     let watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
     let mut watch = watch.boxed();
     assert!(watch.try_next().await.unwrap().is_some());
-    client.replace_service(service_fn(|_: Request<Body>| async {
-        Ok::<_, std::io::Error>(node())
-    }));
+    let other = service_fn(|_: Request<Body>| async { Ok::<_, std::io::Error>(node()) });
+    client.shared.replace(client::boxed(other), "");
     // node 6c
     assert!(watch.try_next().await.unwrap().is_none(), "the watch ended");
     assert_eq!(
