@@ -87,6 +87,13 @@ async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output 
     work.await
 }
 
+/// A path with a query, if that says anything.
+pub(super) fn with_query(path: &str, query: &impl serde::Serialize) -> anyhow::Result<String> {
+    let query = serde_urlencoded::to_string(query).context("failed to build the request")?;
+    let mark = if query.is_empty() { "" } else { "?" };
+    Ok(format!("{path}{mark}{query}"))
+}
+
 /// Sends `GET path` to the agent that runs on `root`.
 ///
 /// # Errors

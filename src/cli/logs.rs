@@ -8,6 +8,7 @@ use lines::Lines;
 use super::client::LOOK_AND_REPEAT;
 use super::{Failure, Outcome, client, status};
 use crate::config::args::LogsArgs;
+use crate::server::admin::LogsQuery;
 use crate::server::frame::{Frame, FrameReader};
 use mirrorlet_core::api::report::{PodReport, STOPPED, STOPPING, StatusReport, TERMINATING};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -33,25 +34,25 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     let [pod] = found[..] else {
         return many::logs(args, root).await;
     };
-    let mut query = Query::of(args, Timestamp::now());
+    let mut query = query(args, Timestamp::now());
     let name = chosen_name(args, pod);
     let goes_on = args.follow && !args.previous && args.limit_bytes.is_none();
     if goes_on {
         query.instance = instance(pod, &name);
     }
     let lines = || args.prefix.then(|| Lines::with_prefix(prefix(pod, &name)));
-    let path = query.path(pod.uid.as_str(), args.container.as_deref());
-    log(root, &path, lines()).await?;
+    let first = path(&query, &pod.uid, args.container.as_deref())?;
+    log(root, &first, lines()).await?;
     let Some(mut last) = query.instance.take() else {
         return Ok(());
     };
-    (query.tail, query.since) = (None, None);
+    (query.tail, query.since_time) = (None, None);
     let mut reports = status::watch_reports(root, false).await?;
     loop {
         match after(&reports.next().await?, &pod.uid, &name, &last) {
             After::Instance(next) => {
                 query.instance = Some(next.clone());
-                log(root, &query.path(pod.uid.as_str(), Some(&name)), lines()).await?;
+                log(root, &path(&query, &pod.uid, Some(&name))?, lines()).await?;
                 last = next;
             }
             After::Nothing => {}
@@ -174,73 +175,33 @@ fn print(frame: Frame, lines: Option<&mut Lines>) -> Result<(), Failure> {
 }
 
 /// The query of a log request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Query {
-    follow: bool,
-    previous: bool,
-    timestamps: bool,
-    tail: Option<i64>,
-    since: Option<Timestamp>,
-    limit_bytes: Option<u64>,
-    /// The id of the instance, where a certain one is meant.
-    instance: Option<String>,
+fn query(args: &LogsArgs, now: Timestamp) -> LogsQuery {
+    let ago = args.since.map(|ago| {
+        now.checked_sub(ago)
+            .unwrap_or(Timestamp::UNIX_EPOCH)
+            .max(Timestamp::UNIX_EPOCH)
+    });
+    let default_tail = args.selector.is_some().then_some(SELECTED_TAIL);
+    let tail = args.tail.or(default_tail);
+    LogsQuery {
+        follow: args.follow,
+        previous: args.previous,
+        timestamps: args.timestamps,
+        // -1 means all lines.
+        tail: tail.and_then(|tail| u64::try_from(tail).ok()),
+        since_time: ago.or(args.since_time),
+        limit_bytes: args.limit_bytes,
+        ..LogsQuery::default()
+    }
 }
 
-impl Query {
-    fn of(args: &LogsArgs, now: Timestamp) -> Self {
-        let ago = args.since.map(|ago| {
-            now.checked_sub(ago)
-                .unwrap_or(Timestamp::UNIX_EPOCH)
-                .max(Timestamp::UNIX_EPOCH)
-        });
-        let default_tail = args.selector.is_some().then_some(SELECTED_TAIL);
-        Self {
-            follow: args.follow,
-            previous: args.previous,
-            timestamps: args.timestamps,
-            tail: args.tail.or(default_tail),
-            since: ago.or(args.since_time),
-            limit_bytes: args.limit_bytes,
-            instance: None,
-        }
-    }
-
-    /// The path and query that ask for a log.
-    fn path(&self, uid: &str, container: Option<&str>) -> String {
-        let mut path = format!("/v1/pods/{uid}/logs");
-        if let Some(container) = container {
-            path.push('/');
-            path.push_str(&escape(container));
-        }
-        let switches = [
-            ("follow", self.follow),
-            ("previous", self.previous),
-            ("timestamps", self.timestamps),
-        ];
-        let tail = self.tail.filter(|tail| *tail >= 0);
-        let values = [
-            ("tail", tail.map(|tail| tail.to_string())),
-            ("sinceTime", self.since.map(|since| since.to_string())),
-            (
-                "limitBytes",
-                self.limit_bytes.map(|limit| limit.to_string()),
-            ),
-            ("instance", self.instance.clone()),
-        ];
-        let switches = switches.into_iter().filter(|(_, on)| *on);
-        let values = values
-            .into_iter()
-            .filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?))));
-        let query: Vec<String> = switches
-            .map(|(name, _)| format!("{name}=true"))
-            .chain(values)
-            .collect();
-        if !query.is_empty() {
-            path.push('?');
-            path.push_str(&query.join("&"));
-        }
-        path
-    }
+/// The path and query that ask for a log.
+fn path(query: &LogsQuery, uid: &PodUid, container: Option<&str>) -> anyhow::Result<String> {
+    let path = match container {
+        Some(container) => format!("/v1/pods/{uid}/logs/{}", escape(container)),
+        None => format!("/v1/pods/{uid}/logs"),
+    };
+    client::with_query(&path, query)
 }
 
 /// A text as one segment of a path, or one value of a query.
@@ -298,8 +259,8 @@ mod tests {
             ),
         ] {
             let args = parsed(flags);
-            let path = Query::of(&args, now).path("u", args.container.as_deref());
-            assert_eq!(path, expected);
+            let path = path(&query(&args, now), &"u".into(), args.container.as_deref());
+            assert_eq!(path.unwrap(), expected);
         }
     }
 

@@ -8,7 +8,7 @@ use super::status::watch_reports;
 use super::table::{self, Cell, one_line};
 use super::{Failure, Outcome, client, print, print_document};
 use crate::config::args::{AgentArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs};
-use crate::server::admin::{CommandAnswer, CommandName};
+use crate::server::admin::{CommandAnswer, CommandName, CommandQuery};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
     HistoryReport, PodReport, RevisionReport, RolloutPhase, RolloutReport, STOPPED, STOPPING,
@@ -43,16 +43,12 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
         RolloutCommand::Pause { pod } => (pod, CommandName::Pause, None),
         RolloutCommand::Resume { pod } => (pod, CommandName::Resume, None),
     };
-    let verb = match name {
-        CommandName::Undo => "undo",
-        CommandName::Retry => "retry",
-        CommandName::Pause => "pause",
-        CommandName::Resume => "resume",
+    let query = CommandQuery {
+        pod: pod.pod.clone(),
+        command: name,
+        to_revision,
     };
-    let to_revision = to_revision.map(|number| format!("&toRevision={number}"));
-    let to_revision = to_revision.unwrap_or_default();
-    let pod_name = escape(&pod.pod);
-    let path = format!("/v1/rollouts?pod={pod_name}&command={verb}{to_revision}");
+    let path = client::with_query("/v1/rollouts", &query)?;
     let answer = client::post(root, &path).await?;
     let CommandAnswer { revision, workload } = client::parse(&answer)?;
     let done = match name {

@@ -346,13 +346,13 @@ async fn config(State(shared): State<Shared>) -> Json<serde_json::Value> {
 #[serde(default, rename_all = "camelCase")]
 pub struct LogsQuery {
     /// Go on with new lines until the container ends.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub follow: bool,
     /// The instance before the newest.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub previous: bool,
-    /// The instance with that id, `docker://…`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance: Option<String>,
     /// Begin every line with its time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub timestamps: bool,
     /// Only that many of the last lines.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -366,6 +366,9 @@ pub struct LogsQuery {
     /// End after that many bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
+    /// The instance with that id, `docker://…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
 }
 
 async fn default_logs(

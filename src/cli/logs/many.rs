@@ -9,10 +9,11 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 
-use super::{Lines, Query, log, pods_named, prefix};
+use super::{Lines, log, path, pods_named, prefix, query};
 use crate::cli::status::{self, watch_reports};
 use crate::cli::{Failure, Outcome, is_broken_pipe};
 use crate::config::args::LogsArgs;
+use crate::server::admin::LogsQuery;
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
 
@@ -50,7 +51,7 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
             writeln!(anstream::stderr(), "No logs found.")?;
         }
     }
-    let query = Query::of(args, Timestamp::now());
+    let query = query(args, Timestamp::now());
     let streams = targets.iter().map(|target| print(target, &query, root));
     let outcomes = if args.follow {
         check_limit(targets.len(), args)?;
@@ -81,8 +82,8 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
 }
 
 /// Prints the log of one container among those of others.
-async fn print(target: &Target, query: &Query, root: &Path) -> Outcome {
-    let path = query.path(target.uid.as_str(), Some(&target.container));
+async fn print(target: &Target, query: &LogsQuery, root: &Path) -> Outcome {
+    let path = path(query, &target.uid, Some(&target.container))?;
     let lines = Lines::among_others(target.prefix.clone());
     log(root, &path, Some(lines)).await
 }
@@ -91,10 +92,10 @@ async fn print(target: &Target, query: &Query, root: &Path) -> Outcome {
 /// that start later from their beginning.
 async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
     let limit = usize::from(args.max_log_requests);
-    let query = Query::of(args, Timestamp::now());
+    let query = query(args, Timestamp::now());
     let mut reports = watch_reports(root, false).await?;
     let mut known = Known::default();
-    let mut waiting: VecDeque<(Target, Query)> = VecDeque::new();
+    let mut waiting: VecDeque<(Target, LogsQuery)> = VecDeque::new();
     let mut streams = FuturesUnordered::new();
     let mut is_first = true;
     loop {
@@ -110,7 +111,7 @@ async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
                     query.instance.clone_from(&target.instance);
                     if !is_first {
                         query.tail = None;
-                        query.since = None;
+                        query.since_time = None;
                     }
                     (target, query)
                 }));
