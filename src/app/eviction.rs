@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::facts::text;
 use super::{Parts, spawn_until};
 use crate::config::Config;
 use crate::config::eviction::policy;
@@ -157,10 +158,6 @@ fn observe(root: &Path, images: Option<&Path>) -> Seen {
         observations,
         has_image_fs,
     }
-}
-
-fn text(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ impl Machine {
     /// Reads what the machine has. What can't be read stays empty, and what depends on it falls
     /// back as it would on a machine without.
     pub(super) fn read(config: &Config) -> Self {
-        let memory = meminfo_bytes(&read(Path::new("/proc/meminfo")), "MemTotal:");
+        let memory = meminfo_bytes(&text("/proc/meminfo"), "MemTotal:");
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let reserved = &config.system_reserved;
         Self {
@@ -66,10 +66,10 @@ pub(super) fn for_containers(config: &Config, machine: &Machine) -> NodeFacts {
         node_ips: machine.ips.clone(),
         memory_bytes: machine.capacity.memory_bytes,
         allocatable: machine.capacity.less(&machine.reserved),
-        resolv_conf: ResolvConf::parse(&read(&config.resolv_conf)),
+        resolv_conf: ResolvConf::parse(&text(&config.resolv_conf)),
         resolv_conf_path: Some(config.resolv_conf.clone()),
         own_resolv_conf: config.resolv_conf != Path::new(DEFAULT_RESOLV_CONF),
-        hosts_file: read(Path::new(HOSTS_FILE)),
+        hosts_file: text(HOSTS_FILE),
         hosts_path: Some(HOSTS_FILE.into()),
         network: config.network.clone(),
         cluster_dns: config.cluster_dns.clone(),
@@ -83,7 +83,8 @@ pub(super) fn for_containers(config: &Config, machine: &Machine) -> NodeFacts {
     }
 }
 
-fn read(path: &Path) -> String {
+/// A file as text; empty where it can't be read.
+pub(super) fn text(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tokio::sync::watch;
 
-use super::facts::Machine;
+use super::facts::{Machine, text};
 use crate::config::{ApiAccess, Config};
 use crate::store::cell::{Reader, Writer};
 use mirrorlet_core::api::report::EngineReport;
@@ -100,10 +100,6 @@ fn os_image(os_release: &str) -> String {
         .lines()
         .find_map(|line| line.strip_prefix("PRETTY_NAME="));
     named.unwrap_or("Linux").trim_matches('"').to_owned()
-}
-
-fn text(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
 }
 
 fn line(path: &str) -> String {

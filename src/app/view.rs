@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::config::Resolved;
 use crate::eviction::Shortages;
-use crate::jobs::JobHandle;
+use crate::jobs::{self, JobHandle};
 use crate::rollout::{RolloutHandle, RolloutTarget};
 use crate::server::view::{
     AgentView, Check, CommandAnswer, Order, OrderAnswer, PlanRequest, Shown, ViewError,
@@ -359,11 +359,13 @@ impl AgentView for View {
     }
 
     async fn forget_job_pod(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
-        self.forget(job, pod).await
+        let order = jobs::Order::Forget(job, pod.clone());
+        orders::answer_of(self.jobs.order(order).await).map(drop)
     }
 
     async fn delete_run(&self, job: JobName) -> Result<(), ViewError> {
-        self.end_run(job).await
+        let order = jobs::Order::Delete(job);
+        orders::answer_of(self.jobs.order(order).await).map(drop)
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeReport>, ViewError> {

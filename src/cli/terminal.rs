@@ -37,11 +37,6 @@ pub(super) fn stdin_is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Whether standard output is a terminal.
-pub(super) fn stdout_is_terminal() -> bool {
-    io::stdout().is_terminal()
-}
-
 /// The size of the terminal we are on, if we are on one.
 pub(super) fn size() -> Option<TerminalSize> {
     let size = tcgetwinsize(io::stdin()).or_else(|_| tcgetwinsize(io::stdout()));

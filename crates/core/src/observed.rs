@@ -62,35 +62,27 @@ impl Role {
 /// start at once, and answers no inspect of the container while it lasts.
 pub const BY_HAND_SETTLES: Duration = Duration::from_millis(500);
 
-/// An action of a person on an instance, through the Engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum UserAction {
-    /// It was sent a signal, which may be the beginning of a stop.
-    Signalled,
-    /// `docker stop`, or the first half of `docker restart`.
-    Stopped,
-    /// `docker restart`.
-    Restarted,
-    /// `docker start` of an instance that had ended.
-    Started,
-    /// `docker pause` of one that runs.
-    Paused,
-    /// `docker unpause`.
-    Unpaused,
-}
-
-impl fmt::Display for UserAction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Signalled => "sent a signal to",
-            Self::Stopped => "stopped",
-            Self::Restarted => "restarted",
-            Self::Started => "started an ended instance of",
-            Self::Paused => "paused",
-            Self::Unpaused => "unpaused",
-        })
+crate::words! {
+    /// An action of a person on an instance, through the Engine.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub enum UserAction {
+        /// It was sent a signal, which may be the beginning of a stop.
+        Signalled = "sent a signal to",
+        /// `docker stop`, or the first half of `docker restart`.
+        Stopped = "stopped",
+        /// `docker restart`.
+        Restarted = "restarted",
+        /// `docker start` of an instance that had ended.
+        Started = "started an ended instance of",
+        /// `docker pause` of one that runs.
+        Paused = "paused",
+        /// `docker unpause`.
+        Unpaused = "unpaused",
     }
+    /// The action as messages write it.
+    pub fn as_str;
+    impl Display;
 }
 
 /// The last action of a person on an instance.

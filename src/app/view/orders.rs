@@ -9,7 +9,7 @@ use crate::rollout::{CommandError, RolloutTarget};
 use crate::server::view::{Order, OrderAnswer, Verb, ViewError, ViewErrorKind};
 use crate::store::board::PodView;
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp, split_name};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp, split_name};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::{Command, Refused};
@@ -130,17 +130,6 @@ impl View {
         answer_of(self.jobs.order(jobs::Order::Restart(job)).await)
     }
 
-    /// See [`AgentView::forget_job_pod`](crate::server::view::AgentView::forget_job_pod).
-    pub(super) async fn forget(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError> {
-        let order = jobs::Order::Forget(job, pod.clone());
-        answer_of(self.jobs.order(order).await).map(|_| ())
-    }
-
-    /// See [`AgentView::delete_run`](crate::server::view::AgentView::delete_run).
-    pub(super) async fn end_run(&self, job: JobName) -> Result<(), ViewError> {
-        answer_of(self.jobs.order(jobs::Order::Delete(job)).await).map(|_| ())
-    }
-
     /// Has a run of a CronJob begin, named as `backup` or `cronjob/backup`.
     async fn run_job(&self, text: &str) -> Result<OrderAnswer, ViewError> {
         let kinds = ["cronjob/", "cronjobs/", "cj/"];
@@ -231,7 +220,7 @@ fn one_named<'a>(
     }
 }
 
-fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewError> {
+pub(super) fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnswer, ViewError> {
     match obeyed {
         Ok(job) => Ok(OrderAnswer {
             namespace: job.namespace,

@@ -10,7 +10,7 @@ mod pack;
 pub mod unpack;
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -86,7 +86,7 @@ pub async fn cp(args: &CpArgs, root: &Path) -> Outcome {
         }
         (Place::There { pod, path }, Place::Archive) => {
             archive::refuse_terminal(
-                terminal::stdout_is_terminal(),
+                io::stdout().is_terminal(),
                 "write",
                 "standard output to a file or a program",
             )?;

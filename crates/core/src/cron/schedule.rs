@@ -5,8 +5,6 @@
 //!
 //! Upstream: `ParseStandard` of `github.com/robfig/cron/v3`.
 
-use std::fmt;
-
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::Zoned;
@@ -73,29 +71,22 @@ const FIELDS: [Field; 5] = [
 ];
 
 /// Why a schedule can't be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotSchedule {
     /// It has another form.
+    #[error(
+        "must have five fields (minute, hour, day of the month, month, day of the week), or be a word like @daily"
+    )]
     Form,
     /// It is a word, or begins with one, that is not supported.
+    #[error("{0} is not supported")]
     Unsupported(&'static str),
     /// A field is wrong.
+    #[error("the {0} is wrong")]
     Field(&'static str),
     /// It never comes.
+    #[error("there is no such day")]
     Never,
-}
-
-impl fmt::Display for NotSchedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Form => f.write_str(
-                "must have five fields (minute, hour, day of the month, month, day of the week), or be a word like @daily",
-            ),
-            Self::Unsupported(word) => write!(f, "{word} is not supported"),
-            Self::Field(name) => write!(f, "the {name} is wrong"),
-            Self::Never => f.write_str("there is no such day"),
-        }
-    }
 }
 
 /// The time zone of a name of the IANA database, as this program has it.
