@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use mirrorlet::config::node::ApiAccess;
 use mirrorlet_core::api::keys;
 use serde_json::{Value, json};
@@ -36,6 +36,8 @@ const VARIABLES: usize = 90_000;
 const SECRETS: usize = 64;
 /// Pods as large as may be.
 const LARGE: usize = 80;
+/// Mirrors as large as may be.
+const MIRRORS: usize = 160;
 /// The size of a label of an image.
 const LABEL_BYTES: usize = 20 << 20;
 /// Connections with a message that never ends, and its bytes so far.
@@ -338,6 +340,34 @@ async fn create_large(victim: &mut Victim) {
     bed.until_pod("behind", is_ready).await;
 }
 
+/// Creates mirrors that no agent made, with as many bytes as the API server stores, and has them stay.
+async fn create_mirrors(victim: &mut Victim) {
+    let bed = &victim.bed;
+    let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+    for number in 0..MIRRORS {
+        let mut pod = bound(bed, &format!("mirror-{number}"), IMAGE, QUIET);
+        pod["metadata"]["annotations"] = json!({keys::CONFIG_MIRROR: "forged"});
+        pod["metadata"]["finalizers"] = json!(["mirrorlet.dev/test"]);
+        pod["spec"]["containers"][0]["args"] = json!(["x".repeat(1_300_000)]);
+        let pod = serde_json::from_value(pod).unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    let last = format!("mirror-{}", MIRRORS - 1);
+    // tenants M5
+    bed.until_pod(&last, |pod| {
+        pod["metadata"]["deletionTimestamp"].is_string()
+    })
+    .await;
+    victim.agent.assert_unharmed();
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    for number in 0..MIRRORS {
+        let name = format!("mirror-{number}");
+        pods.patch(&name, &PatchParams::default(), &free)
+            .await
+            .unwrap();
+    }
+}
+
 /// Creates pods with as many variables as the API server stores.
 async fn create_long(victim: &mut Victim) {
     let bed = &victim.bed;
@@ -365,6 +395,9 @@ async fn objects_as_large_as_may_be_leave_the_program_serving_others() {
 
     create_large(&mut victim).await;
     victim.assert_serves("pods that are large");
+
+    create_mirrors(&mut victim).await;
+    victim.assert_serves("mirrors that no agent made");
 
     create_long(&mut victim).await;
     victim.assert_serves("pods with long lists");

@@ -259,7 +259,8 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// The API server's pods of our Node: its newest whole list, kept current by its watch.
-/// Ordinary pods and mirrors alike, as the server has them, without their managed fields.
+/// Ordinary pods as the server has them, without their managed fields, and what is kept of mirrors and
+/// of pods that are over ([`remains`](crate::ending::remains)).
 #[derive(Debug, Clone, Default)]
 pub struct ApiPods {
     /// The objects, by the UID that the API server gave them.

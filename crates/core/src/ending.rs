@@ -19,6 +19,19 @@ use crate::spec::{self, annotation};
 const GRACE_MIN: Duration = Duration::from_secs(1);
 /// Exit code of a container nobody saw the end of: as if killed.
 const EXIT_UNKNOWN: i32 = 137;
+/// Annotations of a mirror that are kept: what it is told and compared by.
+const MIRROR_ANNOTATIONS: [&str; 6] = [
+    keys::CONFIG_MIRROR,
+    keys::CONFIG_HASH,
+    keys::CONFIG_SOURCE,
+    keys::HELD_REVISION,
+    keys::HELD_REASON,
+    keys::HELD_MESSAGE,
+];
+/// Most owners, and most finalizers, of a mirror that are kept.
+const MIRROR_NAMES_MAX: usize = 4;
+/// Most bytes of a text of a mirror that are kept: more than any has that this agent writes.
+const MIRROR_TEXT_MAX: usize = 2048;
 
 /// Whether a pod comes from the API server and is no mirror.
 pub fn is_api_pod(pod: &Pod) -> bool {
@@ -66,13 +79,69 @@ pub fn is_settled(pod: &Pod) -> bool {
 
 /// Reduces a pod of the API server to what is kept once it is over and no container of it runs:
 /// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
-/// and whoever makes them decides how large they are. Any other pod is kept whole.
+/// and whoever makes them decides how large they are. A mirror is reduced to what it is compared by,
+/// whatever its phase: anybody who may create pods can make one. Any other pod is kept whole.
 pub fn remains(pod: Pod) -> Pod {
-    let is_done = is_over(pod.status.as_ref()) && all_ended(&pod);
-    if is_mirror_pod(&pod) || !(is_done || is_too_large(&pod.metadata)) {
-        return pod;
+    if is_mirror_pod(&pod) {
+        return mirror_remains(pod);
     }
-    reduced(pod)
+    let is_done = is_over(pod.status.as_ref()) && all_ended(&pod);
+    if is_done || is_too_large(&pod.metadata) {
+        reduced(pod)
+    } else {
+        pod
+    }
+}
+
+/// The identity of a mirror, its deletion, its Node, and what of its static pod it shows. Its spec is its
+/// author's, and nothing of it runs.
+fn mirror_remains(mut pod: Pod) -> Pod {
+    let metadata = pod.metadata;
+    let annotations = metadata.annotations.map(|mut annotations| {
+        annotations.retain(|key, _| MIRROR_ANNOTATIONS.contains(&key.as_str()));
+        annotations.values_mut().for_each(cut);
+        annotations
+    });
+    let finalizers = metadata.finalizers.map(|finalizers| {
+        let mut finalizers = fitted(finalizers.into_iter().take(MIRROR_NAMES_MAX));
+        finalizers.iter_mut().for_each(cut);
+        finalizers
+    });
+    let owners = metadata.owner_references.map(|owners| {
+        let nodes = owners.into_iter().filter(|owner| owner.kind == "Node");
+        let nodes = nodes.take(MIRROR_NAMES_MAX).map(|mut owner| {
+            cut(&mut owner.uid);
+            meta::OwnerReference {
+                kind: owner.kind,
+                uid: owner.uid,
+                ..meta::OwnerReference::default()
+            }
+        });
+        fitted(nodes)
+    });
+    pod.metadata = meta::ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+        annotations,
+        finalizers,
+        owner_references: owners,
+        ..meta::ObjectMeta::default()
+    };
+    pod.spec = pod.spec.map(|spec| core::PodSpec {
+        node_name: spec.node_name,
+        ..core::PodSpec::default()
+    });
+    pod
+}
+
+fn cut(text: &mut String) {
+    text.truncate(text.floor_char_boundary(MIRROR_TEXT_MAX));
+    text.shrink_to_fit();
 }
 
 /// Reduces a pod of the API server that is being deleted, and of which nothing was ever on this node, to

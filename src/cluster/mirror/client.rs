@@ -11,6 +11,7 @@ use crate::cluster::client::{ADMISSION_DEADLINE, CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, Watched, core};
+use mirrorlet_core::ending::remains;
 use mirrorlet_core::mirror::{self, NodeRef, mirror_copy};
 use mirrorlet_core::spec;
 
@@ -55,7 +56,7 @@ pub enum Mirrored {
 }
 
 impl Mirrored {
-    /// The mirror as the API server has it.
+    /// What is kept of the mirror as the API server has it.
     pub fn mirror(&self) -> &Arc<Pod> {
         match self {
             Self::Created(mirror) | Self::Found(mirror) => mirror,
@@ -116,7 +117,7 @@ impl MirrorClient {
             .write(ADMISSION_DEADLINE, api.create(&params, &copy))
             .await;
         match created {
-            Ok(Watched(mirror)) => Ok(Mirrored::Created(Arc::new(without_managed_fields(mirror)))),
+            Ok(Watched(mirror)) => Ok(Mirrored::Created(Arc::new(remains(mirror)))),
             Err(ApiError::AlreadyExists(_)) => self.compare(&api, &full_name, pod).await,
             Err(error) => Err(error.into()),
         }
@@ -156,7 +157,7 @@ impl MirrorClient {
                 ours: true,
             });
         }
-        let there = Arc::new(without_managed_fields(there));
+        let there = Arc::new(remains(there));
         if goes || mirror::hash(&there) != mirror::hash(pod) {
             return Err(CreateError::OtherVersion(there));
         }

@@ -60,7 +60,7 @@ pub(super) enum Place {
     Settled,
     /// Its short form.
     Finished,
-    /// Its fields that are used.
+    /// Its fields that are used; of a mirror, those that it is compared by.
     Whole,
     /// The few fields by which its deletion is confirmed.
     Deleted,

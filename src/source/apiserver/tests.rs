@@ -816,6 +816,36 @@ async fn a_pod_whose_object_becomes_too_large_runs_by_the_spec_that_is_known() {
     bench.end().await;
 }
 
+/// A tenant can make mirrors, as large as any object.
+#[tokio::test(start_paused = true)]
+async fn of_mirrors_nothing_is_held_that_their_author_chose() {
+    let mut bench = Bench::start();
+    let text = "x".repeat(1_300_000);
+    let forged = |uid: &str| {
+        let note = "x".repeat(250_000);
+        let annotations = json!({"kubernetes.io/config.mirror": "h", "note": note});
+        let mirror = with(pod(uid), "/metadata/annotations", annotations);
+        let mirror = with(mirror, "/metadata/finalizers", json!(["example.com/f"]));
+        with(mirror, "/spec/containers/0/args", json!([text]))
+    };
+    bench.next().await.list(&[forged("listed")]);
+    bench.until_known(&["listed".to_owned()]).await;
+    let events = bench.next().await.watch();
+    let event = json!({"type": "ADDED", "object": forged("watched")});
+    events.send(event).unwrap();
+    bench
+        .until_known(&["listed", "watched"].map(str::to_owned))
+        .await;
+    let objects = Option::clone(&bench.objects.get()).unwrap();
+    for mirror in objects.pods.values() {
+        let bytes = serde_json::to_string(&**mirror).unwrap().len();
+        // tenants M5
+        assert!(bytes < 1024, "{bytes}");
+        assert!(mirrorlet_core::manager::is_mirror_pod(mirror));
+    }
+    bench.end().await;
+}
+
 #[tokio::test]
 async fn pods_that_are_too_much_together_wait() {
     let mut bench = Bench::start();

@@ -215,16 +215,68 @@ fn of_a_pod_that_is_over_only_its_remains_are_kept() {
     for whole in [
         large("Running", &ended()),
         large("Failed", &json!({"running": {}})),
-        // Compared with its manifest, and as large as that.
-        {
-            let mut mirror = large("Failed", &ended());
-            let annotations = mirror.metadata.annotations.get_or_insert_default();
-            annotations.insert(keys::CONFIG_MIRROR.to_owned(), "h".to_owned());
-            mirror
-        },
     ] {
         assert_eq!(remains(whole.clone()), whole);
     }
+}
+
+#[test]
+fn of_a_mirror_only_what_it_is_compared_by_is_kept() {
+    let text = "x".repeat(250_000);
+    let owner = |kind: &str| {
+        json!({
+            "apiVersion": "v1", "kind": kind, "name": "n", "uid": kind.to_lowercase(),
+            "controller": true,
+        })
+    };
+    let mirror = |annotations: Value| -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "name": "web", "namespace": "ns", "uid": "u", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0,
+                "labels": {"l": text}, "annotations": annotations,
+                "finalizers": vec![format!("example.com/{text}"); 100],
+                "ownerReferences": vec![owner("Node"); 100],
+            },
+            "spec": {"nodeName": "n", "containers": [{"name": "c", "args": [text]}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        let owners = pod["metadata"]["ownerReferences"].as_array_mut().unwrap();
+        owners.insert(0, owner("ReplicaSet"));
+        serde_json::from_value(pod).unwrap()
+    };
+    let whole = mirror(json!({
+        keys::CONFIG_MIRROR: "h", keys::CONFIG_HASH: "h", keys::CONFIG_SOURCE: "file",
+        keys::HELD_REVISION: "r", keys::HELD_REASON: "why", keys::HELD_MESSAGE: "words",
+        "note": text,
+    }));
+    let kept = remains(whole.clone());
+    let bytes = serde_json::to_string(&kept).unwrap().len();
+    // tenants M5
+    assert!(bytes < 12_000, "{bytes}");
+    let (of, was) = (&kept.metadata, &whole.metadata);
+    assert_eq!(FullName::of(&kept), FullName::of(&whole));
+    assert_eq!(
+        (&of.uid, &of.resource_version, &of.deletion_timestamp),
+        (&was.uid, &was.resource_version, &was.deletion_timestamp)
+    );
+    assert_eq!(of.deletion_grace_period_seconds, Some(0));
+    let mut annotations = was.annotations.clone().unwrap();
+    annotations.remove("note");
+    assert_eq!(of.annotations, Some(annotations));
+    let owners = of.owner_references.as_ref().unwrap();
+    assert!(owners.iter().all(|owner| owner.uid == "node"));
+    assert!(!owners.is_empty() && !of.finalizers.as_ref().unwrap().is_empty());
+    assert_eq!(spec::spec(&kept).node_name.as_deref(), Some("n"));
+    assert_eq!(kept.status, whole.status);
+    assert_eq!(remains(kept.clone()), kept);
+    // Values that no agent writes are no reason to hold more, either.
+    let forged = remains(mirror(
+        json!({keys::CONFIG_MIRROR: text, keys::HELD_MESSAGE: text}),
+    ));
+    let bytes = serde_json::to_string(&forged).unwrap().len();
+    // tenants M5
+    assert!(is_mirror_pod(&forged) && bytes < 16_000, "{bytes}");
 }
 
 /// A pod of everyday size that has run, as the API server has it.
