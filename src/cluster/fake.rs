@@ -224,9 +224,7 @@ impl State {
             }
             ("DELETE", Some(pod)) => {
                 assert_eq!(body["gracePeriodSeconds"], json!(0));
-                self.pods.remove(&full_name);
-                self.tell();
-                (200, serde_json::to_value(pod).unwrap())
+                (200, self.delete(&full_name, pod))
             }
             ("PATCH", Some(mut pod)) => {
                 assert_eq!(below, "/status");
@@ -238,6 +236,20 @@ impl State {
             }
             (_, Some(_)) => status((405, "MethodNotAllowed", "pods", "what?")),
         }
+    }
+
+    /// Deletes a pod with no grace. Finalizers keep it.
+    fn delete(&mut self, full_name: &FullName, mut pod: Pod) -> Value {
+        let finalizers = pod.metadata.finalizers.as_ref();
+        if finalizers.is_some_and(|list| !list.is_empty()) {
+            let at = meta::Time(Timestamp::UNIX_EPOCH);
+            pod.metadata.deletion_timestamp.get_or_insert(at);
+            pod.metadata.deletion_grace_period_seconds = Some(0);
+            return self.store(pod);
+        }
+        self.pods.remove(full_name);
+        self.tell();
+        serde_json::to_value(pod).unwrap()
     }
 
     fn store(&mut self, mut pod: Pod) -> Value {

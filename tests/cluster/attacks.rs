@@ -359,6 +359,9 @@ async fn create_mirrors(victim: &mut Victim) {
     })
     .await;
     victim.agent.assert_unharmed();
+    // Behind all of them.
+    bed.sleeper("own");
+    bed.until_mirrored("own").await;
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     for number in 0..MIRRORS {
         let name = format!("mirror-{number}");

@@ -191,9 +191,14 @@ impl MirrorTask {
         }))
     }
 
-    /// Begins attempts, as many as may be under way.
+    /// Begins attempts, as many as may be under way: mirrors of pods that exist before any orphan, of
+    /// which others can make as many as they like.
     fn begin(&mut self, verdicts: &BTreeMap<FullName, Verdict>, now: Instant) {
-        for (full_name, verdict) in verdicts.iter().filter(|(_, verdict)| verdict.acts()) {
+        let acts = |of_pod: bool| {
+            let acts = verdicts.iter().filter(|(_, verdict)| verdict.acts());
+            acts.filter(move |(_, verdict)| verdict.pod().is_some() == of_pod)
+        };
+        for (full_name, verdict) in acts(true).chain(acts(false)) {
             if !self.attempts.has_room() {
                 return;
             }

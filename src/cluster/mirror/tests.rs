@@ -523,6 +523,54 @@ async fn orphans_wait_until_everything_is_known() {
     bed.stop().await;
 }
 
+/// A mirror of that name that no agent made, and that a finalizer keeps.
+fn forged(name: &str) -> Pod {
+    let mut mirror = Pod::clone(&static_pod(name, "forged"));
+    mirror.metadata.uid = None;
+    mirror.metadata.finalizers = Some(vec!["example.com/f".to_owned()]);
+    let annotations = mirror.metadata.annotations.as_mut().unwrap();
+    annotations.insert(keys::CONFIG_MIRROR.into(), "forged".into());
+    mirror
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_that_a_finalizer_keeps_is_deleted_once() {
+    let bed = Bed::start();
+    bed.api.with(|api| api.put(forged("web")));
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    // pods 29
+    assert_eq!(bed.api.calls(), ["DELETE web"]);
+    let kept = bed.api.pod("web").unwrap();
+    assert_eq!(kept.metadata.deletion_grace_period_seconds, Some(0));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn mirrors_of_static_pods_go_before_orphans() {
+    let mut bed = Bed::start();
+    let (db, web) = (static_pod("db", "v1"), static_pod("web", "v1"));
+    bed.want(&[&db]);
+    bed.synced("db").await;
+    bed.api.calls();
+    // They gather while nothing may be written.
+    bed.standing.publish(registered(false));
+    bed.want(&[&db, &web]);
+    for n in 0..40 {
+        bed.api.with(|api| api.put(forged(&format!("forged-{n}"))));
+    }
+    bed.settle().await;
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    bed.standing.publish(registered(true));
+    bed.synced("web").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let calls = bed.api.calls();
+    let first = &calls[..ATTEMPTS_MAX];
+    // pods 29
+    assert!(first.contains(&"POST web".to_owned()), "{first:?}");
+    assert_eq!(calls.len(), 41);
+    bed.stop().await;
+}
+
 /// Another agent took our Node, and made mirrors of its own static pods on it.
 #[tokio::test(start_paused = true)]
 async fn mirrors_of_whoever_took_our_node_are_left_alone() {

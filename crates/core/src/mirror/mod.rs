@@ -163,6 +163,9 @@ fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
     let fits = pod.is_some_and(|pod| is_mirror_pod_of(&mirror, pod));
     let uid: MirrorPodUid = PodUid::of(&mirror).into();
     let Some(standing) = standing else {
+        if waits_for_finalizers(&mirror) {
+            return None;
+        }
         let why = if mirror.metadata.deletion_timestamp.is_some() {
             DeleteReason::BeingDeleted
         } else {
@@ -194,6 +197,14 @@ fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
         (_, _) if why == DeleteReason::BeingDeleted => Verdict::Delete { uid, why },
         (_, _) => Verdict::Blocked(Obstacle::NodeMissing),
     })
+}
+
+/// Whether nothing but finalizers keeps a mirror: it was deleted with no grace, and goes with the last of
+/// them. Deleting it again changes nothing.
+fn waits_for_finalizers(mirror: &Pod) -> bool {
+    let of = &mirror.metadata;
+    let has_finalizers = of.finalizers.as_ref().is_some_and(|list| !list.is_empty());
+    of.deletion_timestamp.is_some() && of.deletion_grace_period_seconds == Some(0) && has_finalizers
 }
 
 /// The ordinary pod of the API server that has a full name.

@@ -39,6 +39,13 @@ fn deleting(pod: &mut Pod) {
     pod.metadata.deletion_timestamp = Some(meta::Time(crate::api::Timestamp::UNIX_EPOCH));
 }
 
+/// Deleted with no grace, and kept by a finalizer.
+fn kept(pod: &mut Pod) {
+    deleting(pod);
+    pod.metadata.deletion_grace_period_seconds = Some(0);
+    pod.metadata.finalizers = Some(vec!["example.com/f".into()]);
+}
+
 fn deleted_node() -> core::Node {
     let mut node = node("nu");
     node.metadata.deletion_timestamp = Some(meta::Time(crate::api::Timestamp::UNIX_EPOCH));
@@ -210,6 +217,40 @@ fn each_case_has_its_verdict() {
             delete(DeleteReason::BeingDeleted),
         ),
         (
+            "an orphan, being deleted with a grace, with a finalizer",
+            None,
+            changed(|m| {
+                kept(m);
+                m.metadata.deletion_grace_period_seconds = Some(30);
+            }),
+            node_there(),
+            delete(DeleteReason::BeingDeleted),
+        ),
+        (
+            "an orphan, deleted without grace",
+            None,
+            changed(|m| {
+                kept(m);
+                m.metadata.finalizers = Some(Vec::new());
+            }),
+            node_there(),
+            delete(DeleteReason::BeingDeleted),
+        ),
+        (
+            "an orphan that a finalizer keeps",
+            None,
+            changed(kept),
+            node_there(),
+            None,
+        ),
+        (
+            "a mirror that a finalizer keeps",
+            holder(),
+            changed(kept),
+            node_there(),
+            replace(DeleteReason::BeingDeleted),
+        ),
+        (
             "an orphan without a Node",
             None,
             fits(),
@@ -218,7 +259,7 @@ fn each_case_has_its_verdict() {
         ),
         ("nobody's, elsewhere", None, elsewhere(), node_there(), None),
     ] {
-        // pods 24, pods 27
+        // pods 24, pods 27, pods 29
         assert_eq!(judged(standing, api, node, true), expected, "{case}");
     }
 }
