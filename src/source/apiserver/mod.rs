@@ -23,6 +23,8 @@ use futures::{FutureExt, Stream, StreamExt};
 use kube::Api;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
@@ -40,6 +42,10 @@ use mirrorlet_host::telemetry::occurrences;
 /// How long a list may be silent before it counts as failed. Kubernetes ends a request that is
 /// stuck after 60 s by itself; one that nobody answers any more has to be ended by us.
 const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
+/// After which time a watch that was opened anew, and of which nothing was heard, is open: the client waits
+/// 30 s for the head of an answer, so what failed would be known by then. An open watch of a quiet node says
+/// nothing.
+const OPEN_AFTER: Duration = Duration::from_secs(35);
 /// Most pods in one answer of a list. A pod has up to 1.5 MiB, and an answer is held twice, as text
 /// and as pods.
 const PAGE_MAX: u32 = 20;
@@ -98,6 +104,11 @@ impl Ended {
             goes_on: false,
             answered: false,
         }
+    }
+
+    /// A list took too long.
+    fn unanswered() -> Self {
+        Self::silent(format!("no answer within {} s", LIST_SILENCE_MAX.as_secs()))
     }
 }
 
@@ -171,23 +182,31 @@ impl ApiSource {
         objects: &mut ApiPodsWriter,
         backoff: &mut DefaultBackoff,
     ) -> Ended {
+        let open_at = Instant::now() + OPEN_AFTER;
         loop {
-            let silence = if self.listing.is_whole() {
+            let is_whole = self.listing.is_whole();
+            let until = if is_whole {
                 // The watch itself ends when it is silent for longer than it should be.
-                Duration::MAX
+                self.told.as_ref().map(|_| open_at)
             } else {
-                LIST_SILENCE_MAX
+                Some(Instant::now() + LIST_SILENCE_MAX)
             };
             // Cancel safety: a stream's next and the settled pods lose nothing.
             let first = tokio::select! {
-                first = tokio::time::timeout(silence, events.next()) => first,
+                first = next_until(events, until) => first,
                 settled = self.options.settled.next() => {
                     self.settle(&settled, source, objects).await;
                     continue;
                 }
             };
-            let Ok(first) = first else {
-                return Ended::silent(format!("no answer within {} s", silence.as_secs()));
+            let first = match first {
+                Ok(first) => first,
+                Err(_) if is_whole => {
+                    backoff.reset();
+                    self.succeeded(source);
+                    continue;
+                }
+                Err(_) => return Ended::unanswered(),
             };
             let (mut next, mut taken) = (Some(first), 0);
             let (mut changed, mut heard, mut failure) = (false, false, None);
@@ -326,6 +345,20 @@ impl ApiSource {
             () = tokio::time::sleep(pause) => {}
             () = (self.options.back)() => backoff.reset(),
         }
+    }
+}
+
+/// The next item of a stream, unless that time comes first.
+///
+/// # Cancel safety
+/// Nothing is lost.
+async fn next_until<T>(
+    items: &mut (impl Stream<Item = T> + Unpin),
+    until: Option<Instant>,
+) -> Result<Option<T>, Elapsed> {
+    match until {
+        Some(until) => tokio::time::timeout_at(until, items.next()).await,
+        None => Ok(items.next().await),
     }
 }
 

@@ -15,7 +15,6 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::*;
 use crate::source::{SourceReader, source};
@@ -506,6 +505,28 @@ async fn a_place_in_history_that_the_server_lost_is_found_by_a_list() {
     bench.next().await.list(&[pod("b")]);
     // api 12
     bench.until_wanted(&["b"]).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_open_again_is_no_failure_though_nothing_happens() {
+    let mut bench = Bench::start();
+    bench.next().await.list(&[pod("a")]);
+    bench.until_wanted(&["a"]).await;
+    drop(bench.next().await.watch());
+    drop(bench.next().await);
+    let failed = bench.reader.health.wait_for(|h| h.last_error.is_some());
+    failed.await.unwrap();
+    // As long as the client waits for an answer, nobody knows.
+    let asked = bench.next().await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(bench.reader.health.get().last_error.is_some());
+    let _events = asked.watch();
+    let well = bench.reader.health.wait_for(|h| h.last_error.is_none());
+    let well = tokio::time::timeout(Duration::from_hours(1), well).await;
+    // api 12
+    assert!(well.is_ok(), "{:?}", bench.reader.health.get());
+    assert!(bench.asked.try_recv().is_err(), "nothing more is asked");
     bench.end().await;
 }
 
