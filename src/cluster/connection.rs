@@ -29,9 +29,8 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use super::error::chain;
-use super::identity::IdentityState;
+use super::plugin::{self, Credentials};
 use super::reach::ReachTracker;
-use crate::store::cell::Reader;
 use mirrorlet_host::telemetry::{ApiRequest, Metrics};
 
 /// How long the head of an answer may take, watches included: upstream's longest request takes
@@ -57,8 +56,10 @@ type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 /// One identity's way to the API server.
 pub(super) type Wire = BoxCloneSyncService<Request<Body>, Response<AnswerBody>, BoxError>;
 
-/// Makes the way to the API server for an identity. Blocks while a credential plugin runs.
-pub(super) fn wire(config: &kube::Config) -> Result<Wire, kube::Error> {
+/// Makes the way to the API server for an identity, with what its credential plug-in made, if it has one.
+/// Blocks on the disk.
+pub(super) fn wire(config: &kube::Config, made: Option<&Credentials>) -> Result<Wire, kube::Error> {
+    let config = plugin::configured(config, made);
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -89,10 +90,9 @@ pub(super) fn wire(config: &kube::Config) -> Result<Wire, kube::Error> {
 struct Unidentified(String);
 
 /// The way while there is no identity: every call fails with what there is to say about it.
-pub(super) fn no_wire(standing: Reader<IdentityState>) -> Wire {
+pub(super) fn no_wire(problem: impl Fn() -> String + Clone + Send + Sync + 'static) -> Wire {
     BoxCloneSyncService::new(tower::service_fn(move |_: Request<Body>| {
-        let words = standing.get().problem().unwrap_or_default().to_owned();
-        std::future::ready(Err(Unidentified(words).into()))
+        std::future::ready(Err(Unidentified(problem()).into()))
     }))
 }
 
@@ -150,6 +150,12 @@ impl Shared {
             server: server.into(),
             replaced: CancellationToken::new(),
         };
+    }
+
+    /// Every request from now on takes this way, with newer credentials for the same server. Watches on
+    /// the old one go on.
+    pub(super) fn renew(&self, wire: Wire) {
+        self.present.write().wire = wire;
     }
 
     /// The present way leads to that address.

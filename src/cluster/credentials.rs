@@ -1,4 +1,5 @@
-//! The credentials of a client: read, and taken up anew when their files are replaced.
+//! The credentials of a client: read, and taken up anew when their files are replaced or their plug-in has
+//! made new ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,12 +8,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::client::ClusterClient;
-use super::connection::{Shared, Wire, wire};
+use super::connection::{Shared, Wire, no_wire, wire};
 use super::error::chain;
 use super::identity::{self, ConnectError, Identity, NodeIdentity};
+use super::plugin::{Credentials, Plugin};
 use crate::config::ApiAccess;
 use crate::store::cell::{Reader, Writer, cell};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::certificate::Verdict;
+use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Metrics, occurrences};
 
 /// How often the files that make our identity are compared with what is in use. A few small
@@ -21,12 +26,18 @@ const CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// Shortest time between two checks, whatever is doubted: calls fail by the dozen while the
 /// server is away.
 const CHECK_MIN: Duration = Duration::from_secs(1);
-/// Shortest time between two runs of a credential plugin whose credentials are refused.
+/// Shortest time between two runs of a credential plug-in whose credentials are refused.
 const PLUGIN_MIN: Duration = Duration::from_mins(1);
+/// How long before the end of its credentials a plug-in is run again, as in kube.
+const PLUGIN_AHEAD: Duration = Duration::from_mins(1);
+/// Pauses after failed runs of a plug-in.
+const PLUGIN_RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(CHECK_PERIOD, Duration::from_mins(1));
 
 impl ClusterClient {
     /// A client for that access, and the task that keeps its credentials fresh; none when no API
-    /// server is configured. Nothing is called yet. Must be called within a tokio runtime.
+    /// server is configured. Nothing is called yet, and no plug-in run: while there are no credentials
+    /// every call fails and says why. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The kubeconfig, or a file it names, can't be used; there is no in-cluster account.
@@ -37,8 +48,22 @@ impl ClusterClient {
         let Some(identity) = identity::read(access)? else {
             return Ok(None);
         };
-        let wire = connect(access, &identity)?;
-        Ok(Some(Self::with(access, wire, Some(identity), metrics)))
+        let plugin = plugin_of(access, &identity)?;
+        // With a plug-in that is no way yet, but shows what else can't be used.
+        let mut wire = connect(access, &identity, None)?;
+        let (problem, reader) = cell(None);
+        if let Some(plugin) = &plugin {
+            let unanswered = unusable(access, plugin.unanswered()).to_string();
+            wire = no_wire(move || {
+                (*reader.get())
+                    .clone()
+                    .unwrap_or_else(|| unanswered.clone())
+            });
+        }
+        let (client, mut task) = Self::with(access, wire, Some(identity), metrics);
+        task.problem = problem;
+        task.plugin = plugin;
+        Ok(Some((client, task)))
     }
 
     pub(super) fn with(
@@ -57,7 +82,8 @@ impl ClusterClient {
             own: None,
             shared: Arc::clone(&client.shared),
             problem: cell(None).0,
-            plugin_ran: Instant::now(),
+            plugin: None,
+            runs: PluginRuns::default(),
         };
         (client, task)
     }
@@ -68,17 +94,26 @@ pub(super) fn server(identity: &Identity) -> String {
     identity.config.cluster_url.to_string()
 }
 
-fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError> {
-    wire(&identity.config).map_err(|error| {
-        let cause = chain(&error);
-        match access {
-            ApiAccess::Kubeconfig(path) => ConnectError::Kubeconfig {
-                path: path.clone(),
-                cause,
-            },
-            ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
-        }
-    })
+fn connect(
+    access: &ApiAccess,
+    identity: &Identity,
+    made: Option<&Credentials>,
+) -> Result<Wire, ConnectError> {
+    wire(&identity.config, made).map_err(|error| unusable(access, chain(&error)))
+}
+
+fn plugin_of(access: &ApiAccess, identity: &Identity) -> Result<Option<Plugin>, ConnectError> {
+    Plugin::of(&identity.config).map_err(|cause| unusable(access, cause))
+}
+
+fn unusable(access: &ApiAccess, cause: String) -> ConnectError {
+    match access {
+        ApiAccess::Kubeconfig(path) => ConnectError::Kubeconfig {
+            path: path.clone(),
+            cause,
+        },
+        ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
+    }
 }
 
 /// The result of checking credentials and connections.
@@ -89,6 +124,39 @@ enum CheckResult {
     Stalled(Wire),
     /// New credentials.
     Replaced(Box<Identity>, Wire),
+    /// New credentials, which this plug-in has yet to make.
+    Planned(Box<Identity>, Box<Plugin>),
+}
+
+/// How the plug-in of the present identity fares.
+#[derive(Default)]
+struct PluginRuns {
+    /// The credentials that it made last.
+    made: Option<Arc<Credentials>>,
+    /// When it was run last.
+    ran: Option<Instant>,
+    failures: u32,
+    /// Why the last run failed.
+    problem: Option<String>,
+}
+
+impl PluginRuns {
+    /// Whether it is to be run: there are no credentials, or they are about to end, or were refused.
+    fn is_due(&self, refused: bool, now: Timestamp) -> bool {
+        let soon = now.checked_add(PLUGIN_AHEAD).unwrap_or(now);
+        let ends = self.made.as_ref().map(|made| made.ends);
+        let end_soon = ends.is_none_or(|ends| ends.is_some_and(|ends| ends <= soon));
+        let pause = if self.failures > 0 {
+            PLUGIN_RETRY.after(self.failures)
+        } else if end_soon {
+            CHECK_PERIOD
+        } else if refused {
+            PLUGIN_MIN
+        } else {
+            return false;
+        };
+        self.ran.is_none_or(|ran| ran.elapsed() >= pause)
+    }
 }
 
 /// Keeps the credentials of a [`ClusterClient`] fresh, and gives connections up that have died
@@ -102,19 +170,25 @@ pub struct CredentialsTask {
     /// The identity that the first certificate is judged by; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
-    /// Why the replaced files can't be used.
+    /// Why the replaced files can't be used, or the plug-in's credentials are missing.
     problem: Writer<Option<String>>,
-    plugin_ran: Instant,
+    /// The plug-in of the identity, if that has one.
+    plugin: Option<Plugin>,
+    runs: PluginRuns,
 }
 
 impl CredentialsTask {
-    /// Why the credentials on disk can't be used, while those from before are still in use.
+    /// Why the credentials on disk can't be used, while those from before are still in use, or why a
+    /// plug-in makes none.
     pub fn problem(&self) -> Reader<Option<String>> {
         self.problem.reader()
     }
 
-    /// Runs until cancelled.
+    /// Runs until cancelled. A plug-in that runs is killed then.
     pub async fn run(mut self) {
+        if self.plugin.is_some() {
+            self.check().await;
+        }
         loop {
             tokio::select! {
                 () = tokio::time::sleep(CHECK_PERIOD) => {}
@@ -127,24 +201,37 @@ impl CredentialsTask {
 
     async fn check(&mut self) {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
-        let has_plugin = self.identity.as_ref().is_some_and(|one| one.has_plugin);
-        let runs_plugin = refused && has_plugin && self.plugin_ran.elapsed() > PLUGIN_MIN;
-        if runs_plugin {
-            self.plugin_ran = Instant::now();
+        let of_files = self.look(refused).await.err();
+        self.run_plugin(refused).await;
+        let is_of_files = of_files.is_some();
+        let of_files = of_files.map(|error| error.to_string());
+        let problem = of_files.or_else(|| self.runs.problem.clone());
+        if self.problem.publish(problem.clone())
+            && let Some(words) = problem
+        {
+            if is_of_files {
+                occurrences::credentials_unusable(&words);
+            } else {
+                occurrences::credential_plugin_failed(&words);
+            }
         }
+    }
+
+    /// Takes up replaced files, and gives up connections that have died.
+    async fn look(&mut self, refused: bool) -> Result<(), ConnectError> {
         let (access, before) = (self.access.clone(), self.identity.clone());
-        let own = self.own.clone();
-        let stalled = self.shared.take_stalled();
-        // Reads a few small files, and runs the kubeconfig's plugin if there is one.
-        let looked = tokio::task::spawn_blocking(move || {
+        let (made, own) = (self.runs.made.clone(), self.own.clone());
+        let waits = self.plugin.is_some() && made.is_none();
+        let stalled = self.shared.take_stalled() && !waits;
+        let result = disk::blocking(move || {
             let is_same = |known: &identity::Fingerprint| {
                 identity::fingerprint(known.keys().cloned()) == *known
             };
             if let Some(before) = &before {
                 let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
-                if is_fresh && !runs_plugin {
+                if is_fresh {
                     return Ok(if stalled {
-                        CheckResult::Stalled(connect(&access, before)?)
+                        CheckResult::Stalled(connect(&access, before, made.as_deref())?)
                     } else {
                         CheckResult::Fine
                     });
@@ -158,32 +245,78 @@ impl CredentialsTask {
             let Some(identity) = identity::read(&access)? else {
                 return Ok(CheckResult::Fine);
             };
-            let wire = connect(&access, &identity)?;
-            Ok::<_, ConnectError>(CheckResult::Replaced(Box::new(identity), wire))
+            let plugin = plugin_of(&access, &identity)?;
+            let wire = connect(&access, &identity, None)?;
+            let identity = Box::new(identity);
+            Ok::<_, ConnectError>(match plugin {
+                Some(plugin) => CheckResult::Planned(identity, Box::new(plugin)),
+                None => CheckResult::Replaced(identity, wire),
+            })
         });
-        match looked.await {
-            Ok(Ok(CheckResult::Fine)) => {
-                self.problem.publish(None);
-            }
-            Err(_) => {}
-            Ok(Ok(CheckResult::Stalled(wire))) => {
+        match result.await? {
+            CheckResult::Fine => {}
+            CheckResult::Stalled(wire) => {
                 self.shared.replace(wire, &self.shared.server());
-                self.problem.publish(None);
                 occurrences::api_connections_given_up();
             }
-            Ok(Ok(CheckResult::Replaced(identity, wire))) => {
+            CheckResult::Replaced(identity, wire) => {
                 let server = server(&identity);
+                self.take_up(*identity, None);
                 self.shared.replace(wire, &server);
-                self.identity = Some(Arc::new(*identity));
-                self.problem.publish(None);
                 occurrences::credentials_replaced(&server);
                 self.shared.renewed.notify_one();
             }
-            Ok(Err(error)) => {
-                let words = error.to_string();
-                if self.problem.publish(Some(words.clone())) {
-                    occurrences::credentials_unusable(&words);
+            CheckResult::Planned(identity, plugin) => self.take_up(*identity, Some(*plugin)),
+        }
+        Ok(())
+    }
+
+    fn take_up(&mut self, identity: Identity, plugin: Option<Plugin>) {
+        self.identity = Some(Arc::new(identity));
+        self.plugin = plugin;
+        self.runs = PluginRuns::default();
+    }
+
+    /// Runs the plug-in, if it is to be run, and has new requests use what it made.
+    async fn run_plugin(&mut self, refused: bool) {
+        let (Some(plugin), Some(identity)) = (&self.plugin, &self.identity) else {
+            return;
+        };
+        if !self.runs.is_due(refused, Timestamp::now()) {
+            return;
+        }
+        self.runs.ran = Some(Instant::now());
+        let (access, identity) = (self.access.clone(), Arc::clone(identity));
+        let server = server(&identity);
+        let connected = match plugin.run().await {
+            Ok(made) => {
+                disk::blocking(move || {
+                    connect(&access, &identity, Some(&made)).map(|wire| (Arc::new(made), wire))
+                })
+                .await
+            }
+            Err(cause) => Err(unusable(&access, cause)),
+        };
+        match connected {
+            Ok((made, wire)) => {
+                let is_first = self.runs.made.is_none();
+                // What is under way with a token goes on after its end; a connection that was made with a
+                // certificate is the certificate's.
+                if is_first || made.has_certificate() {
+                    self.shared.replace(wire, &server);
+                } else {
+                    self.shared.renew(wire);
                 }
+                self.runs.made = Some(made);
+                self.runs.failures = 0;
+                self.runs.problem = None;
+                if is_first {
+                    self.shared.renewed.notify_one();
+                }
+            }
+            Err(error) => {
+                self.runs.failures = self.runs.failures.saturating_add(1);
+                self.runs.problem = Some(error.to_string());
             }
         }
     }
@@ -191,7 +324,108 @@ impl CredentialsTask {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use kube::Api;
+
     use super::*;
+    use crate::cluster::reach::ApiReach;
+    use mirrorlet_core::api::core::Node;
+
+    /// A kubeconfig whose plug-in is `sh -c`, with a secret in its environment.
+    fn with_plugin(path: &Path, script: &str) {
+        let exec = format!(
+            "{{apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, '{script}'], env: [{{name: S, value: geheim}}], interactiveMode: Never}}"
+        );
+        let text = format!(
+            "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {{exec: {exec}}}}}]\n"
+        );
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// Why a call fails.
+    async fn cause(client: &ClusterClient) -> String {
+        let nodes: Api<Node> = Api::all(client.client());
+        let call = client.read(Duration::from_secs(10), nodes.get("n")).await;
+        assert!(call.is_err());
+        match &*client.reach().get() {
+            ApiReach::Down { cause, .. } => cause.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plug_in_that_fails_holds_up_no_start_and_is_reported_without_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, answer) = (dir.path().join("kubeconfig"), dir.path().join("answer"));
+        with_plugin(
+            &path,
+            &format!("echo $S; exec cat {} 2>/dev/null", answer.display()),
+        );
+        let access = ApiAccess::Kubeconfig(path.clone());
+        let opened = ClusterClient::open(&access, Metrics::new()).unwrap();
+        let (client, mut task) = opened.unwrap();
+        let problem = task.problem();
+        let words = |how: &str| {
+            format!(
+                "the kubeconfig {} can't be used: its credential plug-in sh {how}",
+                path.display()
+            )
+        };
+        // node 6d
+        assert_eq!(cause(&client).await, words("has not answered yet"));
+        task.check().await;
+        let failed = words("failed: exit status: 1");
+        // node 6d
+        assert_eq!(*problem.get(), Some(failed.clone()));
+        assert_eq!(cause(&client).await, failed);
+        assert_eq!(&*client.server(), "http://127.0.0.1:1/");
+        // A replaced kubeconfig is taken up at once.
+        with_plugin(&path, &format!("exec cat {}", answer.display()));
+        std::fs::write(&answer, r#"{"status": {"token": "t"}}"#).unwrap();
+        task.check().await;
+        assert_eq!(*problem.get(), None);
+        let cause = cause(&client).await;
+        assert!(!cause.contains("plug-in"), "{cause}");
+        // Credentials without an end are made once.
+        assert!(!task.runs.is_due(false, Timestamp::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plug_in_is_run_before_its_credentials_end_and_with_pauses() {
+        let now = Timestamp::now();
+        let second = Duration::from_secs(1);
+        let made = |seconds: u32| {
+            let ends = now.checked_add(second * seconds).unwrap();
+            let mut made = Credentials::default();
+            made.ends = Some(ends);
+            Some(Arc::new(made))
+        };
+        let mut runs = PluginRuns::default();
+        assert!(runs.is_due(false, now), "never run");
+        runs.ran = Some(Instant::now());
+        for (case, made, failures, refused, pause) in [
+            ("long good", made(3600), 0, false, None),
+            ("refused", made(3600), 0, true, Some(60)),
+            ("about to end", made(59), 0, false, Some(10)),
+            ("none", None, 1, false, Some(10)),
+            ("none again", None, 3, false, Some(40)),
+            ("none for long", None, 30, false, Some(60)),
+        ] {
+            (runs.made, runs.failures) = (made, failures);
+            runs.ran = Some(Instant::now());
+            let mut due = None;
+            for at in 0..100_u64 {
+                if runs.is_due(refused, now) {
+                    due = Some(at);
+                    break;
+                }
+                tokio::time::advance(second).await;
+            }
+            // node 6c
+            assert_eq!(due, pause, "{case}");
+        }
+    }
 
     #[tokio::test]
     async fn the_address_of_a_replaced_kubeconfig_is_named_and_a_bad_one_reported() {

@@ -132,8 +132,6 @@ pub(super) struct Identity {
     /// The token file, if it has one. kube reads it again every minute; only a token that was
     /// refused is looked at sooner.
     pub token: Fingerprint,
-    /// Whether a plugin makes its credentials.
-    pub has_plugin: bool,
     /// The API server, as a kubeconfig says it.
     pub cluster: Option<Cluster>,
 }
@@ -146,7 +144,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Reads the identity. Blocks on the disk, and on a plugin if the kubeconfig names one.
+/// Reads the identity. Blocks on the disk.
 pub(super) fn read(access: &ApiAccess) -> Result<Option<Identity>, ConnectError> {
     match access {
         ApiAccess::None => Ok(None),
@@ -175,7 +173,6 @@ fn in_cluster() -> Result<Identity, ConnectError> {
         token: token_of(&config),
         config: tuned(config),
         fingerprint: Fingerprint::new(),
-        has_plugin: false,
         cluster: Some(cluster),
     })
 }
@@ -207,10 +204,8 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
             config.cluster_url
         ));
     }
-    let user = &config.auth_info;
     Ok(Identity {
         token: token_of(&config),
-        has_plugin: user.exec.is_some() || user.auth_provider.is_some(),
         config: tuned(config),
         fingerprint,
         cluster,

@@ -21,6 +21,7 @@ mod limit;
 pub mod mirror;
 pub mod node;
 pub mod objects;
+mod plugin;
 mod published;
 pub mod reach;
 mod requests;

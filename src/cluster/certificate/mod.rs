@@ -21,6 +21,7 @@ use super::connection::{no_wire, wire};
 use super::credentials::{self, CredentialsTask};
 use super::error::chain;
 use super::identity::{self, ConnectError, Fingerprint, Identity, IdentityState, NodeIdentity};
+use super::plugin::Plugin;
 use super::requests::CertificateRequests;
 use crate::certificate::{Issued, Progress, Requested, renewal};
 use crate::config::ApiAccess;
@@ -54,7 +55,8 @@ impl ClusterClient {
             ) => {
                 let since = Timestamp::now();
                 standing.publish(IdentityState::Needed { words, since });
-                let (client, task) = Self::with(&access, no_wire(reader), None, metrics);
+                let problem = move || reader.get().problem().unwrap_or_default().to_owned();
+                let (client, task) = Self::with(&access, no_wire(problem), None, metrics);
                 // One that can't be read is complained of when it is needed.
                 if let Ok(Some(identity)) = identity::read_bootstrap(bootstrap) {
                     client.shared.set_server(&credentials::server(&identity));
@@ -84,6 +86,8 @@ struct Bootstrap {
     signer: CertificateRequests,
     /// The API server.
     cluster: Cluster,
+    /// When the credentials that a plug-in made end, if they do.
+    ends: Option<Timestamp>,
 }
 
 /// The certificate that an identity needs.
@@ -229,11 +233,12 @@ impl ClientCertificateTask {
         let need = Need::First(words);
         let known = self.bootstrap.take();
         let metrics = self.telemetry.metrics.clone();
-        let read = disk::blocking(move || match known {
-            Some(known) if known.is_fresh() => Ok(known),
-            _ => Bootstrap::read(&access, metrics),
-        });
-        let bootstrap = match read.await {
+        let fresh = disk::blocking(move || known.filter(|known| known.is_fresh(now))).await;
+        let read = match fresh {
+            Some(known) => Ok(known),
+            None => Bootstrap::read(access, metrics).await,
+        };
+        let bootstrap = match read {
             Ok(bootstrap) => bootstrap,
             Err(error) => {
                 self.problem(&need, &error.to_string());
@@ -376,20 +381,27 @@ impl ClientCertificateTask {
 }
 
 impl Bootstrap {
-    /// Blocks on the disk, and on a plugin if the kubeconfig names one.
-    fn read(access: &ApiAccess, metrics: Metrics) -> Result<Self, ConnectError> {
+    /// Reads the files, and runs the plug-in if the kubeconfig names one.
+    async fn read(access: ApiAccess, metrics: Metrics) -> Result<Self, ConnectError> {
         let none = || ConnectError::InCluster("there is none to ask with".to_owned());
-        let identity = identity::read_bootstrap(access)?.ok_or_else(none)?;
-        let wire = wire(&identity.config).map_err(|error| {
-            let cause = chain(&error);
-            match access {
-                ApiAccess::Kubeconfig(path) => ConnectError::Bootstrap {
-                    path: path.clone(),
-                    cause,
-                },
-                ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
-            }
-        })?;
+        let unusable = |cause| match &access {
+            ApiAccess::Kubeconfig(path) => ConnectError::Bootstrap {
+                path: path.clone(),
+                cause,
+            },
+            ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
+        };
+        let from = access.clone();
+        let identity = disk::blocking(move || identity::read_bootstrap(&from)).await?;
+        let identity = identity.ok_or_else(none)?;
+        let made = match Plugin::of(&identity.config).map_err(unusable)? {
+            Some(plugin) => Some(plugin.run().await.map_err(unusable)?),
+            None => None,
+        };
+        let ends = made.as_ref().and_then(|made| made.ends);
+        let config = identity.config.clone();
+        let wire = disk::blocking(move || wire(&config, made.as_ref())).await;
+        let wire = wire.map_err(|error| unusable(chain(&error)))?;
         let client = ClusterClient::over(wire, metrics);
         let Identity {
             mut fingerprint,
@@ -402,11 +414,13 @@ impl Bootstrap {
             fingerprint,
             signer: CertificateRequests::new(client),
             cluster: cluster.unwrap_or_default(),
+            ends,
         })
     }
 
-    /// Whether its files are as they were.
-    fn is_fresh(&self) -> bool {
-        identity::fingerprint(self.fingerprint.keys().cloned()) == self.fingerprint
+    /// Whether its files are as they were, and its credentials have not ended.
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        self.ends.is_none_or(|ends| now < ends)
+            && identity::fingerprint(self.fingerprint.keys().cloned()) == self.fingerprint
     }
 }

@@ -168,7 +168,8 @@ pub struct ApiReport {
     /// Since when it rejects the credentials (401), though it is reachable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_since: Option<Timestamp>,
-    /// Why replaced credentials can't be used; those from before are in use until the agent restarts.
+    /// Why replaced credentials can't be used, or a plug-in makes none; those from before, if there were
+    /// any, are in use until the agent restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_error: Option<String>,
 }

@@ -310,6 +310,14 @@ pub fn credentials_replaced(server: &str) {
     tracing::info!("credentials for the API server were replaced; using the new ones for {server}");
 }
 
+/// The credential plug-in of the kubeconfig made no credentials.
+pub fn credential_plugin_failed(error: &str) {
+    tracing::error!(
+        error,
+        "no new credentials for the API server; the credential plug-in is run again"
+    );
+}
+
 /// Credentials were replaced by ones that can't be used.
 pub fn credentials_unusable(error: &str) {
     tracing::error!(

@@ -105,10 +105,12 @@ pub(super) fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
         line(out, &format!("  {}", styled(&words, BAD)));
     }
     if let Some(error) = &api.credentials_error {
-        let words = format!(
-            "new credentials are not used: {}; those from before are used until the agent restarts",
-            one_line(error)
-        );
+        let before = if api.reachable {
+            "; those from before are used until the agent restarts"
+        } else {
+            ""
+        };
+        let words = format!("new credentials are not used: {}{before}", one_line(error));
         line(out, &format!("  {}", styled(&words, BAD)));
     }
 }
