@@ -278,7 +278,8 @@ impl Worker {
         }
     }
 
-    /// Waits, with nothing left of the pod, for its object to go.
+    /// Waits, with nothing left of the pod, for its object to go, or to be kept by finalizers alone: then its
+    /// source wants it no longer, and this worker ends.
     pub(super) async fn wait_until_unwanted(
         &mut self,
         cancel: &CancellationToken,
@@ -287,6 +288,9 @@ impl Worker {
         while !self.told_to_stop() {
             self.take_newest();
             self.tell();
+            if self.pod.as_deref().is_some_and(ending::is_released) {
+                self.context.settled.settle(&self.uid, Left::Nothing);
+            }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },

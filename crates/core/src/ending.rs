@@ -77,6 +77,17 @@ pub fn is_settled(pod: &Pod) -> bool {
         && !is_mirror_pod(pod)
 }
 
+/// Whether nothing but finalizers keeps the object of an ordinary pod of the API server, once nothing of
+/// it is left on this node: it is over, its status says how each of its containers ended, and it was
+/// deleted with no grace, after which an object without finalizers is gone.
+pub fn is_released(pod: &Pod) -> bool {
+    is_over(pod.status.as_ref())
+        && all_ended(pod)
+        && pod.metadata.deletion_timestamp.is_some()
+        && pod.metadata.deletion_grace_period_seconds == Some(0)
+        && !is_mirror_pod(pod)
+}
+
 /// Reduces a pod of the API server to what is kept once it is over and no container of it runs:
 /// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
 /// and whoever makes them decides how large they are. A mirror is reduced to what it is compared by,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mirrorlet_core::api::meta::Time;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Watched, is_too_large, keys};
 use mirrorlet_core::desired::{ApiPods, PodSource};
-use mirrorlet_core::ending::{is_over, is_settled, remains, remains_of_deleted};
+use mirrorlet_core::ending::{is_over, is_released, is_settled, remains, remains_of_deleted};
 use mirrorlet_core::finished::FinishedPod;
 use mirrorlet_core::manager::is_mirror_pod;
 
@@ -120,7 +120,7 @@ impl Known {
             } else {
                 Place::Whole
             }
-        } else if is_settled(pod) {
+        } else if is_settled(pod) || is_released(pod) {
             Place::Settled
         } else if is_deleted {
             Place::Deleted

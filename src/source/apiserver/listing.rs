@@ -9,7 +9,7 @@ use super::grown::Grown;
 use super::known::Known;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
-use mirrorlet_core::ending::is_settled;
+use mirrorlet_core::ending::{is_released, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 
 /// The location of these pods in reports.
@@ -99,11 +99,12 @@ impl Listing {
         self.grown.unreported()
     }
 
-    /// Settles a pod of which nothing is left on this node, as its worker says. Tells whether what is
-    /// known has changed.
+    /// Settles a pod of which nothing is left on this node, as its worker says: it stays over, or is being
+    /// deleted and kept by finalizers. Tells whether what is known has changed.
     pub(super) fn settle(&mut self, uid: &PodUid) -> bool {
         let pods = &self.known.objects.pods;
-        let Some(pod) = pods.get(uid).filter(|pod| is_settled(pod)) else {
+        let is_done = |pod: &&Arc<Pod>| is_settled(pod) || is_released(pod);
+        let Some(pod) = pods.get(uid).filter(is_done) else {
             return false;
         };
         let name = FullName::of(pod);

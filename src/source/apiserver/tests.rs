@@ -340,6 +340,51 @@ async fn only_names_are_kept_of_pods_that_are_over_and_left_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_deleted_pods_that_finalizers_keep_only_the_names_are_kept() {
+    let mut bench = Bench::start();
+    let kept = |uid: &str, phase: &str| {
+        let at = json!("2026-01-01T00:00:00Z");
+        let pod = with(pod(uid), "/metadata/deletionTimestamp", at);
+        let pod = with(pod, "/metadata/deletionGracePeriodSeconds", json!(0));
+        let pod = with(pod, "/metadata/finalizers", json!(["example.com/f"]));
+        with(pod, "/status/phase", json!(phase))
+    };
+    let settled = |told: &ApiPodsState| -> Vec<String> {
+        let names = told.iter().flat_map(|pods| pods.settled.values());
+        names.map(|name| name.name.to_string()).collect()
+    };
+    bench.settled.start_with(["held".into()]);
+    let all = [
+        kept("gone", "Failed"),
+        kept("held", "Failed"),
+        kept("runs", "Running"),
+    ];
+    bench.next().await.list(&all);
+    bench.until_wanted(&["held", "runs"]).await;
+    // node 6i
+    assert_eq!(settled(&bench.objects.get()), ["gone"]);
+    assert_eq!(bench.files(), ["held.json", "runs.json"]);
+
+    // Of one that was here its worker says when nothing is left.
+    let events = bench.next().await.watch();
+    let say = |kind: &str, object: Value| {
+        let event = json!({"type": kind, "object": object});
+        events.send(event).unwrap();
+    };
+    bench.settled.settle(&"runs".into(), Left::Nothing);
+    bench.settled.settle(&"held".into(), Left::Nothing);
+    bench.until_wanted(&["runs"]).await;
+    assert_eq!(settled(&bench.objects.get()), ["gone", "held"]);
+    // A change of the object makes no difference, but its end does.
+    say("MODIFIED", kept("held", "Failed"));
+    say("DELETED", kept("gone", "Failed"));
+    let is_left = |told: &ApiPodsState| settled(told) == ["held"];
+    assert!(bench.objects.wait_for(is_left).await.is_ok());
+    assert_eq!(bench.known(), ["runs"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_over_and_has_containers_is_kept_in_short() {
     let mut bench = Bench::start();
     bench.settled.start_with(["a".into(), "b".into()]);

@@ -247,6 +247,29 @@ async fn a_pod_that_is_over_is_left_to_its_source_until_it_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_pod_that_finalizers_keep_is_left_to_its_source() {
+    let bed = Bed::start();
+    let settled = bed.settled();
+    let a = api(A, json!({}));
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    bed.want(&[&deleted(&a, 5)]);
+    bed.until_view(A, is_finished).await;
+    let waited = tokio::time::timeout(SWEEP, settled.next()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    // As the agent's own deletion leaves the object.
+    let failed = json!({"status": {"phase": "Failed"}});
+    bed.want(&[&changed(&deleted(&a, 0), failed)]);
+    let waited = tokio::time::timeout(SWEEP, settled.next()).await;
+    // node 6i
+    assert_eq!(waited.unwrap(), [(A.into(), Left::Nothing)].into());
+    bed.want(&[]);
+    bed.until_view(A, |v| v.is_none()).await;
+    bed.fake.assert_started_pods(&[A]);
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_ends_a_pod_for_good() {
     let bed = Bed::start();
     bed.want(&[&api(A, json!({"spec": {"activeDeadlineSeconds": 60}}))]);

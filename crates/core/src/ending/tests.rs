@@ -50,6 +50,41 @@ fn only_pods_of_the_api_server_end_while_they_are_wanted() {
 }
 
 #[test]
+fn a_pod_is_released_when_only_finalizers_keep_it() {
+    let of = |grace: i64, phase: &str, state: Value| {
+        let deletion = json!({
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace,
+        });
+        let container = json!({
+            "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state,
+        });
+        let status = json!({"phase": phase, "containerStatuses": [container]});
+        pod("api", json!({"metadata": deletion, "status": status}))
+    };
+    let ended = || json!({"terminated": {"exitCode": 1}});
+    let mut mirror = of(0, "Failed", ended());
+    let annotations = mirror.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_MIRROR.to_owned(), "h".to_owned());
+    for (case, pod, expected) in [
+        ("over", of(0, "Failed", ended()), true),
+        ("being stopped", of(30, "Failed", ended()), false),
+        ("not over", of(0, "Running", ended()), false),
+        ("runs", of(0, "Failed", json!({"running": {}})), false),
+        (
+            "not deleted",
+            pod("api", json!({"status": {"phase": "Failed"}})),
+            false,
+        ),
+        ("a mirror", mirror, false),
+    ] {
+        // node 6i
+        assert_eq!(is_released(&pod), expected, "{case}");
+        assert_eq!(is_released(&remains(pod)), expected, "{case}");
+    }
+}
+
+#[test]
 fn grace_only_shrinks() {
     let asked = |seconds: Option<i64>| {
         pod(
