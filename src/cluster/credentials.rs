@@ -51,7 +51,7 @@ impl ClusterClient {
         let plugin = plugin_of(access, &identity)?;
         // With a plug-in that is no way yet, but shows what else can't be used.
         let mut wire = connect(access, &identity, None)?;
-        let (problem, reader) = cell(None);
+        let (problem, reader) = cell(None::<String>);
         if let Some(plugin) = &plugin {
             let unanswered = unusable(access, plugin.unanswered()).to_string();
             wire = no_wire(move || {

@@ -144,6 +144,13 @@ impl FakeApiState<'_> {
         self.0.refused_deletions = number;
     }
 
+    /// It is restored from a backup in which a pod was like this: its numbers begin there again.
+    pub(super) fn restore(&mut self, pod: Pod) {
+        let version = pod.metadata.resource_version.as_ref();
+        self.0.number = version.unwrap().parse::<u64>().unwrap() - 1;
+        self.0.store(pod);
+    }
+
     pub(super) fn put(&mut self, pod: Pod) {
         self.0.store(pod);
     }

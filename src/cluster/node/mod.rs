@@ -55,6 +55,10 @@ const RETRY: ExponentialBackoff =
 /// How long a watch may last, in seconds, before the server ends it. Long, since each costs a
 /// request; TCP keep-alive finds dead connections.
 const WATCH_SECONDS: u32 = 600;
+/// How long the answer to a request of ours counts for more than an older Node of the watch, which lags by
+/// half a minute at most. Versions that stay behind are those of an API server that was restored from a
+/// backup.
+const ANSWER_COUNTS: Duration = Duration::from_secs(30);
 /// Longest wait at the start for the first word of the Engine and its version, so that the Node
 /// isn't registered as not ready only to be ready a moment later.
 const ENGINE_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -87,6 +91,8 @@ pub struct NodeTask {
     told: NodeStatus,
     /// When a status was written last.
     written: Option<Timestamp>,
+    /// When the Node came with an answer last, and not by the watch.
+    answered: Option<Instant>,
     /// Whether the Node was ours once, and so was told that we start.
     has_begun: bool,
     /// Set from when the API server was away until the Node was read again: the failure to read it
@@ -189,6 +195,7 @@ impl NodeTask {
             standing,
             told: NodeStatus::default(),
             written: None,
+            answered: None,
             has_begun: false,
             unread: None,
             doubted: None,
@@ -268,7 +275,7 @@ impl NodeTask {
                     News::Node(news) if news.metadata.uid != node.metadata.uid => {
                         return Left::Gone;
                     }
-                    News::Node(news) if !is_newer(&news, &node) => continue,
+                    News::Node(news) if self.is_behind(&news, &node) => continue,
                     News::Node(news) => {
                         self.tell_schedulable(&node, &news);
                         node = *news;
@@ -307,6 +314,12 @@ impl NodeTask {
             has_seen: false,
             is_broken: false,
         }
+    }
+
+    /// Whether the watch shows an older Node than the answer to a request of ours, which counts still.
+    fn is_behind(&self, news: &Node, known: &Node) -> bool {
+        let answered = self.answered;
+        answered.is_some_and(|at| at.elapsed() < ANSWER_COUNTS) && !is_newer(news, known)
     }
 
     /// Publishes the Node as it was seen.
@@ -390,6 +403,7 @@ impl NodeTask {
         match self.client.heartbeat(NODE_DEADLINE, call).await {
             Ok(Watched(written)) => {
                 self.written = Some(now);
+                self.answered = Some(Instant::now());
                 *node = written;
                 self.take(node);
                 Looked::Fine

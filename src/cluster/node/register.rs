@@ -120,6 +120,7 @@ impl NodeTask {
         }
         self.tell_schedulable(node, &seen);
         *node = seen;
+        self.answered = Some(Instant::now());
         self.unread = None;
         self.take(node);
         None

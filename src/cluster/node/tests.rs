@@ -338,6 +338,25 @@ async fn a_node_that_a_kubelet_takes_is_left_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_node_of_a_restored_api_server_is_seen_as_it_is() {
+    let server = Server::default();
+    let agent = Agent::start(&server, "first");
+    agent.registered().await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    server.0.lock().unwrap().version = 0;
+    server.change(|node| node["spec"]["unschedulable"] = json!(true));
+    let is_off = |node: &Option<Arc<Node>>| {
+        let spec = node.as_ref().and_then(|node| node.spec.as_ref());
+        spec.and_then(|spec| spec.unschedulable) == Some(true)
+    };
+    let mut node = agent.node.clone();
+    let seen = tokio::time::timeout(Duration::from_secs(10), node.wait_for(is_off)).await;
+    // node 6n
+    assert!(seen.is_ok_and(|seen| seen.is_ok()));
+    agent.stop();
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_written_after_an_absence_before_the_node_was_read() {
     let server = Server::default();
     let agent = Agent::start(&server, "first");

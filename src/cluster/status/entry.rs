@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::{SETTLE, SETTLE_STEP, newest, occurrences, seen_of};
+use super::{SETTLE, SETTLE_STEP, occurrences, seen_of};
 use crate::cluster::error::ApiError;
 use crate::store::board::PodView;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
@@ -42,9 +42,19 @@ pub(super) struct Seen {
     pub finished: bool,
 }
 
+/// How long the answer to a write of ours counts for more than an older object of the watch. That lags by
+/// milliseconds; one that is being opened anew, by half a minute at most. Versions that stay behind are
+/// those of an API server that was restored from a backup.
+const ANSWER_COUNTS: Duration = Duration::from_secs(30);
+
 /// The digest of a patch, which is kept in its place: many pods are over, and the patch that made one so
 /// is larger than what else is kept of it.
 type Digest = [u8; 32];
+
+/// The version of an object.
+fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
 
 fn digest(patch: &Value) -> Digest {
     Sha256::digest(patch.to_string()).into()
@@ -80,8 +90,9 @@ pub(super) struct Entry {
     /// When a write may follow on one that failed.
     not_before: Option<Instant>,
     failures: u32,
-    /// The newest copy of the object.
-    newest: Option<Arc<Pod>>,
+    /// The object in the answer to our last write, while the watch shows an older one, and until when it
+    /// counts.
+    answer: Option<(Arc<Pod>, Instant)>,
     /// The version of the object in the answer to our last write.
     answered: Option<String>,
     /// The digest of the last written patch, and its time.
@@ -107,8 +118,7 @@ impl Entry {
         telemetry: &Telemetry,
         now: Instant,
     ) {
-        let api = newest(told, self.newest.take());
-        self.newest = Some(Arc::clone(&api));
+        let api = self.newest(told, now);
         let Some(seen) = seen_of(view, api) else {
             return;
         };
@@ -159,6 +169,19 @@ impl Entry {
         self.seen = Some(seen);
     }
 
+    /// The object as the watch shows it, unless the answer to our last write is newer and counts still.
+    fn newest(&mut self, told: Arc<Pod>, now: Instant) -> Arc<Pod> {
+        self.answer
+            .take_if(|(answer, until)| *until <= now || version(answer) <= version(&told));
+        let answer = self.answer.as_ref();
+        answer.map_or(told, |(answer, _)| Arc::clone(answer))
+    }
+
+    /// When the answer to our last write counts no longer, if the watch doesn't show it before.
+    pub(super) fn lapses(&self) -> Option<Instant> {
+        self.answer.as_ref().map(|(_, until)| *until)
+    }
+
     /// When the next write is to begin.
     pub(super) fn due(&self) -> Option<Instant> {
         let settled = self.settled?;
@@ -203,7 +226,7 @@ impl Entry {
         };
         self.sent = Some((digest, Instant::now()));
         self.answered.clone_from(&object.metadata.resource_version);
-        self.newest = Some(object);
+        self.answer = Some((object, Instant::now() + ANSWER_COUNTS));
         self.written = Some(patch);
     }
 

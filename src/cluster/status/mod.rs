@@ -135,12 +135,14 @@ impl StatusTask {
             .filter_map(|(uid, entry)| Some((entry.due()?, uid, entry)))
             .collect();
         due.small_sort_by_key(|(at, _, _)| *at);
+        let lapses = self.entries.values().filter_map(Entry::lapses);
+        let lapse = lapses.filter(|at| *at > now).min();
         for (at, uid, entry) in due {
             if at > now {
-                return Some(at);
+                return Some(lapse.map_or(at, |lapse| lapse.min(at)));
             }
             if !self.writes.has_room() {
-                return None;
+                return lapse;
             }
             if let Some(seen) = entry.seen().cloned() {
                 let (cluster, board) = (self.cluster.clone(), self.inputs.board.clone());
@@ -148,7 +150,7 @@ impl StatusTask {
                 self.writes.begin(uid.clone(), write);
             }
         }
-        None
+        lapse
     }
 
     /// Notes what came of a write.
@@ -246,17 +248,6 @@ fn pairs(
         let waits = view.phase == Phase::WaitingToStart;
         (!(waits && begun)).then(|| (PodUid::of(&api), api, view))
     })
-}
-
-/// The newest of two copies of an object: the watch's, unless an answer to a write of
-/// ours is newer.
-fn newest(told: Arc<Pod>, answered: Option<Arc<Pod>>) -> Arc<Pod> {
-    let version =
-        |pod: &Pod| -> Option<u64> { pod.metadata.resource_version.as_ref()?.parse().ok() };
-    match answered {
-        Some(answered) if version(&answered) > version(&told) => answered,
-        Some(_) | None => told,
-    }
 }
 
 /// Returns the input of a write, when its turn has come.

@@ -226,6 +226,30 @@ async fn drift_is_corrected_and_a_quarrel_gets_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_restored_api_server_has_lost_is_written_again() {
+    for lags in [false, true] {
+        let bed = Bed::start();
+        let web = ordinary(&bed);
+        let backup = bed.api.pod("web").unwrap();
+        bed.api.with(|api| api.lag(lags));
+        bed.tell(&web, Phase::Syncing, status("Running"));
+        bed.phase("Running").await;
+        bed.sleep(5).await;
+        assert_eq!(bed.api.calls(), ["PATCH web/status"]);
+        bed.api.with(|api| {
+            api.lag(false);
+            api.restore(backup);
+        });
+        let began = Instant::now();
+        bed.phase("Running").await;
+        // pods 50, node 6n
+        assert!(began.elapsed() < Duration::from_mins(1), "{lags}");
+        assert_eq!(bed.api.calls(), ["PATCH web/status"]);
+        bed.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_back_gets_the_newest_only() {
     let bed = Bed::start();
     let web = ordinary(&bed);
