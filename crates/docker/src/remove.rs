@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::containers::Containers;
+use super::containers::{Containers, Turn};
 use super::engine::EngineError;
 use super::files::PodFiles;
 use super::index::Record;
@@ -54,10 +54,10 @@ impl Remains {
         let record = self.containers.index.get(id);
         let began = Instant::now();
         loop {
-            let removed = {
-                let _permit = self.containers.changes.acquire().await;
-                self.containers.engine.remove_container(id, false).await
-            };
+            let mut turn = Turn::begin(&self.containers.changes).await;
+            let removing = self.containers.engine.remove_container(id, false);
+            let removed = turn.bound(removing).await;
+            drop(turn);
             match removed {
                 Ok(()) => {
                     self.containers.index.removed(id);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bollard::models::ContainerCreateBody;
 use tokio::time::Instant;
 
-use super::Containers;
+use super::{Containers, Turn};
 use crate::engine::EngineError;
 use crate::index::Created;
 use crate::translate::{Kind, OurContainer, Request, names, parse_ours};
@@ -24,9 +24,9 @@ const GHOST_POLL: Duration = Duration::from_millis(100);
 impl Containers {
     /// Starts a container and records the result in the index.
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
-        let permit = self.changes.acquire().await;
-        let started = self.engine.start_container(id).await;
-        drop(permit);
+        let mut turn = Turn::begin(&self.changes).await;
+        let started = turn.bound(self.engine.start_container(id)).await;
+        drop(turn);
         match &started {
             Ok(()) => self.index.started(id, Timestamp::now()),
             // It may have been started none the less, or hold the reason why not.
@@ -55,12 +55,10 @@ impl Containers {
         let began = Instant::now();
         loop {
             attempt += 1;
-            let permit = self.changes.acquire().await;
-            let created = self
-                .engine
-                .create_container(&name, request.body.clone())
-                .await;
-            drop(permit);
+            let mut turn = Turn::begin(&self.changes).await;
+            let creating = self.engine.create_container(&name, request.body.clone());
+            let created = turn.bound(creating).await;
+            drop(turn);
             match created {
                 Ok(id) => {
                     self.index.created(Created {

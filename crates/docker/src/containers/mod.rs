@@ -2,6 +2,7 @@
 //! [index](super::index) that records all that.
 
 mod create;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::translate::{Kind, parse_ours};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_runtime::{Result, RuntimeError, SyncError, SyncErrorReason};
+pub(super) use turn::Turn;
 
 /// Attempts to get an inspect that is not older than the newest event.
 pub(super) const INSPECT_ATTEMPTS: usize = 3;
@@ -25,7 +27,8 @@ pub(super) struct Containers {
     pub(super) engine: SharedEngine,
     pub(super) owner: String,
     pub(super) index: Index,
-    /// Bounds the calls that change something. Fair: permits are given in the order asked.
+    /// Bounds the calls that change something and begin together. Fair: turns are given in the order
+    /// asked.
     pub(super) changes: Semaphore,
     listing: Mutex<()>,
     /// Pods that another agent on the Engine was found to run, until that was reported.

@@ -78,7 +78,8 @@ pub struct FakeEngine {
     faults: Mutex<Vec<Fault>>,
     calls: Mutex<Vec<Call>>,
     stops: Mutex<Vec<(String, Duration)>>,
-    held: watch::Sender<BTreeSet<Operation>>,
+    /// Operations held back, each with what is in the names of its targets.
+    held: watch::Sender<BTreeSet<(Operation, String)>>,
     meter: CallMeter,
 }
 
@@ -155,15 +156,21 @@ impl FakeEngine {
 
     /// Holds back all calls of that operation until [`release`](Self::release).
     pub fn hold(&self, operation: Operation) {
+        self.hold_of(operation, "");
+    }
+
+    /// Holds back all calls of that operation for targets whose name, or whose container's name,
+    /// contains `target`, until [`release`](Self::release).
+    pub fn hold_of(&self, operation: Operation, target: &str) {
         self.held.send_modify(|held| {
-            held.insert(operation);
+            held.insert((operation, target.to_owned()));
         });
     }
 
     /// Lets held calls of that operation go on.
     pub fn release(&self, operation: Operation) {
         self.held.send_modify(|held| {
-            held.remove(&operation);
+            held.retain(|(of, _)| *of != operation);
         });
     }
 
@@ -308,9 +315,14 @@ impl FakeEngine {
             operation,
             target: target.to_owned(),
         });
+        let container = self.state.lock().find(target).map(|c| c.name.clone());
+        let names = [target, container.as_deref().unwrap_or_default()];
+        let is_held = |(of, part): &(Operation, String)| {
+            *of == operation && names.iter().any(|name| name.contains(part.as_str()))
+        };
         let mut held = self.held.subscribe();
-        // The sender lives in self, so waiting ends only when the operation isn't held.
-        let _ = held.wait_for(|held| !held.contains(&operation)).await;
+        // The sender lives in self, so waiting ends only when the call isn't held.
+        let _ = held.wait_for(|held| !held.iter().any(is_held)).await;
         let fault = self.take_fault(operation, target);
         if let Some(fault) = &fault
             && fault.point == FaultPoint::Before

@@ -1,6 +1,7 @@
 //! The manager on the Engine in memory: plans walked, call by call.
 
 mod gc;
+mod hung;
 
 use std::collections::HashMap;
 

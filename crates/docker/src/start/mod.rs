@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Volumes and the hosts file are made before all that. A new sandbox waits for its turn in between,
-//! so that whoever holds a turn waits for the Engine alone, within the deadlines of its calls.
+//! so that whoever holds a turn waits for the Engine alone, and gives the turn back where that hangs.
 //!
 //! A container needs the sandbox's id to be created and the sandbox running to be started. One with
 //! a postStart hook holds back the starts of those after it until the hook is done. Names
@@ -28,7 +28,7 @@ use futures::future::{BoxFuture, Shared, join_all};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::containers::{Containers, runtime_error};
+use super::containers::{Containers, Turn, runtime_error};
 use super::engine::EngineError;
 use super::facts::Facts;
 use super::files::{Files, FilesError, PodFiles};
@@ -140,8 +140,8 @@ pub(super) struct Starter {
     /// Root directory.
     pub(super) root: PathBuf,
     pub(super) telemetry: Telemetry,
-    /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
-    /// last ones begin.
+    /// Bounds the sandboxes that are begun together, so that of many new pods the first ones run
+    /// before the last ones begin.
     pub(super) newcomers: Semaphore,
     /// Bounds the requests for containers that are held.
     pub(super) requests: Room,
@@ -221,12 +221,13 @@ impl Starter {
                 return Ok(vec![result]);
             }
         };
-        let turn = tokio::select! {
+        let mut turn = tokio::select! {
             biased;
             () = cancel.cancelled() => return Ok(Vec::new()),
-            turn = self.newcomers.acquire() => turn,
+            turn = Turn::begin(&self.newcomers) => turn,
         };
-        let id = match self.create_sandbox(pod, attempt).await {
+        let creating = Box::pin(self.create_sandbox(pod, attempt));
+        let id = match turn.bound(creating).await {
             Ok(id) => id,
             Err(error) => {
                 result.fail(error);
@@ -234,7 +235,7 @@ impl Starter {
             }
         };
         let up: Up<'_> = async {
-            let up = self.start_sandbox(pod, &id).await;
+            let up = turn.bound(Box::pin(self.start_sandbox(pod, &id))).await;
             drop(turn);
             if let Ok(ips) = &up {
                 self.tell_sandbox(pod, &id, ips);

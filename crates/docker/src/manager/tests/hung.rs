@@ -1,0 +1,83 @@
+//! Calls that get no answer delay the pods that they are for.
+
+use super::*;
+
+/// How long a pod is waited for that has nothing to wait for itself. The clock is paused.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Makes calls for twice as many pods hang as may begin together.
+async fn hung(bed: &Bed, operation: Operation, target: fn(&Arc<Pod>) -> String) -> Vec<Arc<Pod>> {
+    let pods: Vec<_> = (0..8).map(|n| pod(&format!("h{n}"), &json!({}))).collect();
+    for pod in &pods {
+        if operation == Operation::RemoveContainer {
+            bed.up(pod).await;
+            bed.kill(pod, None).await;
+        }
+        bed.engine.hold_of(operation, &target(pod));
+    }
+    bed.engine.clear_calls();
+    pods
+}
+
+/// Whether another pod comes up once so many calls were made, some of which hang; and what these come
+/// to once they are answered.
+async fn other_is_up<T>(
+    bed: &Bed,
+    operation: Operation,
+    made: usize,
+    hung: impl Future<Output = Vec<T>>,
+) -> (bool, Vec<T>) {
+    let mut hung = Box::pin(hung);
+    let other = pod("other", &json!({}));
+    let up = tokio::time::timeout(PATIENCE, async {
+        let other_up = async {
+            while bed.engine.count(operation) < made {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            bed.up(&other).await;
+        };
+        tokio::select! {
+            _ = &mut hung => panic!("their calls hang"),
+            () = other_up => {}
+        }
+    });
+    let is_up = up.await.is_ok();
+    bed.engine.release(operation);
+    (is_up, hung.await)
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_hang_delay_no_other_pod() {
+    let cancel = CancellationToken::new();
+    let cases: [(Operation, fn(&Arc<Pod>) -> String, usize); 3] = [
+        (Operation::CreateContainer, pause_name, 4),
+        (Operation::StartContainer, pause_name, 4),
+        // After those of all sandboxes.
+        (Operation::StartContainer, app_name, 12),
+    ];
+    for (operation, target, made) in cases {
+        let bed = Bed::warm().await;
+        let pods = hung(&bed, operation, target).await;
+        let rounds = pods.iter().map(|pod| bed.round_until(pod, &cancel));
+        let (is_up, results) = other_is_up(&bed, operation, made, join_all(rounds)).await;
+        // docker 60b
+        assert!(is_up, "{operation} of {}", target(&pods[0]));
+        for result in results {
+            assert_eq!(result.error(), None, "{operation}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn removals_that_hang_delay_no_other_pod() {
+    let bed = Bed::warm().await;
+    let operation = Operation::RemoveContainer;
+    let pods = hung(&bed, operation, app_name).await;
+    let uids: Vec<_> = pods.iter().map(|pod| PodUid::of(pod)).collect();
+    let removals = uids.iter().map(|uid| bed.manager.delete_pod(uid));
+    // After those of all sandboxes.
+    let (is_up, results) = other_is_up(&bed, operation, 12, join_all(removals)).await;
+    // docker 60b
+    assert!(is_up);
+    assert!(results.iter().all(Result::is_ok));
+}
