@@ -5,8 +5,8 @@
 //! and lists seldom otherwise. It is the sole writer of the cache; workers read it, and ask for
 //! a look at their own pod after each action.
 //!
-//! A look at one pod never delays another: looks run side by side, bounded, at most one a pod at
-//! a time; a look asked for while one is under way is taken again after it.
+//! A look at one pod never delays another: looks run side by side, at most one a pod at a time, and
+//! only so many begin together; a look asked for while one is under way is taken again after it.
 
 #[cfg(test)]
 mod tests;
@@ -32,9 +32,12 @@ use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods,
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
 
-/// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
+/// Looks at pods that begin together: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
 const LOOKS_MAX: usize = 16;
+/// How long a look counts among those. One that takes longer most likely hangs, and is no reason to
+/// look at no other pod; an inspect of an Engine that is busy takes less.
+const LOOK_USUAL: Duration = Duration::from_secs(2);
 /// Pauses between attempts to reach the runtime.
 const RECONNECT: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -57,8 +60,8 @@ pub struct Observer {
     /// When the runtime was lost, until it is back.
     away_since: Option<Instant>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
-    /// Pods being looked at; true when another look was asked for meanwhile.
-    looking: HashMap<PodUid, bool>,
+    /// Pods being looked at.
+    looking: HashMap<PodUid, Look>,
     /// Pods to look at as soon as there is room.
     queue: VecDeque<PodUid>,
     /// Pods whose last look failed.
@@ -74,6 +77,13 @@ pub struct Observer {
     /// Among others the pods that are over and have no worker: nobody asks for what is observed of them,
     /// and they may be many.
     settled: SettledPods,
+}
+
+/// A look under way.
+struct Look {
+    began: Instant,
+    /// Whether another one was asked for meanwhile.
+    again: bool,
 }
 
 /// A relist under way.
@@ -188,7 +198,7 @@ impl Observer {
             tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.start_looks();
+            let room_at = self.start_looks();
             let retry_at = self.retry_at.unwrap_or_else(Instant::now);
             let listed = tokio::select! {
                 event = events.next() => match event {
@@ -220,6 +230,7 @@ impl Observer {
                     Ok(())
                 }
                 Some(done) = self.looks.join_next() => { self.looked(done); Ok(()) }
+                () = until(room_at) => Ok(()),
                 _ = sweep.tick() => self.relist().await,
                 () = tokio::time::sleep_until(retry_at), if self.retry_at.is_some() => {
                     self.retry_at = None;
@@ -258,19 +269,27 @@ impl Observer {
 
     /// Notes that a pod is to be looked at.
     fn want(&mut self, uid: PodUid) {
-        if let Some(again) = self.looking.get_mut(&uid) {
-            *again = true;
+        if let Some(look) = self.looking.get_mut(&uid) {
+            look.again = true;
         } else if !self.queue.contains(&uid) {
             self.queue.push_back(uid);
         }
     }
 
-    /// Starts as many looks as there is room for.
-    fn start_looks(&mut self) {
-        while self.looks.len() < LOOKS_MAX
+    /// Starts as many looks as there is room for. Says when there is room for more, if some wait.
+    fn start_looks(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let counts = |look: &&Look| now.duration_since(look.began) < LOOK_USUAL;
+        let mut counted = self.looking.values().filter(counts).count();
+        while counted < LOOKS_MAX
             && let Some(uid) = self.queue.pop_front()
         {
-            self.looking.insert(uid.clone(), false);
+            counted += 1;
+            let look = Look {
+                began: now,
+                again: false,
+            };
+            self.looking.insert(uid.clone(), look);
             let runtime = Arc::clone(&self.runtime);
             self.looks.spawn(async move {
                 let began = Instant::now();
@@ -278,6 +297,11 @@ impl Observer {
                 (uid, began, found)
             });
         }
+        let oldest = self.looking.values().filter(counts).map(|look| look.began);
+        oldest
+            .min()
+            .map(|began| began + LOOK_USUAL)
+            .filter(|_| !self.queue.is_empty())
     }
 
     /// Stores what a look found.
@@ -292,7 +316,7 @@ impl Observer {
             self.queue.extend(again);
             return;
         };
-        let again = self.looking.remove(&uid).unwrap_or(false);
+        let again = self.looking.remove(&uid).is_some_and(|look| look.again);
         let gone = matches!(&found, Ok(status) if status.is_empty());
         if let Ok(status) = &found {
             self.failed.remove(&uid);
@@ -369,6 +393,14 @@ impl Observer {
             self.cache.update_time(sweep.began);
             self.sweep = None;
         }
+    }
+}
+
+/// Waits until a moment; for ever where there is none.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -195,6 +195,30 @@ async fn a_look_that_hangs_holds_back_only_its_own_pod() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn looks_that_hang_hold_back_no_other_pod_however_many_they_are() {
+    let bed = Bed::start();
+    let names = (0..LOOKS_MAX + 4).map(|n| format!("h{n}"));
+    let hung: Vec<PodUid> = names.map(|name| running(&bed.fake, &name)).collect();
+    let other = running(&bed.fake, "other");
+    for uid in hung.iter().chain([&other]) {
+        bed.sees(uid, runs).await;
+    }
+    let mut holds = Vec::new();
+    for uid in &hung {
+        holds.push(bed.fake.block("get_pod_status", Some(uid)));
+        bed.fake.exit_container(uid, "app", 1);
+    }
+    bed.fake.exit_container(&other, "app", 1);
+    bed.sees(&other, ended).await;
+    // docker 60
+    assert!(hung.iter().all(|uid| runs(&bed.cache.get(uid))));
+    drop(holds);
+    for uid in &hung {
+        bed.sees(uid, ended).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_look_keeps_what_was_seen_and_is_taken_again() {
     let bed = Bed::start();
     let a = running(&bed.fake, "a");
