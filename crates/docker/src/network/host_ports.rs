@@ -10,12 +10,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bollard::models::PortMap;
+use futures::future::join_all;
 use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::timeout;
 
 mod flows;
 mod kept;
+#[cfg(test)]
+mod tests;
 
 use super::super::containers::{Containers, runtime_error};
 use super::super::engine::HostSide;
@@ -33,6 +38,9 @@ pub use kept::LedPorts;
 
 /// Prefix of the names of our tables.
 const TABLE: &str = "mirrorlet-";
+/// How long sandboxes that are doubted are asked about. Starts and stops of all pods wait for that, and
+/// what was last known of one that hangs serves as well.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 /// Longest name of a table, well below the kernel's limit.
 const TABLE_NAME_MAX: usize = 100;
 
@@ -43,6 +51,7 @@ pub(crate) struct HostPorts {
     network: String,
     /// Name of our table.
     table: String,
+    /// Held while the kernel is told of rules, never while the Engine is asked.
     state: Mutex<State>,
     /// Host ports whose connections wait for another version.
     pub(crate) holds: Arc<Holds>,
@@ -97,12 +106,16 @@ impl HostPorts {
     /// See [`Runtime::serve_host_ports`](mirrorlet_runtime::Runtime::serve_host_ports).
     pub(crate) async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
         self.holds.serve(&pods);
-        let mut state = self.state.lock().await;
-        if state.pods.has_same_versions(&pods) && state.applied.is_some() {
+        if self.state.lock().await.leads_to(&pods) {
             return Ok(());
         }
+        let side = self.look().await?;
+        let mut state = self.state.lock().await;
         let before = std::mem::replace(&mut state.pods, pods);
-        let applied = self.apply(&mut state).await;
+        let applied = match self.check_known(&state) {
+            Ok(()) => self.apply(&mut state, side.as_ref()).await,
+            Err(error) => Err(error),
+        };
         if applied.is_err() {
             state.pods = before;
         }
@@ -112,11 +125,12 @@ impl HostPorts {
     /// Takes the rules of sandboxes that have ended out of the kernel, before another sandbox may get
     /// their addresses or ports.
     pub(crate) async fn refresh(&self) -> Result<(), SyncError> {
-        let mut state = self.state.lock().await;
-        if state.applied.as_ref().is_none_or(BTreeSet::is_empty) {
+        if self.state.lock().await.leads_nowhere() {
             return Ok(());
         }
-        self.apply(&mut state).await
+        let side = self.look().await?;
+        let mut state = self.state.lock().await;
+        self.apply(&mut state, side.as_ref()).await
     }
 
     /// Fails where the host ports of a pod can't be handed over on this machine.
@@ -172,9 +186,16 @@ impl HostPorts {
         *self.side.lock() = None;
     }
 
-    async fn apply(&self, state: &mut State) -> Result<(), SyncError> {
-        let records = self.containers.index.led_sandboxes();
-        let sandboxes = self.look(&mut state.seen, &records).await?;
+    /// Makes the rules those of the sandboxes as they are known, with the host's side of their network
+    /// where there are some.
+    async fn apply(&self, state: &mut State, side: Option<&HostSide>) -> Result<(), SyncError> {
+        let running = self.running();
+        let sandboxes = side.map_or_else(Vec::new, |side| {
+            let led = running
+                .iter()
+                .filter_map(|record| led_sandbox(record, side));
+            led.collect()
+        });
         let index = &self.containers.index;
         let published = |pod: &Pod| is_published(&index.of_pod(&PodUid::of(pod)));
         let forwards = forwards(&state.pods, published, sandboxes);
@@ -201,37 +222,80 @@ impl HostPorts {
         Ok(())
     }
 
-    /// Returns the sandboxes that host ports can be led to, as they were last inspected. The Engine is
-    /// asked only where that would show something new.
-    async fn look(
-        &self,
-        seen: &mut BTreeSet<Arc<str>>,
-        records: &[Record],
-    ) -> Result<Vec<ForwardedSandbox>, SyncError> {
-        let runs = |record: &Record| record.state == ContainerState::Running;
-        seen.retain(|id| records.iter().any(|r| r.id == *id && runs(r) && !r.stale));
-        if seen.is_empty() {
+    /// Has the Engine say of sandboxes that host ports can be led to what is doubted of them, and returns
+    /// the host's side of their network where some run. One whose inspect fails or hangs stays what it
+    /// was last known to be, so that it holds up no other pod.
+    async fn look(&self) -> Result<Option<HostSide>, SyncError> {
+        let records = self.containers.index.led_sandboxes();
+        let mut state = self.state.lock().await;
+        let runs = |record: &Record| record.state == ContainerState::Running && !record.stale;
+        state
+            .seen
+            .retain(|id| records.iter().any(|r| r.id == *id && runs(r)));
+        if state.seen.is_empty() {
             // A network that one of them is in can't be made anew; else names of interfaces, which
             // go into the rules, are asked for as they are now.
             self.forget();
         }
-        let mut sandboxes = Vec::new();
+        drop(state);
         // One that was not started has no address.
-        for record in records
+        let doubted = records
             .iter()
-            .filter(|r| r.state != ContainerState::Created)
-        {
-            // On the heap: it is seldom needed, and large.
-            let freshened = Box::pin(self.containers.freshen(&record.id)).await;
-            freshened.map_err(|error| runtime_error(&error))?;
-            let Some(record) = self.containers.index.get(&record.id).filter(runs) else {
-                continue;
-            };
-            let side = self.host_side().await?;
-            sandboxes.extend(led_sandbox(&record, &side));
-            seen.insert(record.id);
+            .filter(|record| record.stale && record.state != ContainerState::Created);
+        // On the heap: it is seldom needed, and large.
+        let looks = doubted.map(|record| Box::pin(self.containers.freshen(&record.id)));
+        let _ = timeout(LOOK_MAX, join_all(looks)).await;
+        let running = self.running();
+        if running.is_empty() {
+            return Ok(None);
         }
-        Ok(sandboxes)
+        let side = self.host_side().await?;
+        let known = running.into_iter().filter(|record| !record.stale);
+        let mut state = self.state.lock().await;
+        state.seen.extend(known.map(|record| record.id));
+        Ok(Some(side))
+    }
+
+    /// The sandboxes that run and that host ports can be led to.
+    fn running(&self) -> Vec<Record> {
+        let mut records = self.containers.index.led_sandboxes();
+        records.retain(|record| record.state == ContainerState::Running);
+        records
+    }
+
+    /// Fails where it isn't known where a sandbox is that host ports have to lead to.
+    fn check_known(&self, state: &State) -> Result<(), SyncError> {
+        let is_unknown = |record: &Record| record.stale && record.ips().is_empty();
+        let is_needed = |record: &Record| {
+            let serving = state.pods.serving.get(&record.ours.full_name);
+            let serves = serving.is_some_and(|pod| PodUid::of(pod) == record.ours.uid);
+            // Rules of an agent before this one lead to it, perhaps.
+            let may_be_led =
+                state.applied.is_none() && !state.pods.beside.contains(&record.ours.uid);
+            serves || may_be_led
+        };
+        let running = self.running();
+        let unknown = running.iter().find(|r| is_unknown(r) && is_needed(r));
+        let Some(record) = unknown else {
+            return Ok(());
+        };
+        let name = &record.ours.full_name;
+        Err(SyncError::new(
+            SyncErrorReason::RuntimeUnavailable,
+            format!("the Docker Engine did not say which address pod {name} has"),
+        ))
+    }
+}
+
+impl State {
+    /// Whether host ports lead to these pods.
+    fn leads_to(&self, pods: &ServingPods) -> bool {
+        self.pods.has_same_versions(pods) && self.applied.is_some()
+    }
+
+    /// Whether there are no rules, as far as is known.
+    fn leads_nowhere(&self) -> bool {
+        self.applied.as_ref().is_none_or(BTreeSet::is_empty)
     }
 }
 
@@ -347,122 +411,4 @@ fn forwards(
         .into_values()
         .flat_map(|sandbox| sandbox.forwards.clone())
         .collect_set()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use super::*;
-    use bollard::models::PortBinding;
-    use mirrorlet_host::nat::Protocol;
-
-    fn sandbox(name: &str, uid: &str, created: i64) -> ForwardedSandbox {
-        let address = Ipv4Addr::new(172, 17, 0, u8::try_from(created).unwrap());
-        ForwardedSandbox {
-            full_name: FullName::new(name, "default"),
-            uid: uid.into(),
-            created_at: Timestamp::from_second(created).unwrap(),
-            forwards: vec![Forward {
-                protocol: Protocol::Tcp,
-                host_ip: None,
-                host_port: 80,
-                pod: SocketAddrV4::new(address, 8080),
-                detour: Detour::None,
-                comment: uid.to_owned(),
-            }],
-        }
-    }
-
-    /// The sandbox that the rules lead to, of `a` (older) and `b` of one pod.
-    fn led(serving: Option<&str>, beside: &[&str], there: &[&str]) -> Vec<String> {
-        led_beside(None, serving, beside, there)
-    }
-
-    /// The same where the Engine publishes the ports of `published`.
-    fn led_beside(
-        published: Option<&str>,
-        serving: Option<&str>,
-        beside: &[&str],
-        there: &[&str],
-    ) -> Vec<String> {
-        let pod = |uid: &str| {
-            let mut pod = Pod::default();
-            pod.metadata.uid = Some(uid.to_owned());
-            Arc::new(pod)
-        };
-        let pods = ServingPods {
-            serving: serving
-                .map(|uid| (FullName::new("web", "default"), pod(uid)))
-                .into_iter()
-                .collect(),
-            beside: beside.iter().copied().map(PodUid::from).collect(),
-            successors: BTreeSet::new(),
-        };
-        let all = [sandbox("web", "a", 1), sandbox("web", "b", 2)];
-        let there = all.into_iter().filter(|s| there.contains(&s.uid.as_str()));
-        let is_published = |pod: &Pod| published == Some(PodUid::of(pod).as_str());
-        let rules = forwards(&pods, is_published, there.collect());
-        rules.into_iter().map(|forward| forward.comment).collect()
-    }
-
-    #[test]
-    fn ports_lead_to_what_serves_or_stay_where_they_are() {
-        assert_eq!(led(Some("a"), &["b"], &["a", "b"]), ["a"], "judged");
-        assert_eq!(led(Some("b"), &[], &["a", "b"]), ["b"], "handed over");
-        assert_eq!(
-            led(Some("a"), &["b"], &["b"]),
-            [""; 0],
-            "the Engine publishes a's"
-        );
-        assert_eq!(
-            led(Some("c"), &[], &["b"]),
-            ["b"],
-            "its successor waits for its end"
-        );
-        assert_eq!(
-            led_beside(Some("a"), Some("a"), &[], &["b"]),
-            [""; 0],
-            "it has failed beside a"
-        );
-        assert_eq!(led(None, &[], &["b"]), ["b"], "it ends in its grace");
-        assert_eq!(led(Some("a"), &[], &[]), [""; 0]);
-    }
-
-    #[test]
-    fn the_detour_is_the_proxy_of_the_sandbox() {
-        let binding = |ip: &str, port: &str| PortBinding {
-            host_ip: Some(ip.to_owned()),
-            host_port: Some(port.to_owned()),
-        };
-        let port: ForwardedPort = "80/tcp=8080".parse().unwrap();
-        let both = vec![
-            binding("172.17.0.1", "32769"),
-            binding("127.0.0.1", "32768"),
-        ];
-        let published: HashMap<_, _> = [("8080/tcp".to_owned(), Some(both))].into();
-        let side = |bridge: Option<&str>| HostSide {
-            bridge: bridge.map(str::to_owned),
-            gateways: Vec::new(),
-        };
-        let by_proxy = Detour::Proxy {
-            loopback: 32768,
-            bridge: "no-such-bridge".to_owned(),
-            port: 32769,
-        };
-        assert_eq!(
-            detour(Some(&published), &port, &side(Some("no-such-bridge"))),
-            by_proxy
-        );
-        assert_eq!(detour(Some(&published), &port, &side(None)), Detour::None);
-        // The loopback interface takes what is the machine's own, whatever the switch says.
-        assert_eq!(detour(None, &port, &side(Some("lo"))), Detour::None);
-    }
-
-    #[test]
-    fn a_table_has_a_name_that_can_be_typed() {
-        assert_eq!(table_name("0a1b"), "mirrorlet-0a1b");
-        assert_eq!(table_name("a b/c"), "mirrorlet-a_b_c");
-        assert_eq!(table_name(&"x".repeat(300)).len(), TABLE_NAME_MAX);
-    }
 }
