@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bollard::models::EventMessage;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _, future};
+use futures::{Stream, StreamExt as _, future, stream};
 
 use super::engine::{OtherEvent, Result};
 use super::image::ImagePuller;
@@ -111,6 +111,26 @@ pub(super) fn other_changes(
         })
     });
     changes.boxed()
+}
+
+/// The changes of both, up to the end of either: what one stream shows, no other does.
+pub(super) fn until_either_ends(
+    changes: BoxStream<'static, PodEvent>,
+    others: BoxStream<'static, PodEvent>,
+    index: &Index,
+) -> BoxStream<'static, PodEvent> {
+    let end = |index: Index| {
+        stream::once(async move {
+            index.events_ended();
+            None::<PodEvent>
+        })
+    };
+    let changes = changes.map(Some).chain(end(index.clone()));
+    let others = others.map(Some).chain(end(index.clone()));
+    stream::select(changes, others)
+        .take_while(|change| future::ready(change.is_some()))
+        .filter_map(future::ready)
+        .boxed()
 }
 
 fn until_failure<T: Send + 'static>(

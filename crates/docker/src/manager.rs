@@ -481,14 +481,7 @@ impl Runtime for DockerManager {
         let (index, images) = (self.containers.index.clone(), Arc::clone(&self.images));
         let changes = events::container_changes(messages, index.clone(), &self.containers.owner);
         let others = events::other_changes(other_events, index.clone(), images);
-        // The end of the containers' events is the end of both.
-        let end = stream::once(async move {
-            index.events_ended();
-            None
-        });
-        let news = stream::select(changes.map(Some).chain(end), others.map(Some))
-            .take_while(|change| futures::future::ready(change.is_some()))
-            .filter_map(futures::future::ready);
+        let news = events::until_either_ends(changes, others, &index);
         Ok(stream::once(futures::future::ready(gap))
             .chain(news)
             .boxed())

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::engine::{
-    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
+    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, OtherEvent, PullProgress,
     RegistryAuth, Result,
 };
 use super::meter::CallMeter;
@@ -202,6 +202,11 @@ impl FakeEngine {
     /// Breaks all event streams.
     pub fn cut_events(&self) {
         self.state.lock().cut_events(&away());
+    }
+
+    /// Breaks the streams of events of images and networks alone.
+    pub fn cut_other_events(&self) {
+        self.state.lock().cut_other_events(&away());
     }
 
     /// Loses the next `count` events.
@@ -592,6 +597,14 @@ impl Engine for FakeEngine {
         Ok(events_of(receiver).boxed())
     }
 
+    /// A stream without items, until it is cut.
+    async fn other_events(&self) -> Result<BoxStream<'static, Result<OtherEvent>>> {
+        let receiver = self
+            .call(Operation::Events, "", |state| Ok(state.subscribe_others()))
+            .await?;
+        Ok(events_of(receiver).boxed())
+    }
+
     async fn logs(&self, id: &str, _options: &LogOptions, _tty: bool) -> Result<LogFrames> {
         self.call(Operation::Logs, id, |state| {
             let container = state.known(id)?;
@@ -607,9 +620,9 @@ impl Engine for FakeEngine {
     }
 }
 
-fn events_of(
-    receiver: mpsc::UnboundedReceiver<Result<EventMessage>>,
-) -> impl stream::Stream<Item = Result<EventMessage>> + Send {
+fn events_of<T: Send>(
+    receiver: mpsc::UnboundedReceiver<Result<T>>,
+) -> impl stream::Stream<Item = Result<T>> + Send {
     stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|item| (item, receiver))
     })

@@ -12,7 +12,7 @@ use bollard::models::{
 };
 use tokio::sync::mpsc;
 
-use super::super::engine::{EngineError, PullProgress, RegistryAuth, Result};
+use super::super::engine::{EngineError, OtherEvent, PullProgress, RegistryAuth, Result};
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_runtime::LogChunk;
 
@@ -145,6 +145,8 @@ pub(super) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) execs: super::execs::Execs,
     pub(super) subscribers: Vec<Subscriber>,
+    /// Those who listen to events of images and networks.
+    others: Vec<mpsc::UnboundedSender<Result<OtherEvent>>>,
     pub(super) drop_events: usize,
     events: Vec<EventMessage>,
     made: u64,
@@ -178,6 +180,7 @@ impl State {
             volumes: BTreeMap::new(),
             execs: super::execs::Execs::default(),
             subscribers: Vec::new(),
+            others: Vec::new(),
             drop_events: 0,
             events: Vec::new(),
             made: 0,
@@ -534,6 +537,19 @@ impl State {
         for subscriber in self.subscribers.drain(..) {
             // One that has gone needs no event.
             let _ = subscriber.sender.send(Err(error.clone()));
+        }
+        self.cut_other_events(error);
+    }
+
+    pub(super) fn subscribe_others(&mut self) -> mpsc::UnboundedReceiver<Result<OtherEvent>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.others.push(sender);
+        receiver
+    }
+
+    pub(super) fn cut_other_events(&mut self, error: &EngineError) {
+        for sender in self.others.drain(..) {
+            let _ = sender.send(Err(error.clone()));
         }
     }
 

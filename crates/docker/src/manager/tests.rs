@@ -881,6 +881,22 @@ async fn a_subscription_begins_with_a_gap_and_keeps_the_index() {
     while events.next().await.is_some() {}
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_end_of_either_stream_of_events_ends_the_subscription() {
+    let bed = Bed::warm().await;
+    let cuts: [fn(&FakeEngine); 2] = [FakeEngine::cut_events, FakeEngine::cut_other_events];
+    for cut in cuts {
+        let mut events = bed.manager.watch().await.unwrap();
+        assert!(matches!(events.next().await, Some(PodEvent::Gap { .. })));
+        let quiet = tokio::time::timeout(Duration::from_hours(1), events.next());
+        assert!(quiet.await.is_err(), "nothing happens");
+        cut(&bed.engine);
+        let end = tokio::time::timeout(Duration::from_secs(1), events.next());
+        // docker 61
+        assert_eq!(end.await, Ok(None));
+    }
+}
+
 fn actions(result: &PodSyncResult) -> Vec<(SyncAction, bool)> {
     let results = result.sync_results.iter();
     results.map(|r| (r.action, r.error.is_none())).collect()
