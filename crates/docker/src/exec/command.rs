@@ -1,5 +1,6 @@
 //! A command run to its end, for probes, hooks and whoever wants its output.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -32,11 +33,16 @@ impl Execs {
             },
             size: None,
         };
-        let exec = self.create_exec(id, &options).await?;
+        let exec = self.create_exec(id, &options).await.map_err(unanswered)?;
         // The Engine has it now. It may be large, and run for hours.
         drop(options);
         if let Ok(done) = timeout(after, exec.collect()).await {
-            return done;
+            return done.map_err(unanswered);
+        }
+        if exec.asking.load(Ordering::Relaxed) {
+            // What may have been started is ended once this is dropped.
+            let operation = EXEC;
+            return Err(unanswered(RuntimeError::Timeout { operation, after }));
         }
         let operation = if exec.end().await { EXEC } else { EXEC_GOES_ON };
         Err(RuntimeError::Timeout { operation, after })
@@ -46,7 +52,8 @@ impl Execs {
 impl Exec {
     /// Starts it, reads all it writes and waits for its end.
     async fn collect(&self) -> Result<CommandOutput> {
-        let stream = self.engine.start_exec(&self.id, false).await?;
+        let starting = self.engine.start_exec(&self.id, false);
+        let stream = self.answer(starting).await?;
         let mut frames = FramedRead::new(stream, FrameDecoder);
         let (mut stdout, mut stderr) = (BytesMut::new(), BytesMut::new());
         while let Some(frame) = frames.next().await {
@@ -62,6 +69,14 @@ impl Exec {
             output: stdout.freeze(),
         })
     }
+}
+
+/// An Engine that doesn't answer says nothing about the command.
+fn unanswered(error: RuntimeError) -> RuntimeError {
+    if let RuntimeError::Timeout { .. } = error {
+        return RuntimeError::Unavailable(error.to_string());
+    }
+    error
 }
 
 /// The stream ended within a frame, or with something that is none.

@@ -69,6 +69,8 @@ struct Exec {
     runtime: Handle,
     /// Whether its end was seen, or somebody sees to it.
     over: AtomicBool,
+    /// Whether the Engine was asked something and has not answered yet.
+    asking: AtomicBool,
 }
 
 /// Commands in containers, and attaching to them.
@@ -103,14 +105,27 @@ impl Execs {
             sessions: self.sessions.clone(),
             runtime: Handle::current(),
             over: AtomicBool::new(false),
+            asking: AtomicBool::new(false),
         })
     }
 }
 
 impl Exec {
+    /// Awaits an answer of the Engine.
+    async fn answer<T>(&self, call: impl Future<Output = Result<T, EngineError>>) -> Result<T> {
+        self.asking.store(true, Ordering::Relaxed);
+        let answer = call.await;
+        self.asking.store(false, Ordering::Relaxed);
+        Ok(answer?)
+    }
+
     /// Waits until the Engine knows of the command's end; its exit code.
     async fn ended(&self) -> Result<i32> {
-        let state = until_ended(&*self.engine, &self.id).await?;
+        let look = || async {
+            let state = self.answer(self.engine.inspect_exec(&self.id)).await?;
+            Ok::<_, RuntimeError>(state.exit_code.filter(|_| !state.running))
+        };
+        let state = found_within(END_WAIT, look).await?;
         self.over.store(true, Ordering::Release);
         match state {
             Some(code) => Ok(code),
@@ -142,15 +157,6 @@ impl Drop for Exec {
         };
         self.sessions.tracker.spawn_on(ending, &self.runtime);
     }
-}
-
-/// Looks at an exec until it has ended: its exit code, or none where it does not end.
-async fn until_ended(engine: &dyn super::engine::Engine, exec: &str) -> Result<Option<i32>> {
-    let look = || async {
-        let state = engine.inspect_exec(exec).await?;
-        Ok(state.exit_code.filter(|_| !state.running))
-    };
-    found_within(END_WAIT, look).await
 }
 
 /// Looks, less and less often, until a look finds something; none when that takes too long.

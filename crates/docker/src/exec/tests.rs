@@ -201,6 +201,34 @@ async fn an_engine_that_fails_is_told_of() {
     }
 }
 
+/// It is not the command that is late: a probe is not to fail for that.
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_does_not_answer_says_nothing_of_the_command() {
+    let operations = [
+        Operation::CreateExec,
+        Operation::StartExec,
+        Operation::InspectExec,
+    ];
+    for operation in operations {
+        let bed = Bed::new().await;
+        let late = EngineError::Timeout {
+            operation: operation.as_str(),
+            after: LONG,
+        };
+        bed.engine.fail(operation, None, FaultPoint::Before, late);
+        let failed = bed.run("probe", LONG).await.unwrap_err();
+        // docker 53
+        assert!(failed.is_unavailable(), "{operation}: {failed}");
+    }
+    for operation in &operations[1..] {
+        let bed = Bed::new().await;
+        bed.engine.hold(*operation);
+        let failed = bed.run("probe", Duration::from_secs(1)).await;
+        let failed = failed.unwrap_err();
+        assert!(failed.is_unavailable(), "{operation}: {failed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_end_that_is_not_seen_in_time_is_an_error() {
     let bed = Bed::new().await;
