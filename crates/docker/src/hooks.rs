@@ -1,7 +1,9 @@
 //! Lifecycle hooks: `postStart` right after a container's start, `preStop` before its stop.
 //!
-//! A hook runs at least once: an agent that dies meanwhile, or a stop that is tried again, runs a
-//! `preStop` again. Its output and answer reach nobody. A `preStop` hook that outlives the grace of
+//! A `preStop` hook runs at least once: an agent that dies meanwhile, or a stop that is tried again,
+//! runs it again. A `postStart` hook runs at most once: if the agent ends before the hook has, or the
+//! Engine's answer to the start is lost, the container runs on without it, as with a kubelet. The
+//! output and the answer of a hook reach nobody. A `preStop` hook that outlives the grace of
 //! its container runs on beside SIGTERM, and ends with the container.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
