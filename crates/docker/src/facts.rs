@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
+use super::containers::Turn;
 use super::engine::{EngineError, SharedEngine};
 use super::image::ImagePuller;
 use super::sandbox_image::ensure_sandbox_image;
@@ -20,6 +22,8 @@ pub(super) struct Facts {
     pod_infra_image: Option<String>,
     pub(super) version: VersionCache,
     known: Mutex<Known>,
+    /// A turn to make the sandbox image: many pods may need it at once.
+    making: Semaphore,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -43,6 +47,7 @@ impl Facts {
             images,
             pod_infra_image,
             known: Mutex::default(),
+            making: Semaphore::new(1),
         }
     }
 
@@ -111,11 +116,17 @@ impl Facts {
 
     /// The sandbox image to create with; loaded or pulled where it isn't known to be there.
     pub(super) async fn sandbox_image(&self) -> Result<String, EngineError> {
-        if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
+        let known = || self.with_facts(|facts| facts.sandbox_image.clone());
+        if let Some(image) = known() {
+            return Ok(image);
+        }
+        let mut turn = Turn::begin(&self.making).await;
+        if let Some(image) = known() {
             return Ok(image);
         }
         let infra_image = self.pod_infra_image.as_deref();
-        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
+        let making = ensure_sandbox_image(&*self.engine, &self.images, infra_image);
+        let image = turn.bound(Box::pin(making)).await?;
         self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
         Ok(image)
     }

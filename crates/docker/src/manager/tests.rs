@@ -41,22 +41,30 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
 }
 
 fn manager_of(engine: &Arc<FakeEngine>, root: &std::path::Path, node: NodeFacts) -> DockerManager {
+    manager_with(engine, options(root, node))
+}
+
+fn manager_with(engine: &Arc<FakeEngine>, options: DockerManagerOptions) -> DockerManager {
     let shared: SharedEngine = engine.clone();
     DockerManager::new(
         Arc::clone(&shared),
         Arc::new(ImagePuller::new(shared, PullerOptions::default())),
         Telemetry::new(),
-        DockerManagerOptions {
-            owner: OWNER.to_owned(),
-            root: root.to_owned(),
-            node,
-            pod_infra_image: None,
-            engine_concurrency: 4,
-            objects: PodObjects::new(Arc::new(ManifestObjects::none())),
-            host_files: mirrorlet_host::volume::HostFiles::default(),
-            pod_logs_dir: None,
-        },
+        options,
     )
+}
+
+fn options(root: &std::path::Path, node: NodeFacts) -> DockerManagerOptions {
+    DockerManagerOptions {
+        owner: OWNER.to_owned(),
+        root: root.to_owned(),
+        node,
+        pod_infra_image: None,
+        engine_concurrency: 4,
+        objects: PodObjects::new(Arc::new(ManifestObjects::none())),
+        host_files: mirrorlet_host::volume::HostFiles::default(),
+        pod_logs_dir: None,
+    }
 }
 
 /// A manager whose pods are in that network.

@@ -6,8 +6,9 @@
 //!                    └── image, files, create app container 2 ─────────────┴── start
 //! ```
 //!
-//! Volumes and the hosts file are made before all that. A new sandbox waits for its turn in between,
-//! so that whoever holds a turn waits for the Engine alone, and gives the turn back where that hangs.
+//! Volumes, the hosts file and the sandbox's image are made before all that. A new sandbox waits for
+//! its turn in between, so that whoever holds a turn waits for short calls of the Engine alone, and
+//! gives the turn back where one hangs.
 //!
 //! A container needs the sandbox's id to be created and the sandbox running to be started. One with
 //! a postStart hook holds back the starts of those after it until the hook is done. Names
@@ -221,14 +222,9 @@ impl Starter {
                 return Ok(vec![result]);
             }
         };
-        let mut turn = tokio::select! {
-            biased;
-            () = cancel.cancelled() => return Ok(Vec::new()),
-            turn = Turn::begin(&self.newcomers) => turn,
-        };
-        let creating = Box::pin(self.create_sandbox(pod, attempt));
-        let id = match turn.bound(creating).await {
-            Ok(id) => id,
+        let (id, mut turn) = match self.create_in_turn(pod, attempt, cancel).await {
+            Ok(Some(created)) => created,
+            Ok(None) => return Ok(Vec::new()),
             Err(error) => {
                 result.fail(error);
                 return Ok(vec![result]);

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use super::super::engine::EngineError;
 use super::super::files::config_error;
 use super::super::index::Record;
@@ -11,7 +13,7 @@ use super::super::translate::{
     CgroupDriver, Kind, SandboxInput, forwarded_ports, hosts_file, pod_cgroup_limits,
     sandbox_request,
 };
-use super::{Starter, names_oom_score, runtime_error, tell_notes};
+use super::{Starter, Turn, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::admit::HOST_PORT_CONFLICT;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, keys};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
@@ -24,50 +26,40 @@ pub(super) fn sandbox_error(message: String) -> SyncError {
     SyncError::new(SyncErrorReason::CreatePodSandboxError, message)
 }
 
+/// The failure of a call that makes a sandbox.
+fn failed(error: &EngineError) -> SyncError {
+    let reason = reason_of(error, SyncErrorReason::CreatePodSandboxError);
+    SyncError::new(reason, error.to_string())
+}
+
 impl Starter {
-    pub(super) async fn create_sandbox(
+    /// Waits for a turn and creates a sandbox in it. Returns its id with the turn, or none once
+    /// cancelled. The image is made before the turn: to pull one may take long.
+    pub(super) async fn create_in_turn(
         &self,
         pod: &Arc<Pod>,
         attempt: u32,
-    ) -> Result<String, SyncError> {
-        let failed = |error: &EngineError| {
-            SyncError::new(
-                reason_of(error, SyncErrorReason::CreatePodSandboxError),
-                error.to_string(),
-            )
-        };
-        let facts = self
-            .facts
-            .engine_facts()
-            .await
-            .map_err(|error| runtime_error(&error))?;
-        self.networks.check_network(pod).await?;
-        self.limit_cgroup(pod, facts.cgroup_driver).await?;
-        let node = self.files.node_now().await;
-        let gateway = self.gateway_of(pod).await?;
+        cancel: &CancellationToken,
+    ) -> Result<Option<(String, Turn<'_>)>, SyncError> {
         let mut image_made_anew = false;
         loop {
-            let image = self
-                .facts
-                .sandbox_image()
-                .await
-                .map_err(|error| failed(&error))?;
-            let request = sandbox_request(&SandboxInput {
-                owner: &self.containers.owner,
-                pod,
-                attempt,
-                network_mode: self.networks.plugin.sandbox_mode(),
-                gateway,
-                image: &image,
-                node: &node,
-                engine: &facts,
-            })
-            .map_err(|error| sandbox_error(error.to_string()))?;
-            tell_notes(&self.telemetry, pod, &request.notes);
-            match self.containers.create(request, &image).await {
+            let making = self.facts.sandbox_image();
+            let Some(image) = cancel.run_until_cancelled(making).await else {
+                return Ok(None);
+            };
+            let image = image.map_err(|error| failed(&error))?;
+            let mut turn = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Ok(None),
+                turn = Turn::begin(&self.newcomers) => turn,
+            };
+            // On the heap: it is large.
+            let creating = Box::pin(self.create_sandbox(pod, attempt, &image));
+            let created = turn.bound(creating).await?;
+            match created {
                 Ok(id) => {
                     self.tell_twin(pod);
-                    return Ok(id);
+                    return Ok(Some((id, turn)));
                 }
                 // The image was removed behind our back, by `docker image prune -a` say.
                 Err(error) if error.is_not_found() && !image_made_anew => {
@@ -77,6 +69,38 @@ impl Starter {
                 Err(error) => return Err(failed(&error)),
             }
         }
+    }
+
+    /// Creates a sandbox of that image. The outer error is what keeps it from being asked for, the
+    /// inner one the Engine's answer.
+    async fn create_sandbox(
+        &self,
+        pod: &Arc<Pod>,
+        attempt: u32,
+        image: &str,
+    ) -> Result<Result<String, EngineError>, SyncError> {
+        let facts = self
+            .facts
+            .engine_facts()
+            .await
+            .map_err(|error| runtime_error(&error))?;
+        self.networks.check_network(pod).await?;
+        self.limit_cgroup(pod, facts.cgroup_driver).await?;
+        let node = self.files.node_now().await;
+        let gateway = self.gateway_of(pod).await?;
+        let request = sandbox_request(&SandboxInput {
+            owner: &self.containers.owner,
+            pod,
+            attempt,
+            network_mode: self.networks.plugin.sandbox_mode(),
+            gateway,
+            image,
+            node: &node,
+            engine: &facts,
+        })
+        .map_err(|error| sandbox_error(error.to_string()))?;
+        tell_notes(&self.telemetry, pod, &request.notes);
+        Ok(self.containers.create(request, image).await)
     }
 
     /// Reports a pod that another agent on the Engine runs, too.

@@ -81,3 +81,35 @@ async fn removals_that_hang_delay_no_other_pod() {
     assert!(is_up);
     assert!(results.iter().all(Result::is_ok));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_removed_while_its_sandboxs_image_is_pulled_ends_and_took_no_turn() {
+    let mut bed = Bed::warm().await;
+    let stalls = PullScript {
+        stalls: true,
+        ..PullScript::default()
+    };
+    bed.engine.script_pull("pause:9", stalls);
+    let options = DockerManagerOptions {
+        pod_infra_image: Some("pause:9".to_owned()),
+        ..options(bed.root.path(), NodeFacts::default())
+    };
+    bed.manager = manager_with(&bed.engine, options);
+    let (pod, cancel) = (pod("a", &json!({})), CancellationToken::new());
+    let round = bed.round_until(&pod, &cancel);
+    let removal = async {
+        while bed.engine.count(Operation::PullImage) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let turns = bed.manager.starter.newcomers.available_permits();
+        cancel.cancel();
+        turns
+    };
+    // A pull without progress is given up only after a minute.
+    let both = futures::future::join(round, removal);
+    let ended = tokio::time::timeout(Duration::from_secs(5), both).await;
+    let (_, turns) = ended.expect("it waits for the pull");
+    // docker 60d
+    assert_eq!(turns, 4, "others may start meanwhile");
+    assert_eq!(bed.containers(), []);
+}
