@@ -3,10 +3,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use mirrorlet_host::disk::{self, IfThere as _};
 
@@ -29,8 +30,17 @@ struct Stored<T> {
 pub(super) struct NotedFile<T> {
     /// None to remember only as long as the agent runs.
     path: Option<PathBuf>,
-    /// None before the file was read.
-    known: Mutex<Option<T>>,
+    /// None before the file was read. Whoever reads or writes the file holds it to the end, also where
+    /// nobody waits for that any more.
+    known: Arc<Mutex<Option<Known<T>>>>,
+}
+
+/// The value.
+#[derive(Debug, Default)]
+struct Known<T> {
+    images: T,
+    /// Whether the file is to be written though nothing changes: it was set aside.
+    is_due: bool,
 }
 
 impl<T> NotedFile<T>
@@ -40,48 +50,58 @@ where
     pub(super) fn new(path: Option<PathBuf>) -> Self {
         Self {
             path,
-            known: Mutex::default(),
+            known: Arc::default(),
         }
     }
 
     /// Changes what is known, and the file if that is something else then. `unreadable` is what is
     /// known where the file can't be used, which is renamed. The change counts for this agent, too,
-    /// where the file can't be written.
+    /// where the file can't be written. Once made, it is written whether or not that is waited for.
     pub(super) async fn change<R>(
         &self,
-        unreadable: impl FnOnce(&io::Error) -> T,
+        unreadable: impl FnOnce(&io::Error) -> T + Send + 'static,
         change: impl FnOnce(&mut T) -> R,
     ) -> (R, io::Result<()>) {
-        let mut known = self.known.lock().await;
-        let mut changed = false;
-        let before = match known.take() {
-            Some(before) => before,
-            None => self.read().await.unwrap_or_else(|error| {
-                // The file is gone by now.
-                changed = true;
-                unreadable(&error)
-            }),
+        let mut guard = self.lock(unreadable).await;
+        let known = guard.get_or_insert_default();
+        let before = known.images.clone();
+        let result = change(&mut known.images);
+        let is_due = std::mem::take(&mut known.is_due) || known.images != before;
+        let Some(path) = self.path.clone().filter(|_| is_due) else {
+            return (result, Ok(()));
         };
-        let mut images = before.clone();
-        let result = change(&mut images);
-        changed |= images != before;
-        let images = known.insert(images);
-        if changed && let Some(path) = self.path.clone() {
+        // Nothing is awaited between the change and this, which runs to its end.
+        let written = disk::blocking(move || {
             let stored = Stored {
                 version: VERSION,
-                images: images.clone(),
+                images: guard.as_ref().map(|known| &known.images),
             };
-            let written = disk::blocking(move || write(&path, &stored)).await;
-            return (result, written);
-        }
-        (result, Ok(()))
+            write(&path, &stored)
+        });
+        (result, written.await)
     }
 
-    async fn read(&self) -> io::Result<T> {
-        match self.path.clone() {
-            Some(path) => disk::blocking(move || read(&path)).await,
-            None => Ok(T::default()),
+    /// Waits for those before, and reads the file if nobody has.
+    async fn lock(
+        &self,
+        unreadable: impl FnOnce(&io::Error) -> T + Send + 'static,
+    ) -> OwnedMutexGuard<Option<Known<T>>> {
+        let mut guard = Arc::clone(&self.known).lock_owned().await;
+        if guard.is_some() {
+            return guard;
         }
+        let Some(path) = self.path.clone() else {
+            return guard;
+        };
+        let reading = disk::blocking(move || {
+            let found = read(&path);
+            // The file is gone by now.
+            let is_due = found.is_err();
+            let images = found.unwrap_or_else(|error| unreadable(&error));
+            *guard = Some(Known { images, is_due });
+            guard
+        });
+        reading.await
     }
 }
 
@@ -115,4 +135,75 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> io::Result<T> {
 fn write<T: Serialize>(path: &Path, stored: &Stored<T>) -> io::Result<()> {
     disk::replace(path, &serde_json::to_vec(stored)?)?;
     path.parent().map_or(Ok(()), disk::sync_directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::{Condvar, Mutex as Gate};
+    use std::time::Duration;
+
+    use futures::poll;
+    use serde::Serializer;
+
+    use super::*;
+
+    /// A value that takes long to write if it is 1.
+    #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+    struct Slow(u32);
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Disk {
+        Idle,
+        Hangs,
+        Answers,
+    }
+
+    static DISK: Gate<Disk> = Gate::new(Disk::Idle);
+    static NEWS: Condvar = Condvar::new();
+
+    impl Serialize for Slow {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            if self.0 == 1 {
+                let mut disk = DISK.lock().unwrap();
+                *disk = Disk::Hangs;
+                drop(NEWS.wait_while(disk, |disk| *disk == Disk::Hangs));
+            }
+            serializer.serialize_u32(self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_nobody_waits_for_is_written_before_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("images.json");
+        let file = NotedFile::<Slow>::new(Some(path.clone()));
+        let mut dropped = Box::pin(file.change(|_| Slow(0), |known| known.0 = 1));
+        loop {
+            assert!(poll!(&mut dropped).is_pending());
+            let disk = *DISK.lock().unwrap();
+            if disk == Disk::Hangs {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(dropped);
+        let is_changed = Cell::new(false);
+        let mut next = Box::pin(file.change(
+            |_| Slow(0),
+            |known| {
+                is_changed.set(true);
+                known.0 = 2;
+            },
+        ));
+        assert!(poll!(&mut next).is_pending());
+        assert!(!is_changed.get(), "it waits for the write before");
+        *DISK.lock().unwrap() = Disk::Answers;
+        NEWS.notify_all();
+        let ((), written) = next.await;
+        written.unwrap();
+        let anew = NotedFile::<Slow>::new(Some(path));
+        let (found, _) = anew.change(|_| Slow(0), |known| known.0).await;
+        assert_eq!(found, 2);
+    }
 }
