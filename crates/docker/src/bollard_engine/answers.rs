@@ -138,7 +138,11 @@ pub(super) static CONTAINER: Answer = Answer {
                 ("Ports", Keep::All),
                 (
                     "Networks",
-                    Keep::Each(&Keep::Keys(&["IPAddress", "GlobalIPv6Address"])),
+                    Keep::Each(&Keep::Keys(&[
+                        "NetworkID",
+                        "IPAddress",
+                        "GlobalIPv6Address",
+                    ])),
                 ),
             ]),
         ),
@@ -222,12 +226,17 @@ pub(super) fn containers_path(all: bool, filters: &[(&str, &[String])]) -> Strin
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{UnixListener, UnixStream};
 
     use super::*;
     use crate::engine::Engine;
-    use mirrorlet_core::api::keys;
+    use crate::index::{Created, Index};
+    use crate::translate::labels::sandbox_labels;
+    use crate::translate::{parse_ours, sandbox_name};
+    use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
 
     /// Where a label of 20 MiB stands in an answer.
     const LARGE: &str = "LARGE";
@@ -344,6 +353,41 @@ mod tests {
         assert_eq!(found.host_config.unwrap().oom_score_adj, Some(-998));
         let networks = found.network_settings.unwrap().networks.unwrap();
         assert_eq!(networks["n"].ip_address.as_deref(), Some("10.0.0.1"));
+    }
+
+    /// `--network` may name it so, and the Engine names networks by their names.
+    #[tokio::test]
+    async fn the_network_of_a_pod_may_be_named_by_its_id() {
+        let inspect = json!({
+            "Id": "1", "State": {"Running": true, "Status": "running"},
+            "HostConfig": {"NetworkMode": "d00"},
+            "NetworkSettings": {"Networks": {
+                "bridge": {"NetworkID": "b00", "IPAddress": "172.17.0.2"},
+                "db": {"NetworkID": "d00", "IPAddress": "172.18.0.2"},
+            }},
+        });
+        let (_directory, engine) = scripted(vec![("/containers/1/json", inspect.to_string())]);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "default", "uid": "u"},
+            "spec": {"containers": []},
+        }))
+        .unwrap();
+        let name = sandbox_name(&FullName::of(&pod), &PodUid::of(&pod), 0);
+        let labels = sandbox_labels("me", &pod, 0);
+        let index = Index::default();
+        index.created(Created {
+            id: "1".into(),
+            ours: parse_ours("me", [name.as_str()], &labels).unwrap(),
+            image: "i".into(),
+            at: Timestamp::UNIX_EPOCH,
+        });
+        index.started("1", Timestamp::UNIX_EPOCH);
+        let found = engine.inspect_container("1").await.unwrap();
+        index.inspected("1", u64::MAX, &found, "");
+        let record = index.get("1").unwrap();
+        let expected: IpAddr = "172.18.0.2".parse().unwrap();
+        // docker 22a
+        assert_eq!(record.ips(), [expected]);
     }
 
     #[tokio::test]
