@@ -99,14 +99,17 @@ impl EvictionHost for Host {
 /// Reads what the machine has left. A signal that can't be read is missing.
 fn observe(root: &Path, images: Option<&Path>) -> Seen {
     let mut observations = Observations::new();
-    let memory = proc::memory(&proc::meminfo(&text("/proc/meminfo")), "");
-    if let Some((memory, capacity)) = memory.and_then(|m| Some((m, m.limit?))) {
-        let available = capacity.saturating_sub(memory.working_set);
+    let mut saw = |signal, available, capacity| {
         let seen = Observation {
             available,
             capacity,
         };
-        observations.insert(Signal::MemoryAvailable, seen);
+        observations.insert(signal, seen);
+    };
+    let memory = proc::memory(&proc::meminfo(&text("/proc/meminfo")), "");
+    if let Some((memory, capacity)) = memory.and_then(|m| Some((m, m.limit?))) {
+        let available = capacity.saturating_sub(memory.working_set);
+        saw(Signal::MemoryAvailable, available, capacity);
     }
     let threads = proc::threads(
         &text("/proc/loadavg"),
@@ -115,35 +118,17 @@ fn observe(root: &Path, images: Option<&Path>) -> Seen {
     );
     if let Some((used, capacity)) = threads {
         let available = capacity.saturating_sub(used);
-        let seen = Observation {
-            available,
-            capacity,
-        };
-        observations.insert(Signal::PidAvailable, seen);
+        saw(Signal::PidAvailable, available, capacity);
     }
     let mut disk = |path: &Path, bytes: Signal, inodes: Signal| {
         let Ok(stat) = rustix::fs::statvfs(path) else {
             return;
         };
         let of = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        let (available, capacity) = (of(stat.f_bavail), of(stat.f_blocks));
-        observations.insert(
-            bytes,
-            Observation {
-                available,
-                capacity,
-            },
-        );
+        saw(bytes, of(stat.f_bavail), of(stat.f_blocks));
         // A file system without a number of inodes never runs out of them.
         if stat.f_files > 0 {
-            let (available, capacity) = (stat.f_favail, stat.f_files);
-            observations.insert(
-                inodes,
-                Observation {
-                    available,
-                    capacity,
-                },
-            );
+            saw(inodes, stat.f_favail, stat.f_files);
         }
     };
     disk(root, Signal::NodeFsAvailable, Signal::NodeFsInodesFree);

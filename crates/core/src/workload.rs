@@ -234,13 +234,8 @@ pub struct Order {
 /// pod may be unavailable.
 fn deployment_order(spec: &DeploymentSpec, pod: &Pod) -> Order {
     let strategy = spec.strategy.as_ref();
-    if strategy.and_then(|s| s.type_.as_deref()) == Some(RECREATE) {
-        return Order {
-            strategy: RolloutStrategy::Recreate,
-            refused: None,
-        };
-    }
-    if surges_not(strategy) {
+    let is_recreate = strategy.and_then(|s| s.type_.as_deref()) == Some(RECREATE);
+    if is_recreate || surges_not(strategy) {
         return Order {
             strategy: RolloutStrategy::Recreate,
             refused: None,

@@ -42,6 +42,10 @@ const NAMES: Column = Column("~Containers", Containers(CONTAINERS, "name"));
 const IMAGES: Column = Column("~Images", Containers(CONTAINERS, "image"));
 const JOB_CONTAINERS: &str = "/spec/jobTemplate/spec/template/spec/containers";
 const SELECTOR: Column = Column("~Selector", Labels("/spec/selector/matchLabels"));
+const ATTRIBUTES_CLASS: Column = Column(
+    "VolumeAttributesClass",
+    Text("/spec/volumeAttributesClassName", UNSET),
+);
 
 /// The columns of what keeps a number of pods.
 const REPLICA_SETS: &[Column] = &[
@@ -180,10 +184,7 @@ static COLUMNS: &[(&str, &[Column])] = &[
             Column("Capacity", Text("/status/capacity/storage", "")),
             Column("Access Modes", Made(claim_modes)),
             Column("StorageClass", Text("/spec/storageClassName", "")),
-            Column(
-                "VolumeAttributesClass",
-                Text("/spec/volumeAttributesClassName", UNSET),
-            ),
+            ATTRIBUTES_CLASS,
             AGE,
             Column("~VolumeMode", Text("/spec/volumeMode", UNSET)),
         ],
@@ -204,10 +205,7 @@ static COLUMNS: &[(&str, &[Column])] = &[
             Column("Status", Text("/status/phase", "Available")),
             Column("Claim", Made(claimed)),
             Column("StorageClass", Text("/spec/storageClassName", "")),
-            Column(
-                "VolumeAttributesClass",
-                Text("/spec/volumeAttributesClassName", UNSET),
-            ),
+            ATTRIBUTES_CLASS,
             Column("Reason", Text("/status/reason", "")),
             AGE,
             Column("~VolumeMode", Text("/spec/volumeMode", UNSET)),

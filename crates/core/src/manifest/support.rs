@@ -56,6 +56,8 @@ use Verdict::{
 };
 use When::{Begins, IsFalse, IsNot, NonEmpty, StrictWithoutGroup, Written};
 
+const DELETION: Verdict = NotInManifest("a static pod is deleted by removing its manifest");
+const RESOURCE_CLAIMS: Verdict = ForbiddenAndUnsupported("resourceclaims");
 const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
@@ -71,24 +73,12 @@ const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge page
 /// Every special field.
 const RULES: &[Rule] = &[
     // Metadata
-    Rule(
-        "metadata.deletionTimestamp",
-        Written,
-        NotInManifest("a static pod is deleted by removing its manifest"),
-    ),
-    Rule(
-        "metadata.deletionGracePeriodSeconds",
-        Written,
-        NotInManifest("a static pod is deleted by removing its manifest"),
-    ),
+    Rule("metadata.deletionTimestamp", Written, DELETION),
+    Rule("metadata.deletionGracePeriodSeconds", Written, DELETION),
     // Pod
     Rule("spec.serviceAccountName", NonEmpty, SERVICE_ACCOUNT),
     Rule("spec.serviceAccount", NonEmpty, SERVICE_ACCOUNT),
-    Rule(
-        "spec.resourceClaims",
-        NonEmpty,
-        ForbiddenAndUnsupported("resourceclaims"),
-    ),
+    Rule("spec.resourceClaims", NonEmpty, RESOURCE_CLAIMS),
     Rule(
         "spec.ephemeralContainers",
         NonEmpty,
@@ -129,11 +119,7 @@ const RULES: &[Rule] = &[
         NonEmpty,
         Unsupported("overriding the host name is not supported; use hostname"),
     ),
-    Rule(
-        "spec.resources.claims",
-        NonEmpty,
-        ForbiddenAndUnsupported("resourceclaims"),
-    ),
+    Rule("spec.resources.claims", NonEmpty, RESOURCE_CLAIMS),
     Rule("spec.resources.limits.hugepages-*", Written, HUGE_PAGES),
     Rule("spec.resources.requests.hugepages-*", Written, HUGE_PAGES),
     Rule("spec.os.name", Begins("windows"), WINDOWS),
@@ -190,11 +176,7 @@ const RULES: &[Rule] = &[
         Unsupported("options of bind mounts are not supported"),
     ),
     Rule("spec.C.securityContext.windowsOptions", Written, WINDOWS),
-    Rule(
-        "spec.C.resources.claims",
-        NonEmpty,
-        ForbiddenAndUnsupported("resourceclaims"),
-    ),
+    Rule("spec.C.resources.claims", NonEmpty, RESOURCE_CLAIMS),
     Rule("spec.C.resources.limits.hugepages-*", Written, HUGE_PAGES),
     Rule("spec.C.resources.requests.hugepages-*", Written, HUGE_PAGES),
     // Volumes
