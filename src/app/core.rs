@@ -140,8 +140,8 @@ impl Core {
             telemetry.clone(),
         );
         spawn(parts, "merge", merging.run(cancel.clone()));
-        let client = options.probe_client;
-        let probes = start_probers(config, runtime, client, &board, &telemetry, parts, cancel);
+        let (client, pods) = (options.probe_client, (&board, &listed));
+        let probes = start_probers(config, runtime, client, pods, &telemetry, parts, cancel);
         let (policy, graces) = (gc::policy(config), Graces::default());
         let context = Arc::new(Context {
             runtime: Arc::clone(runtime),
@@ -302,7 +302,7 @@ fn start_probers(
     config: &Config,
     runtime: &Arc<dyn Runtime>,
     client: Client,
-    board: &Board,
+    (board, listed): (&Board, &watch::Receiver<Option<Arc<Pods>>>),
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -316,7 +316,8 @@ fn start_probers(
         telemetry.clone(),
         Arc::new(Timestamp::now),
         Some(config.root.join(KEPT_FILE)),
-    );
+    )
+    .following(listed.clone());
     spawn(parts, "prober", probing.run(cancel.clone()));
     results
 }

@@ -1,7 +1,8 @@
 //! Probing: one task per pod, container and kind, as long as the pod is on the board.
 //!
 //! [`ProbeManager`] follows the board. A pod that begins to be converged gets its workers, each
-//! is shown what becomes of its pod, and the results of a pod that left the board are forgotten.
+//! is shown what becomes of its pod, and the results of a pod that left the board are forgotten. So
+//! is what the agent before has left of pods that are gone by now.
 //! Results are written to the [results](crate::store::probes), whose changes wake the pod's worker.
 //!
 //! Upstream: `pkg/kubelet/prober/prober_manager.go`.
@@ -12,7 +13,7 @@ mod kept;
 mod tests;
 mod worker;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::probes::ProbeWriter;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp};
-use mirrorlet_core::observed::Role;
+use mirrorlet_core::observed::{Pods, Role};
 use mirrorlet_core::probe::ProbeKind;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -66,7 +68,12 @@ pub struct ProbeManager {
     /// Where results are left to the next agent, and what was left there last.
     kept: Option<PathBuf>,
     left: kept::StoredResults,
+    /// The runtime's newest list of pods.
+    listed: Option<Listed>,
 }
+
+/// A reader of the runtime's lists; none before the first one.
+type Listed = watch::Receiver<Option<Arc<Pods>>>;
 
 /// A pod with its workers.
 struct Probed {
@@ -114,7 +121,15 @@ impl ProbeManager {
             tasks: JoinSet::new(),
             kept,
             left,
+            listed: None,
         }
+    }
+
+    /// With the runtime's lists: what is left of pods that are not in the first one is forgotten.
+    #[must_use]
+    pub fn following(mut self, listed: Listed) -> Self {
+        self.listed = Some(listed);
+        self
     }
 
     /// Follows the board until cancelled.
@@ -122,6 +137,7 @@ impl ProbeManager {
         let mut changed = self.board.changed();
         let mut probed = self.shared.results.reader().changed();
         let mut keep_at: Option<Instant> = None;
+        let mut listed = self.listed.take();
         loop {
             changed.borrow_and_update();
             self.follow(&cancel);
@@ -132,6 +148,12 @@ impl ProbeManager {
                 // The store lives as long as this.
                 _ = probed.changed() => {
                     keep_at.get_or_insert_with(|| Instant::now() + KEEP_AFTER);
+                }
+                there = first_list(&mut listed) => {
+                    listed = None;
+                    if let Some(there) = there {
+                        self.forget_gone(&there);
+                    }
                 }
                 () = keeping, if keep_at.is_some() => {
                     keep_at = None;
@@ -162,6 +184,16 @@ impl ProbeManager {
         match kept::write(path, &kept).await {
             Ok(()) => self.left = kept,
             Err(error) => occurrences::probes_not_kept(&error.to_string()),
+        }
+    }
+
+    /// Forgets what the last agent has left of pods that have no container any more: a result is one
+    /// of an instance.
+    fn forget_gone(&self, there: &Pods) {
+        let there: BTreeSet<&PodUid> = there.0.iter().map(|pod| &pod.uid).collect_set();
+        let is_known = |uid: &PodUid| there.contains(uid) || self.seen.contains(uid);
+        for gone in self.left.keys().filter(|uid| !is_known(uid)) {
+            self.shared.results.forget(gone);
         }
     }
 
@@ -218,6 +250,15 @@ impl ProbeManager {
             probed.workers.insert(key, token.drop_guard());
         }
     }
+}
+
+/// Waits for the first list of the runtime; none if there will be none.
+async fn first_list(listed: &mut Option<Listed>) -> Option<Arc<Pods>> {
+    let Some(listed) = listed else {
+        return std::future::pending().await;
+    };
+    let there = listed.wait_for(Option::is_some).await;
+    there.ok().and_then(|there| there.clone())
 }
 
 /// The probes of a pod: of its regular containers and sidecars.

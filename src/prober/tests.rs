@@ -12,7 +12,7 @@ use super::*;
 use crate::store::board::{BoardWriter, board};
 use crate::store::probes::{ProbeReader, probe_results};
 use mirrorlet_core::api::{ContainerId, FullName, core};
-use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, RunningPod};
 use mirrorlet_core::probe::{ProbeResult, ProbeResults};
 use mirrorlet_host::telemetry::journal::Kind;
 use mirrorlet_runtime::{CommandOutput, RuntimeError};
@@ -28,6 +28,7 @@ const LONG: Duration = Duration::from_hours(2);
 struct Bed {
     fake: FakeRuntime,
     board: BoardWriter,
+    listed: watch::Sender<Option<Arc<Pods>>>,
     results: ProbeReader,
     telemetry: Telemetry,
     cancel: CancellationToken,
@@ -66,6 +67,7 @@ impl Bed {
         let (board, reader) = board();
         let (writer, results) = probe_results();
         let telemetry = Telemetry::new();
+        let (listed, lists) = watch::channel(None);
         let clock = fake.clone();
         let manager = ProbeManager::new(
             Arc::new(fake.clone()),
@@ -75,7 +77,8 @@ impl Bed {
             telemetry.clone(),
             Arc::new(move || clock.now()),
             kept,
-        );
+        )
+        .following(lists);
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(manager.run(cancel.clone()));
@@ -91,6 +94,7 @@ impl Bed {
         let bed = Self {
             fake,
             board,
+            listed,
             results,
             telemetry,
             cancel,
@@ -500,6 +504,44 @@ async fn what_was_ready_stays_so_over_a_restart_until_a_probe_says_otherwise() {
     std::fs::write(file().unwrap(), "{").unwrap();
     let bed = Bed::keeping(Duration::ZERO, probes, file()).await;
     assert_eq!(bed.result("a", Readiness), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_pods_that_are_gone_is_forgotten_once_all_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(KEPT_FILE);
+    let left = || -> serde_json::Map<String, serde_json::Value> {
+        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+    };
+    let probes = json!({"readinessProbe": exec("ready", json!({}))});
+    let mut bed = Bed::keeping(OLD, probes.clone(), Some(file.clone())).await;
+    bed.runs_as("a");
+    bed.until("a", Readiness, Success).await;
+    bed.cancel.cancel();
+    bed.tasks.join_next().await.unwrap().unwrap();
+    drop(bed);
+    // Another pod, which is removed while no agent runs.
+    let mut both = left();
+    both.insert("gone".to_owned(), both[UID].clone());
+    std::fs::write(&file, serde_json::to_vec(&both).unwrap()).unwrap();
+
+    let mut bed = Bed::keeping(OLD, probes, Some(file.clone())).await;
+    let mut of_gone = bed.results.subscribe(&"gone".into());
+    assert!(!of_gone.borrow_and_update().is_empty());
+    let running = RunningPod {
+        uid: UID.into(),
+        ..RunningPod::default()
+    };
+    bed.listed.send_replace(Some(Arc::new(Pods(vec![running]))));
+    let coming = of_gone.wait_for(|results| results.is_empty());
+    let is_forgotten = tokio::time::timeout(LONG, coming).await.is_ok();
+    // pods 56c
+    assert!(is_forgotten);
+    assert_eq!(bed.result("a", Readiness), Some(Success));
+    bed.idle(KEEP_AFTER * 2).await;
+    bed.cancel.cancel();
+    bed.tasks.join_next().await.unwrap().unwrap();
+    assert_eq!(left().keys().collect::<Vec<_>>(), [UID]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -169,7 +169,8 @@ impl Agent {
             Telemetry::new(),
             Arc::new(move || clock.now()),
             Some(root.join(KEPT_FILE)),
-        );
+        )
+        .following(listed.clone());
         let workers = PodWorkers::new(context, wanted_reader, listed.clone());
         let mirrors = cluster.map(|cluster| {
             let links = ClusterLinks {
