@@ -230,13 +230,13 @@ impl Observer {
                     Ok(())
                 }
                 Some(done) = self.looks.join_next() => { self.looked(done); Ok(()) }
-                () = until(room_at) => Ok(()),
                 _ = sweep.tick() => self.relist().await,
                 () = tokio::time::sleep_until(retry_at), if self.retry_at.is_some() => {
                     self.retry_at = None;
                     for uid in std::mem::take(&mut self.failed) { self.want(uid); }
                     Ok(())
                 }
+                () = until(room_at) => Ok(()),
             };
             if let Err(error) = listed {
                 return error.to_string();

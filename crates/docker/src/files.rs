@@ -22,7 +22,7 @@ use mirrorlet_core::env::{EnvFiles, env_files};
 use mirrorlet_core::fields;
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::{ObjectSet, is_static, references};
-use mirrorlet_core::payload::{PayloadContext, Payloads, payloads};
+use mirrorlet_core::payload::{Payload, PayloadContext, Payloads, payloads};
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::{VolumeMap, check_sub_paths, has_sub_path};
 use mirrorlet_host::disk;
@@ -383,7 +383,7 @@ impl PodFiles {
 /// The bytes that files take in memory, about.
 fn bytes_of(payloads: &Payloads) -> usize {
     let made = payloads.values().flatten();
-    let files = made.flat_map(|payload| payload.files());
+    let files = made.flat_map(Payload::files);
     let bytes = files.map(|(path, file)| FILE_BYTES + path.len() + file.data.len());
     bytes.sum()
 }

@@ -36,7 +36,7 @@ impl Room {
         bytes: impl Fn(&T) -> usize,
     ) -> (T, Taken) {
         let weight = match self.made_at_once(&make, &bytes) {
-            Ok(made) => return made,
+            Ok(fits) => return fits,
             Err(weight) => weight,
         };
         // The semaphore is never closed.
@@ -51,11 +51,11 @@ impl Room {
         bytes: impl Fn(&T) -> usize,
     ) -> Result<(T, Taken), u32> {
         let _alone = self.making.lock();
-        let made = make();
-        let weight = u32::try_from(bytes(&made)).unwrap_or(self.bytes_max);
+        let item = make();
+        let weight = u32::try_from(bytes(&item)).unwrap_or(self.bytes_max);
         let weight = weight.min(self.bytes_max);
         match Arc::clone(&self.bytes).try_acquire_many_owned(weight) {
-            Ok(taken) => Ok((made, Some(taken))),
+            Ok(taken) => Ok((item, Some(taken))),
             Err(_) => Err(weight),
         }
     }

@@ -144,7 +144,8 @@ pub(super) struct Starter {
     /// Bounds the sandboxes that are begun together, so that of many new pods the first ones run
     /// before the last ones begin.
     pub(super) newcomers: Semaphore,
-    /// Bounds the requests for containers that are held.
+    /// Bounds the requests for containers that are held, until the Engine has answered: those that hang
+    /// delay others rather than fill the memory.
     pub(super) requests: Room,
 }
 

@@ -5,8 +5,11 @@ use super::*;
 /// How long a pod is waited for that has nothing to wait for itself. The clock is paused.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// Names the container of a pod whose call hangs.
+type Target = fn(&Arc<Pod>) -> String;
+
 /// Makes calls for twice as many pods hang as may begin together.
-async fn hung(bed: &Bed, operation: Operation, target: fn(&Arc<Pod>) -> String) -> Vec<Arc<Pod>> {
+async fn hung(bed: &Bed, operation: Operation, target: Target) -> Vec<Arc<Pod>> {
     let pods: Vec<_> = (0..8).map(|n| pod(&format!("h{n}"), &json!({}))).collect();
     for pod in &pods {
         if operation == Operation::RemoveContainer {
@@ -49,7 +52,7 @@ async fn other_is_up<T>(
 #[tokio::test(start_paused = true)]
 async fn calls_that_hang_delay_no_other_pod() {
     let cancel = CancellationToken::new();
-    let cases: [(Operation, fn(&Arc<Pod>) -> String, usize); 3] = [
+    let cases: [(Operation, Target, usize); 3] = [
         (Operation::CreateContainer, pause_name, 4),
         (Operation::StartContainer, pause_name, 4),
         // After those of all sandboxes.
