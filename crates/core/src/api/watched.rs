@@ -38,8 +38,8 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Watched<K> {
     }
 }
 
-/// Most values of an object below its sections (`metadata`, `spec`, `status`): items of lists and entries
-/// of mappings. A Pod of a few hundred is a large one, while the 1.5 MiB that an API server stores may
+/// Most values of an object: items of lists and entries of mappings, but for the fields of the object and
+/// of its `metadata`, `spec` and `status`. A Pod of a few hundred is a large one, while the 1.5 MiB that an API server stores may
 /// hold a hundred thousand, each of which takes hundreds of bytes in memory.
 pub const VALUES_MAX: usize = 10_000;
 
@@ -72,12 +72,24 @@ struct Bounded<'a> {
 
 /// Mappings around the values that count: the object itself, and its sections.
 const SECTIONS: usize = 2;
+/// The sections, whose fields are known beforehand. Whatever else an object has may be a list or mapping
+/// of any length, like the data of a config map.
+const SECTION_NAMES: [&str; 3] = ["metadata", "spec", "status"];
 
 impl Bounded<'_> {
     fn inner(&self) -> Self {
         Self {
             budget: self.budget,
             depth: self.depth + 1,
+        }
+    }
+
+    /// The reader of a value of that key.
+    fn of(&self, key: &str) -> Self {
+        let is_section = self.depth > 0 || SECTION_NAMES.contains(&key);
+        Self {
+            depth: if is_section { self.depth + 1 } else { SECTIONS },
+            ..self.inner()
         }
     }
 
@@ -152,7 +164,8 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         let mut map = serde_json::Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if self.has_room() {
-                map.insert(key, entries.next_value_seed(self.inner())?);
+                let value = entries.next_value_seed(self.of(&key))?;
+                map.insert(key, value);
             } else {
                 entries.next_value::<IgnoredAny>()?;
             }
