@@ -20,6 +20,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::{Object, is_static};
 use mirrorlet_core::observed::{self, ContainerState, Pods};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::status::is_ready;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::Runtime;
@@ -127,10 +128,11 @@ impl PodNames {
         let merged = self.merged.get();
         let views = self.board.all();
         let told = || views.iter().filter(|view| view.status.is_some());
-        let uids: BTreeSet<&PodUid> = told().map(|view| &view.uid).collect();
-        let names: BTreeSet<&FullName> = told().map(|view| &view.full_name).collect();
+        let uids: BTreeSet<&PodUid> = told().map(|view| &view.uid).collect_set();
+        let names: BTreeSet<&FullName> = told().map(|view| &view.full_name).collect_set();
         let of_manifests = merged.pods.values().filter(|pod| is_static(&pod.pod));
-        let wanted: BTreeSet<FullName> = of_manifests.map(|pod| FullName::of(&pod.pod)).collect();
+        let wanted: BTreeSet<FullName> =
+            of_manifests.map(|pod| FullName::of(&pod.pod)).collect_set();
         ran.0.iter().all(|pod| match merged.pods.get(&pod.uid) {
             Some(known) => !is_static(&known.pod) || uids.contains(&pod.uid),
             None => !wanted.contains(&pod.full_name) || names.contains(&pod.full_name),

@@ -12,6 +12,7 @@ use super::owner::owner_id;
 use super::used_engine::UsedEngine;
 use crate::config::Config;
 use mirrorlet_core::api::{PodUid, keys};
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_docker::engine::Engine as _;
 use mirrorlet_docker::{BollardEngine, host_ports_table, remove_dead_log_links};
 use mirrorlet_host::volume::{HostFiles, VolumeError, VolumeManager};
@@ -59,7 +60,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
         Some(PodUid::from(uid.as_str()))
     };
     let labels = listed.iter().filter_map(|one| one.labels.as_ref());
-    let mut uids: BTreeSet<PodUid> = labels.filter_map(of_container).collect();
+    let mut uids: BTreeSet<PodUid> = labels.filter_map(of_container).collect_set();
     let mut left = Leftovers {
         containers: listed
             .into_iter()
@@ -70,10 +71,10 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
                 Some((id, name.trim_start_matches('/').to_owned()))
             })
             .collect(),
-        pods: volumes.list_pod_dirs()?.into_iter().collect(),
+        pods: volumes.list_pod_dirs()?.into_iter().collect_set(),
         kept_cgroups: Vec::new(),
     };
-    left.containers.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
+    left.containers.small_sort_by(|(_, a), (_, b)| a.cmp(b));
     if !remove {
         return Ok(Some(left));
     }

@@ -124,7 +124,7 @@ fn unready(
             let key = WorkloadKey::of_owner(&one.namespace, &one.owner)?;
             key.kind.stays().then_some((key, one.pods.len()))
         })
-        .collect();
+        .collect_map();
     if missing.is_empty() {
         return BTreeMap::new();
     }

@@ -176,7 +176,7 @@ impl MergeTask {
         let wanted = Wanted {
             pods: all
                 .map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod)))
-                .collect(),
+                .collect_map(),
             finished: merged.finished.clone(),
             delivered: merged.delivered,
         };

@@ -19,6 +19,7 @@ use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
 use mirrorlet_core::node::RuntimeReach;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
 use mirrorlet_docker::sees::engine_sees;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -322,7 +323,7 @@ fn owners_before(
         let theirs = labels.get(keys::OWNER)?;
         (theirs != owner && orphans.contains(&uid)).then(|| theirs.clone())
     };
-    labels.filter_map(other).collect()
+    labels.filter_map(other).collect_set()
 }
 
 fn lost_owner(root: &Path, owner: &str, before: &BTreeSet<String>) -> MissingAccessReport {

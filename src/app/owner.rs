@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::used_engine::UsedEngine;
 use mirrorlet_core::api::PodUid;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 use mirrorlet_host::volume::VolumeManager;
 
@@ -60,7 +61,7 @@ pub fn orphans(root: &Path) -> BTreeSet<PodUid> {
     }
     // A directory that can't be read fails the start later, with its name.
     let pods = VolumeManager::new(root).list_pod_dirs();
-    pods.unwrap_or_default().into_iter().collect()
+    pods.unwrap_or_default().into_iter().collect_set()
 }
 
 /// Keeps the Node's name for the next agent. Returns the name that the one before had, if that was

@@ -8,6 +8,7 @@ use mirrorlet_core::desired::{SourcePod, SourceState};
 use mirrorlet_core::events::of_pods;
 use mirrorlet_core::merge::{Merged, PodOperation, SourceName};
 use mirrorlet_core::observed::Pods;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// Remembers what was reported already.
@@ -47,7 +48,7 @@ impl ManifestReporter {
             of_pods(of_manifests(before), of_manifests(merged))
         } else {
             let running = listed.0.iter().map(|pod| &pod.full_name);
-            let running: BTreeSet<&FullName> = running.collect();
+            let running: BTreeSet<&FullName> = running.collect_set();
             let known = of_manifests(merged).filter(|pod| running.contains(&FullName::of(pod)));
             of_pods(known, of_manifests(merged))
         };
@@ -88,13 +89,13 @@ impl ManifestReporter {
                 let location = pod.origin.location.clone();
                 ((pod.full_name(), pod.uid(), location), pod)
             })
-            .collect();
+            .collect_map();
         for (key, pod) in &refused {
             if !self.refused.contains(key) {
                 occurrences::pod_duplicate(telemetry, pod);
             }
         }
-        self.refused = refused.into_keys().collect();
+        self.refused = refused.into_keys().collect_set();
     }
 }
 

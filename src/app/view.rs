@@ -311,7 +311,7 @@ impl AgentView for View {
             let pods = views.filter_map(|view| Some((view.uid, view.pod?)));
             let wanted = &merged.get().pods;
             let serves = |uid: &PodUid| wanted.contains_key(uid);
-            Ok(top(&reading, &pods.collect(), serves))
+            Ok(top(&reading, &pods.collect_map(), serves))
         });
         told.boxed()
     }

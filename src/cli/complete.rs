@@ -272,7 +272,7 @@ fn asked<T>(words: &[OsString], ask: impl AsyncFnOnce(PathBuf) -> Result<T, Fail
         settings: flag(words, "--root")
             .map(|root| (Key::Root, setting(&root)))
             .into_iter()
-            .collect(),
+            .collect_map(),
     };
     let mut answer = None;
     let asking = async {

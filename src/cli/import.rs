@@ -15,7 +15,7 @@ use mirrorlet_compose::{
     Content, Disk, Import, Imported, ManifestFile, Need, Options, PathKind, ProjectFiles,
 };
 use mirrorlet_core::api::{Diagnostic, Severity};
-use mirrorlet_core::small::SmallSort as _;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
 
 use super::table::counted;
@@ -92,7 +92,7 @@ fn options(args: &ComposeArgs) -> Result<(Options, Vec<Diagnostic>), Failure> {
         current_dir: ambient.cwd.clone(),
         env_files: args.env_files.iter().map(absolute).collect(),
         environment: ambient.env,
-        profiles: args.profiles.iter().cloned().collect(),
+        profiles: args.profiles.iter().cloned().collect_set(),
         project_name: args.project_name.clone(),
         namespace: args.namespace.clone(),
     };

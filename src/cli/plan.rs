@@ -107,7 +107,7 @@ fn request(paths: &[PathBuf], content: bool) -> anyhow::Result<PlanRequest> {
         }
     }
     let mut names: Vec<&str> = request.files.iter().map(|file| &*file.name).collect();
-    names.sort_unstable();
+    names.small_sort();
     let mut pairs = names.iter().zip(names.iter().skip(1));
     if let Some((twice, _)) = pairs.find(|(one, next)| one == next) {
         return Err(anyhow!(

@@ -19,6 +19,7 @@ use crate::certificate::{Leaf, Order, Purpose, Requested, from_pem, split_pem};
 use crate::config::ApiAccess;
 use mirrorlet_core::api::{self, NodeName, Timestamp};
 use mirrorlet_core::certificate::{Held, Verdict, judge, node_user};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 
 /// Largest file that counts as a kubeconfig, certificate or key, in MiB; honest ones have a few
@@ -375,7 +376,7 @@ pub(super) fn fingerprint(files: impl IntoIterator<Item = PathBuf>) -> Fingerpri
             let bytes = read_file(&path).ok();
             (path, bytes.map(|bytes| Sha256::digest(bytes).into()))
         })
-        .collect()
+        .collect_map()
 }
 
 /// One of them. Blocks on the disk.

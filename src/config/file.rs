@@ -12,6 +12,7 @@ use serde_saphyr::Spanned;
 
 use super::kinds::Arity;
 use super::table::{Fallback, Key, ROWS, Setting, SettingRow};
+use mirrorlet_core::small::SmallCollect;
 
 /// Largest config file that is read, in bytes; an honest one has a few hundred.
 pub const CONFIG_FILE_MAX: usize = 1 << 20;
@@ -258,7 +259,7 @@ pub fn schema() -> String {
             }
             (row.name.to_owned(), property)
         })
-        .collect();
+        .collect_object();
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "https://mirrorlet.dev/schemas/config-file.json",

@@ -12,6 +12,7 @@ use super::kinds::{self, Fault, Kind, NONE};
 use mirrorlet_core::api::core::Taint;
 use mirrorlet_core::api::keys;
 use mirrorlet_core::api::quantity::{Quantity, binary_text};
+use mirrorlet_core::small::SmallCollect;
 
 /// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
 const IN_CLUSTER: &str = "in-cluster";
@@ -154,7 +155,7 @@ pub fn labels() -> Kind<BTreeMap<String, String>> {
     let schema = json!({"type": "string", "pattern": "^[^=]+="});
     let show = |(key, value): &(String, String)| format!("{key}={value}");
     pairs(Kind::one("KEY=VALUE", schema, |text, _| label(text), show)).map(
-        |labels| Ok(labels.into_iter().collect()),
+        |labels| Ok(labels.into_iter().collect_map()),
         |labels: &BTreeMap<_, _>| labels.clone().into_iter().collect(),
     )
 }

@@ -14,6 +14,7 @@ use super::args::CONFIG_ENV;
 use super::file::LocatedFile;
 use super::kinds::{self, Arity, Kind};
 use super::table::{Fallback, Key, ROWS, Setting};
+use mirrorlet_core::small::SmallSort;
 
 /// The home directory of root if `HOME` is not set.
 const ROOT_HOME: &str = "/root";
@@ -249,7 +250,7 @@ impl<'a> SettingSources<'a> {
     /// Everything wrong: by line in the file, then the rest in the order of the settings.
     fn into_faults(mut self) -> ConfigFaults {
         self.faults
-            .sort_by_key(|(line, _)| line.unwrap_or(u64::MAX));
+            .small_sort_by_key(|(line, _)| line.unwrap_or(u64::MAX));
         ConfigFaults(self.faults.into_iter().map(|(_, words)| words).collect())
     }
 

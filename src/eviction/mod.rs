@@ -29,6 +29,7 @@ use mirrorlet_core::eviction::{
     Signal, Threshold, evicted_message, has_local_limits, is_reclaimed, local_storage, rank,
     shortages,
 };
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_core::stats::PodReading;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -140,7 +141,7 @@ impl EvictionManager {
                     let known = known.cloned().unwrap_or_default();
                     (pressure.as_str().to_owned(), known)
                 })
-                .collect(),
+                .collect_map(),
         );
         self.pressures.publish(look.pressures);
 

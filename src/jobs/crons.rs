@@ -18,6 +18,7 @@ use mirrorlet_core::desired::SourceState;
 use mirrorlet_core::events::{of_begun_run, of_cron_job, of_deleted_run};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl Jobs {
@@ -201,7 +202,7 @@ fn take_deletions(orders: &mut Orders) -> BTreeMap<JobName, Vec<oneshot::Sender<
         Order::Delete(job) => Some((job, senders)),
         _ => None,
     });
-    named.collect()
+    named.collect_map()
 }
 
 /// Takes those runs of `jobs` out of a record that are in it, and returns them.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::kept::{Claim, StateDir, file_name};
 use mirrorlet_core::job::JobName;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 
 /// Version of the file format. A file of another version can't be read.
@@ -56,7 +57,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
             saved.insert(stored.job, stored.record);
         });
         let (unreadable, closed) = match read {
-            Ok(unreadable) => (unreadable.into_iter().collect(), None),
+            Ok(unreadable) => (unreadable.into_iter().collect_map(), None),
             Err(why) => (BTreeMap::new(), Some(why)),
         };
         Self {

@@ -9,7 +9,7 @@ use mirrorlet_core::cron::{self, Runs};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::job::{self, JobName};
 use mirrorlet_core::merge::Merged;
-use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::workload::WorkloadKind;
 
 /// The documents of Jobs and CronJobs by kind and name, with the pods that stand for them.
@@ -88,7 +88,7 @@ fn documents(merged: &Merged) -> Documents<'_> {
         let runs = &**pod.runs.as_ref()?;
         Some((identity(runs), (runs, pod)))
     });
-    runs.collect()
+    runs.collect_map()
 }
 
 /// The kind and name of the document.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::probe::ProbeResults;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk::{blocking, replace};
 
 /// The file, under the root.
@@ -31,7 +32,7 @@ pub(super) fn read(path: &Path) -> StoredResults {
         Ok(kept) => kept
             .into_iter()
             .map(|(uid, results)| (uid, results.kept()))
-            .collect(),
+            .collect_map(),
         Err(error) => {
             tracing::debug!(error = error, "failed to read the saved probe results");
             StoredResults::default()

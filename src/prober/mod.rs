@@ -177,7 +177,9 @@ impl ProbeManager {
         };
         let all = self.shared.results.reader().all().into_iter();
         let kept = all.map(|(uid, results)| (uid, results.kept()));
-        let kept: kept::StoredResults = kept.filter(|(_, results)| !results.is_empty()).collect();
+        let kept: kept::StoredResults = kept
+            .filter(|(_, results)| !results.is_empty())
+            .collect_map();
         if kept == self.left {
             return;
         }

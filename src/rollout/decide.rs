@@ -17,6 +17,7 @@ use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, View,
     all_move, beside_pod, circles, decide, is_beside, next_version, swap_refused, together,
 };
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::status::trouble::Trouble;
 
 /// The state that decisions are made from.
@@ -93,7 +94,7 @@ impl Rollouts {
             edits.extend(next.as_ref().map(|_| name.clone()));
             (name.clone(), self.preparation(name, next, facts, None))
         });
-        let alone: BTreeMap<FullName, Preparation> = alone.collect();
+        let alone: BTreeMap<FullName, Preparation> = alone.collect_map();
         let mut room = Cow::Borrowed(facts.before);
         let mut decisions = BTreeMap::new();
         for circle in self.circles(&alone, facts) {
@@ -144,7 +145,7 @@ impl Rollouts {
         });
         let board = &self.options.board;
         let takes_room = |pod: &Pod| super::options::takes_room(board, pod);
-        Circle::all(&next.collect(), facts.before, takes_room)
+        Circle::all(&next.collect_map(), facts.before, takes_room)
     }
 
     /// Decides about the pods of a circle.
@@ -163,7 +164,7 @@ impl Rollouts {
             };
             Some((name.clone(), Swapped { alone, own }))
         });
-        let prepared = together(&swapped.collect());
+        let prepared = together(&swapped.collect_map());
         let is_done = |preparation: &Preparation| *preparation == Preparation::Done;
         if prepared.values().all(is_done) {
             let decisions = self.decide_each(&prepared, facts, Some(circle));
@@ -174,7 +175,7 @@ impl Rollouts {
                 .iter()
                 .filter(|(name, _)| circle.names.contains(*name));
             let alone = alone.map(|(name, alone)| (name.clone(), alone.clone()));
-            return self.decide_each(&alone.collect(), facts, None);
+            return self.decide_each(&alone.collect_map(), facts, None);
         }
         self.decide_each(&prepared, facts, None)
     }
@@ -189,7 +190,7 @@ impl Rollouts {
             let decision = self.decide(name, preparation, facts, circle)?;
             Some((name.clone(), decision))
         });
-        decisions.collect()
+        decisions.collect_map()
     }
 
     /// The version that is to run if all goes well, and the history of its pod.

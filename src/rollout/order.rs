@@ -1,6 +1,6 @@
 //! The order in which pods of workloads would change by a plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::RolloutHandle;
 use mirrorlet_core::api::FullName;
@@ -57,7 +57,7 @@ impl RolloutHandle {
         let members = pods.iter().filter_map(|pod| self.member(pod, newest));
         let is = |action: PlanAction| {
             let of = planned.iter().filter(|pod| pod.action == action);
-            of.map(name).collect::<BTreeSet<FullName>>()
+            of.map(name).collect_set()
         };
         let (replaced, held) = (is(PlanAction::Replace), is(PlanAction::Held));
         let found = group::steps(members.collect(), updates, self.options.restore, &held);
@@ -116,7 +116,7 @@ fn turns(
     let there = pods
         .iter()
         .filter(|(_, pod)| pod.action != PlanAction::Create);
-    let found = stateful::steps(set, &there.map(|(ordinal, _)| *ordinal).collect());
+    let found = stateful::steps(set, &there.map(|(ordinal, _)| *ordinal).collect_set());
     let by_name = |steps: Vec<Vec<i32>>| {
         let step = |step: Vec<i32>| {
             let pods = step.iter().filter_map(|ordinal| pods.get(ordinal));

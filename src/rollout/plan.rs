@@ -21,7 +21,7 @@ use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Phase, Preparation, Revision, Turn, Updates, Version,
     beside_pod, changed_fields, compared_fields, decide, is_beside, swap_refused,
 };
-use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
 use mirrorlet_runtime::PodCheck;
 
@@ -147,7 +147,7 @@ impl Planner<'_> {
             Some((name.clone(), history.target_of(wanted).0))
         });
         let takes_room = |pod: &Pod| takes_room(&self.options.board, pod);
-        for circle in Circle::all(&next.collect(), &room.pods, takes_room) {
+        for circle in Circle::all(&next.collect_map(), &room.pods, takes_room) {
             let its = waiting
                 .iter()
                 .filter(|(_, name)| circle.names.contains(name));

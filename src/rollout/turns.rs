@@ -13,6 +13,7 @@ use mirrorlet_core::merge::{Merged, Waiting};
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{History, Revision, ready_since};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::stateful::{Member, StatefulSet, Turns, turns};
 use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_host::telemetry::occurrences;
@@ -85,12 +86,12 @@ impl Rollouts {
         let waits = merged.waits.iter();
         self.queues.told = waits
             .map(|(name, waiting)| (name.clone(), waiting.message.clone()))
-            .collect();
+            .collect_map();
     }
 
     /// Notes the pods that an earlier agent left, until the workers have them.
     fn look_at_left(&mut self, listed: &Pods) {
-        let uids = || listed.0.iter().map(|pod| pod.uid.clone()).collect();
+        let uids = || listed.0.iter().map(|pod| pod.uid.clone()).collect_set();
         let left = self.queues.left.get_or_insert_with(uids);
         let board = &self.options.board;
         left.retain(|uid| board.get(uid).is_none() && listed.has(uid));

@@ -54,7 +54,7 @@ impl Rollouts {
         let wanted = wanted.filter_map(|(uid, pod)| Some((uid.clone(), pod.config.clone()?)));
         self.options
             .objects
-            .publish_configs(known.chain(wanted).collect());
+            .publish_configs(known.chain(wanted).collect_map());
     }
 
     /// The pods that were wanted last, as far as that was kept, and those that the runtime has.

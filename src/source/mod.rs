@@ -62,7 +62,7 @@ impl SourceWriter {
             .collect_set();
         // A failing URL is logged by its source, less and less loudly.
         let news = problems_of(&set).filter(|problem| problem.code != Code::FetchFailed);
-        for problem in news.collect::<BTreeSet<_>>().difference(&known) {
+        for problem in news.collect_set().difference(&known) {
             warn!(reason = %problem, "problem with a manifest");
         }
         self.state.publish(SourceState::Synced(Arc::new(set)));

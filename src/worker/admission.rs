@@ -17,7 +17,7 @@ use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::{admitted_pod, is_beside};
-use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
@@ -40,7 +40,7 @@ impl PodWorkers {
         let node = self.context.node.get();
         let mut pods: Vec<_> = uids.iter().filter_map(|uid| wanted.pods.get(uid)).collect();
         pods.retain(|pod| !is_left_to_another(pod, &node, held.contains_key(&PodUid::of(pod))));
-        pods.sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
+        pods.small_sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
         let mut active = self.active_pods();
         for pod in pods {
             let runs = held.contains_key(&PodUid::of(pod));
@@ -198,7 +198,7 @@ impl PodWorkers {
             })
             .collect();
         refused.retain(|pod| !self.evicted.holds(&PodUid::of(pod), &node));
-        refused.sort_by_cached_key(|pod| turn(pod, false));
+        refused.small_sort_by_cached_key(|pod| turn(pod, false));
         for pod in refused {
             let verdict = admit(&AdmitInput {
                 pod: &admitted_pod(&pod),

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::PodWorkers;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::backoff::ExponentialBackoff;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::cache::RuntimeCache;
 use mirrorlet_runtime::{Runtime, RuntimeError};
@@ -137,7 +138,7 @@ impl PodWorkers {
         }
         let wanted = self.wanted.borrow().clone();
         let finished = wanted.finished.iter().map(|(uid, _)| uid);
-        let keep = self.workers.keys().chain(finished).cloned().collect();
+        let keep = self.workers.keys().chain(finished).cloned().collect_set();
         let runtime = Arc::clone(&self.context.runtime);
         let look = async move { Step::Found(runtime.list_orphans(&keep).await) };
         self.tidy.work.spawn(look);
@@ -153,7 +154,7 @@ impl PodWorkers {
         if orphans.is_empty() {
             return self.tidy.removed(BTreeMap::new());
         }
-        self.tidy.removing = orphans.iter().cloned().collect();
+        self.tidy.removing = orphans.iter().cloned().collect_set();
         let runtime = Arc::clone(&self.context.runtime);
         let running = Arc::clone(&self.running);
         self.tidy.work.spawn(async move {

@@ -6,6 +6,7 @@
 mod fields;
 mod merge;
 
+use mirrorlet_core::small::SmallSort;
 use serde_json::{Map, Value, json};
 
 use self::fields::{
@@ -78,7 +79,7 @@ fn set_entries(
     };
     entries.retain(|entry| !is_empty(entry));
     // Upstream: `sortEncodedManagedFields` of `managedfields/internal/managedfields.go`.
-    entries.sort_by_cached_key(|entry| {
+    entries.small_sort_by_cached_key(|entry| {
         ["operation", "time", "manager", "apiVersion"]
             .map(|key| entry[key].as_str().unwrap_or_default().to_owned())
     });

@@ -8,6 +8,7 @@ mod key;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use mirrorlet_core::small::SmallCollect;
 use serde_json::Value;
 
 pub use self::key::Key;
@@ -412,7 +413,7 @@ impl Cache {
                 let (namespace, name) = (meta::namespace(&object), meta::name(&object));
                 ((namespace.to_owned(), name.to_owned()), object)
             })
-            .collect();
+            .collect_map();
         let changes: Vec<&Change> = self.since(revision)?.collect();
         for change in changes.into_iter().rev() {
             let key = &change.key;

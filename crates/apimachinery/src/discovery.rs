@@ -2,6 +2,7 @@
 //!
 //! Upstream: `apiserver/pkg/endpoints/discovery`, `k8s.io/api/apidiscovery/v2`.
 
+use mirrorlet_core::small::SmallSort;
 use serde_json::{Value, json};
 
 use crate::resources::{RESOURCES, Resource, Subresource};
@@ -45,7 +46,7 @@ pub fn root() -> Value {
     for (group, version) in groups() {
         paths.extend([format!("/apis/{group}"), format!("/apis/{group}/{version}")]);
     }
-    paths.sort_unstable();
+    paths.small_sort();
     json!({"paths": paths})
 }
 

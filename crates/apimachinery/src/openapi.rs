@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use mirrorlet_core::api::hex;
+use mirrorlet_core::small::SmallCollect;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -58,7 +59,7 @@ pub fn root() -> Value {
                 json!({"serverRelativeURL": url(place, hash)}),
             )
         })
-        .collect();
+        .collect_object();
     json!({"paths": paths})
 }
 
@@ -76,7 +77,9 @@ pub fn document(wanted: &str) -> Option<(String, &'static str)> {
 
 fn document_of(wanted: &str, schemas: &Schemas<'_>) -> String {
     let of_place = RESOURCES.iter().filter(|r| place(r) == wanted);
-    let paths: Map<_, _> = of_place.flat_map(|r| paths(r, wanted, schemas)).collect();
+    let paths: Map<_, _> = of_place
+        .flat_map(|r| paths(r, wanted, schemas))
+        .collect_object();
     let paths = Value::Object(paths).to_string();
     let schemas: Vec<_> = schemas
         .referred(&paths)
@@ -183,7 +186,7 @@ fn operation(
         let kinds = kinds.iter();
         let content: Map<_, _> = kinds
             .map(|kind| ((*kind).to_owned(), json!({"schema": schema})))
-            .collect();
+            .collect_object();
         json!({"content": content})
     };
     let json = &["application/json", "application/yaml"][..];

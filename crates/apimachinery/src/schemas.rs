@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mirrorlet_core::small::SmallCollect;
+
 use crate::resources::Resource;
 
 static OPENAPI: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
@@ -34,7 +36,11 @@ pub(crate) struct Schemas<'a>(BTreeMap<&'a str, &'a str>);
 impl<'a> Schemas<'a> {
     /// Reads the lines of [`openapi_text`].
     pub(crate) fn of(text: &'a str) -> Self {
-        Self(text.lines().filter_map(|l| l.split_once('\t')).collect())
+        Self(
+            text.lines()
+                .filter_map(|l| l.split_once('\t'))
+                .collect_map(),
+        )
     }
 
     /// The JSON of a schema.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::{Code, Diagnostic};
+use mirrorlet_core::small::SmallCollect;
 
 use crate::canonical::{self, Base};
 use crate::dotenv;
@@ -124,7 +125,7 @@ impl<'a> Loader<'a> {
         };
         let mut found = Variables::new();
         for file in files {
-            let known: Variables = found.clone().into_iter().chain(over.clone()).collect();
+            let known: Variables = found.clone().into_iter().chain(over.clone()).collect_map();
             if let Some(values) = self.env_file(file, &known, is_named, None) {
                 found.extend(values);
             }

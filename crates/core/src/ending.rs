@@ -13,6 +13,7 @@ use crate::api::core::{
 };
 use crate::api::{Pod, is_too_large, keys, meta};
 use crate::manager::is_mirror_pod;
+use crate::small::SmallCollect;
 use crate::spec::{self, annotation};
 
 /// Least grace of a pod that is being stopped.
@@ -167,7 +168,8 @@ pub fn remains_of_deleted(pod: Pod) -> Pod {
 fn reduced(mut pod: Pod) -> Pod {
     // What is left of it must never run.
     let too_large = is_too_large(&pod.metadata);
-    let annotations = too_large.then(|| [(keys::TOO_LARGE.to_owned(), "true".to_owned())].into());
+    let annotations =
+        too_large.then(|| [(keys::TOO_LARGE.to_owned(), "true".to_owned())].collect_map());
     let metadata = pod.metadata;
     pod.metadata = meta::ObjectMeta {
         name: metadata.name,

@@ -14,7 +14,7 @@ use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, PodUid};
 use crate::desired::{Origin, Places, PodSource, SourceObject, SourcePod, SourceWorkload};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
-use crate::small::SmallSort;
+use crate::small::{SmallCollect, SmallSort};
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any
 /// editor or copy of a manifest takes between two writes, short enough not to puzzle an author who
@@ -177,7 +177,11 @@ impl FileDecision {
                 namespace,
                 owner,
                 document: Arc::new(workload.canonical.clone()),
-                pods: workload.pods.iter().map(|pod| PodUid::of(pod)).collect(),
+                pods: workload
+                    .pods
+                    .iter()
+                    .map(|pod| PodUid::of(pod))
+                    .collect_set(),
                 set: workload.set.clone(),
                 template_hash: workload.template_hash.clone(),
                 origin: origin.clone(),

@@ -170,7 +170,7 @@ impl Merged {
         KnownObjects {
             objects: objects
                 .map(|(key, known)| (key.clone(), known.object.clone()))
-                .collect(),
+                .collect_map(),
             bindings: self.bindings.clone(),
             complete: self.delivered.manifests,
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::api::core::{ConfigMap, Secret, Service};
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
 use crate::objects::claims::Storage;
+use crate::small::SmallCollect;
 use crate::spec::{self, annotation};
 
 /// Longest that a token is used, whatever its lifetime.
@@ -361,7 +362,7 @@ pub fn is_static(pod: &Pod) -> bool {
 /// it must run without an API server.
 pub fn references(pod: &Pod) -> References {
     let mut found = References {
-        objects: uses(pod).into_iter().map(|used| used.key).collect(),
+        objects: uses(pod).into_iter().map(|used| used.key).collect_set(),
         ..References::default()
     };
     if is_static(pod) {

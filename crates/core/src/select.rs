@@ -6,7 +6,7 @@ use strsim::osa_distance;
 
 use crate::api::report::{PodReport, StatusReport};
 use crate::api::{FullName, Pod, split_name};
-use crate::small::SmallSort;
+use crate::small::{SmallCollect, SmallSort};
 use crate::spec::{all_container_names, annotation};
 use crate::workload::WorkloadKind;
 
@@ -143,7 +143,7 @@ fn by_name<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, 
     let is_owner = |found: &str| found.split_once('/').is_some_and(|(_, own)| own == name);
     let found = of_workloads(pods, namespace, &is_owner);
     let owners = found.iter().flat_map(|pod| owners(pod));
-    let owners: BTreeSet<String> = owners.filter(|owner| is_owner(owner)).collect();
+    let owners: BTreeSet<String> = owners.filter(|owner| is_owner(owner)).collect_set();
     if owners.len() > 1 {
         return Err(PodNotFound::SeveralWorkloads {
             text: text.to_owned(),
@@ -174,7 +174,7 @@ pub fn workload_kind(
     };
     let all = sets.chain(jobs).chain(crons);
     let owners = all.filter_map(|(of, owner)| is_meant(of, &owner).then_some(owner));
-    let owners: BTreeSet<String> = owners.collect();
+    let owners: BTreeSet<String> = owners.collect_set();
     if owners.len() > 1 {
         return Err(PodNotFound::SeveralWorkloads {
             text: name.to_owned(),

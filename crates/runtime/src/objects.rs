@@ -88,10 +88,10 @@ pub async fn fetch(objects: &dyn Objects, references: &References) -> ObjectSet 
         services
     );
     ObjectSet {
-        config_maps: config_maps.into_iter().collect(),
-        secrets: secrets.into_iter().collect(),
-        claims: claims.into_iter().collect(),
-        tokens: tokens.into_iter().collect(),
+        config_maps: config_maps.into_iter().collect_map(),
+        secrets: secrets.into_iter().collect_map(),
+        claims: claims.into_iter().collect_map(),
+        tokens: tokens.into_iter().collect_map(),
         services,
     }
 }

@@ -71,7 +71,7 @@ fn rejected(text: &str, sources: &[SourceReport], node: &NodeName) -> Option<Vie
             Some((FullName::new(name, namespace), problem))
         })
         .rev()
-        .collect();
+        .collect_map();
     let name = by_name(text, rejected.keys(), node)?;
     let problem = rejected.get(name)?;
     Some(ViewError {

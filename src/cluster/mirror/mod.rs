@@ -36,6 +36,7 @@ use mirrorlet_core::manager::PodTable;
 use mirrorlet_core::mirror::{
     MirrorInput, MirrorState, Obstacle, ProblemKind, Verdict, hash, verdicts,
 };
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use name::Name;
 
@@ -282,7 +283,7 @@ impl MirrorTask {
                 };
                 (full_name.clone(), state)
             })
-            .collect();
+            .collect_map();
         self.telemetry.metrics.set_mirrors(&states);
         self.states.publish(states);
     }
@@ -309,7 +310,7 @@ impl MirrorTask {
         };
         let states = statics
             .map(|(name, _)| (name.clone(), state.clone()))
-            .collect();
+            .collect_map();
         self.telemetry.metrics.set_mirrors(&states);
         self.states.publish(states);
     }

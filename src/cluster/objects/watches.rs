@@ -19,6 +19,7 @@ use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::{VALUES_MAX, Watched, is_too_large};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::objects::{ObjectError, ObjectKey, ServiceFacts};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::random::stretched;
 
 /// How long a watch lasts before it is begun anew: what upstream's server allows at least, so that
@@ -191,7 +192,7 @@ pub(super) async fn services(shared: &Shared) {
             Ok(Some(Event::InitApply(Watched(service)))) => listing.extend(named(&service)),
             Ok(Some(Event::InitDone)) => {
                 backoff.reset();
-                *state.by_name.lock() = listing.drain(..).collect();
+                *state.by_name.lock() = listing.drain(..).collect_map();
                 let before = state.listed.send_replace(Some(Ok(())));
                 if matches!(before, Some(Err(_))) {
                     // Pods that waited for these objects can start now.

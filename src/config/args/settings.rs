@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use super::CONFIG_ENV;
 use crate::config::kinds::Arity;
 use crate::config::table::{Key, ROWS, Setting, SettingRow};
+use mirrorlet_core::small::SmallCollect;
 
 /// The config file and the settings given as flags.
 #[derive(Debug, Clone, Default)]
@@ -118,7 +119,7 @@ fn settings_of(matches: &ArgMatches) -> SettingArgs {
             let values = matches.try_get_many::<String>(row.name).ok()??;
             Some((row.key, Setting(values.cloned().collect())))
         })
-        .collect();
+        .collect_map();
     SettingArgs {
         config: matches.get_one::<PathBuf>("config").cloned(),
         settings,

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mirrorlet_apimachinery::resources::NAMESPACES;
 use mirrorlet_core::api::{self, Timestamp, core::Namespace};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 use serde_json::{Map, Value};
 
@@ -136,7 +137,7 @@ fn metadata_of(object: &Value) -> Map<String, Value> {
     let shown = fields.filter(|(key, value)| SHOWN.contains(&key.as_str()) && !value.is_null());
     shown
         .map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
+        .collect_object()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use mirrorlet_apimachinery::resources::NODES;
 use mirrorlet_apimachinery::status::{Cause, Status};
 use mirrorlet_apimachinery::table::Include;
 use mirrorlet_core::node::NodeEdits;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 use serde_json::Value;
 
@@ -54,7 +55,7 @@ fn edits(before: &Value, after: &Value, known: &NodeEdits) -> Result<NodeEdits, 
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             fields
                 .map(|(key, value)| (key.clone(), text(value)))
-                .collect()
+                .collect_map()
         };
         let (own, mut wanted) = (texts(before), texts(after));
         for (key, value) in own.iter().filter(|(key, _)| !known.contains_key(*key)) {

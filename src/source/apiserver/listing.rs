@@ -11,6 +11,7 @@ use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Watched};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
 use mirrorlet_core::ending::{is_released, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
+use mirrorlet_core::small::SmallSort;
 
 /// The location of these pods in reports.
 pub(super) const LOCATION: &str = "api server";
@@ -216,7 +217,7 @@ pub(super) fn source_set<'a>(
     problems: Vec<Diagnostic>,
 ) -> SourceSet {
     let mut pods: Vec<_> = pods.into_iter().cloned().collect();
-    pods.sort_by_cached_key(|pod| {
+    pods.small_sort_by_cached_key(|pod| {
         let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
         (created, PodUid::of(pod))
     });

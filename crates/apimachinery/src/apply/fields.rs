@@ -1,5 +1,6 @@
 //! Sets of fields: trees as `managedFields` write them, and what they mean in an object.
 
+use mirrorlet_core::small::SmallCollect;
 use serde_json::{Map, Value, json};
 
 use crate::patch;
@@ -63,7 +64,7 @@ pub(super) fn key_part(keys: &[&str], item: &Value) -> String {
     let values = keys
         .iter()
         .map(|key| ((*key).to_owned(), patch::key_value(item, key)));
-    format!("k:{}", Value::Object(values.collect()))
+    format!("k:{}", Value::Object(values.collect_object()))
 }
 
 /// A tree of an object with all keys of its lists: one that an earlier version stored tells ports apart by
@@ -85,7 +86,7 @@ fn in_field(name: &str, tree: &Value, value: Option<&Value>) -> Value {
         let field = part.strip_prefix("f:").unwrap_or_default();
         (whole, in_field(field, below, found))
     });
-    Value::Object(below.collect())
+    Value::Object(below.collect_object())
 }
 
 /// The paths of a tree's leaves.

@@ -14,6 +14,7 @@ use crate::value::{Map, Value};
 use super::pod::Pod;
 use super::volumes::mount_at;
 use super::{Build, field};
+use mirrorlet_core::small::SmallCollect;
 
 /// Directory in which compose mounts secrets.
 const SECRETS_DIR: &str = "/run/secrets";
@@ -55,7 +56,7 @@ impl Build<'_, '_> {
             .unwrap_or_default()
             .iter()
             .filter_map(|entry| Some((entry.key.clone(), entry.value.text()?)))
-            .collect();
+            .collect_map();
         known.extend(self.project.variables.clone());
         for item in service
             .node

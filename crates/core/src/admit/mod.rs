@@ -17,6 +17,7 @@ use crate::api::{FullName, Pod, PodUid, Timestamp, VALUES_MAX, core, is_too_larg
 use crate::ending::{ending, is_api_pod};
 use crate::pressure::{self, Pressure, Pressures};
 use crate::resources::QosClass;
+use crate::small::SmallCollect;
 use crate::{app_armor, fields, resources, spec};
 
 mod affinity;
@@ -68,7 +69,7 @@ impl AdmitNode {
         let parsed = |list: &BTreeMap<String, _>| -> BTreeMap<String, Quantity> {
             let readable =
                 |(name, q): (&String, _)| Some((name.clone(), Quantity::try_from(q).ok()?));
-            list.iter().filter_map(readable).collect()
+            list.iter().filter_map(readable).collect_map()
         };
         let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
         let allocatable = allocatable.map(parsed);

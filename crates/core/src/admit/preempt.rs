@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::api::{Pod, PodUid};
 use crate::resources::{CPU, MEMORY, QosClass, qos_class};
+use crate::small::SmallCollect;
 use crate::spec;
 
 use super::fit::{PODS, Shortage, pod_requests, units};
@@ -25,7 +26,7 @@ pub(super) fn victims(
     let missing: Missing = shortages
         .iter()
         .map(|s| (s.resource.clone(), s.missing()))
-        .collect();
+        .collect_map();
     let of_class = |class: QosClass| -> Vec<&Pod> {
         others
             .iter()

@@ -304,7 +304,7 @@ fn subject<'a>(request: &'a SigningRequest, node: &str) -> Result<&'a Wanted, De
 fn are_usages(usages: &[String], purpose: &str) -> bool {
     let mut rest: BTreeSet<&str> = usages.iter().map(String::as_str).collect_set();
     rest.remove("key encipherment");
-    rest == BTreeSet::from(["digital signature", purpose])
+    rest == ["digital signature", purpose].collect_set()
 }
 
 fn usages_denied(usages: &[String]) -> Decision {

@@ -14,6 +14,7 @@ use crate::api::{FullName, Pod};
 use crate::downward::{self, DownwardError};
 use crate::expand::{Budget, ExpandError, TooLong, Variables, expand, expand_words};
 use crate::objects::{ObjectError, ObjectKind, ObjectSet};
+use crate::small::SmallCollect;
 use crate::spec;
 
 use crate::amounts::Amounts;
@@ -106,7 +107,7 @@ impl Environment {
 
     /// The same by name, for `subPathExpr`.
     pub fn by_name(&self) -> Variables {
-        self.ordered.iter().cloned().collect()
+        self.ordered.iter().cloned().collect_map()
     }
 
     /// The container's `command` and `args`, expanded.

@@ -11,6 +11,7 @@ use super::EventType;
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
 use crate::cron::CronNote;
 use crate::job::{End, Job, JobName, Note, full_name};
+use crate::small::SmallCollect;
 use crate::spec::annotation;
 use crate::workload::standing::revision_name;
 use crate::workload::{WorkloadKey, WorkloadKind};
@@ -69,7 +70,7 @@ pub fn of_pods<'a>(
 ) -> Vec<WorkloadEvent> {
     let (before, after) = (rows(before), rows(after));
     let none = Row::default();
-    let keys: BTreeSet<&WorkloadKey> = before.keys().chain(after.keys()).collect();
+    let keys: BTreeSet<&WorkloadKey> = before.keys().chain(after.keys()).collect_set();
     let events = keys.into_iter().flat_map(|key| {
         let old = before.get(key).unwrap_or(&none);
         let new = after.get(key).unwrap_or(&none);
@@ -89,7 +90,7 @@ fn scaled(key: &WorkloadKey, old: &Row<'_>, new: &Row<'_>) -> Vec<WorkloadEvent>
         .keys()
         .chain(new.versions.keys())
         .copied()
-        .collect();
+        .collect_set();
     let count = |row: &Row<'_>, version| row.versions.get(version).copied().unwrap_or_default();
     let changes = versions.into_iter().map(|version| {
         let (from, to) = (count(old, version), count(new, version));

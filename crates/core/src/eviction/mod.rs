@@ -23,6 +23,7 @@ use std::time::Duration;
 use crate::api::Timestamp;
 use crate::api::quantity::{Quantity, binary_text};
 use crate::clock::elapsed;
+use crate::small::SmallCollect;
 
 pub use crate::pressure::{Pressure, Pressures, listed};
 pub use local_storage::{LocalLimit, Overuse, has_local_limits, local_storage};
@@ -290,13 +291,13 @@ impl Eviction {
         });
         let period = if is_near { NEAR_PERIOD } else { LOOK_PERIOD };
         let look_again = grace_ends.fold(period, Duration::min).max(NEAR_PERIOD);
-        self.starved = starved.iter().map(|(index, _)| *index).collect();
+        self.starved = starved.iter().map(|(index, _)| *index).collect_set();
         self.seen.retain(|_, at| {
             let age = elapsed(*at, now);
             age.is_zero() || age < policy.transition
         });
         Look {
-            pressures: self.seen.keys().copied().collect(),
+            pressures: self.seen.keys().copied().collect_set(),
             // Memory first: a machine without it does nothing at all.
             starved: starved
                 .into_iter()

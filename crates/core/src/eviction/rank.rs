@@ -9,6 +9,7 @@ use crate::api::Pod;
 use crate::api::quantity::{Quantity, binary_text};
 use crate::ending::is_api_pod;
 use crate::resources::request;
+use crate::small::SmallSort;
 use crate::spec;
 use crate::stats::{ContainerReading, Disk, PodReading};
 
@@ -50,7 +51,7 @@ pub fn rank<'a>(
         !is_spared(candidate.pod) && (is_api_pod(candidate.pod) || is_large())
     };
     let mut order: Vec<Candidate<'a>> = candidates.iter().filter(may_go).copied().collect();
-    order.sort_by_cached_key(|candidate| {
+    order.small_sort_by_cached_key(|candidate| {
         let used = used(candidate);
         let requested = requested(signal, candidate.pod);
         // Process numbers can't be requested, and that a pod uses some says nothing.

@@ -13,6 +13,7 @@ use crate::desired::{Places, PodSource};
 use crate::fields;
 use crate::names::target_ports;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
+use crate::small::SmallCollect;
 
 use super::kind::{Kind, check_kind};
 use super::notes::{note_special, note_unknown};
@@ -267,7 +268,7 @@ fn places(pod: &Pod, at: &At<'_>) -> Places {
 fn located<'a>(paths: impl IntoIterator<Item = &'a Path>, at: &At<'_>) -> Places {
     let paths = paths.into_iter();
     let places = paths.filter_map(|path| Some((path.to_string(), at.join(path).locate()?)));
-    Arc::new(places.collect())
+    Arc::new(places.collect_map())
 }
 
 /// Result of [`build`].

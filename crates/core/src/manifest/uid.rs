@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::api::{PodUid, hex};
 use crate::desired::PodSource;
 use crate::rollout::is_rollout_annotation;
+use crate::small::SmallSort;
 
 use super::ParseContext;
 
@@ -123,7 +124,7 @@ fn encode(value: &Value, text: &mut String) {
         }
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().filter(|(_, v)| !v.is_null()).collect();
-            entries.sort_unstable_by_key(|(key, _)| key.as_str());
+            entries.small_sort_by_key(|(key, _)| key.as_str());
             text.push('{');
             for (index, (key, value)) in entries.into_iter().enumerate() {
                 if index > 0 {

@@ -16,6 +16,7 @@ use crate::cron::{
 };
 use crate::job::{Job, JobName, Rules};
 use crate::path::Path;
+use crate::small::SmallCollect;
 use crate::workload::{
     Workload, WorkloadKey, WorkloadKind, first_ordinal, given, stateful_set, take_identity,
 };
@@ -236,7 +237,7 @@ fn job_content(kind: WorkloadKind, spec: &Value, template: &Value) -> String {
         let value = spec.get(field).filter(|value| !value.is_null())?;
         Some(((*field).to_owned(), value.clone()))
     });
-    let mut content: Map<String, Value> = fields.collect();
+    let mut content: Map<String, Value> = fields.collect_object();
     let pod = template.get("spec").cloned().unwrap_or_default();
     let metadata = template.get("metadata").cloned().unwrap_or_default();
     content.insert("kind".to_owned(), kind.as_str().into());
@@ -278,7 +279,7 @@ fn pod_document(name: &str, kind: WorkloadKind, workload: &Value) -> Value {
         let value = written.get(key)?.clone();
         Some(((*key).to_owned(), value))
     });
-    let mut metadata: Map<String, Value> = copied.collect();
+    let mut metadata: Map<String, Value> = copied.collect_object();
     metadata.insert("name".to_owned(), name.into());
     if let Some(namespace) = workload.pointer("/metadata/namespace") {
         metadata.insert("namespace".to_owned(), namespace.clone());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::api::keys;
 use crate::api::{Pod, PodUid, Timestamp};
 use crate::desired::SourcePod;
+use crate::small::SmallCollect;
 
 /// The change of one pod between two desired sets.
 ///
@@ -109,7 +110,7 @@ pub(super) fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePo
         let all = pod.metadata.annotations.iter().flatten();
         all.filter(|(key, _)| LOCAL_ANNOTATIONS.contains(&key.as_str()))
             .map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+            .collect_set()
     };
     let wanted = local(present);
     let mut result = new.clone();

@@ -57,14 +57,15 @@ pub fn initial_node(facts: &NodeFacts) -> Node {
 
 /// Labels that our Node has whatever else it has.
 pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
-    let mut labels = BTreeMap::from([
+    let mut labels = [
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
         ("kubernetes.io/arch".to_owned(), facts.arch.clone()),
         (
             keys::NODE_LABEL.to_owned(),
             keys::NODE_LABEL_VALUE.to_owned(),
         ),
-    ]);
+    ]
+    .collect_map();
     // The name of the Node, not of the machine: the machine's kubelet has that one.
     let name = facts.name.as_str();
     if name.len() <= LABEL_MAX {
@@ -95,10 +96,11 @@ const FEATURES: NodeFeatures = NodeFeatures {
 
 /// Annotations that our Node has whatever else it has.
 pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
-    BTreeMap::from([
+    [
         (ATTACH_DETACH.to_owned(), "true".to_owned()),
         (keys::OWNER.to_owned(), facts.owner.clone()),
-    ])
+    ]
+    .collect_map()
 }
 
 /// The status our Node should have now. Conditions keep their transition times from `before`.

@@ -11,6 +11,7 @@ use super::describe::{annotations, labels};
 use crate::api::Timestamp;
 use crate::api::core::{Node, NodeCondition, NodeStatus};
 use crate::api::quantity::Quantity;
+use crate::small::SmallCollect;
 
 /// How often a status is written though nothing changed: upstream's `nodeStatusReportFrequency`.
 pub const REPORT_PERIOD: Duration = Duration::from_mins(5);
@@ -92,7 +93,7 @@ fn changed_amounts(
             present.and_then(value) != value(amount)
         })
         .map(|(resource, amount)| (resource.clone(), json!(amount.0)))
-        .collect()
+        .collect_object()
 }
 
 /// Whether conditions differ in more than their heartbeat.
@@ -117,7 +118,7 @@ pub fn decide_metadata(existing: &Node, facts: &NodeFacts) -> Option<Value> {
         let missing = want
             .into_iter()
             .filter(|(key, value)| have.and_then(|have| have.get(key)) != Some(value));
-        missing.collect::<BTreeMap<_, _>>()
+        missing.collect_map()
     };
     let labels = missing(existing.metadata.labels.as_ref(), labels(facts));
     let annotations = missing(existing.metadata.annotations.as_ref(), annotations(facts));

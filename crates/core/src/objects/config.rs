@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, uses};
 use crate::api::core::{ConfigMap, Secret};
 use crate::api::{Pod, PodUid, keys};
+use crate::small::SmallCollect;
 use crate::spec::annotation;
 
 /// Value of [`keys::RESTART_ON`].
@@ -107,16 +108,16 @@ impl Config {
         let secrets = self.secrets.iter().filter_map(|(name, found)| {
             let values = found.as_ref()?.data.iter().flatten();
             let values = values.map(|(key, value)| (key.clone(), json!(STANDARD.encode(&value.0))));
-            Some((name.clone(), Value::Object(values.collect())))
+            Some((name.clone(), Value::Object(values.collect_object())))
         });
         let kinds = [
-            ("configMaps", Value::Object(config_maps.collect())),
-            ("secrets", Value::Object(secrets.collect())),
+            ("configMaps", Value::Object(config_maps.collect_object())),
+            ("secrets", Value::Object(secrets.collect_object())),
         ];
         kinds
             .into_iter()
             .map(|(kind, objects)| (kind.to_owned(), objects))
-            .collect()
+            .collect_object()
     }
 
     /// Bytes of all values.

@@ -14,6 +14,7 @@ use crate::api::core::{
 };
 use crate::downward;
 use crate::objects::{ObjectError, token_key};
+use crate::small::SmallCollect;
 
 /// Mode of files where nothing else is said: the API's default.
 const DEFAULT_MODE: i32 = 0o644;
@@ -179,7 +180,7 @@ fn of_secret(name: &str, look: Look<'_>, making: &Making<'_>) -> Result<Payload,
     let data = found.data.iter().flatten();
     let data = data
         .map(|(key, bytes)| (key.as_str(), bytes.0.as_slice()))
-        .collect();
+        .collect_map();
     of_data(&data, look, "references non-existent secret key", making)
 }
 

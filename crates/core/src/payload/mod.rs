@@ -14,6 +14,7 @@ use crate::amounts::Amounts;
 use crate::api::Pod;
 use crate::api::core::Volume;
 use crate::objects::{ObjectError, ObjectSet, is_static, references};
+use crate::small::SmallCollect;
 use crate::spec;
 
 mod making;
@@ -138,7 +139,7 @@ impl Payload {
         }
         let points = points.iter().filter(|point| !self.0.contains_key(*point));
         let points = points.map(|point| format!("{point}/"));
-        let all: BTreeSet<String> = self.0.keys().cloned().chain(points).collect();
+        let all: BTreeSet<String> = self.0.keys().cloned().chain(points).collect_set();
         let made = directories(all.iter()).saturating_sub(directories(self.0.keys()));
         made.saturating_mul(DIRECTORY_BYTES)
     }
@@ -173,7 +174,7 @@ impl Payload {
                 path.split_once('/')
                     .map_or(path.as_str(), |(first, _)| first)
             })
-            .collect()
+            .collect_set()
     }
 }
 
@@ -222,7 +223,7 @@ pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
     let making = Making::new(context);
     volumes
         .filter_map(|volume| Some((volume.name.clone(), making.payload(volume)?)))
-        .collect()
+        .collect_map()
 }
 
 /// Whether a running pod has volumes to look after: files that may have to be written anew, or a

@@ -120,10 +120,10 @@ fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Op
 
 /// The elements of a list by their names; none where one has none, or two have the same.
 fn by_name(list: &[Value]) -> Option<BTreeMap<&str, &Value>> {
-    let named = list
-        .iter()
-        .map(|element| Some((element.get("name")?.as_str()?, element)));
-    let named: BTreeMap<_, _> = named.collect::<Option<_>>()?;
+    let mut named = BTreeMap::new();
+    for element in list {
+        named.insert(element.get("name")?.as_str()?, element);
+    }
     (named.len() == list.len()).then_some(named)
 }
 

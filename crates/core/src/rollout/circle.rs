@@ -60,7 +60,7 @@ pub fn circles(
         .iter()
         .map(|(name, pod)| (name, holders(pod)))
         .filter(|(_, holders)| !holders.is_empty())
-        .collect();
+        .collect_map();
     let reached = |name: &FullName| -> BTreeSet<FullName> {
         let mut found = BTreeSet::new();
         let mut open = vec![name];

@@ -11,6 +11,7 @@ use crate::api::quantity::Quantity;
 use crate::observed::{self, Role};
 use crate::plan::sandbox_changed;
 use crate::restart::could_restart_all;
+use crate::small::SmallCollect;
 use crate::spec;
 
 use super::{StatusInput, phase, pod_restarts, time};
@@ -156,7 +157,7 @@ fn runs_with_others(container: &Container, status: &ContainerStatus) -> bool {
 fn amounts(quantities: Option<&BTreeMap<String, ApiQuantity>>) -> BTreeMap<&str, Option<Quantity>> {
     let all = quantities.into_iter().flatten();
     all.map(|(name, quantity)| (name.as_str(), Quantity::try_from(quantity).ok()))
-        .collect()
+        .collect_map()
 }
 
 /// A condition whose time of change is the one before as long as its value is.

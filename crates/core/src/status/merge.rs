@@ -22,6 +22,7 @@ use crate::api::core::{self, ContainerState, ContainerStatus, PodCondition, PodS
 use crate::api::{Pod, Timestamp, keys, meta};
 use crate::manager::is_mirror_pod;
 use crate::restart::{could_restart_all, should_restart};
+use crate::small::SmallCollect;
 use crate::spec::{self, annotation};
 
 /// Bytes that all termination messages of a pod may have together
@@ -188,7 +189,7 @@ fn held_annotations(api: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
     let changed = keys::HELD.into_iter().filter(differs);
     changed
         .map(|key| (key.to_owned(), json!(annotation(&pod.metadata, key))))
-        .collect()
+        .collect_object()
 }
 
 /// Whether a finished pod's mirror would have to show a pod that runs again: the static pod was

@@ -13,7 +13,7 @@ use crate::desired::SourceWorkload;
 use crate::names::manifest_name;
 use crate::rollout::group::{number, template_hash};
 use crate::rollout::{History, Revision, is_rollout_annotation};
-use crate::small::SmallSort;
+use crate::small::{SmallCollect, SmallSort};
 
 /// A version of a workload.
 #[derive(Debug, Clone, PartialEq)]
@@ -151,7 +151,7 @@ fn is_same_version(one: &Pod, other: &Pod) -> bool {
         let is_own = |key: &str| !MADE.contains(&key) && !is_rollout_annotation(key);
         let own = all.filter(|(key, _)| is_own(key));
         own.map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+            .collect_map()
     };
     one.spec == other.spec
         && one.metadata.labels == other.metadata.labels

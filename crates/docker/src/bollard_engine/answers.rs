@@ -17,6 +17,7 @@ use super::streams::refused;
 use crate::engine::{EngineError, READ_DEADLINE, Result};
 use crate::operation::Operation;
 use crate::translate::labels::READ_BACK;
+use mirrorlet_core::small::SmallCollect;
 
 /// Most bytes kept of a list: tens of thousands of containers, or of names of images. Beyond it the
 /// list fails.
@@ -218,7 +219,8 @@ pub(super) fn containers_path(all: bool, filters: &[(&str, &[String])]) -> Strin
     query.append_pair("all", if all { "1" } else { "0" });
     if !filters.is_empty() {
         let filters = filters.iter().map(|(name, values)| (*name, json!(values)));
-        let filters: serde_json::Map<_, _> = filters.map(|(n, v)| (n.to_owned(), v)).collect();
+        let filters: serde_json::Map<_, _> =
+            filters.map(|(n, v)| (n.to_owned(), v)).collect_object();
         query.append_pair("filters", &json!(filters).to_string());
     }
     format!("/containers/json?{}", query.finish())

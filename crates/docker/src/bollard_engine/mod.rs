@@ -45,6 +45,7 @@ use super::meter::CallMeter;
 use super::operation::Operation;
 use answers::containers_path;
 use mirrorlet_core::api::{Timestamp, keys};
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_runtime::copy::{PathStat, TarInput};
 use mirrorlet_runtime::exec::DuplexStream;
 use mirrorlet_runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
@@ -425,7 +426,7 @@ impl Engine for BollardEngine {
             .filter(|mount| mount.typ.as_deref() == Some("image"))
             .filter_map(|mount| mount.name.clone());
         let own = containers.iter().filter_map(|c| c.image_id.clone());
-        Ok(own.chain(mounted).collect())
+        Ok(own.chain(mounted).collect_set())
     }
 
     async fn remove_image(&self, name: &str) -> Result<()> {

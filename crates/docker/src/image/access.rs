@@ -271,7 +271,7 @@ impl ImageAccess {
     /// Changes what is remembered, the pulls under way included.
     async fn change<R>(&self, change: impl FnOnce(&mut Remembered) -> R) -> (R, io::Result<()>) {
         self.change_only(|remembered| {
-            remembered.pulls = self.pulls.lock().keys().cloned().collect();
+            remembered.pulls = self.pulls.lock().keys().cloned().collect_set();
             change(remembered)
         })
         .await

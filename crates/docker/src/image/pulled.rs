@@ -69,7 +69,7 @@ impl PulledImages {
                 let pulled = images.get(&image.id)?;
                 has_only(image, &pulled.names).then(|| (image.id.clone(), pulled.at))
             };
-            ours = listed.iter().filter_map(pulled).collect();
+            ours = listed.iter().filter_map(pulled).collect_map();
         })
         .await;
         ours

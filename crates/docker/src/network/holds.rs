@@ -25,6 +25,7 @@ use super::super::translate::{ForwardedPort, Kind, OurContainer, led_ports_of};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::Gap;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, HeldPort, Protocol};
@@ -265,7 +266,7 @@ impl Holds {
         let mut kernel = self.kernel.lock().await;
         let wanted: BTreeSet<HeldPort> = self.with(|state| {
             let waiting = state.ports.iter().filter(|(_, between)| between.waits);
-            waiting.map(|(port, _)| *port).collect()
+            waiting.map(|(port, _)| *port).collect_set()
         });
         let is_fresh = kernel.renewed.is_some_and(|at| at.elapsed() < RENEWAL);
         if wanted == kernel.held && (wanted.is_empty() || is_fresh) {

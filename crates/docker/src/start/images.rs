@@ -13,6 +13,7 @@ use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_core::fields;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::SyncError;
@@ -56,7 +57,7 @@ impl Starter {
         let (own, volumes) = tokio::join!(own, try_join_all(volumes));
         Ok(Images {
             own: own?,
-            volumes: volumes?.into_iter().collect(),
+            volumes: volumes?.into_iter().collect_map(),
         })
     }
 

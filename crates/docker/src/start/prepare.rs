@@ -27,7 +27,7 @@ use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::resources::of_pod;
 use mirrorlet_core::rollout::is_beside;
-use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::{VolumeMap, has_sub_path};
 use mirrorlet_runtime::{PodCheck, PullWhen, SyncError, SyncErrorReason};
@@ -127,7 +127,7 @@ impl Starter {
                 .await?;
         }
         for list in [&mut check.pulls, &mut check.unknown] {
-            list.sort_unstable();
+            list.small_sort();
             list.dedup();
         }
         Ok(check)
@@ -316,7 +316,7 @@ fn ports_to_bind(pod: &Pod, stops: &[Arc<Pod>]) -> BTreeSet<HostPort> {
             let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
             Some((SocketAddr::new(ip, number), protocol))
         })
-        .collect()
+        .collect_set()
     };
     let held: BTreeSet<HostPort> = stops.iter().flat_map(|pod| ports(pod)).collect_set();
     // On whatever address it holds the port: it goes first.

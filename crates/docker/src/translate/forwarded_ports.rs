@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use mirrorlet_core::api::Pod;
+use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::nat::Protocol;
 
 use super::sandbox::with_host_ports;
@@ -95,7 +96,7 @@ pub(crate) fn led_ports_of(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<Fo
             })
         })
         .collect();
-    led.sort_unstable();
+    led.small_sort();
     led.dedup();
     led
 }

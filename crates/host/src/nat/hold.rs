@@ -17,6 +17,7 @@ use netlink_packet_netfilter::nftables::{
 use super::expressions::{destination_is_local, drop_it, is_in, is_ipv4, is_syn};
 use super::netlink;
 use super::ruleset::{Chain, emptying, new_chain, new_rule, removing};
+use mirrorlet_core::small::SmallCollect;
 
 /// Both of IP's versions: Docker publishes a port at all addresses of the host.
 const FAMILY: NetfilterProtoFamily = NetfilterProtoFamily::Inet;
@@ -70,7 +71,7 @@ pub fn check_hold(table: &str) -> io::Result<()> {
         host_ip: Some(Ipv4Addr::new(192, 0, 2, 1)),
         host_port: 1,
     };
-    let mut messages = holding(table, &[port].into(), Duration::from_secs(1));
+    let mut messages = holding(table, &[port].collect_set(), Duration::from_secs(1));
     messages.extend(removing(table));
     netlink::transact(FAMILY, &messages)
 }

@@ -13,6 +13,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use mirrorlet_core::small::SmallCollect;
 use netlink_packet_netfilter::NetfilterProtoFamily;
 use netlink_packet_netfilter::nftables::NfTablesMessage;
 use rustix::io::Errno;
@@ -164,7 +165,7 @@ pub fn check(table: &str) -> io::Result<()> {
         },
         comment: "check".to_owned(),
     };
-    let mut messages = ruleset::replacing(table, &[forward].into());
+    let mut messages = ruleset::replacing(table, &[forward].collect_set());
     messages.extend(ruleset::replacing(table, &BTreeSet::new()));
     netlink::transact(FAMILY, &messages)
 }

@@ -40,7 +40,7 @@ mod values;
 use crate::disk::IfThere as _;
 use cgroup::Cgroups;
 use in_memory::{InMemory, Sizes};
-use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use tmpfs::Limits;
 
 pub use claim::ClaimVolume;
@@ -222,7 +222,7 @@ impl VolumeManager {
             let count = files::noted_restarts(&paths.termination_dir(&container.name))?;
             Some((container.name.clone(), count))
         });
-        Ok(noted.collect())
+        Ok(noted.collect_map())
     }
 
     /// Writes the pod's hosts file in place, so that running containers see it, and returns its

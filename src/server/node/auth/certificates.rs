@@ -2,7 +2,6 @@
 //!
 //! Upstream: `apiserver/pkg/authentication/request/x509/x509.go` (`CommonNameUserConversion`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -17,6 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::certificate::Leaf;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::hex;
+use mirrorlet_core::small::SmallCollect;
 
 /// The attribute that distinguishes certificates of the same user.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
@@ -77,7 +77,7 @@ impl ClientAuthorities {
             name: leaf.common_name,
             uid: String::new(),
             groups: leaf.organizations,
-            extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={id}")])]),
+            extra: [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={id}")])].collect_map(),
         })
     }
 }

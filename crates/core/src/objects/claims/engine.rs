@@ -80,11 +80,12 @@ impl EngineVolume {
 
 /// Options of a driver: `key=value`, separated by whitespace. `None` for anything else.
 pub fn options_of(text: &str) -> Option<BTreeMap<String, String>> {
-    let pairs = text.split_whitespace().map(|pair| {
-        let (key, value) = pair.split_once('=')?;
-        (!key.is_empty()).then(|| (key.to_owned(), value.to_owned()))
-    });
-    pairs.collect()
+    let mut options = BTreeMap::new();
+    for pair in text.split_whitespace() {
+        let (key, value) = pair.split_once('=').filter(|(key, _)| !key.is_empty())?;
+        options.insert(key.to_owned(), value.to_owned());
+    }
+    Some(options)
 }
 
 /// Whether the Engine accepts a name for a volume.

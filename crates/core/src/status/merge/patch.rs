@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::reported::same_but_dropped;
 use crate::api::core::PodStatus;
+use crate::small::SmallCollect;
 
 /// The patch from `old` to `new`, on condition that the object still has that UID; none when they
 /// are equal but for the order of conditions.
@@ -55,7 +56,7 @@ fn bare(value: Value) -> Value {
                 let is_empty = value.as_object().is_some_and(Map::is_empty);
                 !value.is_null() && (!is_empty || key == "resources")
             };
-            Value::Object(fields.filter(says).collect())
+            Value::Object(fields.filter(says).collect_object())
         }
         Value::Array(items) => items.into_iter().map(bare).collect(),
         other => other,
@@ -85,7 +86,7 @@ fn by_type(old: Option<&Value>, new: &Value) -> Option<Value> {
             .iter()
             .filter(|(key, value)| before.get(*key) != Some(value))
             .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+            .collect_object();
         for key in before.keys().filter(|key| !item.contains_key(*key)) {
             change.insert(key.clone(), Value::Null);
         }

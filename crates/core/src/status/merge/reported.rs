@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::api::core::{ContainerStatus, PodStatus, ResourceRequirements};
 use crate::api::quantity::Quantity;
+use crate::small::SmallCollect;
 
 /// The fields of a container's status that API servers may drop.
 const DROPPED: [&str; 4] = ["resources", "allocatedResources", "volumeMounts", "user"];
@@ -93,7 +94,7 @@ pub(super) fn same_but_dropped(old: &Value, new: &Value) -> bool {
             .iter()
             .filter(|(key, _)| counts(key))
             .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+            .collect_object();
         counted == *old
     };
     old.len() == new.len() && old.iter().zip(new).all(same)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::super::Networks;
 use super::HostPorts;
 use mirrorlet_core::api::PodUid;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, Changes, Flows};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -48,7 +49,7 @@ impl HostPorts {
             return Ok(false);
         };
         state.rules = rules;
-        let names: BTreeSet<&str> = applied.iter().map(|one| one.comment.as_str()).collect();
+        let names: BTreeSet<&str> = applied.iter().map(|one| one.comment.as_str()).collect_set();
         for (name, pod) in &state.pods.serving {
             if names.contains(name.to_string().as_str()) {
                 occurrences::host_ports_restored(telemetry.pod(name, &PodUid::of(pod)));

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use super::{Metrics, set};
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::mirror::MirrorState;
+use mirrorlet_core::small::SmallCollect;
 
 impl Metrics {
     /// Sets how static pods stand with their mirrors.
     pub fn set_mirrors(&self, states: &BTreeMap<FullName, MirrorState>) {
-        let mut counts = BTreeMap::from([("synced", 0_i64), ("pending", 0), ("problem", 0)]);
+        let mut counts = [("synced", 0_i64), ("pending", 0), ("problem", 0)].collect_map();
         let mut problems: BTreeMap<&'static str, i64> = BTreeMap::new();
         for state in states.values() {
             let label = match state {
