@@ -390,18 +390,23 @@ fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every source file of the product, with its text.
+/// Every source file of the crates that have arrows, with its text.
 pub(crate) fn sources() -> Vec<(String, String)> {
-    let root = root();
-    let mut files = Vec::new();
-    for crate_dir in [
+    sources_of(&[
         "",
         "crates/compose",
         "crates/core",
         "crates/docker",
         "crates/host",
         "crates/runtime",
-    ] {
+    ])
+}
+
+/// Every source file of the crates in these directories, with its text.
+pub(crate) fn sources_of(crate_dirs: &[&str]) -> Vec<(String, String)> {
+    let root = root();
+    let mut files = Vec::new();
+    for crate_dir in crate_dirs {
         let before = files.len();
         rust_files(&root.join(crate_dir).join("src"), &mut files);
         assert!(files.len() > before, "no file found in {crate_dir}/src");

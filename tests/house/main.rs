@@ -18,5 +18,6 @@ mod orders;
 mod plans;
 mod seeds;
 mod simulation;
+mod sorting;
 mod sources;
 mod testing_table;
