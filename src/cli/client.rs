@@ -36,11 +36,11 @@ const PATH_MAX: usize = 60 << 10;
 /// The body of a request without one.
 const NO_BODY: Empty<Bytes> = Empty::new();
 
-/// The connection's own work; it has to be polled for anything to arrive.
 /// What to do about an agent that closed a stream before its end.
 pub(super) const LOOK_AND_REPEAT: &str =
     "most likely it stopped or restarted; look with: mirrorlet status, and run the command again";
 
+/// The connection's own work; it has to be polled for anything to arrive.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An answer whose body is still coming. Dropping it closes the connection.
