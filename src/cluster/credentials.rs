@@ -1,6 +1,9 @@
 //! The credentials of a client: read, and taken up anew when their files are replaced or their plug-in has
 //! made new ones.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -319,142 +322,5 @@ impl CredentialsTask {
                 self.runs.problem = Some(error.to_string());
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use kube::Api;
-
-    use super::*;
-    use crate::cluster::reach::ApiReach;
-    use mirrorlet_core::api::core::Node;
-
-    /// A kubeconfig whose plug-in is `sh -c`, with a secret in its environment.
-    fn with_plugin(path: &Path, script: &str) {
-        let exec = format!(
-            "{{apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, '{script}'], env: [{{name: S, value: geheim}}], interactiveMode: Never}}"
-        );
-        let text = format!(
-            "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {{exec: {exec}}}}}]\n"
-        );
-        std::fs::write(path, text).unwrap();
-    }
-
-    /// Why a call fails.
-    async fn cause(client: &ClusterClient) -> String {
-        let nodes: Api<Node> = Api::all(client.client());
-        let call = client.read(Duration::from_secs(10), nodes.get("n")).await;
-        assert!(call.is_err());
-        match &*client.reach().get() {
-            ApiReach::Down { cause, .. } => cause.clone(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_plug_in_that_fails_holds_up_no_start_and_is_reported_without_its_secrets() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, answer) = (dir.path().join("kubeconfig"), dir.path().join("answer"));
-        with_plugin(
-            &path,
-            &format!("echo $S; exec cat {} 2>/dev/null", answer.display()),
-        );
-        let access = ApiAccess::Kubeconfig(path.clone());
-        let opened = ClusterClient::open(&access, Metrics::new()).unwrap();
-        let (client, mut task) = opened.unwrap();
-        let problem = task.problem();
-        let words = |how: &str| {
-            format!(
-                "the kubeconfig {} can't be used: its credential plug-in sh {how}",
-                path.display()
-            )
-        };
-        // node 6d
-        assert_eq!(cause(&client).await, words("has not answered yet"));
-        task.check().await;
-        let failed = words("failed: exit status: 1");
-        // node 6d
-        assert_eq!(*problem.get(), Some(failed.clone()));
-        assert_eq!(cause(&client).await, failed);
-        assert_eq!(&*client.server(), "http://127.0.0.1:1/");
-        // A replaced kubeconfig is taken up at once.
-        with_plugin(&path, &format!("exec cat {}", answer.display()));
-        std::fs::write(&answer, r#"{"status": {"token": "t"}}"#).unwrap();
-        task.check().await;
-        assert_eq!(*problem.get(), None);
-        let cause = cause(&client).await;
-        assert!(!cause.contains("plug-in"), "{cause}");
-        // Credentials without an end are made once.
-        assert!(!task.runs.is_due(false, Timestamp::now()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_plug_in_is_run_before_its_credentials_end_and_with_pauses() {
-        let now = Timestamp::now();
-        let second = Duration::from_secs(1);
-        let made = |seconds: u32| {
-            let ends = now.checked_add(second * seconds).unwrap();
-            let mut made = Credentials::default();
-            made.ends = Some(ends);
-            Some(Arc::new(made))
-        };
-        let mut runs = PluginRuns::default();
-        assert!(runs.is_due(false, now), "never run");
-        runs.ran = Some(Instant::now());
-        for (case, made, failures, refused, pause) in [
-            ("long good", made(3600), 0, false, None),
-            ("refused", made(3600), 0, true, Some(60)),
-            ("about to end", made(59), 0, false, Some(10)),
-            ("none", None, 1, false, Some(10)),
-            ("none again", None, 3, false, Some(40)),
-            ("none for long", None, 30, false, Some(60)),
-        ] {
-            (runs.made, runs.failures) = (made, failures);
-            runs.ran = Some(Instant::now());
-            let mut due = None;
-            for at in 0..100_u64 {
-                if runs.is_due(refused, now) {
-                    due = Some(at);
-                    break;
-                }
-                tokio::time::advance(second).await;
-            }
-            // node 6c
-            assert_eq!(due, pause, "{case}");
-        }
-    }
-
-    #[tokio::test]
-    async fn the_address_of_a_replaced_kubeconfig_is_named_and_a_bad_one_reported() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("kubeconfig");
-        let write = |port: u16| {
-            let text = format!(
-                "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
-            );
-            std::fs::write(&path, text).unwrap();
-        };
-        write(1);
-        let access = ApiAccess::Kubeconfig(path.clone());
-        let (client, mut task) = ClusterClient::open(&access, Metrics::new())
-            .unwrap()
-            .unwrap();
-        assert_eq!(&*client.server(), "http://127.0.0.1:1/");
-        write(2);
-        task.check().await;
-        // node 6c
-        assert_eq!(&*client.server(), "http://127.0.0.1:2/");
-        let problem = task.problem();
-        std::fs::write(&path, "a: [").unwrap();
-        task.check().await;
-        let words = (*problem.get()).clone().unwrap();
-        assert!(words.contains(path.to_str().unwrap()), "{words}");
-        assert_eq!(&*client.server(), "http://127.0.0.1:2/");
-        write(2);
-        task.check().await;
-        assert_eq!(*problem.get(), None, "it is what is in use");
     }
 }
