@@ -23,7 +23,9 @@ pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn_until};
 use crate::certificate;
-use crate::cluster::{ClusterClient, IdentityState, NodeIdentity, NodeRegistration};
+use crate::cluster::{
+    ClusterClient, CredentialsProblem, IdentityState, NodeIdentity, NodeRegistration,
+};
 use crate::config::{ApiAccess, Config};
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::ApiPodsWriter;
@@ -39,8 +41,8 @@ use mirrorlet_host::telemetry::Telemetry;
 /// The state of the identity that the API server is called as.
 struct Identity {
     standing: Reader<IdentityState>,
-    /// Why replaced credentials can't be used.
-    problem: Reader<Option<String>>,
+    /// The problem with the credentials on disk or the credential plug-in.
+    problem: Reader<Option<CredentialsProblem>>,
 }
 
 /// The cluster side's state, for the other components.

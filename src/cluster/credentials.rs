@@ -18,6 +18,7 @@ use super::plugin::{Credentials, Plugin};
 use crate::config::ApiAccess;
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::CredentialsFault;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::certificate::Verdict;
 use mirrorlet_host::disk;
@@ -54,13 +55,13 @@ impl ClusterClient {
         let plugin = plugin_of(access, &identity)?;
         // With a plug-in that is no way yet, but shows what else can't be used.
         let mut wire = connect(access, &identity, None)?;
-        let (problem, reader) = cell(None::<String>);
+        let (problem, reader) = cell(None::<CredentialsProblem>);
         if let Some(plugin) = &plugin {
             let unanswered = unusable(access, plugin.unanswered()).to_string();
             wire = no_wire(move || {
-                (*reader.get())
-                    .clone()
-                    .unwrap_or_else(|| unanswered.clone())
+                let problem = reader.get();
+                let words = (*problem).as_ref().map(|problem| &problem.words);
+                words.unwrap_or(&unanswered).clone()
             });
         }
         let (client, mut task) = Self::with(access, wire, Some(identity), metrics);
@@ -162,6 +163,15 @@ impl PluginRuns {
     }
 }
 
+/// A problem with the credentials for the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialsProblem {
+    /// Its kind.
+    pub fault: CredentialsFault,
+    /// Its cause, for people.
+    pub words: String,
+}
+
 /// Keeps the credentials of a [`ClusterClient`] fresh, and gives connections up that have died
 /// without a word: looks every few seconds, and when they were refused, whether their files were
 /// replaced, and has new requests use the new ones. Replaced files that don't fit together yet (a
@@ -173,17 +183,16 @@ pub struct CredentialsTask {
     /// The identity that the first certificate is judged by; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
-    /// Why the replaced files can't be used, or the plug-in's credentials are missing.
-    problem: Writer<Option<String>>,
+    /// The problem with the files on disk, else with the plug-in.
+    problem: Writer<Option<CredentialsProblem>>,
     /// The plug-in of the identity, if that has one.
     plugin: Option<Plugin>,
     runs: PluginRuns,
 }
 
 impl CredentialsTask {
-    /// Why the credentials on disk can't be used, while those from before are still in use, or why a
-    /// plug-in makes none.
-    pub fn problem(&self) -> Reader<Option<String>> {
+    /// Why the credentials on disk can't be used, or why the plug-in made none.
+    pub fn problem(&self) -> Reader<Option<CredentialsProblem>> {
         self.problem.reader()
     }
 
@@ -206,16 +215,34 @@ impl CredentialsTask {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
         let of_files = self.look(refused).await.err();
         self.run_plugin(refused).await;
-        let is_of_files = of_files.is_some();
-        let of_files = of_files.map(|error| error.to_string());
-        let problem = of_files.or_else(|| self.runs.problem.clone());
-        if self.problem.publish(problem.clone())
-            && let Some(words) = problem
-        {
-            if is_of_files {
-                occurrences::credentials_unusable(&words);
+        self.report(of_files.map(|error| error.to_string()));
+    }
+
+    /// Reports the problem with the files, else the one with the plug-in.
+    fn report(&mut self, of_files: Option<String>) {
+        let has_made = self.plugin.is_none() || self.runs.made.is_some();
+        let of_files = of_files.map(|words| CredentialsProblem {
+            fault: if self.identity.is_some() && has_made {
+                CredentialsFault::Replaced
             } else {
-                occurrences::credential_plugin_failed(&words);
+                CredentialsFault::Missing
+            },
+            words,
+        });
+        let problem = of_files.or_else(|| {
+            self.runs.problem.clone().map(|words| CredentialsProblem {
+                fault: CredentialsFault::Plugin,
+                words,
+            })
+        });
+        if self.problem.publish(problem.clone())
+            && let Some(problem) = problem
+        {
+            match problem.fault {
+                CredentialsFault::Plugin => occurrences::credential_plugin_failed(&problem.words),
+                CredentialsFault::Missing | CredentialsFault::Replaced => {
+                    occurrences::credentials_unusable(&problem.words);
+                }
             }
         }
     }

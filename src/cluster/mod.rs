@@ -33,7 +33,7 @@ mod tests;
 pub use approver::ApproverTask;
 pub use certificate::ClientCertificateTask;
 pub use client::ClusterClient;
-pub use credentials::CredentialsTask;
+pub use credentials::{CredentialsProblem, CredentialsTask};
 pub use election::Election;
 pub use error::{Answer, ApiError};
 pub use events::EventTask;

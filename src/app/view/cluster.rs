@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::{ApiReach, ClusterClient, IdentityState, NodeRegistration};
+use crate::cluster::{
+    ApiReach, ClusterClient, CredentialsProblem, IdentityState, NodeRegistration,
+};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
 use mirrorlet_core::api::{FullName, NodeName, Timestamp, core};
@@ -23,8 +25,8 @@ pub(in crate::app) struct ClusterView {
     pub(in crate::app) reach: Reader<ApiReach>,
     /// How we stand with the identity that it is called as.
     pub(in crate::app) identity: Reader<IdentityState>,
-    /// Why replaced credentials can't be used.
-    pub(in crate::app) credentials: Reader<Option<String>>,
+    /// The problem with the credentials on disk or the credential plug-in.
+    pub(in crate::app) credentials: Reader<Option<CredentialsProblem>>,
     /// Why the API server can't call the node API.
     pub(in crate::app) node_api: Reader<Option<String>>,
     /// Our Node as the API server has it.
@@ -60,9 +62,12 @@ impl ClusterView {
     }
 
     pub(super) fn api(&self) -> ApiReport {
+        let credentials = self.credentials.get();
+        let credentials = (*credentials).as_ref();
         let report = ApiReport {
             server: self.client.server().to_string(),
-            credentials_error: (*self.credentials.get()).clone(),
+            credentials_error: credentials.map(|problem| problem.words.clone()),
+            credentials_fault: credentials.map(|problem| problem.fault),
             ..ApiReport::default()
         };
         let report = match &*self.reach.get() {

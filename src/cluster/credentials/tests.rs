@@ -51,9 +51,24 @@ async fn a_plug_in_that_fails_holds_up_no_start_and_is_reported_without_its_secr
     task.check().await;
     let failed = words("failed: exit status: 1");
     // node 6d
-    assert_eq!(*problem.get(), Some(failed.clone()));
+    assert_eq!(
+        *problem.get(),
+        Some(CredentialsProblem {
+            fault: CredentialsFault::Plugin,
+            words: failed.clone()
+        })
+    );
     assert_eq!(cause(&client).await, failed);
     assert_eq!(&*client.server(), "http://127.0.0.1:1/");
+    // With no credentials from before, none are kept.
+    let fault = |problem: &Reader<Option<CredentialsProblem>>| {
+        let problem = problem.get();
+        (*problem).as_ref().map(|problem| problem.fault)
+    };
+    std::fs::write(&path, "a: [").unwrap();
+    task.check().await;
+    // node 6d
+    assert_eq!(fault(&problem), Some(CredentialsFault::Missing));
     // A replaced kubeconfig is taken up at once.
     with_plugin(&path, &format!("exec cat {}", answer.display()));
     std::fs::write(&answer, r#"{"status": {"token": "t"}}"#).unwrap();
@@ -61,6 +76,14 @@ async fn a_plug_in_that_fails_holds_up_no_start_and_is_reported_without_its_secr
     assert_eq!(*problem.get(), None);
     let cause = cause(&client).await;
     assert!(!cause.contains("plug-in"), "{cause}");
+    let made = std::fs::read(&path).unwrap();
+    std::fs::write(&path, "a: [").unwrap();
+    task.check().await;
+    // node 6d
+    assert_eq!(fault(&problem), Some(CredentialsFault::Replaced));
+    std::fs::write(&path, made).unwrap();
+    task.check().await;
+    assert_eq!(*problem.get(), None);
     // Credentials without an end are made once.
     assert!(!task.runs.is_due(false, Timestamp::now()));
 }
@@ -124,8 +147,11 @@ async fn the_address_of_a_replaced_kubeconfig_is_named_and_a_bad_one_reported() 
     let problem = task.problem();
     std::fs::write(&path, "a: [").unwrap();
     task.check().await;
-    let words = (*problem.get()).clone().unwrap();
+    let reported = (*problem.get()).clone().unwrap();
+    let words = reported.words;
     assert!(words.contains(path.to_str().unwrap()), "{words}");
+    // node 6d
+    assert_eq!(reported.fault, CredentialsFault::Replaced);
     assert_eq!(&*client.server(), "http://127.0.0.1:2/");
     write(2);
     task.check().await;

@@ -19,7 +19,7 @@ mod top;
 mod volumes;
 mod workloads;
 
-pub use cluster::ApiReport;
+pub use cluster::{ApiReport, CredentialsFault};
 pub use images::{ImageReport, ImagesReport};
 pub use jobs::{CronJobReport, JobReport, NO_PARALLELISM};
 pub use port::PortReport;

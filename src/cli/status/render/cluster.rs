@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{line, styled};
 use crate::cli::table::{BAD, BOLD, GOOD, PENDING, one_line};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::{ApiReport, NodeReport, StatusReport};
+use mirrorlet_core::api::report::{ApiReport, CredentialsFault, NodeReport, StatusReport};
 use mirrorlet_core::clock::{age, elapsed};
 
 /// The duration of our Lease. A cluster counts a Node as not ready when its Lease has not been
@@ -104,15 +104,23 @@ pub(super) fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
     if let Some(words) = certificate(api, now) {
         line(out, &format!("  {}", styled(&words, BAD)));
     }
-    if let Some(error) = &api.credentials_error {
-        let before = if api.reachable {
-            "; those from before are used until the agent restarts"
-        } else {
-            ""
-        };
-        let words = format!("new credentials are not used: {}{before}", one_line(error));
+    if let Some(words) = credentials(api) {
         line(out, &format!("  {}", styled(&words, BAD)));
     }
+}
+
+/// The problem with the credentials on disk or the credential plug-in, if there is one.
+fn credentials(api: &ApiReport) -> Option<String> {
+    let error = one_line(api.credentials_error.as_deref()?);
+    Some(match api.credentials_fault {
+        Some(CredentialsFault::Plugin) => {
+            format!("no new credentials: {error}; the credential plug-in is run again")
+        }
+        Some(CredentialsFault::Missing) => format!("no credentials: {error}; they are read again"),
+        Some(CredentialsFault::Replaced) | None => format!(
+            "new credentials are not used: {error}; those from before are used until the agent restarts"
+        ),
+    })
 }
 
 fn node_state(node: &NodeReport, api: Option<&ApiReport>, now: Timestamp) -> String {

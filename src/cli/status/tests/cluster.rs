@@ -1,6 +1,7 @@
 //! Lines about a Node that its cluster can't use, and their causes.
 
 use super::*;
+use mirrorlet_core::api::report::CredentialsFault;
 
 fn api(report: &mut StatusReport) -> &mut ApiReport {
     report.api.get_or_insert_default()
@@ -75,7 +76,40 @@ fn unusable_credentials_and_a_node_api_without_authorities_are_told() {
     let error = "the kubeconfig /k can't be used: not YAML";
     api(&mut report).credentials_error = Some(error.to_owned());
     assert!(!report.is_well());
-    let text = plain(&report, false);
-    let words = format!("  new credentials are not used: {error}; those from before are used");
-    assert!(text.contains(&words), "{text}");
+    let kept =
+        "  new credentials are not used: E; those from before are used until the agent restarts\n";
+    let plugin = "  no new credentials: E; the credential plug-in is run again\n";
+    let missing = "  no credentials: E; they are read again\n";
+    // Whether the API server answers changes none of it.
+    for unreachable_since in [None, Some(at(30))] {
+        api(&mut report).reachable = unreachable_since.is_none();
+        api(&mut report).unreachable_since = unreachable_since;
+        for (fault, words) in [
+            // As an agent reports it that knows no kinds.
+            (None, kept),
+            (Some(CredentialsFault::Replaced), kept),
+            (Some(CredentialsFault::Plugin), plugin),
+            (Some(CredentialsFault::Missing), missing),
+        ] {
+            api(&mut report).credentials_fault = fault;
+            let text = plain(&report, false).replace(error, "E");
+            // node 6d
+            assert!(text.contains(words), "{fault:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_kind_of_a_problem_with_credentials_may_be_unknown() {
+    let mut report = ApiReport {
+        credentials_error: Some("not YAML".to_owned()),
+        ..ApiReport::default()
+    };
+    let old = r#"{"server":"","reachable":false,"credentialsError":"not YAML"}"#;
+    // node 6d
+    assert_eq!(serde_json::to_string(&report).unwrap(), old);
+    assert_eq!(serde_json::from_str::<ApiReport>(old).unwrap(), report);
+    report.credentials_fault = Some(CredentialsFault::Plugin);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["credentialsFault"], "plugin");
 }

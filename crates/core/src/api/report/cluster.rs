@@ -27,8 +27,24 @@ pub struct ApiReport {
     /// Since when it rejects the credentials (401), though it is reachable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_since: Option<Timestamp>,
-    /// Why replaced credentials can't be used, or a plug-in makes none; those from before, if there were
-    /// any, are in use until the agent restarts.
+    /// Why the credentials on disk can't be used, or the credential plug-in made none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_error: Option<String>,
+    /// The kind of that error; none without one. Agents that don't report it have
+    /// [`CredentialsFault::Replaced`] only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_fault: Option<CredentialsFault>,
+}
+
+/// The kind of a problem with credentials for the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CredentialsFault {
+    /// The files on disk can't be used, and there are no credentials from before.
+    Missing,
+    /// The files were replaced by ones that can't be used. Those from before are in use until the agent
+    /// restarts.
+    Replaced,
+    /// The credential plug-in made no new ones. It is run again.
+    Plugin,
 }
