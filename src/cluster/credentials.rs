@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::client::ClusterClient;
@@ -66,6 +68,7 @@ impl ClusterClient {
         }
         let (client, mut task) = Self::with(access, wire, Some(identity), metrics);
         task.problem = problem;
+        task.is_identified = plugin.is_none();
         task.plugin = plugin;
         Ok(Some((client, task)))
     }
@@ -82,9 +85,11 @@ impl ClusterClient {
         }
         let task = CredentialsTask {
             access: access.clone(),
+            is_identified: identity.is_some(),
             identity: identity.map(Arc::new),
             own: None,
             shared: Arc::clone(&client.shared),
+            of_files: None,
             problem: cell(None).0,
             plugin: None,
             runs: PluginRuns::default(),
@@ -132,12 +137,25 @@ enum CheckResult {
     Planned(Box<Identity>, Box<Plugin>),
 }
 
+/// Credentials that a plug-in made, and the way with them.
+struct Made {
+    credentials: Arc<Credentials>,
+    wire: Wire,
+    /// The address of the API server.
+    server: String,
+}
+
+/// A run of a plug-in. Dropping it kills the program.
+type PluginRun = BoxFuture<'static, Result<Made, ConnectError>>;
+
 /// How the plug-in of the present identity fares.
 #[derive(Default)]
 struct PluginRuns {
     /// The credentials that it made last.
     made: Option<Arc<Credentials>>,
-    /// When it was run last.
+    /// The run that has not ended yet.
+    under_way: Option<PluginRun>,
+    /// When its last run ended.
     ran: Option<Instant>,
     failures: u32,
     /// Why the last run failed.
@@ -183,6 +201,10 @@ pub struct CredentialsTask {
     /// The identity that the first certificate is judged by; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
+    /// Whether requests are sent with credentials.
+    is_identified: bool,
+    /// Why the files on disk can't be used.
+    of_files: Option<String>,
     /// The problem with the files on disk, else with the plug-in.
     problem: Writer<Option<CredentialsProblem>>,
     /// The plug-in of the identity, if that has one.
@@ -198,31 +220,35 @@ impl CredentialsTask {
 
     /// Runs until cancelled. A plug-in that runs is killed then.
     pub async fn run(mut self) {
+        let (mut checked, mut quiet) = (Instant::now(), Duration::ZERO);
         if self.plugin.is_some() {
             self.check().await;
         }
         loop {
+            // Both arms are cancel-safe.
             tokio::select! {
-                () = tokio::time::sleep(CHECK_PERIOD) => {}
-                () = self.shared.doubts.notified() => {}
+                () = next_check(&self.shared.doubts, checked, quiet) => {
+                    self.check().await;
+                    (checked, quiet) = (Instant::now(), CHECK_MIN);
+                }
+                made = end_of(&mut self.runs.under_way) => self.end_plugin(made),
             }
-            self.check().await;
-            tokio::time::sleep(CHECK_MIN).await;
         }
     }
 
+    /// Looks at the files, and starts the plug-in if it is to be run. Doesn't wait for it.
     async fn check(&mut self) {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
         let of_files = self.look(refused).await.err();
-        self.run_plugin(refused).await;
-        self.report(of_files.map(|error| error.to_string()));
+        self.of_files = of_files.map(|error| error.to_string());
+        self.start_plugin(refused);
+        self.report();
     }
 
     /// Reports the problem with the files, else the one with the plug-in.
-    fn report(&mut self, of_files: Option<String>) {
-        let has_made = self.plugin.is_none() || self.runs.made.is_some();
-        let of_files = of_files.map(|words| CredentialsProblem {
-            fault: if self.identity.is_some() && has_made {
+    fn report(&mut self) {
+        let of_files = self.of_files.clone().map(|words| CredentialsProblem {
+            fault: if self.is_identified {
                 CredentialsFault::Replaced
             } else {
                 CredentialsFault::Missing
@@ -292,6 +318,7 @@ impl CredentialsTask {
             CheckResult::Replaced(identity, wire) => {
                 let server = server(&identity);
                 self.take_up(*identity, None);
+                self.is_identified = true;
                 self.shared.replace(wire, &server);
                 occurrences::credentials_replaced(&server);
                 self.shared.renewed.notify_one();
@@ -301,43 +328,42 @@ impl CredentialsTask {
         Ok(())
     }
 
+    /// Goes on with another identity. A run for the one before is killed.
     fn take_up(&mut self, identity: Identity, plugin: Option<Plugin>) {
         self.identity = Some(Arc::new(identity));
         self.plugin = plugin;
         self.runs = PluginRuns::default();
     }
 
-    /// Runs the plug-in, if it is to be run, and has new requests use what it made.
-    async fn run_plugin(&mut self, refused: bool) {
+    /// Starts the plug-in, if it is to be run.
+    fn start_plugin(&mut self, refused: bool) {
         let (Some(plugin), Some(identity)) = (&self.plugin, &self.identity) else {
             return;
         };
-        if !self.runs.is_due(refused, Timestamp::now()) {
+        if self.runs.under_way.is_some() || !self.runs.is_due(refused, Timestamp::now()) {
             return;
         }
+        let (plugin, identity) = (plugin.clone(), Arc::clone(identity));
+        let run = run_plugin(plugin, self.access.clone(), identity);
+        self.runs.under_way = Some(Box::pin(run));
+    }
+
+    /// Ends the run that was under way, and has new requests use what it made.
+    fn end_plugin(&mut self, made: Result<Made, ConnectError>) {
+        self.runs.under_way = None;
         self.runs.ran = Some(Instant::now());
-        let (access, identity) = (self.access.clone(), Arc::clone(identity));
-        let server = server(&identity);
-        let connected = match plugin.run().await {
+        match made {
             Ok(made) => {
-                disk::blocking(move || {
-                    connect(&access, &identity, Some(&made)).map(|wire| (Arc::new(made), wire))
-                })
-                .await
-            }
-            Err(cause) => Err(unusable(&access, cause)),
-        };
-        match connected {
-            Ok((made, wire)) => {
                 let is_first = self.runs.made.is_none();
                 // What is under way with a token goes on after its end; a connection that was made with a
                 // certificate is the certificate's.
-                if is_first || made.has_certificate() {
-                    self.shared.replace(wire, &server);
+                if is_first || made.credentials.has_certificate() {
+                    self.shared.replace(made.wire, &made.server);
                 } else {
-                    self.shared.renew(wire);
+                    self.shared.renew(made.wire);
                 }
-                self.runs.made = Some(made);
+                self.runs.made = Some(made.credentials);
+                self.is_identified = true;
                 self.runs.failures = 0;
                 self.runs.problem = None;
                 if is_first {
@@ -349,5 +375,48 @@ impl CredentialsTask {
                 self.runs.problem = Some(error.to_string());
             }
         }
+        self.report();
+    }
+}
+
+/// Waits for the next check: for [`CHECK_PERIOD`] from the last one, or for a doubt, `quiet` after it.
+///
+/// # Cancel safety
+/// A doubt that was not answered stays one.
+async fn next_check(doubts: &Notify, checked: Instant, quiet: Duration) {
+    tokio::time::sleep_until(checked + quiet).await;
+    tokio::select! {
+        () = tokio::time::sleep_until(checked + CHECK_PERIOD) => {}
+        () = doubts.notified() => {}
+    }
+}
+
+/// Runs a plug-in, and makes the way with its credentials.
+async fn run_plugin(
+    plugin: Plugin,
+    access: ApiAccess,
+    identity: Arc<Identity>,
+) -> Result<Made, ConnectError> {
+    let made = plugin.run().await;
+    let made = made.map_err(|cause| unusable(&access, cause))?;
+    disk::blocking(move || {
+        let wire = connect(&access, &identity, Some(&made));
+        wire.map(|wire| Made {
+            credentials: Arc::new(made),
+            wire,
+            server: server(&identity),
+        })
+    })
+    .await
+}
+
+/// The end of a run; never without one.
+///
+/// # Cancel safety
+/// The run goes on when the end is waited for again.
+async fn end_of(run: &mut Option<PluginRun>) -> Result<Made, ConnectError> {
+    match run {
+        Some(run) => run.await,
+        None => std::future::pending().await,
     }
 }

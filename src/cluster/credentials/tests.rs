@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::pin::pin;
 
 use kube::Api;
 
@@ -15,6 +16,23 @@ fn with_plugin(path: &Path, script: &str) {
         "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {{exec: {exec}}}}}]\n"
     );
     std::fs::write(path, text).unwrap();
+}
+
+/// A kubeconfig with a token, for the server at that port.
+fn with_token(path: &Path, port: u16) {
+    let text = format!(
+        "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
+    );
+    std::fs::write(path, text).unwrap();
+}
+
+/// Checks, and waits for the run that it starts.
+async fn check_and_run(task: &mut CredentialsTask) {
+    task.check().await;
+    if task.runs.under_way.is_some() {
+        let made = end_of(&mut task.runs.under_way).await;
+        task.end_plugin(made);
+    }
 }
 
 /// Why a call fails.
@@ -48,7 +66,7 @@ async fn a_plug_in_that_fails_holds_up_no_start_and_is_reported_without_its_secr
     };
     // node 6d
     assert_eq!(cause(&client).await, words("has not answered yet"));
-    task.check().await;
+    check_and_run(&mut task).await;
     let failed = words("failed: exit status: 1");
     // node 6d
     assert_eq!(
@@ -66,23 +84,23 @@ async fn a_plug_in_that_fails_holds_up_no_start_and_is_reported_without_its_secr
         (*problem).as_ref().map(|problem| problem.fault)
     };
     std::fs::write(&path, "a: [").unwrap();
-    task.check().await;
+    check_and_run(&mut task).await;
     // node 6d
     assert_eq!(fault(&problem), Some(CredentialsFault::Missing));
     // A replaced kubeconfig is taken up at once.
     with_plugin(&path, &format!("exec cat {}", answer.display()));
     std::fs::write(&answer, r#"{"status": {"token": "t"}}"#).unwrap();
-    task.check().await;
+    check_and_run(&mut task).await;
     assert_eq!(*problem.get(), None);
     let cause = cause(&client).await;
     assert!(!cause.contains("plug-in"), "{cause}");
     let made = std::fs::read(&path).unwrap();
     std::fs::write(&path, "a: [").unwrap();
-    task.check().await;
+    check_and_run(&mut task).await;
     // node 6d
     assert_eq!(fault(&problem), Some(CredentialsFault::Replaced));
     std::fs::write(&path, made).unwrap();
-    task.check().await;
+    check_and_run(&mut task).await;
     assert_eq!(*problem.get(), None);
     // Credentials without an end are made once.
     assert!(!task.runs.is_due(false, Timestamp::now()));
@@ -124,23 +142,58 @@ async fn a_plug_in_is_run_before_its_credentials_end_and_with_pauses() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_plug_in_that_hangs_holds_up_no_replaced_kubeconfig() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    with_plugin(&path, "exec sleep 1000");
+    let access = ApiAccess::Kubeconfig(path.clone());
+    let opened = ClusterClient::open(&access, Metrics::new()).unwrap();
+    let (client, task) = opened.unwrap();
+    let mut run = pin!(task.run());
+    let ended = tokio::time::timeout(CHECK_PERIOD / 2, &mut run).await;
+    assert!(ended.is_err());
+    assert_eq!(&*client.server(), "http://127.0.0.1:1/");
+    with_token(&path, 2);
+    let ended = tokio::time::timeout(CHECK_PERIOD, &mut run).await;
+    assert!(ended.is_err());
+    // node 6c
+    assert_eq!(&*client.server(), "http://127.0.0.1:2/");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plug_in_that_hangs_is_run_after_a_pause_and_ends_with_its_kubeconfig() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    with_plugin(&path, "exec sleep 1000");
+    let access = ApiAccess::Kubeconfig(path.clone());
+    let opened = ClusterClient::open(&access, Metrics::new()).unwrap();
+    let (_client, mut task) = opened.unwrap();
+    check_and_run(&mut task).await;
+    task.check().await;
+    // node 6d
+    assert!(task.runs.under_way.is_none(), "it was given up just now");
+    tokio::time::advance(CHECK_PERIOD).await;
+    task.check().await;
+    assert!(task.runs.under_way.is_some());
+    with_token(&path, 2);
+    task.check().await;
+    // node 6d
+    assert!(task.runs.under_way.is_none(), "its kubeconfig was replaced");
+    assert_eq!(*task.problem().get(), None);
+}
+
 #[tokio::test]
 async fn the_address_of_a_replaced_kubeconfig_is_named_and_a_bad_one_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
-    let write = |port: u16| {
-        let text = format!(
-            "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
-        );
-        std::fs::write(&path, text).unwrap();
-    };
-    write(1);
+    with_token(&path, 1);
     let access = ApiAccess::Kubeconfig(path.clone());
     let (client, mut task) = ClusterClient::open(&access, Metrics::new())
         .unwrap()
         .unwrap();
     assert_eq!(&*client.server(), "http://127.0.0.1:1/");
-    write(2);
+    with_token(&path, 2);
     task.check().await;
     // node 6c
     assert_eq!(&*client.server(), "http://127.0.0.1:2/");
@@ -153,7 +206,7 @@ async fn the_address_of_a_replaced_kubeconfig_is_named_and_a_bad_one_reported() 
     // node 6d
     assert_eq!(reported.fault, CredentialsFault::Replaced);
     assert_eq!(&*client.server(), "http://127.0.0.1:2/");
-    write(2);
+    with_token(&path, 2);
     task.check().await;
     assert_eq!(*problem.get(), None, "it is what is in use");
 }
