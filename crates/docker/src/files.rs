@@ -33,8 +33,9 @@ use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncEr
 
 /// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
 const NODE_FILE_MIB_MAX: u64 = 1;
-/// Most bytes of files of all pods that are held until they are written: those of three pods that have as many
-/// as a pod may have. Those of everyday size, some 10 KB a pod, never wait.
+/// Most bytes of files of all pods that are held until they are written: those of two pods that have as many
+/// as a pod may have, beside small ones. Those of everyday size, some 10 KB a pod, wait only where hundreds of pods
+/// have theirs written.
 pub(super) const FILES_BYTES_MAX: u32 = 48 << 20;
 /// The bytes that a file takes beside its path and its content, about.
 const FILE_BYTES: usize = 150;

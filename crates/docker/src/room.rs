@@ -1,17 +1,26 @@
 //! Room in memory for what is made to be handed on at once, and has to wait.
 //!
 //! A container may have 2 MiB of environment and command, a pod 16 MiB of files, and what is made of them
-//! waits for few calls to the Engine, or for the disk, with all others.
+//! waits for few calls to the Engine, or for the disk, with all others. What is small has a part of the room of its
+//! own, so that it never waits for what is large, which may be held for as long as the Engine or a disk hangs.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// What weighs less is small: more than everyday size, some 10 KB.
+const SMALL_BYTES: u32 = 128 << 10;
+
+/// The part of each room that is for what is small: hundreds of everyday size. It is bounded, too: a pod may have
+/// thousands of containers.
+const SMALL_ROOM_BYTES: u32 = 16 << 20;
+
 /// Room for so many bytes. Who has room must not wait for more of the same.
 pub(crate) struct Room {
-    bytes: Arc<Semaphore>,
-    bytes_max: u32,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    large_max: u32,
     /// Held while something is made, whose size is not known before.
     making: Mutex<()>,
 }
@@ -20,16 +29,19 @@ pub(crate) struct Room {
 pub(crate) type Taken = Option<OwnedSemaphorePermit>;
 
 impl Room {
+    /// Room for so many bytes in all; they are more than the part for what is small.
     pub(crate) fn new(bytes_max: u32) -> Self {
+        let large_max = bytes_max.saturating_sub(SMALL_ROOM_BYTES);
         Self {
-            bytes: Arc::new(Semaphore::new(bytes_max as usize)),
-            bytes_max,
+            small: Arc::new(Semaphore::new(SMALL_ROOM_BYTES as usize)),
+            large: Arc::new(Semaphore::new(large_max as usize)),
+            large_max,
             making: Mutex::default(),
         }
     }
 
     /// Makes something once there is room for the bytes that it takes. What has to wait isn't kept: it is
-    /// made again. What is larger than the room takes all of it.
+    /// made again. What is larger than the part for what is large takes all of that.
     pub(crate) async fn made<T>(
         &self,
         make: impl Fn() -> T,
@@ -40,7 +52,7 @@ impl Room {
             Err(weight) => weight,
         };
         // The semaphore is never closed.
-        let taken = Arc::clone(&self.bytes).acquire_many_owned(weight).await;
+        let taken = self.part(weight).acquire_many_owned(weight).await;
         (self.alone(make), taken.ok())
     }
 
@@ -52,12 +64,21 @@ impl Room {
     ) -> Result<(T, Taken), u32> {
         let _alone = self.making.lock();
         let item = make();
-        let weight = u32::try_from(bytes(&item)).unwrap_or(self.bytes_max);
-        let weight = weight.min(self.bytes_max);
-        match Arc::clone(&self.bytes).try_acquire_many_owned(weight) {
+        let weight = u32::try_from(bytes(&item)).unwrap_or(u32::MAX);
+        let weight = weight.min(self.large_max);
+        match self.part(weight).try_acquire_many_owned(weight) {
             Ok(taken) => Ok((item, Some(taken))),
             Err(_) => Err(weight),
         }
+    }
+
+    /// The part of the room for what weighs that much.
+    fn part(&self, weight: u32) -> Arc<Semaphore> {
+        Arc::clone(if weight < SMALL_BYTES {
+            &self.small
+        } else {
+            &self.large
+        })
     }
 
     /// Makes something for a moment, while nothing else is made.
@@ -99,13 +120,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_small_waits_for_nobody() {
+    async fn what_is_small_waits_for_nothing_large() {
         let room = Room::new(32 << 20);
+        let of = |bytes: usize| room.made(move || vec![0_u8; bytes], Vec::len);
+        // All that there is for what is large, held by a call that hangs, and one that waits for all of it.
+        let hangs = of(40 << 20).now_or_never().unwrap();
+        let mut waits = Box::pin(of(40 << 20));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(of(SMALL_BYTES as usize).now_or_never().is_none());
         let mut all = Vec::new();
         for _ in 0..500 {
-            let made = room.made(|| "x".repeat(30 << 10), String::len);
-            all.push(made.now_or_never().unwrap());
+            let made = of(30 << 10).now_or_never();
+            // docker 60e
+            assert!(made.is_some(), "it waits");
+            all.push(made);
         }
-        assert_eq!(all.len(), 500);
+        drop(hangs);
+        let (made, _taken) = waits.await;
+        assert_eq!((made.len(), all.len()), (40 << 20, 500));
+    }
+
+    #[tokio::test]
+    async fn what_is_small_has_a_bound_too() {
+        let room = Room::new(32 << 20);
+        let of = |bytes: usize| room.made(move || vec![0_u8; bytes], Vec::len);
+        let mut held = 0;
+        let mut all = Vec::new();
+        while let Some(made) = of(100 << 10).now_or_never() {
+            held += made.0.len();
+            all.push(made);
+            // tenants H1
+            assert!(held <= 16 << 20, "{held}");
+        }
+        assert_eq!(all.len(), 163);
+        // What is large has its own.
+        assert!(of(16 << 20).now_or_never().is_some());
     }
 }

@@ -51,7 +51,8 @@ use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{SyncAction, SyncError, SyncErrorReason, SyncResult};
 
-/// Most bytes that requests for containers take at a time. Those of everyday size, some 10 KB each, never wait.
+/// Most bytes that requests for containers take at a time. Those of everyday size, some 10 KB each, wait only where
+/// hundreds of them are held.
 pub(super) const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
 /// Reason of the note that a restart count can't be kept.
@@ -144,8 +145,8 @@ pub(super) struct Starter {
     /// Bounds the sandboxes that are begun together, so that of many new pods the first ones run
     /// before the last ones begin.
     pub(super) newcomers: Semaphore,
-    /// Bounds the requests for containers that are held, until the Engine has answered: those that hang
-    /// delay others rather than fill the memory.
+    /// Bounds the requests for containers that are held, until the Engine has answered: large ones that
+    /// hang delay other large ones rather than fill the memory.
     pub(super) requests: Room,
 }
 
