@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
-use super::containers::Turn;
+use super::containers::{Turn, Turns};
 use super::engine::{EngineError, SharedEngine};
 use super::image::ImagePuller;
 use super::sandbox_image::ensure_sandbox_image;
@@ -23,7 +22,7 @@ pub(super) struct Facts {
     pub(super) version: VersionCache,
     known: Mutex<Known>,
     /// A turn to make the sandbox image: many pods may need it at once.
-    making: Semaphore,
+    making: Turns,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -47,7 +46,7 @@ impl Facts {
             images,
             pod_infra_image,
             known: Mutex::default(),
-            making: Semaphore::new(1),
+            making: Turns::new(1),
         }
     }
 

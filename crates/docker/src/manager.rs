@@ -15,10 +15,10 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::containers::{Containers, INSPECT_ATTEMPTS};
+use super::containers::{Containers, INSPECT_ATTEMPTS, Turns};
 use super::engine::SharedEngine;
 use super::events;
 use super::exec::{ExecSessions, Execs};
@@ -165,7 +165,7 @@ impl DockerManager {
             logs: Arc::clone(&logs),
             root,
             telemetry: telemetry.clone(),
-            newcomers: Semaphore::new(concurrency),
+            newcomers: Turns::new(concurrency),
             requests: Room::new(REQUEST_BYTES_MAX),
         };
         Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bollard::models::ContainerCreateBody;
 use tokio::time::Instant;
 
-use super::{Containers, Turn};
+use super::{Containers, Since, Turn};
 use crate::engine::EngineError;
 use crate::index::Created;
 use crate::translate::{Kind, OurContainer, Request, names, parse_ours};
@@ -22,9 +22,10 @@ const GHOST_WAIT: Duration = Duration::from_secs(5);
 const GHOST_POLL: Duration = Duration::from_millis(100);
 
 impl Containers {
-    /// Starts a container and records the result in the index.
-    pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
-        let mut turn = Turn::begin(&self.changes).await;
+    /// Starts a container and records the result in the index. The wait for a turn doesn't count against
+    /// the turn within which that is done.
+    pub(crate) async fn start(&self, id: &str, within: Option<&Since>) -> Result<(), EngineError> {
+        let mut turn = Turn::begin_within(&self.changes, within).await;
         let started = turn.bound(self.engine.start_container(id)).await;
         drop(turn);
         match &started {
@@ -35,11 +36,13 @@ impl Containers {
         started
     }
 
-    /// Creates a container exactly once: a name that is taken is looked into.
+    /// Creates a container exactly once: a name that is taken is looked into. Waits for turns don't count
+    /// against the turn within which that is done.
     pub(crate) async fn create(
         &self,
         request: Request,
         image: &str,
+        within: Option<&Since>,
     ) -> Result<String, EngineError> {
         let Some(ours) = identity(&self.owner, &request) else {
             return Err(EngineError::api(
@@ -55,7 +58,7 @@ impl Containers {
         let began = Instant::now();
         loop {
             attempt += 1;
-            let mut turn = Turn::begin(&self.changes).await;
+            let mut turn = Turn::begin_within(&self.changes, within).await;
             let creating = self.engine.create_container(&name, request.body.clone());
             let created = turn.bound(creating).await;
             drop(turn);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bollard::models::ContainerInspectResponse;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
 use super::engine::{EngineError, SharedEngine};
 use super::index::{Index, Record};
@@ -17,7 +17,7 @@ use super::translate::{Kind, parse_ours};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_runtime::{Result, RuntimeError, SyncError, SyncErrorReason};
-pub(super) use turn::Turn;
+pub(super) use turn::{Since, Turn, Turns};
 
 /// Attempts to get an inspect that is not older than the newest event.
 pub(super) const INSPECT_ATTEMPTS: usize = 3;
@@ -29,7 +29,7 @@ pub(super) struct Containers {
     pub(super) index: Index,
     /// Bounds the calls that change something and begin together. Fair: turns are given in the order
     /// asked.
-    pub(super) changes: Semaphore,
+    pub(super) changes: Turns,
     listing: Mutex<()>,
     /// Pods that another agent on the Engine was found to run, until that was reported.
     pub(super) twins: parking_lot::Mutex<BTreeSet<PodUid>>,
@@ -42,7 +42,7 @@ impl Containers {
             engine,
             owner,
             index: Index::default(),
-            changes: Semaphore::new(concurrency),
+            changes: Turns::new(concurrency),
             listing: Mutex::default(),
             twins: parking_lot::Mutex::default(),
         }

@@ -97,7 +97,7 @@ impl Starter {
         let Some(id) = self.created(round, up, start, &container).await? else {
             return Ok(());
         };
-        match self.containers.start(&id).await {
+        match self.containers.start(&id, None).await {
             Err(error) if self.refused_oom_score(&error, &id, round.sandbox_id).await => {
                 self.facts.learn_no_negative_oom_score();
                 let _ = self.remains.remove(&id).await;
@@ -291,7 +291,7 @@ impl Starter {
             let request = round.cancel.run_until_cancelled(making).await;
             let (request, room) = request.unwrap_or_else(|| Err(cancelled()))?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
-            let created = self.containers.create(request, image_name).await;
+            let created = self.containers.create(request, image_name, None).await;
             drop(room);
             match created {
                 Ok(id) => return Ok(id),

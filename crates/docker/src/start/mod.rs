@@ -26,10 +26,9 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::containers::{Containers, Turn, runtime_error};
+use super::containers::{Containers, Since, Turn, Turns, runtime_error};
 use super::engine::EngineError;
 use super::facts::Facts;
 use super::files::{Files, FilesError, PodFiles};
@@ -144,7 +143,7 @@ pub(super) struct Starter {
     pub(super) telemetry: Telemetry,
     /// Bounds the sandboxes that are begun together, so that of many new pods the first ones run
     /// before the last ones begin.
-    pub(super) newcomers: Semaphore,
+    pub(super) newcomers: Turns,
     /// Bounds the requests for containers that are held, until the Engine has answered: large ones that
     /// hang delay other large ones rather than fill the memory.
     pub(super) requests: Room,
@@ -233,7 +232,9 @@ impl Starter {
             }
         };
         let up: Up<'_> = async {
-            let up = turn.bound(Box::pin(self.start_sandbox(pod, &id))).await;
+            let since = turn.since();
+            let starting = Box::pin(self.start_sandbox(pod, &id, &since));
+            let up = turn.bound(starting).await;
             drop(turn);
             if let Ok(ips) = &up {
                 self.tell_sandbox(pod, &id, ips);

@@ -13,7 +13,7 @@ use super::super::translate::{
     CgroupDriver, Kind, SandboxInput, forwarded_ports, hosts_file, pod_cgroup_limits,
     sandbox_request,
 };
-use super::{Starter, Turn, names_oom_score, runtime_error, tell_notes};
+use super::{Since, Starter, Turn, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::admit::HOST_PORT_CONFLICT;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, keys};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
@@ -54,7 +54,8 @@ impl Starter {
                 turn = Turn::begin(&self.newcomers) => turn,
             };
             // On the heap: it is large.
-            let creating = Box::pin(self.create_sandbox(pod, attempt, &image));
+            let since = turn.since();
+            let creating = Box::pin(self.create_sandbox(pod, attempt, &image, &since));
             let created = turn.bound(creating).await?;
             match created {
                 Ok(id) => {
@@ -78,6 +79,7 @@ impl Starter {
         pod: &Arc<Pod>,
         attempt: u32,
         image: &str,
+        since: &Since,
     ) -> Result<Result<String, EngineError>, SyncError> {
         let facts = self
             .facts
@@ -100,7 +102,7 @@ impl Starter {
         })
         .map_err(|error| sandbox_error(error.to_string()))?;
         tell_notes(&self.telemetry, pod, &request.notes);
-        Ok(self.containers.create(request, image).await)
+        Ok(self.containers.create(request, image, Some(since)).await)
     }
 
     /// Reports a pod that another agent on the Engine runs, too.
@@ -130,6 +132,7 @@ impl Starter {
         &self,
         pod: &Arc<Pod>,
         id: &str,
+        since: &Since,
     ) -> Result<Vec<IpAddr>, SyncError> {
         // Its address and its ports may be those of one that has ended.
         self.networks.host_ports.refresh().await?;
@@ -147,7 +150,7 @@ impl Starter {
                 )
             });
         }
-        if let Err(error) = self.containers.start(id).await {
+        if let Err(error) = self.containers.start(id, Some(since)).await {
             return Err(self.failed_start(pod, id, &error).await);
         }
         if let Err(error) = self.check_cgroup(pod, id).await {

@@ -104,7 +104,7 @@ async fn a_pod_that_is_removed_while_its_sandboxs_image_is_pulled_ends_and_took_
         while bed.engine.count(Operation::PullImage) == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let turns = bed.manager.starter.newcomers.available_permits();
+        let turns = bed.manager.starter.newcomers.available();
         cancel.cancel();
         turns
     };
