@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_util::codec::FramedRead;
 
 use super::super::logs::FrameDecoder;
-use super::{EXEC, EXEC_GOES_ON, Exec, Execs};
+use super::{EXEC, EXEC_GOES_ON, End, Exec, Execs};
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_runtime::exec::COMMAND_OUTPUT_MAX;
 use mirrorlet_runtime::{
@@ -44,8 +44,13 @@ impl Execs {
             let operation = EXEC;
             return Err(unanswered(RuntimeError::Timeout { operation, after }));
         }
-        let operation = if exec.end().await { EXEC } else { EXEC_GOES_ON };
-        Err(RuntimeError::Timeout { operation, after })
+        let late = |operation| RuntimeError::Timeout { operation, after };
+        Err(match exec.end().await {
+            // The Engine is late, not the command.
+            End::NeverBegan => unanswered(late(EXEC)),
+            End::Ended => late(EXEC),
+            End::GoesOn => late(EXEC_GOES_ON),
+        })
     }
 }
 

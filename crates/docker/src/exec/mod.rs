@@ -73,6 +73,25 @@ struct Exec {
     asking: AtomicBool,
 }
 
+/// What came of ending an exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It has no process, and never had one: the Engine answers a start before there is a process.
+    NeverBegan,
+    /// Its process has ended, or is gone with its container.
+    Ended,
+    /// Its process could not be ended.
+    GoesOn,
+}
+
+/// What is known of an exec's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Process {
+    /// It runs, and has that id.
+    Runs(i32),
+    Ended,
+}
+
 /// Commands in containers, and attaching to them.
 pub(super) struct Execs {
     containers: Arc<Containers>,
@@ -136,8 +155,8 @@ impl Exec {
         }
     }
 
-    /// Ends the command's process; whether that is done.
-    async fn end(&self) -> bool {
+    /// Ends the command's process.
+    async fn end(&self) -> End {
         self.over.store(true, Ordering::Release);
         end(&self.engine, &self.id, &self.container).await
     }
@@ -175,23 +194,25 @@ where
     }
 }
 
-/// Ends the process of an exec, and waits until the Engine knows that it has ended. Whether it
-/// has; if not, that is an error.
-async fn end(engine: &SharedEngine, exec: &str, container: &str) -> bool {
+/// Ends the process of an exec, and waits until the Engine knows that it has ended. One that goes on is
+/// an error.
+async fn end(engine: &SharedEngine, exec: &str, container: &str) -> End {
     let why = match try_end(engine, exec, container).await {
-        Ok(true) => return true,
-        Ok(false) => "its process is not visible from here, or does not exit".to_owned(),
+        Ok(End::GoesOn) => "its process is not visible from here, or does not exit".to_owned(),
+        Ok(end) => return end,
         // It is gone with its container.
-        Err(error) if error.is_not_found() => return true,
+        Err(error) if error.is_not_found() => return End::Ended,
         Err(error) => error.to_string(),
     };
     occurrences::exec_goes_on(&ContainerId::docker(container), &why);
-    false
+    End::GoesOn
 }
 
-async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<bool, EngineError> {
-    let Some(pid) = started(engine, exec).await? else {
-        return Ok(true);
+async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<End, EngineError> {
+    let pid = match process_of(engine, exec).await? {
+        None => return Ok(End::NeverBegan),
+        Some(Process::Ended) => return Ok(End::Ended),
+        Some(Process::Runs(pid)) => pid,
     };
     let began = Instant::now();
     let mut looks = LOOKS;
@@ -201,21 +222,23 @@ async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<b
         let _ = tokio::task::spawn_blocking(move || process::kill_session(pid, &container)).await;
         sleep(looks.pause()).await;
         if !engine.inspect_exec(exec).await?.running {
-            return Ok(true);
+            return Ok(End::Ended);
         }
         if began.elapsed() >= END_WAIT {
-            return Ok(false);
+            return Ok(End::GoesOn);
         }
     }
 }
 
-/// The process id of an exec; none where it has ended, or was never started.
-async fn started(engine: &SharedEngine, exec: &str) -> Result<Option<i32>, EngineError> {
+/// The process of an exec; none where there is none after a while.
+async fn process_of(engine: &SharedEngine, exec: &str) -> Result<Option<Process>, EngineError> {
     let look = || async {
         let state = engine.inspect_exec(exec).await?;
-        let has_ended = !state.running && state.exit_code.is_some();
-        // One without either was started a moment ago, or not at all.
-        Ok((has_ended || state.pid.is_some()).then_some(state.pid.filter(|_| !has_ended)))
+        if !state.running && state.exit_code.is_some() {
+            return Ok(Some(Process::Ended));
+        }
+        // One without an id was started a moment ago, or not at all.
+        Ok(state.pid.map(Process::Runs))
     };
-    Ok(found_within(START_WAIT, look).await?.flatten())
+    found_within(START_WAIT, look).await
 }

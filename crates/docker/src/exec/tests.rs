@@ -229,6 +229,25 @@ async fn an_engine_that_does_not_answer_says_nothing_of_the_command() {
     }
 }
 
+/// The Engine answers a start before there is a process.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_never_began_is_not_late() {
+    let bed = Bed::new().await;
+    let hangs = ExecScript {
+        hangs: true,
+        pid: None,
+        ..ExecScript::default()
+    };
+    bed.engine.script_exec("hang", hangs);
+    let failed = bed.run("hang", Duration::from_secs(1)).await.unwrap_err();
+    // docker 53
+    assert!(failed.is_unavailable(), "{failed}");
+    assert!(
+        failed.to_string().contains("exec got no answer within 1 s"),
+        "{failed}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_end_that_is_not_seen_in_time_is_an_error() {
     let bed = Bed::new().await;
