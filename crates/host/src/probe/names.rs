@@ -18,10 +18,11 @@ pub(super) const LOOKUPS_MAX: usize = 32;
 /// Most of them for the pods of one namespace.
 pub(super) const LOOKUPS_OF_NAMESPACE_MAX: usize = LOOKUPS_MAX / 2;
 
-/// The addresses of `localhost`, in the order in which the system's resolver has them (RFC 6724).
+/// The addresses of `localhost`, in the order in which they are tried: hosts files that name one alone name that
+/// of IPv4.
 const LOCALHOST: [IpAddr; 2] = [
-    IpAddr::V6(Ipv6Addr::LOCALHOST),
     IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
 /// Stack of such a thread, in bytes: the resolver of musl needs a few pages, that of glibc loads

@@ -566,6 +566,10 @@ async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
         // tenants M4
         assert_eq!(asked, Ok(()), "{host}");
     }
+    let localhost = client.names.resolve("localhost").await.unwrap();
+    let in_order = ["127.0.0.1", "::1"].map(|address| address.parse::<IpAddr>().unwrap());
+    // tenants M4
+    assert_eq!(*localhost, in_order);
     let asked = other.tcp_socket("there", port, LONG).await;
     // tenants M4
     assert_eq!(asked, Ok(()), "of another namespace");
