@@ -30,9 +30,14 @@ fn host_ports(pod: &Pod) -> impl Iterator<Item = (Path, &ContainerPort)> {
 
 /// The container of that name.
 pub fn container(pod: &Pod, name: &str) -> Option<String> {
+    container_path(pod, name).map(|at| at.to_string())
+}
+
+/// The same, as a path.
+pub(crate) fn container_path(pod: &Pod, name: &str) -> Option<Path> {
     let mut all = containers(pod);
     let found = all.find(|(_, container)| container.name == name);
-    found.map(|(at, _)| at.to_string())
+    found.map(|(at, _)| at)
 }
 
 /// The image of the container of that name.

@@ -238,17 +238,13 @@ impl PodFiles {
         served.await.map_err(config_error)
     }
 
-    /// Fails if volumes can't be set up for want of what the pod refers to, and names them all, or if the pod
-    /// has too many sub-paths: known before a sandbox is made in vain.
+    /// Fails if volumes can't be set up for want of what the pod refers to, and names them all: known before a
+    /// sandbox is made in vain.
     pub(super) async fn check_volumes(
         &self,
         pod: &Arc<Pod>,
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
-        check_sub_paths(pod).map_err(|error| {
-            SyncError::new(SyncErrorReason::FailedMount, error.to_string())
-                .of_field(|| fields::container(pod, &error.container))
-        })?;
         let claims = self.claims(pod, objects).await.map(drop);
         let failures = self.payload_failures(pod, objects);
         if failures.is_empty() {
@@ -379,6 +375,14 @@ impl PodFiles {
         let read = self.on_disk(move |volumes| volumes.env_files(&uid, &wanted));
         read.await.map_err(config_error)
     }
+}
+
+/// Fails if a pod that is not there yet has too many sub-paths.
+pub(super) fn check_mounts(pod: &Pod) -> Result<(), SyncError> {
+    check_sub_paths(pod).map_err(|error| {
+        SyncError::new(SyncErrorReason::FailedMount, error.to_string())
+            .of_field(|| fields::container(pod, &error.container))
+    })
 }
 
 /// The bytes that files take in memory, about.

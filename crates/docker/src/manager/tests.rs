@@ -752,6 +752,35 @@ async fn a_pod_with_too_many_sub_paths_starts_nothing() {
     assert_eq!(bed.operations(), []);
 }
 
+/// A release before this one started it.
+#[tokio::test(start_paused = true)]
+async fn what_runs_with_too_many_sub_paths_is_started_again() {
+    let bed = Bed::warm().await;
+    let few = pod("a", &json!({}));
+    bed.up(&few).await;
+    bed.engine.exit(&app_name(&few), 1);
+    let mount = |n: usize| json!({"name": "v", "mountPath": format!("/m/{n}"), "subPath": "s"});
+    let mounts: Vec<Value> = (0..257).map(mount).collect();
+    let many = pod(
+        "a",
+        &json!({
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "containers": [{
+                "name": "app",
+                "image": "app:1",
+                "imagePullPolicy": "IfNotPresent",
+                "volumeMounts": mounts,
+            }],
+        }),
+    );
+    let result = bed.round(&many).await;
+    // Whether the sub-paths can be bound is up to who runs the test.
+    let error = result.error().unwrap_or_default();
+    // docker 41
+    assert!(!error.contains("257 volumeMounts"), "{error}");
+    assert!(!result.sync_results.is_empty(), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_container_in_its_sandboxs_network_names_no_network_of_its_own() {
     let bed = Bed::warm().await;

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::containers::{Containers, Since, Turn, Turns, runtime_error};
 use super::engine::EngineError;
 use super::facts::Facts;
-use super::files::{Files, FilesError, PodFiles};
+use super::files::{Files, FilesError, PodFiles, check_mounts};
 use super::hooks::Hooks;
 use super::image::ImagePuller;
 use super::index::Record;
@@ -194,6 +194,8 @@ impl Starter {
                 Ok(self.start_containers(round, &up, starts).await)
             }
             Sandbox::New { attempt } => {
+                // Not where it runs: releases before this one had no bound.
+                check_mounts(pod)?;
                 self.start_anew(pod, attempt, objects, starts, cancel).await
             }
         }

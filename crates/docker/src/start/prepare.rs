@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::super::files::config_error;
+use super::super::files::{check_mounts, config_error};
 use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::reason_of;
 use super::super::translate::{
@@ -187,6 +187,7 @@ impl Starter {
         stops: &[Arc<Pod>],
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
+        check_mounts(pod)?;
         self.files.check_volumes(pod, objects).await?;
         let for_disk = Arc::clone(pod);
         let checked = self

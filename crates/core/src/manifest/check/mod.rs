@@ -26,8 +26,10 @@ use std::collections::HashSet;
 
 use crate::api::core::PodSpec;
 use crate::api::{Pod, keys};
+use crate::fields::container_path;
 use crate::objects::{has_config, restarts_on_config};
 use crate::rollout::{ROLLOUT, RolloutStrategy, Settings, beside_refused};
+use crate::volumes::check_sub_paths;
 
 pub(super) use claims::{check_claim, check_volume, unsupported_source};
 pub use names::{is_label_value, is_qualified};
@@ -62,6 +64,7 @@ fn check_described(pod: &Pod, root: &At<'_>) {
         None => root.key("spec").required("a pod needs a spec"),
     }
     check_start_first(pod, root);
+    warn_of_sub_paths(pod, root);
     if restarts_on_config(pod) && !has_config(pod) {
         let at = root.dotted("metadata.annotations").key(keys::RESTART_ON);
         at.warn("has no effect: the pod refers to no ConfigMap or Secret");
@@ -77,6 +80,19 @@ fn check_start_first(pod: &Pod, root: &At<'_>) {
         let at = root.dotted("metadata.annotations").key(ROLLOUT);
         at.warn(format!("edits of this pod will be held: {}", cause.message));
         at.help("use Recreate, or remove what two versions of the pod can't share");
+    }
+}
+
+/// Warns of more sub-paths than a pod can start with. No error: what a release without that bound started
+/// runs on.
+fn warn_of_sub_paths(pod: &Pod, root: &At<'_>) {
+    let Err(error) = check_sub_paths(pod) else {
+        return;
+    };
+    if let Some(path) = container_path(pod, &error.container) {
+        let at = root.join(&path).key("volumeMounts");
+        at.warn(format!("the pod will not start: {error}"));
+        at.help("mount a directory above them instead");
     }
 }
 

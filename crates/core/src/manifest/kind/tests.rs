@@ -49,3 +49,30 @@ fn a_named_port_of_a_service_has_its_place() {
     // names 7
     assert_eq!(places, [("spec.ports[0].targetPort", 8)]);
 }
+
+#[test]
+fn a_pod_with_too_many_sub_paths_is_warned_of() {
+    for (count, expected) in [
+        (256, None),
+        (
+            257,
+            Some(
+                "the pod will not start: 257 volumeMounts of the pod's containers have subPath or subPathExpr, more than 256",
+            ),
+        ),
+    ] {
+        let mount = |n: usize| format!("    - {{name: v, mountPath: /m/{n}, subPath: s}}\n");
+        let mounts = (0..count).map(mount).collect::<Vec<String>>().concat();
+        let parsed = parsed(&format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  volumes:\n  - {{name: v, emptyDir: {{}}}}\n  containers:\n  - name: app\n    image: app:1\n    volumeMounts:\n{mounts}"
+        ));
+        let document = &parsed.documents[0];
+        assert!(document.accepted.is_some(), "{:?}", document.problems);
+        let told = document
+            .problems
+            .iter()
+            .find(|p| p.message.contains("subPathExpr"));
+        // docker 41
+        assert_eq!(told.map(|problem| problem.message.as_str()), expected);
+    }
+}
