@@ -237,7 +237,8 @@ impl MergeTask {
 
     /// What goes before others of its name: what was wanted before, or else what an earlier agent
     /// wanted and what runs in the runtime, so that a duplicate does not displace a running pod, or do
-    /// a Job's work again, when the agent restarts.
+    /// a Job's work again, when the agent restarts. The documents of Jobs that an earlier agent began
+    /// are known once a merge had those of every source.
     fn incumbents(&self, before: &Merged) -> Incumbents {
         let (listed, none) = (self.listed.borrow().clone(), Pods::default());
         let mut incumbents = Incumbents {
@@ -246,7 +247,8 @@ impl MergeTask {
         };
         if self.settled {
             incumbents.pods.extend(before.incumbents().pods);
-        } else {
+        }
+        if !self.settled || !before.delivered.manifests {
             incumbents.begun = self.jobs.begun();
         }
         incumbents

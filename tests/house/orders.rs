@@ -1,19 +1,19 @@
 //! A person's order is answered once the merge that carries it out is published: whoever asks next is
 //! told of what was ordered.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use mirrorlet::app::desired::{MergeOutputs, MergeTask};
+use mirrorlet::app::desired::{MergeHandles, MergeOutputs, MergeTask};
 use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order, OrderError};
 use mirrorlet::rollout::Rollouts;
 use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::board::board;
-use mirrorlet::store::cell::cell;
+use mirrorlet::store::cell::{Reader, Writer, cell};
 use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::pods::pod_manager;
-use mirrorlet::worker::Wanted;
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::desired::{PodSource, SourceSet, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
@@ -23,6 +23,7 @@ use mirrorlet_core::observed::Pods;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::plans::options;
@@ -55,43 +56,85 @@ fn jobs(root: &Path, fake: &FakeRuntime) -> (Jobs, JobHandle) {
     Jobs::load(root, options)
 }
 
+/// What a merge task is reached by.
+struct Merging {
+    /// The states of its sources.
+    states: Vec<Writer<SourceState>>,
+    merged: Reader<Merged>,
+    handles: MergeHandles,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+    /// The other ends of its channels.
+    _ends: Box<dyn Any>,
+}
+
+impl Merging {
+    /// Merges sources whose states are these by now. The runtime is known to hold nothing.
+    fn begin(
+        root: &Path,
+        fake: &FakeRuntime,
+        jobs: Jobs,
+        sources: BTreeMap<SourceName, SourceState>,
+    ) -> Self {
+        let (rollouts, rollout_handle) = Rollouts::load(root, options(fake));
+        let mut states = Vec::new();
+        let mut readers = Vec::new();
+        for (name, state) in sources {
+            let (writer, state) = cell(state);
+            let (_, health) = cell(SourceHealth::default());
+            states.push(writer);
+            readers.push(SourceReader {
+                name,
+                state,
+                health,
+            });
+        }
+        let (list, listed) = watch::channel(Some(Arc::new(Pods::default())));
+        let (pods, api_pods, manager) = pod_manager();
+        let (merged_writer, merged) = cell(Merged::default());
+        let outputs = MergeOutputs {
+            pods,
+            merged: merged_writer,
+            wanted: watch::Sender::default(),
+            objects: Arc::default(),
+        };
+        let (claims, telemetry) = (ClaimStore::default(), Telemetry::new());
+        let (task, handles) =
+            MergeTask::new(readers, listed, outputs, rollouts, jobs, claims, telemetry);
+        let cancel = CancellationToken::new();
+        Self {
+            states,
+            merged,
+            handles,
+            cancel: cancel.clone(),
+            task: tokio::spawn(task.run(cancel)),
+            _ends: Box::new((list, rollout_handle, api_pods, manager)),
+        }
+    }
+
+    /// The merge of what the sources have delivered.
+    async fn newest(&self) -> Arc<Merged> {
+        self.handles.refresh.refresh().await;
+        self.merged.get()
+    }
+
+    async fn end(self) {
+        self.cancel.cancel();
+        self.task.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_run_that_was_ordered_is_known_to_whoever_asks_next() {
     let root = tempfile::tempdir().unwrap();
     let fake = FakeRuntime::new();
-    let (rollouts, _rollout_handle) = Rollouts::load(root.path(), options(&fake));
     let (jobs, handle) = jobs(root.path(), &fake);
-    let (_state_writer, state) = cell(delivered());
-    let (_health_writer, health) = cell(SourceHealth::default());
-    let source = SourceReader {
-        name: source_name(),
-        state,
-        health,
-    };
-    let (_listed_sender, listed) = watch::channel(Some(Arc::new(Pods::default())));
-    let (pods, _api_pods, _manager) = pod_manager();
-    let (merged_writer, merged) = cell(Merged::default());
-    let (wanted, _wanted_reader) = watch::channel(Arc::new(Wanted::default()));
-    let (task, _handles) = MergeTask::new(
-        vec![source],
-        listed,
-        MergeOutputs {
-            pods,
-            merged: merged_writer,
-            wanted,
-            objects: Arc::default(),
-        },
-        rollouts,
-        jobs,
-        ClaimStore::default(),
-        Telemetry::new(),
-    );
-    let cancel = CancellationToken::new();
-    let merging = tokio::spawn(task.run(cancel.clone()));
+    let sources = BTreeMap::from([(source_name(), delivered())]);
+    let merging = Merging::begin(root.path(), &fake, jobs, sources);
 
     let cron = JobName::new("default", "backup");
     let job = handle.order(Order::Run(cron)).await.unwrap();
-    let (states, merged) = (handle.states(), merged.get());
+    let (states, merged) = (handle.states(), merging.merged.get());
     // workloads 10
     assert!(
         states.jobs.iter().any(|known| known.name == job.name),
@@ -100,8 +143,7 @@ async fn a_run_that_was_ordered_is_known_to_whoever_asks_next() {
     let mut names = merged.pods.values().map(|pod| pod.full_name().name);
     // workloads 10
     assert!(names.any(|name| name.starts_with(&job.name)), "{merged:?}");
-    cancel.cancel();
-    merging.await.unwrap();
+    merging.end().await;
 }
 
 #[tokio::test]
@@ -133,45 +175,92 @@ async fn an_order_waits_for_its_answer_until_the_merge_is_published() {
     }
 }
 
+/// The state of a source that has delivered Jobs of one name: where, and with which command.
+fn with_jobs(documents: &[(&str, &str)]) -> SourceState {
+    let file = |(location, command): &(&str, &str)| {
+        let text = format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i, command: [{command}]}}]}}}}\n"
+        );
+        NewFile {
+            location: (*location).to_owned(),
+            bytes: text.into_bytes(),
+        }
+    };
+    let files: Vec<NewFile> = documents.iter().map(file).collect();
+    let node = NodeName::from("box");
+    let set = with_files(&SourceSet::default(), &files, true, &node);
+    assert_eq!(set.problems, []);
+    SourceState::Synced(Arc::new(set))
+}
+
 /// A source that has delivered a Job with that command.
 fn with_job(command: &str) -> BTreeMap<SourceName, SourceState> {
-    let text = format!(
-        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i, command: [{command}]}}]}}}}\n"
+    let state = with_jobs(&[("/m/work.yaml", command)]);
+    BTreeMap::from([(source_name(), state)])
+}
+
+/// The pods of Jobs that have been begun, after a merge of that state alone.
+async fn merge(jobs: &mut Jobs, states: &BTreeMap<SourceName, SourceState>) -> Merged {
+    let none = Merged::default();
+    let mut merged = merge_sources(states, &none.incumbents(), &none.objects);
+    jobs.apply(&mut merged, states, true).await;
+    merged
+}
+
+/// The documents of the pods that are wanted.
+fn places(merged: &Merged) -> Vec<&str> {
+    let pods = merged.pods.values();
+    pods.map(|pod| &*pod.origin.location).collect()
+}
+
+#[tokio::test]
+async fn a_job_stays_its_documents_where_sources_are_heard_after_the_runtime() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut before, _handle) = jobs(root.path(), &fake);
+    let first = merge(&mut before, &with_job("old")).await;
+    assert_eq!(places(&first), ["/m/work.yaml"]);
+    let (jobs, _handle) = jobs(root.path(), &fake);
+    let silent = BTreeMap::from([(source_name(), SourceState::NotSynced)]);
+    let mut merging = Merging::begin(root.path(), &fake, jobs, silent);
+    assert_eq!(places(&merging.newest().await), [""; 0]);
+    // A file that sorts first, and has another command.
+    merging.states[0].publish(with_jobs(&[
+        ("/m/again.yaml", "new"),
+        ("/m/work.yaml", "old"),
+    ]));
+    let merged = merging.newest().await;
+    // workloads 7
+    assert!(
+        merged.pods.keys().eq(first.pods.keys()),
+        "{:?}",
+        places(&merged)
     );
-    let file = NewFile {
-        location: "/m/work.yaml".to_owned(),
-        bytes: text.into_bytes(),
-    };
-    let node = NodeName::from("box");
-    let set = with_files(&SourceSet::default(), &[file], true, &node);
-    BTreeMap::from([(source_name(), SourceState::Synced(Arc::new(set)))])
+    // workloads 7
+    assert_eq!(places(&merged), ["/m/work.yaml"]);
+    assert_eq!(merged.conflicts.len(), 1, "{:?}", merged.conflicts);
+    merging.end().await;
 }
 
 #[tokio::test]
 async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
-    async fn merge(jobs: &mut Jobs, command: &str) -> Merged {
-        let (states, none) = (with_job(command), Merged::default());
-        let mut merged = merge_sources(&states, &none.incumbents(), &none.objects);
-        jobs.apply(&mut merged, &states, true).await;
-        merged
-    }
     let root = tempfile::tempdir().unwrap();
     let fake = FakeRuntime::new();
     let (mut jobs, _handle) = jobs(root.path(), &fake);
-    let first = merge(&mut jobs, "old").await;
+    let first = merge(&mut jobs, &with_job("old")).await;
     assert_eq!(first.pods.len(), 1);
     assert_eq!(first.conflicts, []);
     let records = root.path().join("jobs");
     std::fs::remove_dir_all(&records).unwrap();
     std::fs::write(&records, "in the way").unwrap();
     for _ in 0..2 {
-        let edited = merge(&mut jobs, "new").await;
+        let edited = merge(&mut jobs, &with_job("new")).await;
         // workloads 7
         assert_eq!(edited.pods, first.pods);
         assert_eq!(edited.conflicts.len(), 1, "{:?}", edited.conflicts);
     }
     std::fs::remove_file(&records).unwrap();
-    let edited = merge(&mut jobs, "new").await;
+    let edited = merge(&mut jobs, &with_job("new")).await;
     let pods: Vec<_> = edited.pods.into_values().collect();
     let container = &pods[0].pod.spec.as_ref().unwrap().containers[0];
     assert_eq!(container.command, Some(vec!["new".to_owned()]));

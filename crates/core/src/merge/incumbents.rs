@@ -32,8 +32,9 @@ impl Incumbents {
     /// of it, which has another UID, is before what other files and URLs have.
     pub(super) fn rank(&self, name: &FullName, uid: &PodUid, pod: &SourcePod) -> (bool, bool) {
         let known = self.pods.get(name);
-        let is_known = known.is_some_and(|known| known.uid == *uid) || self.has_begun(pod);
         let origin = known.and_then(|known| known.origin.as_ref());
+        let is_known = known.is_some_and(|known| known.uid == *uid)
+            || (origin.is_none() && self.has_begun(pod));
         let is_edit = origin.is_some_and(|origin| origin.is_same_place(&pod.origin));
         (!is_known, !is_edit)
     }

@@ -1,3 +1,5 @@
+use std::slice;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -142,24 +144,35 @@ fn an_edit_leaves_a_name_with_the_file_that_has_it() {
     }
 }
 
+/// A file with a Job or `CronJob` of that command.
+fn run_file(kind: &str, file: &str, command: &str) -> NewFile {
+    let template = format!(
+        "template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i, command: [{command}]}}]}}}}"
+    );
+    let spec = match kind {
+        "Job" => template,
+        _ => format!("schedule: \"0 3 * * *\"\n  jobTemplate: {{spec: {{{template}}}}}"),
+    };
+    let text = format!(
+        "apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: work, namespace: ns}}\nspec:\n  {spec}\n"
+    );
+    NewFile {
+        location: format!("/m/{file}"),
+        bytes: text.into_bytes(),
+    }
+}
+
+/// The content of the Job that is wanted, or of the runs of the `CronJob`.
+fn content_of(merged: &Merged) -> String {
+    let stand_in = merged.pods.values().next().unwrap();
+    match &**stand_in.runs.as_ref().unwrap() {
+        Runs::Job(job) => job.content.clone(),
+        Runs::CronJob(cron) => cron.job.content.clone(),
+    }
+}
+
 #[test]
 fn a_job_that_was_begun_keeps_its_name() {
-    let document = |kind: &str, file: &str, command: &str| {
-        let template = format!(
-            "template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i, command: [{command}]}}]}}}}"
-        );
-        let spec = match kind {
-            "Job" => template,
-            _ => format!("schedule: \"0 3 * * *\"\n  jobTemplate: {{spec: {{{template}}}}}"),
-        };
-        let text = format!(
-            "apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: work, namespace: ns}}\nspec:\n  {spec}\n"
-        );
-        NewFile {
-            location: format!("/m/{file}"),
-            bytes: text.into_bytes(),
-        }
-    };
     let merge = |files: &[NewFile], incumbents: &Incumbents| {
         let set = with_files(&SourceSet::default(), files, true, &NodeName::from("box"));
         assert_eq!(set.problems, []);
@@ -168,12 +181,8 @@ fn a_job_that_was_begun_keeps_its_name() {
         merge_sources(&states, incumbents)
     };
     for kind in ["Job", "CronJob"] {
-        let first = merge(&[document(kind, "m", "old")], &Incumbents::default());
-        let stand_in = first.pods.values().next().unwrap().clone();
-        let content = match &**stand_in.runs.as_ref().unwrap() {
-            Runs::Job(job) => job.content.clone(),
-            Runs::CronJob(cron) => cron.job.content.clone(),
-        };
+        let first = merge(&[run_file(kind, "m", "old")], &Incumbents::default());
+        let content = content_of(&first);
         // Its own pods are in the place of the one that stands for it; there may be none.
         let before = Merged {
             pods: BTreeMap::new(),
@@ -181,25 +190,36 @@ fn a_job_that_was_begun_keeps_its_name() {
         };
         let before = before.incumbents();
         let key = WorkloadKey::of_owner("ns", &format!("{kind}/work")).unwrap();
+        let earlier = run_file(kind, "a", "new");
+        let edited = run_file(kind, "m", "edited");
+        let other = merge(slice::from_ref(&earlier), &Incumbents::default());
+        let of_other = Incumbents {
+            begun: [(key.clone(), content_of(&other))].into(),
+            ..before.clone()
+        };
         let begun = Incumbents {
             begun: [(key, content)].into(),
             ..Incumbents::default()
         };
-        let earlier = document(kind, "a", "new");
-        let edited = document(kind, "m", "edited");
         for (why, incumbents, own, expected) in [
-            ("wanted so far", &before, document(kind, "m", "old"), "/m/m"),
-            ("edited", &before, edited, "/m/m"),
+            ("wanted so far", &before, run_file(kind, "m", "old"), "/m/m"),
+            ("edited", &before, edited.clone(), "/m/m"),
+            (
+                "edited, and begun as the other one is",
+                &of_other,
+                edited,
+                "/m/m",
+            ),
             (
                 "begun by an earlier agent",
                 &begun,
-                document(kind, "m", "old"),
+                run_file(kind, "m", "old"),
                 "/m/m",
             ),
             (
                 "both are others",
                 &begun,
-                document(kind, "m", "other"),
+                run_file(kind, "m", "other"),
                 "/m/a",
             ),
         ] {
