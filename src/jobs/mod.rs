@@ -29,6 +29,7 @@ use mirrorlet_host::telemetry::Telemetry;
 
 mod crons;
 mod handle;
+mod held;
 mod kept;
 mod plan;
 mod problems;
@@ -196,6 +197,10 @@ impl Jobs {
             {
                 let problem = unreadable("Job", &job.name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
+                continue;
+            }
+            if !is_ordered && self.is_awaited(job, at) {
+                held::hold(job, pod, merged);
                 continue;
             }
             let record = with_orders(self.store.get(&job.name), &job.name, orders);

@@ -30,6 +30,17 @@ pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) 
     at(origin, Code::Unreadable, message)
 }
 
+/// The Job that was begun may be that of a document that is not known yet.
+pub(super) fn awaited(name: &JobName, origin: &Origin) -> Diagnostic {
+    let message = format!(
+        "Job {name} waits for sources that have not been read: another document may be in force"
+    );
+    at(origin, Code::Unreadable, message).help(format!(
+        "have this one run now: mirrorlet restart job/{}",
+        name.name
+    ))
+}
+
 /// Another document's pod has the name of a Job's.
 pub(super) fn same_name(
     job: &JobName,

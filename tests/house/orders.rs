@@ -242,6 +242,55 @@ async fn a_job_stays_its_documents_where_sources_are_heard_after_the_runtime() {
     merging.end().await;
 }
 
+/// A URL that has delivered these documents.
+fn of_url(documents: &[(&str, &str)]) -> SourceState {
+    let state = with_jobs(documents);
+    let mut set = SourceSet::clone(state.set().unwrap());
+    for pod in &mut set.pods {
+        pod.origin.source = PodSource::Http;
+    }
+    SourceState::Synced(Arc::new(set))
+}
+
+#[tokio::test]
+async fn a_begun_job_waits_for_a_source_that_may_have_its_document() {
+    const URL: &str = "http://a";
+    let url = SourceName::new(PodSource::Http, URL);
+    for (delivered, expected) in [(&[(URL, "old")][..], URL), (&[][..], "/m/work.yaml")] {
+        let root = tempfile::tempdir().unwrap();
+        let fake = FakeRuntime::new();
+        let (mut before, _handle) = jobs(root.path(), &fake);
+        let sources = BTreeMap::from([(url.clone(), of_url(&[(URL, "old")]))]);
+        let first = merge(&mut before, &sources).await;
+        assert_eq!(places(&first), [URL]);
+        let (jobs, _handle) = jobs(root.path(), &fake);
+        let sources = BTreeMap::from([
+            (source_name(), with_jobs(&[("/m/work.yaml", "new")])),
+            (url.clone(), SourceState::NotSynced),
+        ]);
+        let mut merging = Merging::begin(root.path(), &fake, jobs, sources);
+        for _ in 0..2 {
+            let merged = merging.newest().await;
+            // workloads 7
+            assert_eq!(places(&merged), [""; 0]);
+            let told = merged.conflicts.iter().map(ToString::to_string);
+            let told: Vec<String> = told.collect();
+            assert!(
+                told.len() == 1 && told[0].contains("have not been read"),
+                "{told:?}"
+            );
+        }
+        merging.states[1].publish(of_url(delivered));
+        let merged = merging.newest().await;
+        // workloads 7
+        assert_eq!(places(&merged), [expected]);
+        let is_same = merged.pods.keys().eq(first.pods.keys());
+        // workloads 7
+        assert_eq!(is_same, expected == URL);
+        merging.end().await;
+    }
+}
+
 #[tokio::test]
 async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
     let root = tempfile::tempdir().unwrap();

@@ -1,0 +1,25 @@
+//! Jobs whose documents are others than those that their records are of, and that wait to be begun anew.
+
+use super::problems::awaited;
+use super::{At, Jobs};
+use mirrorlet_core::desired::{PodSource, SourcePod};
+use mirrorlet_core::job::Job;
+use mirrorlet_core::merge::Merged;
+
+impl Jobs {
+    /// Whether a Job was begun by a document that this agent has not seen and that a source may have of
+    /// which nothing is known yet: another one must not do its work again.
+    pub(super) fn is_awaited(&self, job: &Job, at: &At<'_>) -> bool {
+        let record = self.store.get(&job.name);
+        let mut sources = at.states.iter();
+        record.is_some_and(|record| record.content != job.content)
+            && !self.begun.contains_key(&job.name)
+            && sources.any(|(name, state)| name.source != PodSource::Api && state.set().is_none())
+    }
+}
+
+/// Has a document wait. It is no incumbent: the one that is awaited goes before it.
+pub(super) fn hold(job: &Job, pod: &SourcePod, merged: &mut Merged) {
+    merged.conflicts.push(awaited(&job.name, &pod.origin));
+    merged.runs.remove(&pod.full_name());
+}
