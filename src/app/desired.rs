@@ -179,6 +179,7 @@ impl MergeTask {
                 .collect_map(),
             finished: merged.finished.clone(),
             delivered: merged.delivered,
+            spared: self.jobs.spared().clone(),
         };
         let pods = merged.pods.values();
         self.outputs

@@ -72,6 +72,8 @@ pub struct Jobs {
     answers: Answers,
     /// The Jobs that have records, as the documents had them that these records are of.
     begun: BTreeMap<JobName, Wanted>,
+    /// The pods that run of records whose documents are not known: they are left as they are.
+    spared: BTreeSet<PodUid>,
     /// The times of CronJobs that are due and have no run, as last reported.
     told: BTreeMap<JobName, CronNote>,
     changed: watch::Receiver<u64>,
@@ -125,6 +127,7 @@ impl Jobs {
             orders: BTreeMap::new(),
             answers: Answers::new(),
             begun: BTreeMap::new(),
+            spared: BTreeSet::new(),
             told: BTreeMap::new(),
             changed: options.board.changed(),
             watched: false,
@@ -151,6 +154,7 @@ impl Jobs {
         if is_idle && orders.is_empty() && self.store.is_empty() && self.cron_store.is_empty() {
             self.watched = false;
             self.begun.clear();
+            self.spared.clear();
             self.published.publish(JobStates::default());
             return;
         }
@@ -327,7 +331,7 @@ impl Jobs {
     }
 
     /// Adds the pods that the records on disk stand for. While the disk does not take the record of an
-    /// edited Job, its pods are as they were before the edit.
+    /// edited Job, its pods are as they were before the edit, or spared where that is not known.
     fn put_in(
         &mut self,
         merged: &mut Merged,
@@ -340,6 +344,7 @@ impl Jobs {
             .map(|pod| (pod.full_name(), pod.origin.clone()))
             .collect_map();
         self.watched = false;
+        self.spared.clear();
         for (name, newest) in wanted {
             if let Some(why) = failed.get(name) {
                 let problem = unwritten("Job", name, &newest.pod.origin, why);
@@ -351,6 +356,9 @@ impl Jobs {
             let is_begun = |known: &&Wanted| known.job.content == record.content;
             let known = self.begun.get(name).filter(is_begun);
             let begun = Some(newest).filter(is_begun).or(known);
+            if begun.is_none() {
+                self.spared.extend(held::running(name, record));
+            }
             let Wanted { job, pod } = begun.unwrap_or(newest);
             reports.jobs.push(report(job, record, &pod.origin.location));
             self.watched |= !record.active.is_empty();

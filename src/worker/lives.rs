@@ -43,7 +43,7 @@ impl PodStateProvider for PodStates {
         match self.lives.get(uid) {
             PodLife::Gone => {
                 let wanted = self.wanted.borrow();
-                if wanted.pods.contains_key(uid) {
+                if wanted.pods.contains_key(uid) || wanted.spared.contains(uid) {
                     PodLife::Known
                 } else if wanted.finished.contains(uid) {
                     PodLife::Over

@@ -344,7 +344,7 @@ impl PodWorkers {
                 // Those that may still be wanted wait for nobody, but others may have to wait for them.
                 self.locks.pod_stops(pod, &AtomicBool::new(true));
             }
-            if wanted.delivered.may_stop(&uid) && !self.tidy.removes(&uid) {
+            if wanted.may_stop(&uid) && !self.tidy.removes(&uid) {
                 occurrences::pod_removed(
                     self.context.telemetry.pod(&full_name, &uid),
                     "no source wants it",

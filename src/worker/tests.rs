@@ -279,6 +279,26 @@ async fn what_nobody_wants_is_left_alone_until_all_sources_have_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_spared_is_left_alone_until_it_is_not() {
+    let fake = FakeRuntime::new();
+    for name in ["old", "other"] {
+        left_behind(&fake, &named(name, name));
+    }
+    let clock = fake.clone();
+    let bed = Bed::with(fake, Clock::new(move || clock.now()));
+    bed.spare(&[], "old");
+    bed.until_gone("other").await;
+    tokio::time::sleep(SWEEP * 3).await;
+    // workloads 7
+    assert!(runs(&bed.fake, "old"));
+    let new = named("new", "old");
+    bed.want(&[&new]);
+    bed.until_runs("new").await;
+    bed.until_gone("old").await;
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unwanted_pod_that_goes_by_itself_gives_its_name_back() {
     let fake = FakeRuntime::new();
     left_behind(&fake, &named("old", "web"));

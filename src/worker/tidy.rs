@@ -148,7 +148,7 @@ impl PodWorkers {
         // Some may have come back since the look began.
         let wanted = self.wanted.borrow().clone();
         orphans.retain(|uid| {
-            let is_kept = wanted.pods.contains_key(uid) || wanted.finished.contains(uid);
+            let is_kept = wanted.has(uid) || wanted.spared.contains(uid);
             !is_kept && !self.workers.contains_key(uid)
         });
         if orphans.is_empty() {

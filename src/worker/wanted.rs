@@ -1,6 +1,6 @@
 //! What the workers are told to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mirrorlet_core::api::{Pod, PodUid};
@@ -16,6 +16,8 @@ pub struct Wanted {
     pub finished: FinishedPods,
     /// The sources that have delivered. Pods that no source wants may be stopped only then.
     pub delivered: Delivered,
+    /// Pods that are left as they are, though no source wants them as they were.
+    pub spared: BTreeSet<PodUid>,
 }
 
 impl PartialEq for Wanted {
@@ -24,6 +26,7 @@ impl PartialEq for Wanted {
         self.delivered == other.delivered
             && self.pods.len() == other.pods.len()
             && self.finished == other.finished
+            && self.spared == other.spared
             && pairs.all(|((uid, pod), (of, known))| uid == of && is_same(pod, known))
     }
 }
@@ -32,5 +35,10 @@ impl Wanted {
     /// Whether the containers of a pod shall stay.
     pub fn has(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid) || self.finished.contains(uid)
+    }
+
+    /// Whether a pod may be stopped that is none of them.
+    pub(super) fn may_stop(&self, uid: &PodUid) -> bool {
+        self.delivered.may_stop(uid) && !self.spared.contains(uid)
     }
 }

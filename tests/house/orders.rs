@@ -20,6 +20,7 @@ use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
 use mirrorlet_core::observed::Pods;
+use mirrorlet_host::disk::TEMP_SUFFIX;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio::sync::watch;
@@ -300,16 +301,30 @@ async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
     assert_eq!(first.pods.len(), 1);
     assert_eq!(first.conflicts, []);
     let records = root.path().join("jobs");
-    std::fs::remove_dir_all(&records).unwrap();
-    std::fs::write(&records, "in the way").unwrap();
+    let record = std::fs::read_dir(&records).unwrap().next().unwrap();
+    let mut in_the_way = record.unwrap().path().into_os_string();
+    in_the_way.push(TEMP_SUFFIX);
+    std::fs::create_dir(&in_the_way).unwrap();
     for _ in 0..2 {
         let edited = merge(&mut jobs, &with_job("new")).await;
         // workloads 7
         assert_eq!(edited.pods, first.pods);
         assert_eq!(edited.conflicts.len(), 1, "{:?}", edited.conflicts);
+        assert!(jobs.spared().is_empty());
     }
-    std::fs::remove_file(&records).unwrap();
+    // The next agent doesn't know the pod as it was, and has its workers leave it as it is.
+    let (mut jobs, _handle) = self::jobs(root.path(), &fake);
+    for _ in 0..2 {
+        let edited = merge(&mut jobs, &with_job("new")).await;
+        // workloads 7
+        assert!(jobs.spared().iter().eq(first.pods.keys()));
+        assert_eq!(edited.pods, BTreeMap::new());
+        assert_eq!(edited.conflicts.len(), 1, "{:?}", edited.conflicts);
+    }
+    std::fs::remove_dir(&in_the_way).unwrap();
     let edited = merge(&mut jobs, &with_job("new")).await;
+    // workloads 7
+    assert!(jobs.spared().is_empty());
     let pods: Vec<_> = edited.pods.into_values().collect();
     let container = &pods[0].pod.spec.as_ref().unwrap().containers[0];
     assert_eq!(container.command, Some(vec!["new".to_owned()]));

@@ -144,8 +144,19 @@ impl Bed {
         let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
         self.wanted.send_replace(Arc::new(Wanted {
             pods: pods.collect(),
-            finished: FinishedPods::default(),
             delivered,
+            ..Wanted::default()
+        }));
+    }
+
+    /// These are wanted, and of all others that one is left as it is.
+    pub(super) fn spare(&self, pods: &[&Arc<Pod>], spared: &str) {
+        let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
+        self.wanted.send_replace(Arc::new(Wanted {
+            pods: pods.collect(),
+            delivered: Delivered::ALL,
+            spared: [spared.into()].into(),
+            ..Wanted::default()
         }));
     }
 
@@ -156,9 +167,9 @@ impl Bed {
             finished.insert(PodUid::of(pod), FinishedPod::of(pod).unwrap());
         }
         self.wanted.send_replace(Arc::new(Wanted {
-            pods: BTreeMap::new(),
             finished,
             delivered: Delivered::ALL,
+            ..Wanted::default()
         }));
     }
 
