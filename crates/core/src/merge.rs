@@ -48,9 +48,10 @@ impl SourceName {
 
     /// Whether that is a document of the source: of its URL, or of a file of its directory.
     pub fn has(&self, origin: &Origin) -> bool {
-        self.source == origin.source
-            && (*self.location == *origin.location
-                || Path::new(&origin.location).starts_with(&*self.location))
+        let is_same = *self.location == *origin.location;
+        let is_below = Path::new(&origin.location).starts_with(&*self.location);
+        let is_url = self.source == PodSource::Http;
+        self.source == origin.source && (is_same || (is_below && !is_url))
     }
 }
 

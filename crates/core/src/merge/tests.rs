@@ -144,6 +144,26 @@ fn an_edit_leaves_a_name_with_the_file_that_has_it() {
     }
 }
 
+#[test]
+fn a_source_has_the_files_of_its_directory_and_its_url_alone() {
+    use PodSource::{Embedded, File, Http};
+    for (source, place, of, location, expected) in [
+        (File, "/m", File, "/m/web.yaml", true),
+        (File, "/m", File, "/m", true),
+        (File, "/m", File, "/more/web.yaml", false),
+        (File, "/m", Embedded, "/m/web.yaml", false),
+        (Embedded, "/r/api", Embedded, "/r/api/web.yaml", true),
+        (Http, "http://a/pods", Http, "http://a/pods", true),
+        (Http, "http://a/pods", Http, "http://a/pods/", false),
+        (Http, "http://a/pods", Http, "http://a/pods/more", false),
+    ] {
+        let name = SourceName::new(source, place);
+        let has = name.has(&Origin::whole(of, location));
+        // pods 14
+        assert_eq!(has, expected, "{name}: {of} {location}");
+    }
+}
+
 /// A file with a Job or `CronJob` of that command.
 fn run_file(kind: &str, file: &str, command: &str) -> NewFile {
     let template = format!(
