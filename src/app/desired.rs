@@ -248,8 +248,11 @@ impl MergeTask {
         };
         if self.settled {
             incumbents.pods.extend(before.incumbents().pods);
+        } else {
+            // The records of Jobs say which ones they are: the runtime has nothing to add.
+            incumbents.pods.extend(before.runs.clone());
         }
-        if !self.settled || !before.delivered.manifests {
+        if !before.delivered.manifests {
             incumbents.begun = self.jobs.begun();
         }
         incumbents

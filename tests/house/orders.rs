@@ -1,5 +1,6 @@
 //! A person's order is answered once the merge that carries it out is published: whoever asks next is
-//! told of what was ordered.
+//! told of what was ordered. A Job stays its document's, in whichever order a new agent hears its
+//! sources and its runtime.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -65,17 +66,29 @@ struct Merging {
     handles: MergeHandles,
     cancel: CancellationToken,
     task: JoinHandle<()>,
+    list: watch::Sender<Option<Arc<Pods>>>,
     /// The other ends of its channels.
     _ends: Box<dyn Any>,
 }
 
 impl Merging {
-    /// Merges sources whose states are these by now. The runtime is known to hold nothing.
+    /// Merges sources whose states are these by now, after the runtime was listed.
     fn begin(
         root: &Path,
         fake: &FakeRuntime,
         jobs: Jobs,
         sources: BTreeMap<SourceName, SourceState>,
+    ) -> Self {
+        Self::begin_with(root, fake, jobs, sources, Some(Pods::default()))
+    }
+
+    /// Merges them; `listed` is what the runtime is known to hold.
+    fn begin_with(
+        root: &Path,
+        fake: &FakeRuntime,
+        jobs: Jobs,
+        sources: BTreeMap<SourceName, SourceState>,
+        listed: Option<Pods>,
     ) -> Self {
         let (rollouts, rollout_handle) = Rollouts::load(root, options(fake));
         let mut states = Vec::new();
@@ -90,7 +103,7 @@ impl Merging {
                 health,
             });
         }
-        let (list, listed) = watch::channel(Some(Arc::new(Pods::default())));
+        let (list, listed) = watch::channel(listed.map(Arc::new));
         let (pods, api_pods, manager) = pod_manager();
         let (merged_writer, merged) = cell(Merged::default());
         let outputs = MergeOutputs {
@@ -109,7 +122,8 @@ impl Merging {
             handles,
             cancel: cancel.clone(),
             task: tokio::spawn(task.run(cancel)),
-            _ends: Box::new((list, rollout_handle, api_pods, manager)),
+            list,
+            _ends: Box::new((rollout_handle, api_pods, manager)),
         }
     }
 
@@ -224,7 +238,8 @@ async fn a_job_stays_its_documents_where_sources_are_heard_after_the_runtime() {
     let (jobs, _handle) = jobs(root.path(), &fake);
     let silent = BTreeMap::from([(source_name(), SourceState::NotSynced)]);
     let mut merging = Merging::begin(root.path(), &fake, jobs, silent);
-    assert_eq!(places(&merging.newest().await), [""; 0]);
+    let merged = merging.newest().await;
+    assert_eq!(places(&merged), [""; 0]);
     // A file that sorts first, and has another command.
     merging.states[0].publish(with_jobs(&[
         ("/m/again.yaml", "new"),
@@ -240,6 +255,33 @@ async fn a_job_stays_its_documents_where_sources_are_heard_after_the_runtime() {
     // workloads 7
     assert_eq!(places(&merged), ["/m/work.yaml"]);
     assert_eq!(merged.conflicts.len(), 1, "{:?}", merged.conflicts);
+    merging.end().await;
+}
+
+#[tokio::test]
+async fn an_edited_job_stays_its_documents_before_the_runtime_is_listed() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut before, _handle) = jobs(root.path(), &fake);
+    let first = merge(&mut before, &with_job("old")).await;
+    let (jobs, _handle) = jobs(root.path(), &fake);
+    let state = |command| with_jobs(&[("/m/again.yaml", "new"), ("/m/work.yaml", command)]);
+    let sources = BTreeMap::from([(source_name(), state("old"))]);
+    let mut merging = Merging::begin_with(root.path(), &fake, jobs, sources, None);
+    let merged = merging.newest().await;
+    assert!(merged.pods.keys().eq(first.pods.keys()), "{merged:?}");
+    merging.states[0].publish(state("edited"));
+    let merged = merging.newest().await;
+    let told: Vec<String> = merged.conflicts.iter().map(ToString::to_string).collect();
+    // workloads 7
+    assert!(
+        told.len() == 1 && told[0].starts_with("/m/again.yaml"),
+        "{told:?}"
+    );
+    merging.list.send_replace(Some(Arc::default()));
+    let merged = merging.newest().await;
+    // workloads 7
+    assert_eq!(places(&merged), ["/m/work.yaml"]);
     merging.end().await;
 }
 
