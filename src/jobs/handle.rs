@@ -61,6 +61,11 @@ pub enum OrderError {
     /// A Job of another document has the name of the run.
     #[error("another Job is named {0}")]
     Taken(JobName),
+    /// It may run by a document of a source that was not read yet.
+    #[error(
+        "{0} may run by another document, in a source that has not been read; see mirrorlet status"
+    )]
+    Awaited(JobName),
     /// The disk doesn't take its record.
     #[error("the record of the Job can't be written: {0}")]
     Disk(String),

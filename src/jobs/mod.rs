@@ -203,8 +203,13 @@ impl Jobs {
                 merged.conflicts.push(problem);
                 continue;
             }
-            if !is_ordered && self.is_awaited(job, at) {
-                held::hold(job, pod, merged);
+            let may_run = self.may_run(job);
+            if self.is_awaited(job, at) && (!is_ordered || may_run) {
+                held::hold(job, pod, may_run, merged);
+                if let Some(senders) = orders.remove(&Order::Restart(job.name.clone())) {
+                    let refused = Err(OrderError::Awaited(job.name.clone()));
+                    self.answers.extend(answered(senders, &refused));
+                }
                 continue;
             }
             let record = with_orders(self.store.get(&job.name), &job.name, orders);
@@ -357,7 +362,7 @@ impl Jobs {
             let known = self.begun.get(name).filter(is_begun);
             let begun = Some(newest).filter(is_begun).or(known);
             if begun.is_none() {
-                self.spared.extend(held::running(name, record));
+                self.spared.extend(held::pods_of(name, record));
             }
             let Wanted { job, pod } = begun.unwrap_or(newest);
             reports.jobs.push(report(job, record, &pod.origin.location));

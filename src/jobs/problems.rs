@@ -31,14 +31,17 @@ pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) 
 }
 
 /// The Job that was begun may be that of a document that is not known yet.
-pub(super) fn awaited(name: &JobName, origin: &Origin) -> Diagnostic {
+pub(super) fn awaited(name: &JobName, origin: &Origin, may_run: bool) -> Diagnostic {
     let message = format!(
         "Job {name} waits for sources that have not been read: another document may be in force"
     );
-    at(origin, Code::Unreadable, message).help(format!(
-        "have this one run now: mirrorlet restart job/{}",
-        name.name
-    ))
+    let help = if may_run {
+        "a pod of the Job may run: wait until they are read, or configure no URL that serves nothing"
+            .to_owned()
+    } else {
+        format!("have this one run now: mirrorlet restart job/{}", name.name)
+    };
+    at(origin, Code::Unreadable, message).help(help)
 }
 
 /// Another document's pod has the name of a Job's.

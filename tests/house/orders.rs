@@ -306,7 +306,7 @@ async fn a_begun_job_waits_for_a_source_that_may_have_its_document() {
         let sources = BTreeMap::from([(url.clone(), of_url(&[(URL, "old")]))]);
         let first = merge(&mut before, &sources).await;
         assert_eq!(places(&first), [URL]);
-        let (jobs, _handle) = jobs(root.path(), &fake);
+        let (jobs, handle) = jobs(root.path(), &fake);
         let sources = BTreeMap::from([
             (source_name(), with_jobs(&[("/m/work.yaml", "new")])),
             (url.clone(), SourceState::NotSynced),
@@ -323,6 +323,11 @@ async fn a_begun_job_waits_for_a_source_that_may_have_its_document() {
                 "{told:?}"
             );
         }
+        // Its pod may run, and can't be stopped yet.
+        let job = JobName::new("default", "work");
+        let refused = handle.order(Order::Restart(job.clone())).await;
+        // workloads 7
+        assert_eq!(refused, Err(OrderError::Awaited(job)));
         merging.states[1].publish(of_url(delivered));
         let merged = merging.newest().await;
         // workloads 7

@@ -759,6 +759,8 @@ async fn what_runs_with_too_many_sub_paths_is_started_again() {
     let few = pod("a", &json!({}));
     bed.up(&few).await;
     bed.engine.exit(&app_name(&few), 1);
+    // The event is lost; the list tells.
+    bed.manager.get_pods(true).await.unwrap();
     let mount = |n: usize| json!({"name": "v", "mountPath": format!("/m/{n}"), "subPath": "s"});
     let mounts: Vec<Value> = (0..257).map(mount).collect();
     let many = pod(
