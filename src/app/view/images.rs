@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::View;
+use super::pods::wanted;
 use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{ImageReport, ImagesReport};
 use mirrorlet_core::api::{FullName, Pod};
@@ -19,8 +20,7 @@ impl View {
         let listed = self.images.list_all().await;
         let listed = listed.map_err(|error| ViewErrorKind::Unavailable.error(error.to_string()))?;
         let merged = self.merged.get();
-        let wanted = merged.pods.values().chain(merged.beside.values());
-        let wanted = wanted.map(|wanted| Arc::clone(&wanted.pod));
+        let wanted = wanted(&merged).map(|wanted| Arc::clone(&wanted.pod));
         let views = self.board.all().into_iter();
         // With the ids of the images that their containers run.
         let known = views.filter_map(|view| {

@@ -25,6 +25,14 @@ use mirrorlet_core::workload::WorkloadKey;
 /// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
 const UNKNOWN: &str = "Unknown";
 
+/// The pods that are wanted: those that are to run, those beside them, and those that wait for their
+/// turn to start.
+pub(super) fn wanted(merged: &Merged) -> impl Iterator<Item = &SourcePod> {
+    let run = merged.pods.values().chain(merged.beside.values());
+    let queued = merged.waits.values();
+    run.chain(queued.filter_map(|queued| queued.pod.as_ref()))
+}
+
 impl View {
     /// Pods that are wanted, and pods that are still being stopped. A version that runs beside
     /// another until it is judged is a part of that one's rollout.

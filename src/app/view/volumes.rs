@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::View;
+use super::pods::wanted;
 use crate::server::view::{ViewError, ViewErrorKind};
-use mirrorlet_core::api::FullName;
 use mirrorlet_core::api::report::{VolumeReport, VolumeState};
+use mirrorlet_core::api::{FullName, Pod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::objects::claims::ClaimName;
 use mirrorlet_core::objects::{ObjectKind, is_static, references};
@@ -23,25 +24,9 @@ impl View {
         }
         let created = self.runtime.list_volumes().await?;
         let known = merged.known_objects();
-        let users = self.claim_users(&merged);
-        Ok(known.claims().volumes_report(&users, &created))
-    }
-
-    /// The pods that use each claim: those that are wanted, and those that are being stopped.
-    fn claim_users(&self, merged: &Merged) -> BTreeMap<ClaimName, BTreeSet<String>> {
-        let wanted = merged.pods.values().chain(merged.beside.values());
-        let wanted = wanted.map(|wanted| Arc::clone(&wanted.pod));
         let stopping = self.board.all().into_iter().filter_map(|view| view.pod);
-        let mut users = BTreeMap::<_, BTreeSet<String>>::new();
-        for pod in wanted.chain(stopping).filter(|pod| is_static(pod)) {
-            let FullName { namespace, name } = FullName::of(&pod);
-            let keys = references(&pod).objects.into_iter();
-            for key in keys.filter(|key| key.kind == ObjectKind::Claim) {
-                let of_claim = users.entry(ClaimName::of(&key)).or_default();
-                of_claim.insert(format!("{namespace}/{name}"));
-            }
-        }
-        users
+        let users = claim_users(&merged, stopping);
+        Ok(known.claims().volumes_report(&users, &created))
     }
 
     /// See [`AgentView::remove_volume`](crate::server::view::AgentView::remove_volume).
@@ -80,5 +65,76 @@ impl View {
             return Err(ViewErrorKind::Failed.error(format!("volume {name}: {message}")));
         }
         Ok(volume)
+    }
+}
+
+/// The pods that use each claim: those that are wanted, also where they have yet to start, and those
+/// that are being stopped.
+fn claim_users(
+    merged: &Merged,
+    stopping: impl Iterator<Item = Arc<Pod>>,
+) -> BTreeMap<ClaimName, BTreeSet<String>> {
+    let wanted = wanted(merged).map(|wanted| Arc::clone(&wanted.pod));
+    let mut users = BTreeMap::<_, BTreeSet<String>>::new();
+    for pod in wanted.chain(stopping).filter(|pod| is_static(pod)) {
+        let FullName { namespace, name } = FullName::of(&pod);
+        let keys = references(&pod).objects.into_iter();
+        for key in keys.filter(|key| key.kind == ObjectKind::Claim) {
+            let of_claim = users.entry(ClaimName::of(&key)).or_default();
+            of_claim.insert(format!("{namespace}/{name}"));
+        }
+    }
+    users
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_core::desired::{Origin, PodSource, SourcePod};
+    use mirrorlet_core::merge::Waiting;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str) -> SourcePod {
+        let claim = json!({"claimName": format!("data-{name}")});
+        let pod = json!({
+            "metadata": {
+                "name": name, "namespace": "default", "uid": name,
+                "annotations": {"kubernetes.io/config.source": "file"},
+            },
+            "spec": {
+                "containers": [{"name": "c"}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": claim}],
+            },
+        });
+        let pod = Arc::new(serde_json::from_value(pod).unwrap());
+        SourcePod::new(pod, Origin::whole(PodSource::File, "/m/db.yaml"))
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_its_turn_uses_its_claim() {
+        let waits = |pod: SourcePod| {
+            let message = "starts once db-0 is Running and Ready".to_owned();
+            let waiting = Waiting {
+                pod: Some(pod),
+                message,
+            };
+            (FullName::new("db-1", "default"), waiting)
+        };
+        let one = |pod: SourcePod| (pod.uid(), pod);
+        let merged = Merged {
+            pods: [one(pod("db-0"))].into(),
+            beside: [one(pod("web"))].into(),
+            waits: [waits(pod("db-1"))].into(),
+            ..Merged::default()
+        };
+        let stopping = [pod("db-2").pod].into_iter();
+        let users = claim_users(&merged, stopping);
+        let expected = ["db-0", "db-1", "db-2", "web"].map(|name| {
+            let claim = ClaimName::new("default", format!("data-{name}"));
+            (claim, BTreeSet::from([format!("default/{name}")]))
+        });
+        // box 7
+        assert_eq!(users, BTreeMap::from(expected));
     }
 }
