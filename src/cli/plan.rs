@@ -57,8 +57,7 @@ pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     for problem in report.problems.iter().filter(|problem| problem.is_error()) {
         eprintln_once(problem);
     }
-    let mut text: String = report.pods.iter().map(differences).collect();
-    text.extend(report.objects.iter().map(object_difference));
+    let text = all_differences(&report);
     print(&text)?;
     if report.problems.iter().any(Diagnostic::is_error) {
         return Err(Failure::Exit(DIFF_FAILED));
@@ -68,6 +67,15 @@ pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     } else {
         Err(Failure::Problems)
     }
+}
+
+/// What differs; empty where nothing does.
+fn all_differences(report: &PlanReport) -> String {
+    let mut text: String = report.pods.iter().map(differences).collect();
+    let runs = report.runs.iter().filter(|run| is_change(run));
+    text.extend(runs.map(run_difference));
+    text.extend(report.objects.iter().map(object_difference));
+    text
 }
 
 fn eprintln_once(error: &dyn std::fmt::Display) {
@@ -252,19 +260,10 @@ fn is_change(run: &PlannedRun) -> bool {
 /// The table of Jobs and CronJobs.
 fn runs(runs: &[PlannedRun]) -> String {
     let rows = runs.iter().filter(|run| is_change(run)).map(|run| {
-        let action = match run.action {
-            RunAction::Create => "create",
-            RunAction::Run => "run",
-            RunAction::RunAgain => "run again",
-            RunAction::Change => "change",
-            RunAction::Held => "held",
-            RunAction::Remove => "remove",
-            RunAction::None => "none",
-        };
         let name = format!("{}/{}", run.namespace, run.name);
         let next = run.next_schedule.map(|next| next.to_string());
         vec![
-            Cell::from(action),
+            Cell::from(run_word(run.action)),
             run.kind.as_str().into(),
             name.into(),
             next.unwrap_or_else(|| "-".to_owned()).into(),
@@ -272,6 +271,30 @@ fn runs(runs: &[PlannedRun]) -> String {
         ]
     });
     table::titled(["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"], rows)
+}
+
+fn run_word(action: RunAction) -> &'static str {
+    match action {
+        RunAction::Create => "create",
+        RunAction::Run => "run",
+        RunAction::RunAgain => "run again",
+        RunAction::Change => "change",
+        RunAction::Held => "held",
+        RunAction::Remove => "remove",
+        RunAction::None => "none",
+    }
+}
+
+/// One line about a Job or `CronJob`.
+fn run_difference(run: &PlannedRun) -> String {
+    let because = match run.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    };
+    let action = run_word(run.action);
+    let (kind, namespace, name) = (&run.kind, &run.namespace, &run.name);
+    let line = format!("{action}: {kind} {namespace}/{name}{because}");
+    format!("{}\n", one_line(&line))
 }
 
 /// The table of objects that pods refer to.

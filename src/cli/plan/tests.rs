@@ -108,6 +108,28 @@ fn objects_are_a_table_and_lines_without_values() {
 }
 
 #[test]
+fn a_difference_of_a_job_is_a_line() {
+    let PlanReport { mut runs, .. } = report();
+    runs.push(PlannedRun {
+        action: RunAction::Remove,
+        reason: String::new(),
+        ..runs[0].clone()
+    });
+    let changed = PlanReport {
+        pods: Vec::new(),
+        orders: Vec::new(),
+        runs,
+        objects: Vec::new(),
+        problems: Vec::new(),
+    };
+    // rollouts 35
+    assert_eq!(
+        all_differences(&changed),
+        "change: CronJob default/backup: schedule; Jobs that run go on as they were\nrun again: Job default/import: its content has changed\nremove: CronJob default/backup\n"
+    );
+}
+
+#[test]
 fn a_difference_is_a_unified_diff() {
     let text: String = report().pods.iter().map(differences).collect();
     insta::assert_snapshot!(text);
