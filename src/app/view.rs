@@ -332,7 +332,10 @@ impl AgentView for View {
         };
         match self.whom(pod)? {
             RolloutTarget::Pod(name) => rollouts::history(&name, histories.get(&name), runs),
-            RolloutTarget::Workload(key) => rollouts::workload_history(&key, &histories, runs),
+            RolloutTarget::Workload(key) => {
+                let wants_no_pods = self.wants_no_pods(&key);
+                rollouts::workload_history(&key, &histories, wants_no_pods, runs)
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::server::admin::{CommandAnswer, CommandName, CommandQuery};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
     HistoryReport, PodReport, RevisionReport, RolloutPhase, RolloutReport, STOPPED, STOPPING,
-    StatusReport,
+    StatusReport, WorkloadReport,
 };
 use mirrorlet_core::rollout::group::FAILED_ELSEWHERE;
 use mirrorlet_core::workload::WorkloadKind;
@@ -233,11 +233,12 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
             && !pod.source.is_empty()
     };
     let pods: Vec<&PodReport> = report.pods.iter().filter(is_its).collect();
-    if pods.is_empty() {
-        return Standing::Gone;
-    }
     let (kind, name) = owner.split_once('/').unwrap_or_default();
     let all_are = format!("{kind} {namespace}/{name}: ");
+    if pods.is_empty() {
+        let found = workload(report, namespace, owner);
+        return found.map_or(Standing::Gone, |found| without_pods(found, &all_are));
+    }
     let updated = updated(&pods);
     let (mut failed, mut done) = (None, None);
     let (mut waits, mut is_overdue) = (None, false);
@@ -281,6 +282,28 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
     }
 }
 
+/// How far a workload has come that has no pods; `all_are` names it.
+fn without_pods(found: &WorkloadReport, all_are: &str) -> Standing {
+    let (wanted, message) = (found.wanted, &found.message);
+    if wanted == 0 {
+        Standing::Done(format!("{all_are}it wants no pods, and has none"))
+    } else if message.is_empty() {
+        Standing::UnderWay(format!("{all_are}0 of {wanted} pods are there"))
+    } else {
+        Standing::UnderWay(format!("{all_are}{message}"))
+    }
+}
+
+/// The report of a workload.
+fn workload<'a>(
+    report: &'a StatusReport,
+    namespace: &str,
+    owner: &str,
+) -> Option<&'a WorkloadReport> {
+    let mut all = report.workloads.iter();
+    all.find(|one| one.namespace == namespace && one.owner == owner)
+}
+
 /// The number of pods that run the version which all of them are to run: that of the manifest, or
 /// the one that an undo names.
 fn updated(pods: &[&PodReport]) -> usize {
@@ -303,8 +326,7 @@ fn of_set<'a>(
     namespace: &str,
     owner: &str,
 ) -> Option<(&'a str, &'a str)> {
-    let mut all = report.workloads.iter();
-    let found = all.find(|one| one.namespace == namespace && one.owner == owner)?;
+    let found = workload(report, namespace, owner)?;
     let is_set = owner.starts_with(WorkloadKind::StatefulSet.as_str());
     is_set.then_some((&*found.progress, &*found.message))
 }

@@ -12,7 +12,7 @@ use crate::config::args::{StatusArgs, StatusOrder, StatusOutput};
 use mirrorlet_core::api::report::{CronJobReport, PodReport, StatusReport};
 use mirrorlet_core::api::{Diagnostic, Timestamp};
 use mirrorlet_core::labels::LabelSelector;
-use mirrorlet_core::select::find_pods;
+use mirrorlet_core::select::{PodNotFound, find_pods};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::standing;
 
@@ -175,7 +175,7 @@ pub(super) fn named(
             Err(_) if report.jobs.iter().any(|job| job.is_named(text)) => {}
             Err(_) if report.cron_jobs.iter().any(|cron| cron.is_named(text)) => {}
             // One that wants no pods has none.
-            Err(_)
+            Err(PodNotFound::Unknown { .. })
                 if report
                     .workloads
                     .iter()

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use k8s_openapi::ByteString;
 
 use super::View;
+use super::shown::staying;
 use crate::config::Config;
 use crate::rollout::{CommandError, Histories, RolloutTarget};
 use crate::server::view::{CommandAnswer, PlanRequest, ViewError, ViewErrorKind};
 use crate::source::SourceReader;
 use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
 use mirrorlet_core::api::{FullName, PodUid};
-use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceState, SourceWorkload};
 use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::names::manifest_name;
@@ -32,7 +33,13 @@ impl View {
     /// The static pod, or the workload, that `text` names.
     pub(super) fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
         let merged = self.merged.get();
-        whom(text, &self.pods(&merged), &merged)
+        whom(text, &self.pods(&merged), &merged, &self.workloads())
+    }
+
+    /// Whether the document of a workload wants no pods.
+    pub(super) fn wants_no_pods(&self, key: &WorkloadKey) -> bool {
+        let workloads = self.workloads();
+        staying(&workloads).any(|(known, workload)| known == *key && workload.pods.is_empty())
     }
 }
 
@@ -74,7 +81,12 @@ fn static_pod(text: &str, pods: &[PodReport], merged: &Merged) -> Result<FullNam
 }
 
 /// The static pod that `text` names, or the workload, as `deployment/web` or by its name alone.
-fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<RolloutTarget, ViewError> {
+fn whom(
+    text: &str,
+    pods: &[PodReport],
+    merged: &Merged,
+    workloads: &[SourceWorkload],
+) -> Result<RolloutTarget, ViewError> {
     let not_found = match static_pod(text, pods, merged) {
         Err(error) if error.kind == ViewErrorKind::NotFound => error,
         found => return found.map(RolloutTarget::Pod),
@@ -96,7 +108,12 @@ fn whom(text: &str, pods: &[PodReport], merged: &Merged) -> Result<RolloutTarget
     };
     let of_manifests = merged.pods.values().filter(|pod| !pod.is_api());
     let keys = of_manifests.filter_map(|pod| WorkloadKey::of(&pod.pod));
-    let keys: BTreeSet<WorkloadKey> = keys.filter(is_named).collect_set();
+    let mut keys: BTreeSet<WorkloadKey> = keys.filter(&is_named).collect_set();
+    if keys.is_empty() {
+        // One that wants no pods has none.
+        let of_documents = staying(workloads).map(|(key, _)| key);
+        keys = of_documents.filter(is_named).collect_set();
+    }
     let mut keys = keys.into_iter();
     let key = match (keys.next(), keys.next()) {
         (Some(key), None) => without_rollouts(&typed(&key)).map_or(Ok(key), Err),
@@ -200,10 +217,11 @@ pub(super) fn history(
 }
 
 /// The revisions of a workload: those of its pod with the lowest number that has some, with what
-/// became of them at all pods.
+/// became of them at all pods. One that wants no pods may have none.
 pub(super) fn workload_history(
     key: &WorkloadKey,
     histories: &Histories,
+    wants_no_pods: bool,
     runs: impl Fn(&PodUid) -> bool,
 ) -> Result<HistoryReport, ViewError> {
     let is_its = |history: &&History| {
@@ -215,6 +233,14 @@ pub(super) fn workload_history(
         let newest = member.revisions.last();
         newest.map(|newest| number(manifest_name(&newest.pod)))
     });
+    if members.is_empty() && wants_no_pods {
+        return Ok(HistoryReport {
+            name: key.owner(),
+            namespace: key.namespace.clone(),
+            paused: false,
+            revisions: Vec::new(),
+        });
+    }
     let first = members.first().ok_or_else(|| {
         ViewErrorKind::NotFound.error(format!("no revision of {key} is known yet"))
     })?;
@@ -328,125 +354,4 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use mirrorlet_core::api::Timestamp;
-    use mirrorlet_core::desired::Origin;
-
-    #[test]
-    fn jobs_have_no_rollouts() {
-        for (text, words, help) in [
-            (
-                "job/idx",
-                "a Job has no rollouts",
-                "have it run again: mirrorlet restart job/idx",
-            ),
-            (
-                "cj/shop/every",
-                "a CronJob has no rollouts",
-                "start a run: mirrorlet run-job shop/every",
-            ),
-        ] {
-            let error = whom(text, &[], &Merged::default()).unwrap_err();
-            assert_eq!(error.to_string(), words);
-            assert_eq!(error.help.as_deref(), Some(help));
-        }
-        let error = whom("deployment/web", &[], &Merged::default()).unwrap_err();
-        assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
-        assert_eq!(error.to_string(), "deployment \"web\" not found");
-    }
-
-    #[test]
-    fn a_workload_is_named_by_its_name_alone() {
-        let pod = |(namespace, name, owner): &(&str, &str, &str)| {
-            let pod = json!({"metadata": {
-                "name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"),
-                "annotations": {"mirrorlet.dev/workload": owner},
-            }});
-            let pod = Arc::new(serde_json::from_value(pod).unwrap());
-            let pod = SourcePod::new(pod, Origin::whole(PodSource::File, "/m/web.yaml"));
-            (pod.uid(), pod)
-        };
-        let pods = [
-            ("default", "web-0-box", "Deployment/web"),
-            ("default", "web-1-box", "Deployment/web"),
-            ("default", "db-0-box", "StatefulSet/db"),
-            ("shop", "db-0-box", "StatefulSet/db"),
-            ("default", "api-0-box", "Deployment/api"),
-            ("default", "api-0-1-box", "StatefulSet/api"),
-            ("default", "import-0-box", "Job/import"),
-        ];
-        let merged = Merged {
-            pods: pods.iter().map(pod).collect(),
-            ..Merged::default()
-        };
-        let several = |a: &str, b: &str| Err(format!("{a:?} means {b}"));
-        for (text, expected) in [
-            ("web", Ok("Deployment default/web")),
-            ("default/web", Ok("Deployment default/web")),
-            ("shop/db", Ok("StatefulSet shop/db")),
-            ("deployment/api", Ok("Deployment default/api")),
-            (
-                "db",
-                several("db", "StatefulSet default/db and StatefulSet shop/db"),
-            ),
-            (
-                "api",
-                several("api", "Deployment default/api and StatefulSet default/api"),
-            ),
-            ("import", Err("a Job has no rollouts".to_owned())),
-            (
-                "shop/web",
-                Err("pod \"shop/web\" not found; mirrorlet status lists all pods".to_owned()),
-            ),
-        ] {
-            let found = whom(text, &[], &merged).map(|target| match target {
-                RolloutTarget::Workload(key) => key.to_string(),
-                RolloutTarget::Pod(name) => panic!("{text}: {name}"),
-            });
-            let found = found.map_err(|error| error.to_string());
-            // workloads 27
-            assert_eq!(found, expected.map(str::to_owned), "{text}");
-        }
-        let error = whom("db", &[], &merged).unwrap_err();
-        let help = "name one of them, for example statefulset/default/db";
-        assert_eq!(error.help.as_deref(), Some(help));
-    }
-
-    #[test]
-    fn a_version_that_was_not_started_does_not_run() {
-        let pod = json!({"metadata": {"name": "web-box", "namespace": "default", "uid": "a"}});
-        let pod = Arc::new(serde_json::from_value(pod).unwrap());
-        let wanted = SourcePod::new(pod, Origin::whole(PodSource::File, "/m/web.yaml"));
-        let mut known = History::default();
-        known.take_newest(&wanted, Timestamp::UNIX_EPOCH);
-        known.current = Some((wanted.uid(), Timestamp::UNIX_EPOCH));
-        let name = wanted.full_name();
-        for runs in [false, true] {
-            let told = history(&name, Some(&known), |_| runs).unwrap();
-            assert_eq!(told.revisions[0].runs, runs);
-        }
-    }
-
-    #[test]
-    fn a_refusal_names_the_pod_or_the_workload() {
-        let key = WorkloadKey::of_owner("shop", "Deployment/web").unwrap();
-        for (refused, target, words) in [
-            (
-                Refused::Stopped,
-                RolloutTarget::Pod(FullName::new("web-box", "shop")),
-                "pod shop/web-box is stopped",
-            ),
-            (
-                Refused::Paused,
-                RolloutTarget::Workload(key),
-                "the rollouts of Deployment shop/web are paused",
-            ),
-        ] {
-            let error = view_error(CommandError::Refused(refused), &target);
-            assert_eq!(error.to_string(), words);
-        }
-    }
-}
+mod tests;

@@ -87,7 +87,7 @@ impl View {
     }
 
     /// The workloads of all sources; of two with one name the first.
-    fn workloads(&self) -> Vec<SourceWorkload> {
+    pub(super) fn workloads(&self) -> Vec<SourceWorkload> {
         let mut workloads: BTreeMap<(String, String), SourceWorkload> = BTreeMap::new();
         for source in &self.sources {
             let state = source.state.get();
@@ -192,7 +192,9 @@ fn shown_pod(wanted: &SourcePod, view: Option<&PodView>) -> ShownPod {
 }
 
 /// The workloads whose pods stay.
-fn staying(workloads: &[SourceWorkload]) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {
+pub(super) fn staying(
+    workloads: &[SourceWorkload],
+) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {
     workloads.iter().filter_map(|workload| {
         let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
         key.kind.stays().then_some((key, workload))

@@ -197,6 +197,46 @@ fn a_set_is_followed_until_its_pods_are_ready() {
 }
 
 #[test]
+fn a_workload_that_wants_no_pods_is_rolled_out_without_any() {
+    for (wanted, message, expected) in [
+        (
+            0,
+            "",
+            Standing::Done("Deployment default/idle: it wants no pods, and has none".to_owned()),
+        ),
+        (
+            2,
+            "",
+            Standing::UnderWay("Deployment default/idle: 0 of 2 pods are there".to_owned()),
+        ),
+        (
+            2,
+            "its name is taken",
+            Standing::UnderWay("Deployment default/idle: its name is taken".to_owned()),
+        ),
+    ] {
+        let report: StatusReport = serde_json::from_value(json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": at(0).to_string(), "nodeName": "box",
+                "root": "/r", "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [], "pods": [],
+            "workloads": [{
+                "namespace": "default", "owner": "Deployment/idle", "source": "/m/idle.yaml",
+                "wanted": wanted, "pods": 0, "ready": 0, "updated": 0, "available": 0,
+                "progress": "", "message": message, "conditions": [],
+            }],
+        }))
+        .unwrap();
+        let standing = |owner| standing_of_workload(&report, "default", owner);
+        // rollouts 33
+        assert_eq!(standing("Deployment/idle"), expected);
+        assert_eq!(standing("StatefulSet/idle"), Standing::Gone);
+    }
+}
+
+#[test]
 fn pods_that_wait_for_one_that_can_not_be_started_wait_in_vain() {
     let pod = |number: u64, rollout: serde_json::Value| {
         json!({

@@ -4,10 +4,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
-use crate::api::PodUid;
 use crate::api::report::{
     PodReport, RolloutPhase, RolloutReport, SetRevisions, WorkloadCondition, WorkloadReport,
 };
+use crate::api::{PodUid, split_name};
 use crate::desired::{SourcePod, SourceWorkload};
 use crate::rollout::group::{FAILED_ELSEWHERE, fenceposts, number, short_hash, template_hash};
 use crate::rollout::{History, Revision};
@@ -219,12 +219,16 @@ pub fn report(
     report
 }
 
-/// Whether a text names a workload: `statefulset/web`, `sts/web`, or with its namespace,
-/// `sts/default/web`.
+/// Whether a text names a workload: `statefulset/web`, `sts/web`, with its namespace,
+/// `sts/default/web`, or without its kind, `web` and `default/web`.
 pub fn is_named(report: &WorkloadReport, text: &str) -> bool {
-    WorkloadKind::named(text).is_some_and(|(namespace, owner)| {
-        owner == report.owner && namespace.is_none_or(|namespace| namespace == report.namespace)
-    })
+    let is_in = |namespace: Option<&str>| namespace.is_none_or(|one| one == report.namespace);
+    if let Some((namespace, owner)) = WorkloadKind::named(text) {
+        return owner == report.owner && is_in(namespace);
+    }
+    let (namespace, name) = split_name(text);
+    let own = report.owner.split_once('/').map(|(_, own)| own);
+    own == Some(name) && is_in(namespace)
 }
 
 /// Every pod runs the version of the document, and is available.

@@ -161,6 +161,7 @@ fn workloads_say_what_they_wait_for_also_without_pods() {
         (&[][..], Some(vec![db[0], queue, db[1]])),
         (&["sts/db"], Some(db.to_vec())),
         (&["statefulset/default/queue"], Some(vec![queue])),
+        (&["queue"], Some(vec![queue])),
         (&["web"], Some(vec![])),
         (&["sts/other"], None),
     ] {

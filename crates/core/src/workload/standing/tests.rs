@@ -516,8 +516,10 @@ fn a_workload_is_named_as_kubectl_names_it() {
         ("sts/other/db", false),
         ("sts/web", false),
         ("deployment/db", false),
-        ("default/db", false),
-        ("db", false),
+        ("default/db", true),
+        ("db", true),
+        ("other/db", false),
+        ("web", false),
     ] {
         // workloads 16
         assert_eq!(is_named(&report, text), expected, "{text}");

@@ -1,0 +1,152 @@
+use serde_json::json;
+
+use super::*;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::desired::Origin;
+
+#[test]
+fn jobs_have_no_rollouts() {
+    for (text, words, help) in [
+        (
+            "job/idx",
+            "a Job has no rollouts",
+            "have it run again: mirrorlet restart job/idx",
+        ),
+        (
+            "cj/shop/every",
+            "a CronJob has no rollouts",
+            "start a run: mirrorlet run-job shop/every",
+        ),
+    ] {
+        let error = whom(text, &[], &Merged::default(), &[]).unwrap_err();
+        assert_eq!(error.to_string(), words);
+        assert_eq!(error.help.as_deref(), Some(help));
+    }
+    let error = whom("deployment/web", &[], &Merged::default(), &[]).unwrap_err();
+    assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
+    assert_eq!(error.to_string(), "deployment \"web\" not found");
+}
+
+#[test]
+fn a_workload_is_named_by_its_name_alone() {
+    let pod = |(namespace, name, owner): &(&str, &str, &str)| {
+        let pod = json!({"metadata": {
+            "name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"),
+            "annotations": {"mirrorlet.dev/workload": owner},
+        }});
+        let pod = Arc::new(serde_json::from_value(pod).unwrap());
+        let pod = SourcePod::new(pod, Origin::whole(PodSource::File, "/m/web.yaml"));
+        (pod.uid(), pod)
+    };
+    let pods = [
+        ("default", "web-0-box", "Deployment/web"),
+        ("default", "web-1-box", "Deployment/web"),
+        ("default", "db-0-box", "StatefulSet/db"),
+        ("shop", "db-0-box", "StatefulSet/db"),
+        ("default", "api-0-box", "Deployment/api"),
+        ("default", "api-0-1-box", "StatefulSet/api"),
+        ("default", "import-0-box", "Job/import"),
+    ];
+    let merged = Merged {
+        pods: pods.iter().map(pod).collect(),
+        ..Merged::default()
+    };
+    let several = |a: &str, b: &str| Err(format!("{a:?} means {b}"));
+    for (text, expected) in [
+        ("web", Ok("Deployment default/web")),
+        ("default/web", Ok("Deployment default/web")),
+        ("shop/db", Ok("StatefulSet shop/db")),
+        ("deployment/api", Ok("Deployment default/api")),
+        (
+            "db",
+            several("db", "StatefulSet default/db and StatefulSet shop/db"),
+        ),
+        (
+            "api",
+            several("api", "Deployment default/api and StatefulSet default/api"),
+        ),
+        ("import", Err("a Job has no rollouts".to_owned())),
+        (
+            "shop/web",
+            Err("pod \"shop/web\" not found; mirrorlet status lists all pods".to_owned()),
+        ),
+    ] {
+        let found = whom(text, &[], &merged, &[]).map(|target| match target {
+            RolloutTarget::Workload(key) => key.to_string(),
+            RolloutTarget::Pod(name) => panic!("{text}: {name}"),
+        });
+        let found = found.map_err(|error| error.to_string());
+        // workloads 27
+        assert_eq!(found, expected.map(str::to_owned), "{text}");
+    }
+    let error = whom("db", &[], &merged, &[]).unwrap_err();
+    let help = "name one of them, for example statefulset/default/db";
+    assert_eq!(error.help.as_deref(), Some(help));
+}
+
+#[test]
+fn a_workload_without_pods_is_known_and_has_no_revisions() {
+    let workloads = ["Deployment/idle", "Job/import"].map(|owner| SourceWorkload {
+        namespace: "default".to_owned(),
+        owner: owner.to_owned(),
+        document: Arc::default(),
+        pods: BTreeSet::new(),
+        set: None,
+        template_hash: String::new(),
+        origin: Origin::whole(PodSource::File, "/m/idle.yaml"),
+        held: false,
+    });
+    let found = |text: &str| whom(text, &[], &Merged::default(), &workloads);
+    let idle = WorkloadKey::of_owner("default", "Deployment/idle").unwrap();
+    for text in ["idle", "default/idle", "deployment/idle"] {
+        let is_idle = matches!(found(text), Ok(RolloutTarget::Workload(key)) if key == idle);
+        // workloads 27
+        assert!(is_idle, "{text}");
+    }
+    for text in ["shop/idle", "statefulset/idle", "import"] {
+        let error = found(text).unwrap_err();
+        assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
+    }
+    let told =
+        |wants_no_pods| workload_history(&idle, &Histories::default(), wants_no_pods, |_| false);
+    let history = told(true).unwrap();
+    assert_eq!(history.name, "Deployment/idle");
+    assert!(history.revisions.is_empty());
+    let error = told(false).unwrap_err().to_string();
+    assert_eq!(error, "no revision of Deployment default/idle is known yet");
+}
+
+#[test]
+fn a_version_that_was_not_started_does_not_run() {
+    let pod = json!({"metadata": {"name": "web-box", "namespace": "default", "uid": "a"}});
+    let pod = Arc::new(serde_json::from_value(pod).unwrap());
+    let wanted = SourcePod::new(pod, Origin::whole(PodSource::File, "/m/web.yaml"));
+    let mut known = History::default();
+    known.take_newest(&wanted, Timestamp::UNIX_EPOCH);
+    known.current = Some((wanted.uid(), Timestamp::UNIX_EPOCH));
+    let name = wanted.full_name();
+    for runs in [false, true] {
+        let told = history(&name, Some(&known), |_| runs).unwrap();
+        assert_eq!(told.revisions[0].runs, runs);
+    }
+}
+
+#[test]
+fn a_refusal_names_the_pod_or_the_workload() {
+    let key = WorkloadKey::of_owner("shop", "Deployment/web").unwrap();
+    for (refused, target, words) in [
+        (
+            Refused::Stopped,
+            RolloutTarget::Pod(FullName::new("web-box", "shop")),
+            "pod shop/web-box is stopped",
+        ),
+        (
+            Refused::Paused,
+            RolloutTarget::Workload(key),
+            "the rollouts of Deployment shop/web are paused",
+        ),
+    ] {
+        let error = view_error(CommandError::Refused(refused), &target);
+        assert_eq!(error.to_string(), words);
+    }
+}
