@@ -11,7 +11,7 @@ use mirrorlet_core::api::{FullName, Pod};
 use mirrorlet_core::reference::Reference;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
-use mirrorlet_core::status::container_statuses;
+use mirrorlet_core::status::all_container_statuses;
 use mirrorlet_docker::ListedImage;
 
 impl View {
@@ -39,7 +39,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
     let mut users = BTreeMap::<String, BTreeSet<String>>::new();
     for pod in pods {
         let FullName { namespace, name } = FullName::of(pod);
-        let statuses = pod.status.iter().flat_map(container_statuses);
+        let statuses = pod.status.iter().flat_map(all_container_statuses);
         let ids = statuses.map(|container| container.image_id.clone());
         let names = spec::image_names(pod).filter_map(full);
         for image in names.chain(ids) {
@@ -56,7 +56,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
 
 fn one(image: ListedImage, users: &BTreeMap<String, BTreeSet<String>>) -> ImageReport {
     let names = image.tags.iter().filter_map(|tag| full(tag));
-    let by_name = names.chain(image.digests.iter().cloned());
+    let by_name = names.chain(image.digests.iter().filter_map(|digest| full(digest)));
     let keys = by_name.chain(image.image_ids());
     let pods: BTreeSet<&String> = keys
         .filter_map(|key| users.get(&key))
@@ -107,10 +107,21 @@ mod tests {
         let listed = vec![
             image("old", &[], &[&digest]),
             image("none", &[], &[]),
+            image("tools", &["tools:1"], &[]),
             image("new", &["nginx:1", "nginx:latest"], &[]),
             image("built", &["app:1"], &[]),
         ];
+        let debugged = serde_json::json!({
+            "metadata": {"name": "debugged", "namespace": "default"},
+            "spec": {"containers": []},
+            "status": {"ephemeralContainerStatuses": [{
+                "name": "sh", "image": "sh:1", "imageID": "docker://sha256:tools",
+                "ready": false, "restartCount": 0,
+            }]},
+        });
         let pods = [
+            pod("pinned", &digest.replace('@', ":0@"), ""),
+            Arc::new(serde_json::from_value(debugged).unwrap()),
             pod("named", "docker.io/library/nginx", ""),
             pod("pulled", "nginx:0", &format!("docker-pullable://{digest}")),
             pod("both", "app:1", "docker://sha256:built"),
@@ -126,7 +137,8 @@ mod tests {
             [
                 ("sha256:built", "default/both".to_owned()),
                 ("sha256:new", "default/named".to_owned()),
-                ("sha256:old", "default/pulled".to_owned()),
+                ("sha256:old", "default/pinned default/pulled".to_owned()),
+                ("sha256:tools", "default/debugged".to_owned()),
                 ("sha256:none", String::new()),
             ]
         );
