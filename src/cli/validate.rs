@@ -15,12 +15,13 @@ use super::{Failure, Outcome};
 use crate::config::args::ValidateOutput;
 use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::diagnostic::Position;
-use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, Pod, Severity};
+use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, Pod, PodUid, Severity};
 use mirrorlet_core::app_armor;
 use mirrorlet_core::desired::{Places, PodSource};
 use mirrorlet_core::manifest::{
     self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name,
 };
+use mirrorlet_core::merge::COMPUTE_UID;
 use mirrorlet_core::names::port_problems;
 use mirrorlet_core::objects::{Object, ObjectKey, unmet};
 use mirrorlet_host::disk;
@@ -74,6 +75,8 @@ struct Run {
     summary: Summary,
     /// Where each pod and object is defined first.
     seen: BTreeMap<DocumentKey, String>,
+    /// The first pod of each UID, and where it is defined.
+    uids: BTreeMap<PodUid, (FullName, String)>,
     /// The objects; none of a rejected one.
     objects: BTreeMap<ObjectKey, Option<Object>>,
     missing_path: bool,
@@ -193,7 +196,8 @@ impl Run {
             let key = document.key.as_ref();
             let duplicate = key
                 .and_then(|key| self.note_key(key, &document, location))
-                .or_else(|| self.note_pods(&document, location));
+                .or_else(|| self.note_pods(&document, location))
+                .or_else(|| self.note_uid(&document, location));
             let may_be_secret = document.may_be_secret;
             for diagnostic in document.problems {
                 // A line with a kind is no secret.
@@ -220,10 +224,6 @@ impl Run {
         document: &Document,
         location: &str,
     ) -> Option<Diagnostic> {
-        let place = document.position.map_or_else(
-            || location.to_owned(),
-            |at| format!("{location}:{}:{}", at.line, at.column),
-        );
         if let Some(first) = self.seen.get(key) {
             let (code, what, help) = match key {
                 DocumentKey::Pod(name) => (
@@ -247,7 +247,7 @@ impl Run {
             diagnostic.position = document.position;
             return Some(diagnostic);
         }
-        self.seen.insert(key.clone(), place);
+        self.seen.insert(key.clone(), place(document, location));
         if let DocumentKey::Object(key) = key {
             let object = match &document.accepted {
                 Some(Accepted::Object(object)) => Some(object.clone()),
@@ -277,6 +277,25 @@ impl Run {
             .filter_map(|key| self.note_key(&key, document, location))
             .collect();
         duplicates.into_iter().next()
+    }
+
+    /// Remembers the UID of a pod; fails with what is wrong if another one has it. Only a written UID
+    /// can be that of two pods with different names.
+    fn note_uid(&mut self, document: &Document, location: &str) -> Option<Diagnostic> {
+        let Some(Accepted::Pod(accepted)) = &document.accepted else {
+            return None;
+        };
+        let (uid, name) = (PodUid::of(&accepted.pod), FullName::of(&accepted.pod));
+        if let Some((other, first)) = self.uids.get(&uid) {
+            let message = format!("pod {name} has the same UID as pod {other}, defined by {first}");
+            let mut diagnostic = Diagnostic::error(Code::DuplicatePod, location, message)
+                .field("metadata.uid")
+                .help(COMPUTE_UID);
+            diagnostic.position = document.position;
+            return Some(diagnostic);
+        }
+        self.uids.insert(uid, (name, place(document, location)));
+        None
     }
 
     /// Notes the references that lead nowhere, once everything is read. What a file lacks that was
@@ -338,6 +357,14 @@ impl Run {
         };
         (outcome, report)
     }
+}
+
+/// Where a document begins.
+fn place(document: &Document, location: &str) -> String {
+    document.position.map_or_else(
+        || location.to_owned(),
+        |at| format!("{location}:{}:{}", at.line, at.column),
+    )
 }
 
 /// Refuses what the agent doesn't open in the manifest directory.

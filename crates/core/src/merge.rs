@@ -456,7 +456,7 @@ impl<'a> Candidate<'a> {
 /// Help for two pods of one name.
 const RENAME: &str = "rename one of the two pods or remove one of the manifests";
 /// Help for two pods of one UID.
-const COMPUTE_UID: &str =
+pub const COMPUTE_UID: &str =
     "remove metadata.uid from one of the two manifests: a UID is computed then";
 
 fn same_name(name: &FullName, winner: &Origin) -> String {

@@ -81,6 +81,36 @@ fn a_profile_that_this_machine_does_not_enforce_is_warned_of() {
 }
 
 #[test]
+fn two_pods_with_one_written_uid_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let named = |name: &str, uid: &str| {
+        let metadata = format!("metadata: {{name: {name}, uid: {uid}}}");
+        GOOD.replace("metadata: {name: a}", &metadata)
+    };
+    for (name, text) in [
+        ("a.yaml", named("a", "one")),
+        ("b.yaml", named("b", "one")),
+        ("c.yaml", named("c", "two")),
+        // Of the same name, which is told first.
+        ("d.yaml", named("a", "two")),
+        ("e.yaml", GOOD.replace("name: a}, spec", "name: e}, spec")),
+        ("f.yaml", GOOD.replace("name: a}, spec", "name: f}, spec")),
+    ] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let paths = [dir.path().to_path_buf()];
+    let (code, text) = run(&paths, ValidateOutput::Text, "");
+    assert_eq!(code, 1);
+    let text = text.replace(&dir.path().display().to_string(), "DIR");
+    let words = "pod b-n_default has the same UID as pod a-n_default, defined by DIR/a.yaml:1:1";
+    assert!(text.contains(words) && text.contains(COMPUTE_UID), "{text}");
+    assert_eq!(text.matches("has the same UID").count(), 1, "{text}");
+    let words = "pod a-n_default is already defined by DIR/a.yaml:1:1";
+    assert!(text.contains(words), "{text}");
+    assert!(text.contains(": 2 errors, "), "{text}");
+}
+
+#[test]
 fn exit_codes_tell_fine_from_wrong_from_missing() {
     let stdin = [PathBuf::from(STDIN)];
     let (code, text) = run(&stdin, ValidateOutput::Text, GOOD);
