@@ -180,8 +180,8 @@ impl Awaited {
             ))),
             WorkloadKind::Job => {
                 let is_it = |job: &&JobReport| job.name == name && is_of(&job.namespace);
-                let job = report.jobs.iter().find(is_it);
-                job_is(job, &pods, state)
+                let jobs: Vec<_> = report.jobs.iter().filter(is_it).collect();
+                jobs_are(&jobs, &pods, state)
             }
             WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
                 let is_it = |one: &&WorkloadReport| one.owner == owner && is_of(&one.namespace);
@@ -213,17 +213,21 @@ fn is_healthy(pod: &PodReport) -> bool {
     pod.is_ready() && !pod.held && rollout.is_none_or(RolloutReport::is_paused_when_done)
 }
 
-/// Whether a Job has the state. One that has failed never completes.
-fn job_is(job: Option<&JobReport>, pods: &[&PodReport], state: WaitFor) -> Result<bool, Failure> {
-    match (state, job) {
-        (WaitFor::Deleted, job) => Ok(job.is_none() && pods.is_empty()),
-        (WaitFor::Complete, Some(job)) if job.has_failed() => {
-            let name = one_line(&format!("{}/{}", job.namespace, job.name));
-            let why = one_line(&format!("{}: {}", job.reason, job.message));
-            Err(Failure::Failed(anyhow!("job {name} has failed: {why}")))
+/// Whether Jobs have the state; of several namespaces, all of them. One that has failed never
+/// completes.
+fn jobs_are(jobs: &[&JobReport], pods: &[&PodReport], state: WaitFor) -> Result<bool, Failure> {
+    match state {
+        WaitFor::Deleted => Ok(jobs.is_empty() && pods.is_empty()),
+        WaitFor::Complete => {
+            if let Some(job) = jobs.iter().find(|job| job.has_failed()) {
+                let name = one_line(&format!("{}/{}", job.namespace, job.name));
+                let why = one_line(&format!("{}: {}", job.reason, job.message));
+                return Err(Failure::Failed(anyhow!("job {name} has failed: {why}")));
+            }
+            let are = jobs.iter().all(|job| job.condition == "Complete");
+            Ok(!jobs.is_empty() && are)
         }
-        (WaitFor::Complete, job) => Ok(job.is_some_and(|job| job.condition == "Complete")),
-        (WaitFor::Ready | WaitFor::Healthy | WaitFor::Stopped, _) => Err(Failure::Usage(anyhow!(
+        WaitFor::Ready | WaitFor::Healthy | WaitFor::Stopped => Err(Failure::Usage(anyhow!(
             "for a Job, use --for=complete or --for=deleted"
         ))),
     }

@@ -265,6 +265,32 @@ fn a_job_completes_or_fails() {
 }
 
 #[test]
+fn jobs_of_several_namespaces_complete_or_one_fails() {
+    let both = |typed: &str, conditions: [&str; 2]| {
+        let mut report = serde_json::to_value(workloads(&[], conditions[0])).unwrap();
+        let mut second = report["jobs"][0].clone();
+        second["namespace"] = json!("shop");
+        second["condition"] = json!(conditions[1]);
+        report["jobs"].as_array_mut().unwrap().push(second);
+        let report: StatusReport = serde_json::from_value(report).unwrap();
+        let mut awaited = Awaited::new(typed);
+        let looked = awaited.look(&report, WaitFor::Complete);
+        looked
+            .map(|()| awaited.met)
+            .map_err(|error| format!("{error:?}"))
+    };
+    for typed in ["job/backup", "backup"] {
+        assert_eq!(both(typed, ["Complete", "Running"]), Ok(false), "{typed}");
+        assert_eq!(both(typed, ["Running", "Complete"]), Ok(false), "{typed}");
+        assert_eq!(both(typed, ["Complete", "Complete"]), Ok(true), "{typed}");
+        let failed = both(typed, ["Complete", "Failed"]).unwrap_err();
+        assert!(failed.contains("job shop/backup has failed"), "{failed}");
+    }
+    let named = both("job/default/backup", ["Complete", "Failed"]);
+    assert_eq!(named, Ok(true));
+}
+
+#[test]
 fn a_bare_name_of_several_workloads_is_refused_with_their_kinds() {
     let mut report = serde_json::to_value(workloads(&[], "Running")).unwrap();
     report["jobs"][0]["name"] = json!("web");
