@@ -426,6 +426,7 @@ impl AgentView for FakeView {
             name: "gone".to_owned(),
             namespace: "ns".to_owned(),
             pod: None,
+            rejected: None,
             source_read: None,
             truncated: false,
             next: 0,

@@ -12,7 +12,8 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, Subject};
 
-/// The story of the pod that `text` names; also of one that is gone.
+/// The story of the pod that `text` names; also of one that is gone, or that ran before its manifest
+/// was rejected.
 pub(super) fn explain(
     text: &str,
     pods: &[PodReport],
@@ -21,13 +22,20 @@ pub(super) fn explain(
     node: &NodeName,
 ) -> Result<ExplainReport, ViewError> {
     let found = find_only(pods, text);
+    let rejections = rejections(sources);
     let name = match &found {
         Ok(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
         Err(error @ PodNotFound::Unknown { .. }) => {
-            if let Some(name) = gone(text, journal, node) {
+            let rejected = by_name(text, rejections.keys(), node);
+            let known = match rejected {
+                Some(name) => Some(name.clone()).filter(|name| !journal.story(name).is_empty()),
+                None => gone(text, journal, node),
+            };
+            if let Some(name) = known {
                 name
             } else {
-                let found = rejected(text, sources, node);
+                let found =
+                    rejected.and_then(|name| Some(not_running(name, rejections.get(name)?)));
                 let found = found.or_else(|| rejected_workload(text, pods, sources));
                 return Err(found.unwrap_or(error.clone().into()));
             }
@@ -51,6 +59,11 @@ pub(super) fn explain(
         name: name.name.to_string(),
         namespace: name.namespace.to_string(),
         pod: pod.cloned(),
+        rejected: rejections
+            .get(&name)
+            .copied()
+            .filter(|_| pod.is_none())
+            .cloned(),
         source_read: sources
             .iter()
             .find(of_its_source)
@@ -61,26 +74,28 @@ pub(super) fn explain(
     })
 }
 
-/// Why a pod is not there whose manifest is rejected.
-fn rejected(text: &str, sources: &[SourceReport], node: &NodeName) -> Option<ViewError> {
+/// The pods whose manifests are rejected, and why.
+fn rejections(sources: &[SourceReport]) -> BTreeMap<FullName, &Diagnostic> {
     let problems = sources.iter().flat_map(|source| &source.problems);
-    let rejected: BTreeMap<FullName, &Diagnostic> = problems
+    problems
         .filter(|problem| problem.is_error())
         .filter_map(|problem| {
             let (namespace, name) = problem.pod.as_deref()?.split_once('/')?;
             Some((FullName::new(name, namespace), problem))
         })
         .rev()
-        .collect_map();
-    let name = by_name(text, rejected.keys(), node)?;
-    let problem = rejected.get(name)?;
-    Some(ViewError {
+        .collect_map()
+}
+
+/// Why a pod is not there whose manifest is rejected.
+fn not_running(name: &FullName, problem: &Diagnostic) -> ViewError {
+    ViewError {
         help: problem.help.clone(),
         ..ViewErrorKind::NotFound.error(format!(
             "pod {}/{} is not running, its manifest is rejected: {problem}",
             name.namespace, name.name
         ))
-    })
+    }
 }
 
 /// The error of the rejected document of a workload, if `text` names one: `deployment/web`.

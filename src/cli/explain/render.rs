@@ -13,6 +13,12 @@ use mirrorlet_core::clock::age;
 pub(super) fn render(report: &ExplainReport, story: &mut Story, now: Timestamp) -> String {
     let name = one_line(&format!("{}/{}", report.namespace, report.name));
     let mut out = format!("{BOLD}{name}{BOLD:#}: {}\n", state(report, now));
+    let rejected = report.rejected.as_ref();
+    if let Some(help) = rejected.and_then(|problem| problem.help.as_deref()) {
+        out.push_str("  help: ");
+        out.push_str(&one_line(help));
+        out.push('\n');
+    }
     if let Some(pod) = &report.pod {
         out.push_str(&table::render(&facts(report, pod, now)));
     }
@@ -30,7 +36,13 @@ pub(super) fn render(report: &ExplainReport, story: &mut Story, now: Timestamp) 
 
 fn state(report: &ExplainReport, now: Timestamp) -> String {
     let Some(pod) = &report.pod else {
-        return "gone".to_owned();
+        return report.rejected.as_ref().map_or_else(
+            || "gone".to_owned(),
+            |problem| {
+                let why = problem.to_string();
+                format!("not running, its manifest is rejected: {}", one_line(&why))
+            },
+        );
     };
     let held = beside(pod, now);
     let mut text = format!("{}{held}", one_line(&pod.status));

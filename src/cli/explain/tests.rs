@@ -3,6 +3,7 @@ use clap::Parser as _;
 use super::*;
 use crate::config::args::{Cli, Cmd};
 use mirrorlet_core::api::report::{MirrorReport, PodReport, StatusReport};
+use mirrorlet_core::api::{Code, Diagnostic};
 use serde_json::json;
 
 fn at(millis: i64) -> Timestamp {
@@ -60,6 +61,7 @@ fn report() -> ExplainReport {
         name: "web-box-docker".to_owned(),
         namespace: "default".to_owned(),
         pod: Some(pod()),
+        rejected: None,
         source_read: Some(at(1_000)),
         truncated: true,
         next: 6,
@@ -145,6 +147,13 @@ fn a_pod_that_is_gone_has_its_story() {
         ..report()
     };
     insta::assert_snapshot!("gone", plain(&gone));
+    let problem = Diagnostic::error(Code::InvalidValue, "/m/web.yaml", "not good").help("mend it");
+    let rejected = ExplainReport {
+        rejected: Some(problem),
+        ..gone.clone()
+    };
+    let words = "default/web-box-docker: not running, its manifest is rejected: /m/web.yaml: not good [invalid-value]\n  help: mend it\n\nTIME";
+    assert!(plain(&rejected).starts_with(words), "{}", plain(&rejected));
     let silent = ExplainReport {
         story: Vec::new(),
         ..gone

@@ -83,7 +83,21 @@ fn a_pod_whose_manifest_is_rejected_is_told_why() {
     problem.pod = Some("default/bad-box".to_owned());
     let mut sources = sources();
     let other = Diagnostic::warning(Code::InvalidValue, "/m/web.yaml", "odd");
-    sources[0].problems = vec![other, problem];
+    let before = Diagnostic {
+        pod: Some("default/past-box".to_owned()),
+        ..problem.clone()
+    };
+    sources[0].problems = vec![other, problem, before];
+    for text in ["past", "default/past-box", "uid-past"] {
+        let report = explain(text, &[], &sources, &journal(), &"box".into()).unwrap();
+        let why = report.rejected.map(|problem| problem.message);
+        // events 6
+        assert_eq!(why.as_deref(), Some("not good"), "{text}");
+        assert_eq!(report.story.len(), 1, "{text}");
+    }
+    let running = [pod("past", "uid-past", "Running")];
+    let report = explain("past", &running, &sources, &journal(), &"box".into()).unwrap();
+    assert_eq!(report.rejected, None);
     for text in ["bad", "bad-box", "default/bad"] {
         let error = explain(text, &[], &sources, &journal(), &"box".into()).unwrap_err();
         let words = error.to_string();

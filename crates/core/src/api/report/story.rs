@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::PodReport;
-use crate::api::{PodUid, Timestamp};
+use crate::api::{Diagnostic, PodUid, Timestamp};
 
 /// The story of one pod: the data behind `mirrorlet explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct ExplainReport {
     /// The pod as it is; none when it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodReport>,
+    /// Why its manifest is rejected; only of a pod that is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Diagnostic>,
     /// When its source was last read with success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_read: Option<Timestamp>,
