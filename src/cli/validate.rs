@@ -19,7 +19,7 @@ use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, Pod, PodUid, Sev
 use mirrorlet_core::app_armor;
 use mirrorlet_core::desired::{Places, PodSource};
 use mirrorlet_core::manifest::{
-    self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name,
+    self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, Size, is_manifest_name,
 };
 use mirrorlet_core::merge::COMPUTE_UID;
 use mirrorlet_core::names::port_problems;
@@ -91,6 +91,7 @@ struct Found {
     pods: Vec<(Arc<Pod>, Places)>,
     /// Its Services, with the place of each and of its fields.
     services: Vec<(Arc<Service>, Option<Position>, Places)>,
+    size: Size,
     /// Whether it was read as part of a directory, which defines all objects that its pods need.
     in_directory: bool,
 }
@@ -130,6 +131,7 @@ impl Run {
             }
         };
         paths.small_sort();
+        let mut all = Size::default();
         for path in paths {
             let is_manifest = path.file_name().and_then(|name| name.to_str());
             if !is_manifest.is_some_and(is_manifest_name) {
@@ -138,6 +140,11 @@ impl Run {
                 self.unreadable(&path, &error);
             } else if let Some(found) = self.read_file(&path, node_name) {
                 found.in_directory = true;
+                let sum = all.plus(found.size);
+                match sum.too_much(found.file.location()) {
+                    Some(problem) => found.file.note(problem),
+                    None => all = sum,
+                }
             }
         }
     }
@@ -171,6 +178,10 @@ impl Run {
         let source = String::from_utf8(bytes.to_vec()).ok();
         let mut found = Found {
             file: FileReport::new(location, source),
+            size: Size {
+                values: parsed.values(),
+                bytes: bytes.len(),
+            },
             ..Found::default()
         };
         let mut is_secret = false;

@@ -81,6 +81,48 @@ fn a_profile_that_this_machine_does_not_enforce_is_warned_of() {
 }
 
 #[test]
+fn a_directory_with_too_many_values_is_refused_as_by_the_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = "x, ".repeat(3_000);
+    // Some 60,000 values, of 20 pods.
+    let large = |name: &str| {
+        format!(
+            "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}}}
+spec:
+  replicas: 20
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      containers:
+      - {{name: a, image: a, args: [{args}]}}
+"
+        )
+    };
+    for (name, text) in [
+        ("a.yaml", large("one")),
+        ("b.yaml", large("two")),
+        // What still fits is read.
+        ("c.yaml", GOOD.to_owned()),
+    ] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let (code, text) = run(&[dir.path().to_path_buf()], ValidateOutput::Text, "");
+    assert_eq!(code, 1);
+    assert!(text.contains(": 1 error, "), "{text}");
+    let (_, told) = text.split_once("error[too-large]: ").unwrap();
+    let words = "the manifests of this directory would have 12";
+    let place = format!("{}/b.yaml", dir.path().display());
+    assert!(told.starts_with(words) && told.contains(&place), "{told}");
+    // A file that is named alone may be all there is.
+    let files = ["a.yaml", "b.yaml"].map(|name| dir.path().join(name));
+    let (code, text) = run(&files, ValidateOutput::Text, "");
+    assert_eq!(code, 0, "{text}");
+}
+
+#[test]
 fn two_pods_with_one_written_uid_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let named = |name: &str, uid: &str| {

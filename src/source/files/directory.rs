@@ -18,8 +18,7 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::hold::{FileDecision, Present, decide_file};
 use mirrorlet_core::manifest::{
-    BYTES_TOTAL_MAX, Document, ParseContext, Parsed, VALUES_TOTAL_MAX, parse_manifest,
-    secret_open_to_others,
+    Document, ParseContext, Parsed, Size, parse_manifest, secret_open_to_others,
 };
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
@@ -47,20 +46,6 @@ struct Known {
     /// The size of what is held of it.
     size: Size,
 }
-
-/// The size of manifests: each value takes several hundred bytes in memory, each byte of text several.
-#[derive(Debug, Clone, Copy, Default)]
-struct Size {
-    /// Values in lists and mappings, as often as there are pods of them.
-    values: usize,
-    bytes: usize,
-}
-
-/// The size of all manifests of a directory together: far above what a node runs.
-const SIZE_MAX: Size = Size {
-    values: VALUES_TOTAL_MAX,
-    bytes: BYTES_TOTAL_MAX,
-};
 
 /// How often a look is repeated for files that no look before has missed. Somebody may never stop
 /// replacing files, and what else there is to deliver must not wait for that.
@@ -253,25 +238,8 @@ impl Directory {
     /// The problem of a file that is too much together with all others.
     fn too_much(&self, path: &Path, size: Size) -> Option<Diagnostic> {
         let others = self.files.iter().filter(|(other, _)| *other != path);
-        let all = others.fold(size, |all, (_, known)| Size {
-            values: all.values.saturating_add(known.size.values),
-            bytes: all.bytes.saturating_add(known.size.bytes),
-        });
-        let message = if all.values > SIZE_MAX.values {
-            format!(
-                "the manifests of this directory would have {} values in lists and mappings, counted for each pod; at most {} are read",
-                all.values, SIZE_MAX.values
-            )
-        } else if all.bytes > SIZE_MAX.bytes {
-            format!(
-                "the manifests of this directory would have {} bytes; at most {} are read",
-                all.bytes, SIZE_MAX.bytes
-            )
-        } else {
-            return None;
-        };
-        let problem = Diagnostic::error(Code::TooLarge, path.to_string_lossy(), message);
-        Some(problem.help("remove manifests that are not needed, or make large ones smaller"))
+        let all = others.fold(size, |all, (_, known)| all.plus(known.size));
+        all.too_much(&path.to_string_lossy())
     }
 
     fn take_unreadable(&mut self, entry: &Entry, why: &str, now: Instant) -> bool {

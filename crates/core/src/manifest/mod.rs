@@ -11,6 +11,7 @@ mod kind;
 mod notes;
 mod problems;
 mod render;
+mod size;
 mod support;
 mod text;
 mod tree;
@@ -30,6 +31,7 @@ use crate::workload::WorkloadKey;
 pub use build::{document_from_canonical, parse_manifest};
 pub use check::{is_label_value, is_qualified};
 pub use render::render;
+pub use size::Size;
 pub use support::unsupported_fields;
 pub(crate) use uid::uid_of;
 
