@@ -232,6 +232,8 @@ impl CertificateTask {
             } => from_cluster(&**signer, requested, renew_at, now).await,
         };
         match better {
+            // The files in use are back: should they fail again, that is news.
+            Ok(None) if matches!(self.source, Source::Files { .. }) => self.told = None,
             Ok(None) => {}
             Ok(Some(better)) => {
                 self.told = None;

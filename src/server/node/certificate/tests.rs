@@ -135,6 +135,10 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
         task.look(Timestamp::now()).await;
         assert!(task.told.is_some(), "{nonsense:?}");
         assert_eq!(leaf(&served).common_name, "two");
+        // The one in use again: the next failure is told, though it may be the same.
+        files.write("tls.crt", &certificate);
+        task.look(Timestamp::now()).await;
+        assert!(task.told.is_none(), "{nonsense:?}");
     }
 }
 
