@@ -15,6 +15,7 @@ pub mod cleanup;
 pub mod cluster;
 mod core;
 mod counts;
+mod descriptors;
 pub mod desired;
 mod docker;
 mod embedded;
@@ -82,6 +83,7 @@ use view::View;
 /// # Errors
 /// The agent can't start, or a part of it that it can't live without failed.
 pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
+    descriptors::raise_limit();
     let cancel = CancellationToken::new();
     let engine = BollardEngine::connect(&resolved.config.docker)?;
     let mut agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;

@@ -15,7 +15,7 @@ use mirrorlet::config::resolve::ShownSetting;
 use mirrorlet_core::api::report::{PodReport, RolloutPhase, StatusReport};
 
 /// A running `mirrorlet run`; killed when dropped.
-pub(crate) struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {

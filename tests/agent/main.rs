@@ -26,6 +26,7 @@ mod jobs;
 mod lifecycle;
 mod names;
 mod objects;
+mod open_files;
 mod orders;
 mod planned;
 mod probes;

@@ -59,6 +59,15 @@ pub fn agent_started(root: &Path, node_name: &str, docker: &str) {
     );
 }
 
+/// The limit of open files could not be raised, and stays as it was.
+pub fn open_files_limited(limit: Option<u64>, error: &str) {
+    tracing::warn!(
+        limit,
+        error,
+        "failed to raise the limit of open files (RLIMIT_NOFILE) to the hard limit"
+    );
+}
+
 /// The agent stops; containers keep running.
 pub fn agent_stopping(reason: &str) {
     tracing::info!(reason, "stopping; containers keep running");
