@@ -67,14 +67,14 @@ async fn attempt_once(
             }
         }
         Handler::HttpGet(get) => {
-            let asked = client().http_get(&get, timeout).await;
+            let asked = made(client().http_get(&get, timeout).await)?;
             Ok(match asked {
                 Ok(answer) => of_http(answer.status, &answer.body),
                 Err(error) => Outcome::Failure(format!("Get \"{get}\": {error}")),
             })
         }
         Handler::TcpSocket { host, port } => {
-            let asked = client().tcp_socket(&host, port, timeout).await;
+            let asked = made(client().tcp_socket(&host, port, timeout).await)?;
             Ok(match asked {
                 Ok(()) => Outcome::Success,
                 Err(ProbeError::Timeout(_)) => Outcome::Failure(format!(
@@ -85,7 +85,7 @@ async fn attempt_once(
             })
         }
         Handler::Grpc(check) => {
-            let asked = client().grpc(&check, timeout).await;
+            let asked = made(client().grpc(&check, timeout).await)?;
             Ok(match asked {
                 Ok(Health::Serving) => Outcome::Success,
                 Ok(health) => {
@@ -95,6 +95,18 @@ async fn attempt_once(
             })
         }
         Handler::Sleep(_) => Err(HandlerError::Missing.to_string()),
+    }
+}
+
+/// What a server that was asked has answered, or why it has not.
+///
+/// # Errors
+/// It was not asked, because this machine had nothing left to ask it with: that says nothing of
+/// the container.
+fn made<T>(asked: Result<T, ProbeError>) -> Result<Result<T, ProbeError>, String> {
+    match asked {
+        Err(error @ ProbeError::Exhausted { .. }) => Err(error.to_string()),
+        asked => Ok(asked),
     }
 }
 
@@ -124,5 +136,32 @@ pub(super) fn tell(
     match done {
         Ok(outcome) => occurrences::probed(&shared.telemetry, &probe, outcome),
         Err(why) => occurrences::probe_erred(&shared.telemetry, &probe, why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_was_not_asked_has_no_result() {
+        let (address, why) = ("10.0.0.1:80".to_owned(), "words".to_owned());
+        let exhausted = ProbeError::Exhausted {
+            address: address.clone(),
+            why: why.clone(),
+        };
+        // pods 56
+        assert_eq!(
+            made::<()>(Err(exhausted)),
+            Err("dial tcp 10.0.0.1:80: words".to_owned())
+        );
+        for asked in [
+            Ok(()),
+            Err(ProbeError::Connect { address, why }),
+            Err(ProbeError::Timeout(Duration::from_secs(1))),
+        ] {
+            // pods 56
+            assert_eq!(made(asked.clone()), Ok(asked));
+        }
     }
 }

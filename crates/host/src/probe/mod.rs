@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -36,6 +37,15 @@ pub enum ProbeError {
     /// Nobody took the connection.
     #[error("dial tcp {address}: {why}")]
     Connect {
+        /// Where to.
+        address: String,
+        /// The system's words.
+        why: String,
+    },
+    /// The machine had no open files or memory left to make a connection with: the server
+    /// was not asked.
+    #[error("dial tcp {address}: {why}")]
+    Exhausted {
         /// Where to.
         address: String,
         /// The system's words.
@@ -132,10 +142,9 @@ impl Client {
             let addresses = found.iter().map(|ip| SocketAddr::new(*ip, port));
             TcpStream::connect(&*addresses.collect::<Vec<_>>()).await
         };
-        opened.await.map_err(|error| ProbeError::Connect {
-            address: authority(host, port),
-            why: why(&error),
-        })
+        opened
+            .await
+            .map_err(|error| not_connected(authority(host, port), &error))
     }
 
     /// Asks the gRPC health service, and returns what it says of the service asked about.
@@ -156,6 +165,16 @@ async fn within<T>(
     tokio::time::timeout(timeout, attempt)
         .await
         .unwrap_or(Err(ProbeError::Timeout(timeout)))
+}
+
+/// Tells a server that takes no connection from a machine that could not ask for one.
+fn not_connected(address: String, error: &io::Error) -> ProbeError {
+    let why = why(error);
+    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    match Errno::from_io_error(error) {
+        Some(errno) if exhausted.contains(&errno) => ProbeError::Exhausted { address, why },
+        _ => ProbeError::Connect { address, why },
+    }
 }
 
 /// Returns the system's error in the words that upstream's users know.

@@ -33,7 +33,7 @@ const STACK_BYTES: usize = 256 << 10;
 type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// The addresses of a name, or why there are none.
-type Answer = Result<Arc<[IpAddr]>, (io::ErrorKind, String)>;
+type Answer = Result<Arc<[IpAddr]>, Arc<io::Error>>;
 
 /// Those who wait for a lookup that is under way.
 type Waiting = watch::Receiver<Option<Answer>>;
@@ -105,10 +105,8 @@ impl Names {
         };
         let answered = waiting.wait_for(Option::is_some).await;
         let answer = answered.map_err(io::Error::other)?.clone();
-        let ended = || Err((io::ErrorKind::Other, "the lookup ended".to_owned()));
-        answer
-            .unwrap_or_else(ended)
-            .map_err(|(kind, words)| io::Error::new(kind, words))
+        let ended = || Err(Arc::new(io::Error::other("the lookup ended")));
+        answer.unwrap_or_else(ended).map_err(|error| same(&error))
     }
 
     /// The permits of the namespace, which are there for as long as somebody holds or wants one.
@@ -140,10 +138,18 @@ impl Names {
             let told = found.map(Arc::from);
             // Whoever has the answer finds room for the next name.
             drop(permits);
-            tell.send_replace(Some(told.map_err(|e| (e.kind(), e.to_string()))));
+            tell.send_replace(Some(told.map_err(Arc::new)));
         })?;
         under_way.insert(host.to_owned(), waiting.clone());
         Ok(waiting)
+    }
+}
+
+/// The same error for each of those who waited: with the system's number, where it has one.
+fn same(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::new(error.kind(), error.to_string()),
     }
 }
 

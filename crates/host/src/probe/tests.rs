@@ -240,6 +240,27 @@ async fn a_closed_port_is_told_as_such() {
     assert_eq!(ask(&get(address, "/")).await, Err(refused));
 }
 
+/// A machine on which no file can be opened any more: also the resolver needs one.
+#[tokio::test]
+async fn a_machine_with_nothing_left_has_asked_nobody() {
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+        let client = Client {
+            names: Names::new(move |_| Err(errno.into())),
+            ..Client::new()
+        };
+        let exhausted = ProbeError::Exhausted {
+            address: "db:1".to_owned(),
+            why: io::Error::from(errno).to_string(),
+        };
+        let asked = client.tcp_socket("db", 1, LONG).await;
+        // pods 56a
+        assert_eq!(asked, Err(exhausted), "{errno:?}");
+        let of_server = not_connected("db:1".to_owned(), &Errno::CONNREFUSED.into());
+        // pods 56a
+        assert!(matches!(of_server, ProbeError::Connect { .. }));
+    }
+}
+
 #[tokio::test]
 async fn senseless_answers_and_requests_are_told_without_their_values() {
     let server = answering("hello\r\n\r\n").await;
