@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use super::asked::Asked;
 use super::frame::framed;
+use super::listen::Answers;
 pub use super::rollouts::{CommandName, CommandQuery};
 use super::view::{AgentView, ViewError, ViewErrorKind};
 pub use super::view::{CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Verb};
@@ -127,7 +128,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let sessions = TaskTracker::new();
     let app = router(view, sessions.clone(), cancel.clone());
-    listen::serve(listener, app, cancel).await?;
+    listen::serve(listener, app, Answers::Streams, cancel).await?;
     // They end by the same token, and hold nothing that takes long to let go.
     sessions.close();
     sessions.wait().await;

@@ -16,6 +16,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::listen::Answers;
 use super::stats::NodeStats;
 use super::view::{AgentView, Check};
 use super::{listen, stats};
@@ -35,7 +36,7 @@ pub async fn serve(
     served: Served,
     cancel: CancellationToken,
 ) -> io::Result<()> {
-    listen::serve(listener, router(served), cancel).await
+    listen::serve(listener, router(served), Answers::Short, cancel).await
 }
 
 /// Serves metrics and health of a program that runs no pods, until `cancel`.
@@ -54,7 +55,7 @@ pub async fn serve_metrics(
         )
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(|| async { "ready\n" }));
-    listen::serve(listener, router, cancel).await
+    listen::serve(listener, router, Answers::Short, cancel).await
 }
 
 /// The data to serve.

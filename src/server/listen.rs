@@ -1,8 +1,8 @@
 //! Accepts connections and serves a router on them, within limits, until cancelled.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,12 +10,18 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Most connections at a time; further ones wait in the listener's queue.
+/// Most connections at a time.
 const CONNECTIONS_MAX: usize = 128;
+
+/// Most tasks of connections, those that gave way a moment ago included.
+const TASKS_MAX: usize = 2 * CONNECTIONS_MAX;
+
+/// Longest life of a connection with one short answer: for the head of its request, and as long for
+/// the answer.
+const SHORT_MAX: Duration = Duration::from_mins(1);
 
 /// How long a client may take to send the head of a request, or stay idle between two.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
@@ -29,6 +35,18 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// which the agent has to be gone.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
 
+/// Who is served, and with what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Anyone who reaches the port, with an answer that is there at once: one for each connection,
+    /// within [`SHORT_MAX`]. Where there is no room, the oldest connection gives way, so those that
+    /// somebody keeps open lock out nobody.
+    Short,
+    /// Whoever may open the socket, with streams that may have no end, too. Where there is no room,
+    /// further connections wait in the listener's queue.
+    Streams,
+}
+
 /// Serves until `cancel`, then lets answers under way end, for [`DRAIN_MAX`] at most.
 ///
 /// # Errors
@@ -36,25 +54,30 @@ const DRAIN_MAX: Duration = Duration::from_millis(300);
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
+    answers: Answers,
     cancel: CancellationToken,
 ) -> io::Result<()> {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let tasks_max = match answers {
+        Answers::Short => TASKS_MAX,
+        // So none ever gives way.
+        Answers::Streams => CONNECTIONS_MAX,
+    };
     let mut connections = JoinSet::new();
+    // By age, the oldest first.
+    let mut open = VecDeque::new();
     loop {
-        let accepted = async {
-            // Never closed, so a permit always comes.
-            let permit = Arc::clone(&room).acquire_owned().await.ok();
-            (permit, listener.accept().await.0)
-        };
         tokio::select! {
             () = cancel.cancelled() => break,
-            // Cancel-safe: a permit that was taken is given back, accept loses no connection.
-            (permit, io) = accepted => {
-                let (router, cancel) = (router.clone(), cancel.clone());
-                connections.spawn(async move {
-                    connection::<L>(io, router, cancel).await;
-                    drop(permit);
-                });
+            // Cancel-safe: accept loses no connection.
+            (io, _) = listener.accept(), if connections.len() < tasks_max => {
+                make_room(&mut open);
+                let serving = connection::<L>(io, router.clone(), answers, cancel.clone());
+                open.push_back(connections.spawn(async move {
+                    match answers {
+                        Answers::Short => drop(tokio::time::timeout(SHORT_MAX, serving).await),
+                        Answers::Streams => serving.await,
+                    }
+                }));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -67,13 +90,32 @@ pub async fn serve<L: Listener>(
     Ok(())
 }
 
+/// Forgets the connections that have ended, and ends the oldest one if they are too many still.
+fn make_room(open: &mut VecDeque<AbortHandle>) {
+    if open.len() < CONNECTIONS_MAX {
+        return;
+    }
+    open.retain(|connection| !connection.is_finished());
+    if open.len() >= CONNECTIONS_MAX
+        && let Some(oldest) = open.pop_front()
+    {
+        oldest.abort();
+    }
+}
+
 /// One connection. How it ends is the client's business: answers carry no state.
-async fn connection<L: Listener>(io: L::Io, router: Router, cancel: CancellationToken) {
+async fn connection<L: Listener>(
+    io: L::Io,
+    router: Router,
+    answers: Answers,
+    cancel: CancellationToken,
+) {
     let service = TowerToHyperService::new(router_service(router));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(answers == Answers::Streams)
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
@@ -110,6 +152,7 @@ mod tests {
 
     async fn started(
         router: Router,
+        answers: Answers,
     ) -> (
         std::net::SocketAddr,
         CancellationToken,
@@ -119,13 +162,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, router, cancel.clone()));
+        tasks.spawn(serve(listener, router, answers, cancel.clone()));
         (address, cancel, tasks)
     }
 
     #[tokio::test]
     async fn a_head_without_end_is_cut_off() {
-        let (address, _cancel, _tasks) = started(Router::new()).await;
+        let (address, _cancel, _tasks) = started(Router::new(), Answers::Streams).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         let flood = vec![b'a'; 4 * HEAD_BYTES_MAX];
@@ -142,7 +185,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_sends_nothing_is_let_go() {
-        let (address, _cancel, _tasks) = started(Router::new()).await;
+        let (address, _cancel, _tasks) = started(Router::new(), Answers::Streams).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut answer = Vec::new();
         let ended = tokio::time::timeout(2 * HEAD_DEADLINE, stream.read_to_end(&mut answer)).await;
@@ -159,7 +202,7 @@ mod tests {
                 std::future::pending::<()>().await;
             }),
         );
-        let (address, cancel, mut tasks) = started(router).await;
+        let (address, cancel, mut tasks) = started(router, Answers::Streams).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream
             .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -168,5 +211,47 @@ mod tests {
         waiting.recv().await.unwrap();
         cancel.cancel();
         tasks.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    /// A connection that has sent a request for `path`, or nothing.
+    async fn asking(address: std::net::SocketAddr, path: Option<&str>) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        if let Some(path) = path {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+        }
+        stream
+    }
+
+    fn well_or_hanging() -> Router {
+        Router::new()
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/hangs", get(std::future::pending::<&'static str>))
+    }
+
+    #[tokio::test]
+    async fn connections_that_somebody_keeps_open_lock_out_nobody() {
+        for kept_with in [None, Some("/healthz"), Some("/hangs")] {
+            let (address, _cancel, _tasks) = started(well_or_hanging(), Answers::Short).await;
+            let mut kept = Vec::new();
+            for _ in 0..CONNECTIONS_MAX {
+                kept.push(asking(address, kept_with).await);
+            }
+            let mut answer = String::new();
+            let mut stream = asking(address, Some("/healthz")).await;
+            stream.read_to_string(&mut answer).await.unwrap();
+            // agent 11
+            assert!(answer.ends_with("\r\n\r\nok\n"), "{kept_with:?}: {answer}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_never_ends_is_cut_off() {
+        let (address, _cancel, _tasks) = started(well_or_hanging(), Answers::Short).await;
+        let mut stream = asking(address, Some("/hangs")).await;
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(2 * SHORT_MAX, stream.read_to_end(&mut answer)).await;
+        // agent 11
+        assert!(ended.is_ok(), "still connected");
     }
 }
