@@ -61,10 +61,10 @@ pub fn agent_started(root: &Path, node_name: &str, docker: &str) {
 
 /// The limit of open files could not be raised, and stays as it was.
 pub fn open_files_limited(limit: Option<u64>, error: &str) {
+    let limit = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     tracing::warn!(
-        limit,
         error,
-        "failed to raise the limit of open files (RLIMIT_NOFILE) to the hard limit"
+        "failed to raise the limit of open files (RLIMIT_NOFILE) from {limit} to the hard limit"
     );
 }
 
