@@ -236,9 +236,9 @@ impl MergeTask {
         }
     }
 
-    /// What goes before others of its name: what was wanted before, or else what an earlier agent
-    /// wanted and what runs in the runtime, so that a duplicate does not displace a running pod, or do
-    /// a Job's work again, when the agent restarts. The documents of Jobs that an earlier agent began
+    /// The pods and objects that keep their names: those that were wanted before, or else those that an
+    /// earlier agent wanted and what runs in the runtime, so that a duplicate does not displace a running
+    /// pod, or do a Job's work again, when the agent restarts. The documents of Jobs that an earlier agent began
     /// are known once a merge had those of every source.
     fn incumbents(&self, before: &Merged) -> Incumbents {
         let (listed, none) = (self.listed.borrow().clone(), Pods::default());

@@ -36,7 +36,7 @@ const PATH_MAX: usize = 60 << 10;
 /// The body of a request without one.
 const NO_BODY: Empty<Bytes> = Empty::new();
 
-/// What to do about an agent that closed a stream before its end.
+/// The next step after an agent closed a stream before its end.
 pub(super) const LOOK_AND_REPEAT: &str =
     "most likely it stopped or restarted; look with: mirrorlet status, and run the command again";
 

@@ -69,7 +69,7 @@ pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     }
 }
 
-/// What differs; empty where nothing does.
+/// All differences as text; empty if there are none.
 fn all_differences(report: &PlanReport) -> String {
     let mut text: String = report.pods.iter().map(differences).collect();
     let runs = report.runs.iter().filter(|run| is_change(run));

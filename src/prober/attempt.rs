@@ -98,7 +98,7 @@ async fn attempt_once(
     }
 }
 
-/// What a server that was asked has answered, or why it has not.
+/// The server's answer, or the failure of a server that was asked.
 ///
 /// # Errors
 /// It was not asked, because this machine had nothing left to ask it with: that says nothing of

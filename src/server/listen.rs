@@ -35,7 +35,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// which the agent has to be gone.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
 
-/// Who is served, and with what.
+/// The kind of answers that a listener gives, and so which clients it trusts to end them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
     /// Anyone who reaches the port, with an answer that is there at once: one for each connection,

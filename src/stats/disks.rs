@@ -72,7 +72,7 @@ struct Entry {
     backoff: ExponentialBackoff,
 }
 
-/// What is known of some targets.
+/// The measured sizes of some targets.
 #[derive(Debug)]
 pub(super) struct Known {
     /// Those that hold something.

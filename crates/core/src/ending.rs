@@ -108,18 +108,18 @@ pub fn remains(pod: Pod) -> Pod {
 /// The identity of a mirror, its deletion, its Node, and what of its static pod it shows. Its spec is its
 /// author's, and nothing of it runs.
 fn mirror_remains(mut pod: Pod) -> Pod {
-    let metadata = pod.metadata;
-    let annotations = metadata.annotations.map(|mut annotations| {
+    let mut metadata = pod.metadata;
+    let annotations = metadata.annotations.take().map(|mut annotations| {
         annotations.retain(|key, _| MIRROR_ANNOTATIONS.contains(&key.as_str()));
         annotations.values_mut().for_each(cut);
         annotations
     });
-    let finalizers = metadata.finalizers.map(|finalizers| {
+    let finalizers = metadata.finalizers.take().map(|finalizers| {
         let mut finalizers = fitted(finalizers.into_iter().take(MIRROR_NAMES_MAX));
         finalizers.iter_mut().for_each(cut);
         finalizers
     });
-    let owners = metadata.owner_references.map(|owners| {
+    let owners = metadata.owner_references.take().map(|owners| {
         let nodes = owners.into_iter().filter(|owner| owner.kind == "Node");
         let nodes = nodes.take(MIRROR_NAMES_MAX).map(|mut owner| {
             cut(&mut owner.uid);
@@ -132,6 +132,21 @@ fn mirror_remains(mut pod: Pod) -> Pod {
         fitted(nodes)
     });
     pod.metadata = meta::ObjectMeta {
+        annotations,
+        finalizers,
+        owner_references: owners,
+        ..identity(metadata)
+    };
+    pod.spec = pod.spec.map(|spec| core::PodSpec {
+        node_name: spec.node_name,
+        ..core::PodSpec::default()
+    });
+    pod
+}
+
+/// The fields by which a Pod is known, and that say whether it is being deleted.
+fn identity(metadata: meta::ObjectMeta) -> meta::ObjectMeta {
+    meta::ObjectMeta {
         name: metadata.name,
         namespace: metadata.namespace,
         uid: metadata.uid,
@@ -139,16 +154,8 @@ fn mirror_remains(mut pod: Pod) -> Pod {
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
         deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
-        annotations,
-        finalizers,
-        owner_references: owners,
         ..meta::ObjectMeta::default()
-    };
-    pod.spec = pod.spec.map(|spec| core::PodSpec {
-        node_name: spec.node_name,
-        ..core::PodSpec::default()
-    });
-    pod
+    }
 }
 
 fn cut(text: &mut String) {
@@ -170,17 +177,9 @@ fn reduced(mut pod: Pod) -> Pod {
     let too_large = is_too_large(&pod.metadata);
     let annotations =
         too_large.then(|| [(keys::TOO_LARGE.to_owned(), "true".to_owned())].collect_map());
-    let metadata = pod.metadata;
     pod.metadata = meta::ObjectMeta {
-        name: metadata.name,
-        namespace: metadata.namespace,
-        uid: metadata.uid,
-        resource_version: metadata.resource_version,
-        creation_timestamp: metadata.creation_timestamp,
-        deletion_timestamp: metadata.deletion_timestamp,
-        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
         annotations,
-        ..meta::ObjectMeta::default()
+        ..identity(pod.metadata)
     };
     pod.spec = pod.spec.map(|spec| core::PodSpec {
         containers: fitted(spec.containers.into_iter().map(container_remains)),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What weighs less is small: more than everyday size, some 10 KB.
+/// Anything lighter counts as small. An everyday request has some 10 KB.
 const SMALL_BYTES: u32 = 128 << 10;
 
 /// The part of each room that is for what is small: hundreds of everyday size. It is bounded, too: a pod may have

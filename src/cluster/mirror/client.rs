@@ -56,7 +56,7 @@ pub enum Mirrored {
 }
 
 impl Mirrored {
-    /// What is kept of the mirror as the API server has it.
+    /// The mirror as the API server has it, reduced to the fields that are kept.
     pub fn mirror(&self) -> &Arc<Pod> {
         match self {
             Self::Created(mirror) | Self::Found(mirror) => mirror,

@@ -17,7 +17,7 @@ pub struct Incumbent {
     pub origin: Option<Origin>,
 }
 
-/// What goes before others of its name in a merge.
+/// The pods, Jobs and CronJobs that keep their names in a merge.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Incumbents {
     /// The pods of manifests, and those that stand for Jobs and CronJobs.

@@ -73,7 +73,7 @@ struct Exec {
     asking: AtomicBool,
 }
 
-/// What came of ending an exec.
+/// The result of ending an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// It has no process, and never had one: the Engine answers a start before there is a process.
@@ -84,7 +84,7 @@ enum End {
     GoesOn,
 }
 
-/// What is known of an exec's process.
+/// The state of an exec's process, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Process {
     /// It runs, and has that id.
