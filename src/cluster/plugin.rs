@@ -16,15 +16,17 @@ use http::HeaderValue;
 use kube::config::ExecConfig;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_host::program::{self, Limits};
 
-/// How long a plug-in may take: it may ask a cloud for a token.
-const DEADLINE: Duration = Duration::from_mins(1);
-/// Most bytes of its output that are read; a token or a certificate has a few thousand.
-const OUTPUT_MAX: u64 = 256 << 10;
+/// The limits of a plug-in: it may ask a cloud for a token, and a token or a certificate has a few thousand
+/// bytes.
+const LIMITS: Limits = Limits {
+    deadline: Duration::from_mins(1),
+    output_max: 256 << 10,
+};
 
 /// A credential plug-in.
 #[derive(Clone)]
@@ -108,10 +110,7 @@ impl Plugin {
     /// # Cancel safety
     /// The program is killed, with all it started.
     pub(super) async fn run(&self) -> Result<Credentials, String> {
-        let answer = match tokio::time::timeout(DEADLINE, self.answer()).await {
-            Ok(answer) => answer,
-            Err(_) => Err(format!("gave no answer within {} s", DEADLINE.as_secs())),
-        };
+        let answer = self.answer().await;
         answer
             .and_then(|text| credentials_of(&text).map_err(str::to_owned))
             .map_err(|how| self.failed(&how))
@@ -121,30 +120,19 @@ impl Plugin {
     async fn answer(&self) -> Result<Vec<u8>, String> {
         let variables = self.exec.env.iter().flatten();
         let variables = variables.filter_map(|one| Some((one.get("name")?, one.get("value")?)));
-        let child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(self.exec.args.iter().flatten())
             .envs(variables)
             .env("KUBERNETES_EXEC_INFO", self.request())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
             // As upstream: it may say there what its user can mend.
-            .stderr(Stdio::inherit())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| format!("can't be started: {error}"))?;
-        let mut child = Running(child);
-        let mut text = Vec::new();
-        if let Some(stdout) = child.0.stdout.take() {
-            let read = stdout.take(OUTPUT_MAX).read_to_end(&mut text).await;
-            read.map_err(|error| format!("can't be read from: {error}"))?;
-        }
-        let status = child.0.wait().await;
-        let status = status.map_err(|error| format!("can't be waited for: {error}"))?;
-        if status.success() {
-            Ok(text)
+            .stderr(Stdio::inherit());
+        let ended = program::run(&mut command, b"", LIMITS).await;
+        let ended = ended.map_err(|error| error.to_string())?;
+        if ended.status.success() {
+            Ok(ended.output)
         } else {
-            Err(format!("failed: {status}"))
+            Err(format!("failed: {}", ended.status))
         }
     }
 
@@ -156,19 +144,6 @@ impl Plugin {
         }
         let version = &self.exec.api_version;
         json!({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).to_string()
-    }
-}
-
-/// A program that runs, with all it started; killed when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let pid = self.0.id().and_then(|pid| i32::try_from(pid).ok());
-        if let Some(group) = pid.and_then(rustix::process::Pid::from_raw) {
-            // One that has ended already needs no ending.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
     }
 }
 

@@ -20,6 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("crates/host/src/nat", &[]),
     // Only asks: what to ask, and what an answer means, is decided elsewhere.
     ("crates/host/src/probe", &[]),
+    ("crates/host/src/program", &[]),
     ("crates/host/src/random", &[]),
     ("crates/host/src/telemetry", &[]),
     (

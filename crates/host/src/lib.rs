@@ -1,6 +1,7 @@
 //! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
-//! mount ([`volume`]), where cgroups are ([`cgroups`]), requests to servers of pods ([`probe`]), random numbers ([`random`]), and
-//! its reports about itself ([`telemetry`]).
+//! mount ([`volume`]), where cgroups are ([`cgroups`]), requests to servers of pods ([`probe`]), programs
+//! that answer it ([`program`]), random numbers ([`random`]), and its reports about itself
+//! ([`telemetry`]).
 
 use std::path::Path;
 
@@ -8,6 +9,7 @@ pub mod cgroups;
 pub mod disk;
 pub mod nat;
 pub mod probe;
+pub mod program;
 pub mod random;
 pub mod telemetry;
 pub mod volume;

@@ -13,19 +13,18 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
 
 use mirrorlet_core::credentials::{DockerConfig, RegistryAuth, docker_config, dockercfg};
 use mirrorlet_host::disk::IfThere as _;
+use mirrorlet_host::program::{self, Ended, Limits};
 use mirrorlet_host::telemetry::occurrences;
 
 /// The configuration's file, and that of clients of old.
@@ -35,10 +34,12 @@ const OLD_FILE: &str = ".dockercfg";
 const CONFIG_MAX: u64 = 1 << 20;
 /// Prefix of the names of all helpers.
 const HELPER_PREFIX: &str = "docker-credential-";
-/// How long a helper may take: it may ask a cloud for a token. Upstream: `execPlugin`'s timeout.
-const HELPER_DEADLINE: Duration = Duration::from_mins(1);
-/// Most of a helper's output that is read, in bytes: a token has a few thousand.
-const HELPER_OUTPUT_MAX: u64 = 64 << 10;
+/// The limits of a helper: it may ask a cloud for a token, which has a few thousand bytes. Upstream:
+/// `execPlugin`'s timeout.
+const HELPER_LIMITS: Limits = Limits {
+    deadline: Duration::from_mins(1),
+    output_max: 64 << 10,
+};
 /// How a helper says that it knows nothing of a registry.
 const HELPER_KNOWS_NOTHING: &str = "credentials not found in native keychain";
 /// The user that a helper names when the secret is an identity token.
@@ -126,13 +127,7 @@ impl NodeCredentials {
                 return Err(failed("its name must not be a path".to_owned()));
             }
             let program = format!("{HELPER_PREFIX}{name}");
-            match timeout(HELPER_DEADLINE, run_helper(&program, &server)).await {
-                Ok(answer) => answer.map_err(failed),
-                Err(_) => Err(failed(format!(
-                    "no answer within {} s",
-                    HELPER_DEADLINE.as_secs()
-                ))),
-            }
+            run_helper(&program, &server).await.map_err(failed)
         };
         let answer = answer.boxed().shared();
         if let Some(weak) = answer.downgrade() {
@@ -187,60 +182,20 @@ struct HelperAnswer {
     secret: String,
 }
 
-/// A helper that runs, with all it starts; ended when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let pid = self.0.id().and_then(|pid| i32::try_from(pid).ok());
-        if let Some(group) = pid.and_then(rustix::process::Pid::from_raw) {
-            // One that has ended already needs no ending.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-    }
-}
-
 /// Runs a helper's `get` for a registry.
 async fn run_helper(program: &str, server: &str) -> Result<Option<RegistryAuth>, String> {
-    let child = Command::new(program)
-        .arg("get")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("failed to start {program}: {error}"))?;
-    let mut child = Running(child);
-    let (stdin, stdout) = (child.0.stdin.take(), child.0.stdout.take());
-    let asked = async {
-        if let Some(mut stdin) = stdin {
-            // One that asks nothing may have closed it.
-            let _ = stdin.write_all(server.as_bytes()).await;
-        }
-    };
-    let answered = async {
-        let mut text = Vec::new();
-        if let Some(stdout) = stdout {
-            stdout
-                .take(HELPER_OUTPUT_MAX)
-                .read_to_end(&mut text)
-                .await?;
-        }
-        Ok::<_, std::io::Error>(text)
-    };
-    let ((), answered) = futures::join!(asked, answered);
-    let text = answered.map_err(|error| format!("failed to read its output: {error}"))?;
-    let status = child.0.wait().await;
-    let status = status.map_err(|error| format!("failed to wait for it: {error}"))?;
+    let mut command = Command::new(program);
+    command.arg("get").stderr(Stdio::null());
+    let ended = program::run(&mut command, server.as_bytes(), HELPER_LIMITS).await;
+    let Ended { status, output } = ended.map_err(|error| format!("{program} {error}"))?;
     if !status.success() {
-        let words = String::from_utf8_lossy(&text);
+        let words = String::from_utf8_lossy(&output);
         if words.trim() == HELPER_KNOWS_NOTHING {
             return Ok(None);
         }
         return Err(format!("{program} failed: {status}"));
     }
-    let answer: HelperAnswer = serde_json::from_slice(&text)
+    let answer: HelperAnswer = serde_json::from_slice(&output)
         .map_err(|_| "its output is not JSON with Username and Secret".to_owned())?;
     let auth = RegistryAuth {
         server: server.to_owned(),
