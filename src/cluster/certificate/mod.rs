@@ -8,6 +8,7 @@
 //! Upstream: `pkg/kubelet/certificate/bootstrap/bootstrap.go`,
 //! `pkg/kubelet/certificate/kubelet.go` (`NewKubeletClientCertificateManager`).
 
+mod bootstrap;
 mod kubeconfig;
 #[cfg(test)]
 mod tests;
@@ -16,12 +17,11 @@ use std::time::Duration;
 
 use kube::config::Cluster;
 
+use self::bootstrap::{Access, Bootstrap, Making, end_of, is_same};
 use super::client::ClusterClient;
-use super::connection::{no_wire, wire};
+use super::connection::no_wire;
 use super::credentials::{self, CredentialsTask};
-use super::error::chain;
-use super::identity::{self, ConnectError, Fingerprint, Identity, IdentityState, NodeIdentity};
-use super::plugin::Plugin;
+use super::identity::{self, ConnectError, IdentityState, NodeIdentity};
 use super::requests::CertificateRequests;
 use crate::certificate::{Issued, Progress, Requested, renewal};
 use crate::config::ApiAccess;
@@ -29,7 +29,7 @@ use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::certificate::{Held, Validity, Verdict, idle_pause, is_overdue, waiting_words};
 use mirrorlet_host::disk;
-use mirrorlet_host::telemetry::{Metrics, Telemetry, occurrences};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// Pause before a bootstrap kubeconfig that can't be used is looked at again: somebody mends it.
 const MENDED_PAUSE: Duration = Duration::from_secs(10);
@@ -79,17 +79,6 @@ impl ClusterClient {
     }
 }
 
-/// The request for a first certificate.
-struct Bootstrap {
-    /// The files it was read from.
-    fingerprint: Fingerprint,
-    signer: CertificateRequests,
-    /// The API server.
-    cluster: Cluster,
-    /// When the credentials that a plug-in made end, if they do.
-    ends: Option<Timestamp>,
-}
-
 /// The certificate that an identity needs.
 enum Need {
     /// A first one, for this reason.
@@ -106,6 +95,10 @@ pub struct ClientCertificateTask {
     telemetry: Telemetry,
     requested: Requested,
     bootstrap: Option<Bootstrap>,
+    /// The one whose credentials a plug-in makes.
+    making: Option<Making>,
+    /// Why the plug-in made none, until it is reported.
+    unmade: Option<ConnectError>,
     /// When the certificate of that validity is to be renewed: chosen once for each.
     renewal: Option<(Validity, Timestamp)>,
     /// The problem reported last.
@@ -130,6 +123,8 @@ impl ClientCertificateTask {
             standing,
             telemetry,
             bootstrap: None,
+            making: None,
+            unmade: None,
             renewal: None,
             told: None,
             asked: None,
@@ -142,15 +137,26 @@ impl ClientCertificateTask {
         self.standing.reader()
     }
 
-    /// Runs until cancelled.
+    /// Runs until cancelled. A plug-in that runs is killed then.
     pub async fn run(mut self) {
         loop {
             let pause = self.look(Timestamp::now()).await;
+            // All arms are cancel-safe.
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 // Their expiry is shown at once.
                 () = self.client.shared.renewed.notified() => {}
+                made = end_of(&mut self.making) => self.end_making(made),
             }
+        }
+    }
+
+    /// Ends the run of the plug-in that was under way.
+    fn end_making(&mut self, made: Result<Bootstrap, ConnectError>) {
+        self.making = None;
+        match made {
+            Ok(bootstrap) => self.bootstrap = Some(bootstrap),
+            Err(error) => self.unmade = Some(error),
         }
     }
 
@@ -166,6 +172,9 @@ impl ClientCertificateTask {
             self.telemetry
                 .metrics
                 .set_client_certificate_ends(validity.not_after);
+        }
+        if !matches!(verdict, Verdict::Needed(_)) {
+            (self.making, self.unmade) = (None, None);
         }
         match verdict {
             Verdict::Good => {
@@ -231,15 +240,12 @@ impl ClientCertificateTask {
             return MENDED_PAUSE;
         }
         let need = Need::First(words);
-        let known = self.bootstrap.take();
-        let metrics = self.telemetry.metrics.clone();
-        let fresh = disk::blocking(move || known.filter(|known| known.is_fresh(now))).await;
-        let read = match fresh {
-            Some(known) => Ok(known),
-            None => Bootstrap::read(access, metrics).await,
-        };
-        let bootstrap = match read {
-            Ok(bootstrap) => bootstrap,
+        let bootstrap = match self.access(access, now).await {
+            Ok(Some(bootstrap)) => bootstrap,
+            Ok(None) => {
+                self.unanswered(&need);
+                return MENDED_PAUSE;
+            }
             Err(error) => {
                 self.problem(&need, &error.to_string());
                 return MENDED_PAUSE;
@@ -250,6 +256,39 @@ impl ClientCertificateTask {
         let cluster = adopts.then(|| bootstrap.cluster.clone());
         self.bootstrap = Some(bootstrap);
         self.step(&signer, &need, cluster, now).await
+    }
+
+    /// Returns the access that a first certificate is requested with; none while a plug-in makes its
+    /// credentials.
+    async fn access(
+        &mut self,
+        access: ApiAccess,
+        now: Timestamp,
+    ) -> Result<Option<Bootstrap>, ConnectError> {
+        if let Some(error) = self.unmade.take() {
+            return Err(error);
+        }
+        let known = self.bootstrap.take();
+        let fresh = disk::blocking(move || known.filter(|known| known.is_fresh(now))).await;
+        if fresh.is_some() {
+            return Ok(fresh);
+        }
+        let files = self.making.as_ref().map(Making::files);
+        if let Some(files) = files
+            && disk::blocking(move || is_same(&files)).await
+        {
+            return Ok(None);
+        }
+        // A run for other files is killed.
+        self.making = None;
+        let metrics = self.telemetry.metrics.clone();
+        Ok(match Access::read(access, metrics).await? {
+            Access::Ready(bootstrap) => Some(*bootstrap),
+            Access::Making(making) => {
+                self.making = Some(making);
+                None
+            }
+        })
     }
 
     /// Makes a request, or sees what became of it. What was signed is kept, and the kubeconfig is
@@ -358,6 +397,16 @@ impl ClientCertificateTask {
         self.tell(words.to_owned());
     }
 
+    /// Publishes that the plug-in has not answered yet. The problem with its last run stands meanwhile.
+    fn unanswered(&mut self, need: &Need) {
+        if self.told.is_none()
+            && let (Need::First(why), Some(making)) = (need, &self.making)
+        {
+            let words = format!("{why}; {}", making.unanswered);
+            self.stands(need, &words);
+        }
+    }
+
     /// The certificate has expired, and there is nothing to get another with.
     fn expired(&mut self, need: &Need, ended: Timestamp) {
         let help = format!(
@@ -377,50 +426,5 @@ impl ClientCertificateTask {
             occurrences::client_certificate_unissued(&self.telemetry, &words, is_needed);
             self.told = Some(words);
         }
-    }
-}
-
-impl Bootstrap {
-    /// Reads the files, and runs the plug-in if the kubeconfig names one.
-    async fn read(access: ApiAccess, metrics: Metrics) -> Result<Self, ConnectError> {
-        let none = || ConnectError::InCluster("there is none to ask with".to_owned());
-        let unusable = |cause| match &access {
-            ApiAccess::Kubeconfig(path) => ConnectError::Bootstrap {
-                path: path.clone(),
-                cause,
-            },
-            ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
-        };
-        let from = access.clone();
-        let identity = disk::blocking(move || identity::read_bootstrap(&from)).await?;
-        let identity = identity.ok_or_else(none)?;
-        let made = match Plugin::of(&identity.config).map_err(unusable)? {
-            Some(plugin) => Some(plugin.run().await.map_err(unusable)?),
-            None => None,
-        };
-        let ends = made.as_ref().and_then(|made| made.ends);
-        let config = identity.config.clone();
-        let wire = disk::blocking(move || wire(&config, made.as_ref())).await;
-        let wire = wire.map_err(|error| unusable(chain(&error)))?;
-        let client = ClusterClient::over(wire, metrics);
-        let Identity {
-            mut fingerprint,
-            token,
-            cluster,
-            ..
-        } = identity;
-        fingerprint.extend(token);
-        Ok(Self {
-            fingerprint,
-            signer: CertificateRequests::new(client),
-            cluster: cluster.unwrap_or_default(),
-            ends,
-        })
-    }
-
-    /// Whether its files are as they were, and its credentials have not ended.
-    fn is_fresh(&self, now: Timestamp) -> bool {
-        self.ends.is_none_or(|ends| now < ends)
-            && identity::fingerprint(self.fingerprint.keys().cloned()) == self.fingerprint
     }
 }

@@ -1,7 +1,11 @@
 //! Content of kubeconfigs, read from disk. `tests/cluster/bootstrap.rs` shows on real servers that
 //! they are made, kept and renewed.
 
+use std::path::Path;
+use std::pin::pin;
+
 use rcgen::{CertificateParams, DnType, KeyPair};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -146,4 +150,95 @@ async fn an_expired_certificate_of_others_is_to_be_replaced() {
     std::fs::write(file("chain.pem"), pem_until(3000)).unwrap();
     task.look(Timestamp::now()).await;
     assert_eq!(*standing.get(), certificate("3000-01-01T00:00:00Z", None));
+}
+
+/// Writes a kubeconfig of that user, for a port that nobody listens on.
+fn with_user(path: &Path, user: &str) {
+    let text = format!(
+        "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+    );
+    std::fs::write(path, text).unwrap();
+}
+
+/// A user whose credential plug-in is `sh -c`.
+fn plug_in(script: &str) -> String {
+    format!(
+        "exec: {{apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, '{script}'], interactiveMode: Never}}"
+    )
+}
+
+/// The task of a node without an identity, and how it stands.
+fn without_identity(
+    directory: &Path,
+    bootstrap: &Path,
+) -> (ClientCertificateTask, Reader<IdentityState>) {
+    let options = NodeIdentity {
+        kubeconfig: directory.join("kubeconfig"),
+        bootstrap: ApiAccess::Kubeconfig(bootstrap.to_owned()),
+        directory: directory.join("pki"),
+        node: "box".into(),
+    };
+    let opened = ClusterClient::open_node(options, &Telemetry::new());
+    let (_client, _credentials, task) = opened.unwrap();
+    let standing = task.standing();
+    (task, standing)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bootstrap_plug_in_that_hangs_holds_up_no_replaced_kubeconfig() {
+    let dir = tempfile::tempdir().unwrap();
+    let bootstrap = dir.path().join("bootstrap");
+    with_user(&bootstrap, &plug_in("exec sleep 1000"));
+    let (task, standing) = without_identity(dir.path(), &bootstrap);
+    let words = || standing.get().problem().unwrap_or_default().to_owned();
+    let mut run = pin!(task.run());
+    assert!(timeout(MENDED_PAUSE / 2, &mut run).await.is_err());
+    let unanswered = format!(
+        "the bootstrap kubeconfig {} can't be used: its credential plug-in sh has not answered yet",
+        bootstrap.display()
+    );
+    // identity 14
+    assert!(words().ends_with(&unanswered), "{}", words());
+    with_user(&bootstrap, "token: t");
+    // Long enough for a request that nobody answers.
+    let ended = timeout(Duration::from_secs(50), &mut run).await;
+    assert!(ended.is_err());
+    // identity 14
+    assert!(!words().contains("plug-in"), "{}", words());
+}
+
+#[tokio::test]
+async fn a_bootstrap_plug_in_is_waited_for_beside_all_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let bootstrap = dir.path().join("bootstrap");
+    with_user(&bootstrap, &plug_in("exit 3"));
+    let (mut task, standing) = without_identity(dir.path(), &bootstrap);
+    let words = || standing.get().problem().unwrap_or_default().to_owned();
+    let failed = "its credential plug-in sh failed: exit status: 3";
+    for is_again in [false, true] {
+        task.look(Timestamp::now()).await;
+        assert_eq!(words().ends_with(failed), is_again, "{}", words());
+        let made = end_of(&mut task.making).await;
+        task.end_making(made);
+        task.look(Timestamp::now()).await;
+        // identity 14
+        assert!(words().ends_with(failed), "{}", words());
+    }
+    with_user(&bootstrap, &plug_in(r#"echo "{status: {token: t}}""#));
+    task.look(Timestamp::now()).await;
+    let made = end_of(&mut task.making).await;
+    task.end_making(made);
+    task.look(Timestamp::now()).await;
+    // identity 14
+    assert!(task.bootstrap.is_some() && task.making.is_none());
+    assert!(!words().contains("plug-in"), "{}", words());
+    // An identity that somebody puts there meanwhile needs none.
+    with_user(&bootstrap, &plug_in("exec sleep 1000"));
+    task.look(Timestamp::now()).await;
+    assert!(task.making.is_some());
+    with_user(&dir.path().join("kubeconfig"), "token: t");
+    task.look(Timestamp::now()).await;
+    // identity 14
+    assert!(task.making.is_none());
+    assert_eq!(*standing.get(), IdentityState::Given);
 }
