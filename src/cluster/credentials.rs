@@ -264,12 +264,7 @@ impl CredentialsTask {
         if self.problem.publish(problem.clone())
             && let Some(problem) = problem
         {
-            match problem.fault {
-                CredentialsFault::Plugin => occurrences::credential_plugin_failed(&problem.words),
-                CredentialsFault::Missing | CredentialsFault::Replaced => {
-                    occurrences::credentials_unusable(&problem.words);
-                }
-            }
+            occurrences::credentials_failed(problem.fault, &problem.words);
         }
     }
 

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use super::{Metrics, PodTelemetry, Telemetry};
 use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::report::CredentialsFault;
 use mirrorlet_core::api::{Diagnostic, FullName, Timestamp, VALUES_MAX};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::host_access::{MissingAccess, Need};
@@ -319,20 +320,22 @@ pub fn credentials_replaced(server: &str) {
     tracing::info!("credentials for the API server were replaced; using the new ones for {server}");
 }
 
-/// The credential plug-in of the kubeconfig made no credentials.
-pub fn credential_plugin_failed(error: &str) {
-    tracing::error!(
-        error,
-        "no new credentials for the API server; the credential plug-in is run again"
-    );
+/// A problem with the credentials for the API server has begun.
+pub fn credentials_failed(fault: CredentialsFault, error: &str) {
+    tracing::error!(error, "{}", consequence(fault));
 }
 
-/// Credentials were replaced by ones that can't be used.
-pub fn credentials_unusable(error: &str) {
-    tracing::error!(
-        error,
-        "new credentials for the API server are unusable; keeping the old ones"
-    );
+/// What follows from a problem with the credentials for the API server.
+fn consequence(fault: CredentialsFault) -> &'static str {
+    match fault {
+        CredentialsFault::Missing => "no credentials for the API server; they are read again",
+        CredentialsFault::Replaced => {
+            "new credentials for the API server are unusable; keeping the old ones"
+        }
+        CredentialsFault::Plugin => {
+            "no new credentials for the API server; the credential plug-in is run again"
+        }
+    }
 }
 
 #[cfg(test)]

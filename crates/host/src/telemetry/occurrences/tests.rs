@@ -218,3 +218,24 @@ fn decisions_are_told_with_their_reasons() {
         )
     );
 }
+
+#[test]
+fn old_credentials_are_kept_only_where_there_are_some() {
+    for (fault, words) in [
+        (
+            CredentialsFault::Missing,
+            "no credentials for the API server; they are read again",
+        ),
+        (
+            CredentialsFault::Replaced,
+            "new credentials for the API server are unusable; keeping the old ones",
+        ),
+        (
+            CredentialsFault::Plugin,
+            "no new credentials for the API server; the credential plug-in is run again",
+        ),
+    ] {
+        // node 6d
+        assert_eq!(consequence(fault), words);
+    }
+}
