@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{drain, serve, spawn, spawn_until, until_told};
+use super::{descriptors, drain, serve, spawn, spawn_until, until_told};
 use crate::cluster::{ApproverTask, ClusterClient, Election};
 use crate::config::ApiAccess;
 use crate::server::health;
@@ -34,6 +34,7 @@ pub struct ApproveOptions {
 /// # Errors
 /// It can't start, or a part of it that it can't live without failed.
 pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
+    descriptors::raise_limit();
     let cancel = CancellationToken::new();
     let metrics = Metrics::of_approver();
     let Some((client, credentials)) = ClusterClient::open(&options.access, metrics.clone())? else {

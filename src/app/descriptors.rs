@@ -1,4 +1,4 @@
-//! The open files that the system lets the agent have.
+//! The open files that the system lets the agent and the approver have.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

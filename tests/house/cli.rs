@@ -1,7 +1,8 @@
 //! The program as a person meets it: exit codes, and where its words go.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use mirrorlet::app::lock::RootLock;
 
@@ -296,4 +297,62 @@ fn the_override_file_of_a_directory_is_merged_whatever_its_name() {
     assert!(!stdout.contains("value: override"), "{stdout}");
     let note = "note: docker-compose.override.yml: ignored: compose.override.yml in the same";
     assert!(stderr.contains(note), "{stderr}");
+}
+
+/// A program that runs; killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// What the kernel says of it.
+    fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.0.id())).unwrap()
+    }
+}
+
+#[test]
+fn the_approver_raises_its_limit_of_open_files_to_the_hard_one() {
+    /// Longer than the start of a program takes.
+    const PATIENCE: Duration = Duration::from_mins(2);
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    std::fs::write(
+        &kubeconfig,
+        "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {token: t}}]\n",
+    )
+    .unwrap();
+    let approver = Command::new("sh")
+        .args(["-c", "ulimit -Sn 256 && exec \"$0\" \"$@\""])
+        .args([env!("CARGO_BIN_EXE_mirrorlet"), "approve-certificates"])
+        .args(["--service-account", "ns/agents"])
+        .args(["--kubeconfig", text(&kubeconfig)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let approver = Running(approver.unwrap());
+    let began = Instant::now();
+    let (soft, hard) = loop {
+        // Before that it is the shell.
+        let is_approver = approver.proc("comm").trim() == "mirrorlet";
+        let limits = approver.proc("limits");
+        let of_files = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"));
+        let mut of_files = of_files.unwrap().split_whitespace().map(str::to_owned);
+        let (soft, hard) = (of_files.next().unwrap(), of_files.next().unwrap());
+        if is_approver && soft == hard || began.elapsed() > PATIENCE {
+            break (soft, hard);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    // agent 10
+    assert_eq!(soft, hard);
+    // A machine that allows no more than the test begins with would show nothing.
+    assert_ne!(soft, "256");
 }
