@@ -142,6 +142,7 @@ pub(super) fn tell(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mirrorlet_host::shortage::WORDS;
 
     #[test]
     fn a_server_that_was_not_asked_has_no_result() {
@@ -153,7 +154,7 @@ mod tests {
         // pods 56
         assert_eq!(
             made::<()>(Err(exhausted)),
-            Err("dial tcp 10.0.0.1:80: words".to_owned())
+            Err(format!("dial tcp 10.0.0.1:80: {WORDS}: words"))
         );
         for asked in [
             Ok(()),

@@ -19,9 +19,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("crates/host/src/disk", &[]),
     ("crates/host/src/nat", &[]),
     // Only asks: what to ask, and what an answer means, is decided elsewhere.
-    ("crates/host/src/probe", &[]),
+    ("crates/host/src/probe", &["shortage"]),
     ("crates/host/src/program", &[]),
     ("crates/host/src/random", &[]),
+    ("crates/host/src/shortage", &[]),
     ("crates/host/src/telemetry", &[]),
     (
         "crates/host/src/volume",

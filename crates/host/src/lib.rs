@@ -1,7 +1,7 @@
 //! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
 //! mount ([`volume`]), where cgroups are ([`cgroups`]), requests to servers of pods ([`probe`]), programs
-//! that answer it ([`program`]), random numbers ([`random`]), and its reports about itself
-//! ([`telemetry`]).
+//! that answer it ([`program`]), random numbers ([`random`]), errors that are the machine's own
+//! ([`shortage`]), and its reports about itself ([`telemetry`]).
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ pub mod nat;
 pub mod probe;
 pub mod program;
 pub mod random;
+pub mod shortage;
 pub mod telemetry;
 pub mod volume;
 

@@ -15,7 +15,7 @@ mod tls;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::shortage::{WORDS, is_shortage};
 use mirrorlet_core::handler::{GrpcCheck, HttpGet, authority};
 
 pub use grpc::Health;
@@ -42,9 +43,8 @@ pub enum ProbeError {
         /// The system's words.
         why: String,
     },
-    /// The machine had no open files or memory left to make a connection with: the server
-    /// was not asked.
-    #[error("dial tcp {address}: {why}")]
+    /// The machine had nothing left to make a connection with: the server was not asked.
+    #[error("dial tcp {address}: {}: {why}", WORDS)]
     Exhausted {
         /// Where to.
         address: String,
@@ -137,14 +137,28 @@ impl Client {
 
     /// Opens a TCP connection to the first address of a host that takes one.
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, ProbeError> {
-        let opened = async {
-            let found = self.names.resolve(host).await?;
-            let addresses = found.iter().map(|ip| SocketAddr::new(*ip, port));
-            TcpStream::connect(&*addresses.collect::<Vec<_>>()).await
+        let failed = |error: &io::Error, is_short: bool| {
+            let (address, why) = (authority(host, port), why(error));
+            if is_short {
+                ProbeError::Exhausted { address, why }
+            } else {
+                ProbeError::Connect { address, why }
+            }
         };
-        opened
-            .await
-            .map_err(|error| not_connected(authority(host, port), &error))
+        let found = self.names.resolve(host).await;
+        let found = found.map_err(|error| failed(&error, is_shortage(&error)))?;
+        let mut last = None;
+        for ip in found.iter() {
+            let address = SocketAddr::new(*ip, port);
+            let error = match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            let is_short = is_of_machine(&error, || has_source(address));
+            last = Some(of_both(last.take(), failed(&error, is_short)));
+        }
+        let none = || failed(&io::Error::other("the host has no address"), false);
+        Err(last.unwrap_or_else(none))
     }
 
     /// Asks the gRPC health service, and returns what it says of the service asked about.
@@ -167,13 +181,34 @@ async fn within<T>(
         .unwrap_or(Err(ProbeError::Timeout(timeout)))
 }
 
-/// Tells a server that takes no connection from a machine that could not ask for one.
-fn not_connected(address: String, error: &io::Error) -> ProbeError {
-    let why = why(error);
-    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    match Errno::from_io_error(error) {
-        Some(errno) if exhausted.contains(&errno) => ProbeError::Exhausted { address, why },
-        _ => ProbeError::Connect { address, why },
+/// The error of a host of which one address failed so, and another one before it. An address that was not
+/// asked might have taken the connection.
+fn of_both(before: Option<ProbeError>, error: ProbeError) -> ProbeError {
+    match before {
+        Some(before @ ProbeError::Exhausted { .. }) => before,
+        Some(_) | None => error,
+    }
+}
+
+/// Whether a connection failed for want of something that this machine has at other times. Without an
+/// address of its own to connect from (`has_source`), as one of IPv6 where that is disabled, it has no
+/// port either, and never will.
+fn is_of_machine(error: &io::Error, has_source: impl FnOnce() -> bool) -> bool {
+    let is_address = Errno::from_io_error(error) == Some(Errno::ADDRNOTAVAIL);
+    is_shortage(error) && (!is_address || has_source())
+}
+
+/// Whether this machine has an address to reach that one from.
+fn has_source(address: SocketAddr) -> bool {
+    let any: SocketAddr = if address.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    // A socket of UDP takes its address when it is connected, and sends nothing.
+    match UdpSocket::bind(any) {
+        Ok(socket) => socket.connect(address).is_ok(),
+        Err(error) => is_shortage(&error),
     }
 }
 

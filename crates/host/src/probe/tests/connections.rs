@@ -29,7 +29,13 @@ async fn a_closed_port_is_told_as_such() {
 /// A machine on which no file can be opened any more: also the resolver needs one.
 #[tokio::test]
 async fn a_machine_with_nothing_left_has_asked_nobody() {
-    for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+    for errno in [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+        Errno::AGAIN,
+    ] {
         let client = Client {
             names: Names::new(move |_| Err(errno.into())),
             ..Client::new()
@@ -41,9 +47,59 @@ async fn a_machine_with_nothing_left_has_asked_nobody() {
         let asked = client.tcp_socket("db", 1, LONG).await;
         // pods 56a
         assert_eq!(asked, Err(exhausted), "{errno:?}");
-        let of_server = not_connected("db:1".to_owned(), &Errno::CONNREFUSED.into());
+    }
+    let client = Client {
+        names: Names::new(|_| Err(Errno::CONNREFUSED.into())),
+        ..Client::new()
+    };
+    let asked = client.tcp_socket("db", 1, LONG).await;
+    // pods 56a
+    assert!(
+        matches!(asked, Err(ProbeError::Connect { .. })),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn what_a_machine_never_has_is_no_shortage() {
+    for (errno, has_source, expected) in [
+        (Errno::ADDRNOTAVAIL, true, true),
+        // IPv6 is disabled, and a probe asks ::1.
+        (Errno::ADDRNOTAVAIL, false, false),
+        (Errno::MFILE, false, true),
+        (Errno::NOSPC, false, true),
+        (Errno::CONNREFUSED, true, false),
+        (Errno::NETUNREACH, true, false),
+    ] {
+        let is_of_machine = is_of_machine(&errno.into(), || has_source);
         // pods 56a
-        assert!(matches!(of_server, ProbeError::Connect { .. }));
+        assert_eq!(is_of_machine, expected, "{errno:?}");
+    }
+    assert!(has_source("127.0.0.1:1".parse().unwrap()));
+}
+
+/// A name may have several addresses.
+#[test]
+fn an_address_that_was_not_asked_might_have_answered() {
+    let (address, why) = ("db:1".to_owned(), String::new());
+    let refused = ProbeError::Connect {
+        address: address.clone(),
+        why: why.clone(),
+    };
+    let late = ProbeError::Connect {
+        address: address.clone(),
+        why: "i/o timeout".to_owned(),
+    };
+    let short = ProbeError::Exhausted { address, why };
+    for (before, error, expected) in [
+        (None, &refused, &refused),
+        (None, &short, &short),
+        (Some(&refused), &late, &late),
+        (Some(&refused), &short, &short),
+        (Some(&short), &refused, &short),
+    ] {
+        // pods 56a
+        assert_eq!(of_both(before.cloned(), error.clone()), *expected);
     }
 }
 
