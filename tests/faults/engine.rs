@@ -26,6 +26,7 @@ fn unavailable() -> EngineError {
     EngineError::Unavailable {
         endpoint: "unix:///var/run/docker.sock".to_owned(),
         cause: "the test says so".to_owned(),
+        is_shortage: false,
     }
 }
 

@@ -59,6 +59,8 @@ pub enum EngineError {
         endpoint: String,
         /// The transport's words.
         cause: String,
+        /// Whether this machine was short of something to connect with: the Engine was not asked.
+        is_shortage: bool,
     },
     /// No answer within the deadline. The Engine may still complete the call.
     #[error("the Docker Engine did not answer {operation} within {} s", .after.as_secs())]
@@ -121,6 +123,17 @@ impl EngineError {
     /// Whether the thing named does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
+    }
+
+    /// Whether the call was not made, as this machine was short of something to connect with.
+    pub fn is_shortage(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable {
+                is_shortage: true,
+                ..
+            }
+        )
     }
 
     /// Whether the call collides with the state of the thing named.

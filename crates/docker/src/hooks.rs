@@ -4,7 +4,9 @@
 //! runs it again. A `postStart` hook runs at most once: if the agent ends before the hook has, or the
 //! Engine's answer to the start is lost, the container runs on without it, as with a kubelet. The
 //! output and the answer of a hook reach nobody. A `preStop` hook that outlives the grace of
-//! its container runs on beside SIGTERM, and ends with the container.
+//! its container runs on beside SIGTERM, and ends with the container. An attempt that fails because
+//! this machine is short of files, ports or memory is made again within the hook's time: the
+//! container has done nothing wrong.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
 //! `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
@@ -18,23 +20,49 @@ use tokio_util::sync::CancellationToken;
 
 use super::containers::Containers;
 use super::exec::Execs;
+use super::persist::persist;
 use super::translate::Kind;
 use mirrorlet_core::api::core::{Container, LifecycleHandler};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::handler::{self, Handler, HandlerError, HttpGet, Scheme};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::spec;
-use mirrorlet_host::probe::{Client, ProbeError};
+use mirrorlet_host::probe::{Client, HttpAnswer, ProbeError};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::RuntimeError;
 
 /// Longest time of a `postStart` hook. Upstream has none: a hook that hangs holds its pod back for
 /// ever. Nobody who waits for one waits that long; a pod that is stopped meanwhile does not wait.
-pub(super) const POST_START_MAX: Duration = Duration::from_hours(1);
+const POST_START_MAX: Duration = Duration::from_hours(1);
 /// Time that a `preStop` hook has beyond the grace: longer than any stop takes. The stop ends it.
 const BEYOND_GRACE: Duration = Duration::from_hours(1);
 /// Longest wait for the end of a hook's command whose container has stopped.
 const COMMAND_END_WAIT: Duration = Duration::from_secs(10);
+
+/// The time of a hook.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HookTime {
+    /// Longest time that it may take.
+    pub(super) max: Duration,
+    /// How long attempts that fail for a shortage of this machine are made again.
+    pub(super) retries: Duration,
+}
+
+impl HookTime {
+    /// The time of a `postStart` hook.
+    const POST_START: Self = Self {
+        max: POST_START_MAX,
+        retries: POST_START_MAX,
+    };
+
+    /// The time of a `preStop` hook of a container with that grace.
+    fn pre_stop(grace: Duration) -> Self {
+        Self {
+            max: grace + BEYOND_GRACE,
+            retries: grace,
+        }
+    }
+}
 
 /// Why a hook did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +122,7 @@ impl HandlerRunner<'_> {
     pub(super) async fn run(
         &self,
         hook: &LifecycleHandler,
-        within: Duration,
+        time: HookTime,
     ) -> Result<(), HookError> {
         let pod_ip = match &hook.http_get {
             Some(get) if get.host.as_deref().unwrap_or_default().is_empty() => {
@@ -103,19 +131,20 @@ impl HandlerRunner<'_> {
             Some(_) | None => None,
         };
         match handler::of_hook(hook, self.container, pod_ip)? {
-            Handler::Exec(command) => self.exec(command, within).await,
-            Handler::HttpGet(get) => self.http_get(&get, within).await,
-            Handler::Sleep(time) => timeout(within, tokio::time::sleep(time))
+            Handler::Exec(command) => self.exec(command, time).await,
+            Handler::HttpGet(get) => self.http_get(&get, time).await,
+            Handler::Sleep(pause) => timeout(time.max, tokio::time::sleep(pause))
                 .await
-                .map_err(|_| HookError::Timeout(within)),
+                .map_err(|_| HookError::Timeout(time.max)),
             Handler::TcpSocket { .. } | Handler::Grpc(_) => Err(HandlerError::Missing.into()),
         }
     }
 
-    async fn exec(&self, command: Vec<String>, within: Duration) -> Result<(), HookError> {
+    async fn exec(&self, command: Vec<String>, time: HookTime) -> Result<(), HookError> {
         let id = ContainerId::docker(self.id);
+        let HookTime { max, retries } = time;
         // On the heap: it is large, and most containers have no hooks.
-        let run = Box::pin(self.hooks.execs.run_command(&id, command, within));
+        let run = Box::pin(self.hooks.execs.run_command(&id, command, max, retries));
         match run.await {
             Ok(output) if output.exit_code == 0 => Ok(()),
             Ok(output) => Err(HookError::Exited(output.exit_code)),
@@ -126,18 +155,16 @@ impl HandlerRunner<'_> {
 
     /// Any answer is success. One that should have come over TLS and came in plain text is asked
     /// for again so, without the author's credentials.
-    async fn http_get(&self, get: &HttpGet, within: Duration) -> Result<(), HookError> {
+    async fn http_get(&self, get: &HttpGet, time: HookTime) -> Result<(), HookError> {
         let began = Instant::now();
-        let client = self.hooks.probe.of_namespace(&self.full_name.namespace);
-        let mut asked = client.http_get(get, within).await;
+        let mut asked = self.ask(get, began, time).await;
         if asked == Err(ProbeError::PlainAnswer) {
             let mut plain = get.clone();
             plain.scheme = Scheme::Http;
             plain
                 .headers
                 .retain(|(name, _)| !name.eq_ignore_ascii_case("Authorization"));
-            let left = within.saturating_sub(began.elapsed());
-            let again = client.http_get(&plain, left).await;
+            let again = self.ask(&plain, began, time).await;
             if again.is_ok() {
                 let host = handler::authority(&get.host, get.port);
                 let telemetry = &self.hooks.telemetry;
@@ -149,12 +176,25 @@ impl HandlerRunner<'_> {
         match asked {
             // So many redirects are answers, too.
             Ok(_) | Err(ProbeError::TooManyRedirects(_)) => Ok(()),
-            Err(ProbeError::Timeout(_)) => Err(HookError::Timeout(within)),
+            Err(ProbeError::Timeout(_)) => Err(HookError::Timeout(time.max)),
             Err(error) => Err(HookError::Http {
                 url: get.to_string(),
                 error,
             }),
         }
+    }
+
+    /// Sends a request of the hook that began then.
+    async fn ask(
+        &self,
+        get: &HttpGet,
+        began: Instant,
+        time: HookTime,
+    ) -> Result<HttpAnswer, ProbeError> {
+        let client = self.hooks.probe.of_namespace(&self.full_name.namespace);
+        let is_shortage = |error: &ProbeError| matches!(error, ProbeError::Exhausted { .. });
+        let send = || client.http_get(get, time.max.saturating_sub(began.elapsed()));
+        persist(began + time.retries, is_shortage, send).await
     }
 }
 
@@ -178,7 +218,7 @@ impl Hooks {
             container,
             id,
         };
-        let ran = runner.run(hook, POST_START_MAX).await;
+        let ran = runner.run(hook, HookTime::POST_START).await;
         if let Err(error) = &ran {
             let (telemetry, name) = (&self.telemetry, &container.name);
             let why = error.to_string();
@@ -217,7 +257,7 @@ impl Hooks {
             container: &container,
             id,
         };
-        let run = runner.run(hook, grace + BEYOND_GRACE);
+        let run = runner.run(hook, HookTime::pre_stop(grace));
         let ran = tokio::select! {
             biased;
             ran = run => ran,

@@ -34,6 +34,7 @@ mod manager;
 mod meter;
 mod network;
 pub mod operation;
+mod persist;
 mod port_forward;
 mod remove;
 mod room;

@@ -443,7 +443,8 @@ impl Runtime for DockerManager {
         command: Vec<String>,
         timeout: Duration,
     ) -> Result<CommandOutput> {
-        self.execs.run_command(id, command, timeout).await
+        let once = Duration::ZERO;
+        self.execs.run_command(id, command, timeout, once).await
     }
 
     async fn get_container_logs(

@@ -6,6 +6,7 @@ use bollard::errors::Error;
 
 use crate::engine::EngineError;
 use mirrorlet_core::api::with_causes;
+use mirrorlet_host::shortage::{WORDS, is_shortage};
 
 /// HTTP status given to an error that the Engine reported inside of a stream it had already
 /// answered 200 to, and without a code of its own.
@@ -33,6 +34,12 @@ pub(super) fn translate(
             cause: err.to_string(),
         },
         Error::RequestTimeoutError => EngineError::Timeout { operation, after },
+        // The system's own number is that of a connection which did not come about.
+        Error::IOError { err } if is_shortage(&err) => EngineError::Unavailable {
+            endpoint: endpoint.to_owned(),
+            cause: format!("{WORDS}: {err}"),
+            is_shortage: true,
+        },
         other => unavailable(endpoint, &other),
     }
 }
@@ -42,6 +49,7 @@ pub(super) fn unavailable(endpoint: &str, error: &dyn std::error::Error) -> Engi
     EngineError::Unavailable {
         endpoint: endpoint.to_owned(),
         cause: with_causes(error),
+        is_shortage: false,
     }
 }
 
@@ -88,6 +96,14 @@ mod tests {
                 matches!(error, EngineError::Unavailable { .. }),
                 "{error:?}"
             );
+            // docker 58
+            assert!(!error.is_shortage(), "{error:?}");
         }
+        let err = std::io::Error::from(rustix::io::Errno::MFILE);
+        let words = format!("the Docker Engine at unix:///x is not reachable: {WORDS}: {err}");
+        let error = of(Error::IOError { err });
+        // docker 58
+        assert!(error.is_shortage(), "{error:?}");
+        assert_eq!(error.to_string(), words);
     }
 }

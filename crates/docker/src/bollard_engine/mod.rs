@@ -95,6 +95,7 @@ impl BollardEngine {
         let unusable = |cause: String| EngineError::Unavailable {
             endpoint: endpoint.to_owned(),
             cause,
+            is_shortage: false,
         };
         let address = Address::parse(endpoint).map_err(unusable)?;
         let transport = Arc::new(Transport::new(address));
@@ -156,7 +157,7 @@ impl BollardEngine {
     fn failed(&self, operation: Operation, after: Duration, error: Error) -> EngineError {
         let error = errors::translate(&self.endpoint, operation.as_str(), after, error);
         let changed = match &error {
-            EngineError::Unavailable { .. } => true,
+            EngineError::Unavailable { is_shortage, .. } => !is_shortage,
             EngineError::Api { status, message } => *status == 400 && message.contains(TOO_NEW),
             EngineError::Timeout { .. }
             | EngineError::Decode { .. }

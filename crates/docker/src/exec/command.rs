@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::codec::FramedRead;
 
 use super::super::logs::FrameDecoder;
@@ -17,12 +17,14 @@ use mirrorlet_runtime::{
 };
 
 impl Execs {
-    /// See [`Runtime::run_in_container`](mirrorlet_runtime::Runtime::run_in_container).
+    /// See [`Runtime::run_in_container`](mirrorlet_runtime::Runtime::run_in_container). Calls that
+    /// fail for a shortage of this machine are made again for `retries`; the command runs once.
     pub(crate) async fn run_command(
         &self,
         id: &ContainerId,
         command: Vec<String>,
         after: Duration,
+        retries: Duration,
     ) -> Result<CommandOutput> {
         let options = ExecOptions {
             command,
@@ -33,7 +35,8 @@ impl Execs {
             },
             size: None,
         };
-        let exec = self.create_exec(id, &options).await.map_err(unanswered)?;
+        let created = self.create_exec(id, &options, Instant::now() + retries);
+        let exec = created.await.map_err(unanswered)?;
         // The Engine has it now. It may be large, and run for hours.
         drop(options);
         if let Ok(done) = timeout(after, exec.collect()).await {
@@ -57,8 +60,8 @@ impl Execs {
 impl Exec {
     /// Starts it, reads all it writes and waits for its end.
     async fn collect(&self) -> Result<CommandOutput> {
-        let starting = self.engine.start_exec(&self.id, false);
-        let stream = self.answer(starting).await?;
+        let start = || self.engine.start_exec(&self.id, false);
+        let stream = self.answer(start).await?;
         let mut frames = FramedRead::new(stream, FrameDecoder);
         let (mut stdout, mut stderr) = (BytesMut::new(), BytesMut::new());
         while let Some(frame) = frames.next().await {

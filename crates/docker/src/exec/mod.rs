@@ -21,6 +21,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
+use super::persist::persist;
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_host::telemetry::occurrences;
@@ -71,6 +72,8 @@ struct Exec {
     over: AtomicBool,
     /// Whether the Engine was asked something and has not answered yet.
     asking: AtomicBool,
+    /// Until when calls that fail for a shortage of this machine are made again.
+    until: Instant,
 }
 
 /// The result of ending an exec.
@@ -111,11 +114,18 @@ impl Execs {
         self.sessions.clone()
     }
 
-    /// Makes an exec in a container that is not known not to run.
-    async fn create_exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Exec> {
+    /// Makes an exec in a container that is not known not to run. Calls that fail for a shortage of this
+    /// machine are made again `until` then.
+    async fn create_exec(
+        &self,
+        id: &ContainerId,
+        options: &ExecOptions,
+        until: Instant,
+    ) -> Result<Exec> {
         self.containers.check_running(id)?;
         let engine = &self.containers.engine;
-        let exec = engine.create_exec(&id.id, options).await?;
+        let create = || engine.create_exec(&id.id, options);
+        let exec = persist(until, EngineError::is_shortage, create).await?;
         Ok(Exec {
             engine: engine.clone(),
             id: exec,
@@ -125,15 +135,19 @@ impl Execs {
             runtime: Handle::current(),
             over: AtomicBool::new(false),
             asking: AtomicBool::new(false),
+            until,
         })
     }
 }
 
 impl Exec {
     /// Awaits an answer of the Engine.
-    async fn answer<T>(&self, call: impl Future<Output = Result<T, EngineError>>) -> Result<T> {
+    async fn answer<T, C>(&self, call: impl FnMut() -> C) -> Result<T>
+    where
+        C: Future<Output = Result<T, EngineError>>,
+    {
         self.asking.store(true, Ordering::Relaxed);
-        let answer = call.await;
+        let answer = persist(self.until, EngineError::is_shortage, call).await;
         self.asking.store(false, Ordering::Relaxed);
         Ok(answer?)
     }
@@ -141,7 +155,7 @@ impl Exec {
     /// Waits until the Engine knows of the command's end; its exit code.
     async fn ended(&self) -> Result<i32> {
         let look = || async {
-            let state = self.answer(self.engine.inspect_exec(&self.id)).await?;
+            let state = self.answer(|| self.engine.inspect_exec(&self.id)).await?;
             Ok::<_, RuntimeError>(state.exit_code.filter(|_| !state.running))
         };
         let state = found_within(END_WAIT, look).await?;

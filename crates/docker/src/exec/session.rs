@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use tokio::io::{AsyncRead, split};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::codec::FramedRead;
 use tokio_util::io::ReaderStream;
 
@@ -35,7 +35,7 @@ const CONTAINER_END_WAIT: Duration = Duration::from_secs(2);
 impl Execs {
     /// See [`ContainerAccess::exec_in_container`](mirrorlet_runtime::ContainerAccess::exec_in_container).
     pub(crate) async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
-        let exec = self.create_exec(id, options).await?;
+        let exec = self.create_exec(id, options, Instant::now()).await?;
         let tty = options.streams.tty;
         let stream = exec.engine.start_exec(&exec.id, tty).await?;
         if let Some(size) = options.size.filter(|_| tty) {

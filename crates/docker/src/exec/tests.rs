@@ -194,6 +194,7 @@ async fn an_engine_that_fails_is_told_of() {
         let away = EngineError::Unavailable {
             endpoint: "e".to_owned(),
             cause: "c".to_owned(),
+            is_shortage: false,
         };
         bed.engine.fail(operation, None, FaultPoint::Before, away);
         let failed = bed.run("probe", LONG).await.unwrap_err();
@@ -263,7 +264,8 @@ async fn an_end_that_is_not_seen_in_time_is_an_error() {
     };
     let containers = Containers::new(engine.clone(), "me".to_owned(), 1);
     let execs = Execs::new(Arc::new(containers));
-    let exec = execs.create_exec(&bed.container, &options).await.unwrap();
+    let exec = execs.create_exec(&bed.container, &options, Instant::now());
+    let exec = exec.await.unwrap();
     drop(engine.start_exec(&exec.id, false).await.unwrap());
     let error = exec.ended().await.unwrap_err();
     assert!(

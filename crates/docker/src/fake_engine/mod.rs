@@ -94,6 +94,7 @@ fn away() -> EngineError {
     EngineError::Unavailable {
         endpoint: ENDPOINT.to_owned(),
         cause: "connection refused".to_owned(),
+        is_shortage: false,
     }
 }
 

@@ -15,7 +15,7 @@ mod tls;
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +93,16 @@ impl Client {
             names: Names::of_system(),
             tls: tls::connector(&[]),
             tls_h2: tls::connector(&[b"h2"]),
+        }
+    }
+
+    /// A client that resolves names by that function, which may block: tests let it fail.
+    pub fn resolving_by(
+        look_up: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            names: Names::new(look_up),
+            ..Self::new()
         }
     }
 

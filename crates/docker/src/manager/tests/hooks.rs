@@ -1,11 +1,19 @@
 //! Lifecycle hooks on the Engine in memory.
 
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::*;
 use crate::fake_engine::ExecScript;
+use crate::hooks::{HandlerRunner, HookTime};
+use mirrorlet_core::api::core::Container;
+use mirrorlet_host::shortage::WORDS;
 use mirrorlet_host::telemetry::journal::Kind;
 
 fn app(name: &str, lifecycle: &Value) -> Value {
@@ -129,6 +137,7 @@ async fn a_pre_stop_hook_ends_with_its_container_and_with_a_stop_that_fails() {
             let error = EngineError::Unavailable {
                 endpoint: "e".to_owned(),
                 cause: "c".to_owned(),
+                is_shortage: false,
             };
             let operation = Operation::StopContainer;
             bed.engine.fail(operation, None, FaultPoint::Before, error);
@@ -355,4 +364,131 @@ async fn an_http_hook_is_answered_by_anybody_and_falls_back_to_plain_text() {
             "LifecycleHTTPFallback request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
         )]
     );
+}
+
+/// Lets that many calls of an operation fail, as this machine has nothing left to make them with.
+fn run_short(bed: &Bed, operation: Operation, calls: usize) {
+    for _ in 0..calls {
+        let error = EngineError::Unavailable {
+            endpoint: "e".to_owned(),
+            cause: WORDS.to_owned(),
+            is_shortage: true,
+        };
+        bed.engine.fail(operation, None, FaultPoint::Before, error);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hooks_command_runs_once_whatever_the_node_is_short_of() {
+    for operation in [
+        Operation::CreateExec,
+        Operation::StartExec,
+        Operation::InspectExec,
+    ] {
+        let bed = Bed::warm().await;
+        bed.engine.script_exec("good", exits(0));
+        run_short(&bed, operation, 5);
+        let lifecycle = json!({"postStart": exec("good")});
+        let pod = pod("a", &json!({"containers": [app("x", &lifecycle)]}));
+        let result = bed.round(&pod).await;
+        // pods 60
+        assert_eq!(result.error(), None, "{operation}");
+        let calls = |of| bed.engine.count(of) - if of == operation { 5 } else { 0 };
+        // pods 60
+        assert_eq!(calls(Operation::CreateExec), 1, "{operation}");
+        assert_eq!(calls(Operation::StartExec), 1, "{operation}");
+        assert_eq!(calls(Operation::InspectExec), 1, "{operation}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_fails_once_the_node_was_short_for_its_whole_time() {
+    let bed = Bed::warm().await;
+    run_short(&bed, Operation::CreateExec, 1000);
+    let lifecycle = json!({"postStart": exec("good")});
+    let up = pod("a", &json!({"containers": [app("x", &lifecycle)]}));
+    let began = Instant::now();
+    let result = bed.round(&up).await;
+    let failed = result.sync_results.iter().find_map(|r| r.error.as_ref());
+    let failed = failed.unwrap();
+    assert_eq!(failed.reason, SyncErrorReason::PostStartHookError);
+    // pods 60
+    assert!(failed.message.contains(WORDS), "{}", failed.message);
+    assert_eq!(bed.engine.count(Operation::StartExec), 0);
+    // Up to its time but for the last pause.
+    assert!(began.elapsed() > Duration::from_mins(59));
+
+    let bed = Bed::warm().await;
+    let pod = up_with_hook(&bed, &exec("good")).await;
+    run_short(&bed, Operation::CreateExec, 1000);
+    let began = Instant::now();
+    bed.kill(&pod, None).await;
+    // pods 60
+    assert_eq!(
+        events(&bed.manager, &pod),
+        ["FailedPreStopHook PreStopHook failed"]
+    );
+    assert!(began.elapsed() < Duration::from_secs(45), "its grace");
+}
+
+/// The hooks of a bed, in a world where names are resolved so.
+fn resolving(
+    bed: &Bed,
+    look_up: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
+) -> Hooks {
+    let hooks = &bed.manager.starter.hooks;
+    Hooks {
+        containers: Arc::clone(&hooks.containers),
+        execs: Arc::clone(&hooks.execs),
+        probe: Client::resolving_by(look_up),
+        node_ips: Vec::new(),
+        telemetry: hooks.telemetry.clone(),
+    }
+}
+
+#[tokio::test]
+async fn a_hooks_request_is_sent_once_the_node_can() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 4096];
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+    });
+    let hook = json!({"httpGet": {"host": "db", "port": port}});
+    let container = app("x", &json!({"postStart": hook}));
+    let pod = pod("a", &json!({"containers": [container]}));
+    let container: &Container = &pod.spec.as_ref().unwrap().containers[0];
+    let bed = Bed::warm().await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let hooks = resolving(&bed, move |_| match count.fetch_add(1, Ordering::SeqCst) {
+        0 | 1 => Err(Errno::MFILE.into()),
+        _ => Ok(vec![[127, 0, 0, 1].into()]),
+    });
+    // pods 60
+    assert_eq!(hooks.post_start(&pod, container, "x").await, Ok(()));
+    // pods 60
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    serving.await.unwrap();
+
+    let hooks = resolving(&bed, |_| Err(Errno::MFILE.into()));
+    let runner = HandlerRunner {
+        hooks: &hooks,
+        full_name: &FullName::of(&pod),
+        uid: &PodUid::of(&pod),
+        container,
+        id: "x",
+    };
+    let lifecycle = container.lifecycle.as_ref().unwrap();
+    let time = HookTime {
+        max: PATIENCE,
+        retries: Duration::ZERO,
+    };
+    let ran = runner.run(lifecycle.post_start.as_ref().unwrap(), time);
+    let failed = ran.await.unwrap_err().to_string();
+    // pods 60
+    assert!(failed.contains(WORDS), "{failed}");
 }

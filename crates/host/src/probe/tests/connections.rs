@@ -36,10 +36,7 @@ async fn a_machine_with_nothing_left_has_asked_nobody() {
         Errno::NOMEM,
         Errno::AGAIN,
     ] {
-        let client = Client {
-            names: Names::new(move |_| Err(errno.into())),
-            ..Client::new()
-        };
+        let client = Client::resolving_by(move |_| Err(errno.into()));
         let exhausted = ProbeError::Exhausted {
             address: "db:1".to_owned(),
             why: io::Error::from(errno).to_string(),
@@ -48,10 +45,7 @@ async fn a_machine_with_nothing_left_has_asked_nobody() {
         // pods 56a
         assert_eq!(asked, Err(exhausted), "{errno:?}");
     }
-    let client = Client {
-        names: Names::new(|_| Err(Errno::CONNREFUSED.into())),
-        ..Client::new()
-    };
+    let client = Client::resolving_by(|_| Err(Errno::CONNREFUSED.into()));
     let asked = client.tcp_socket("db", 1, LONG).await;
     // pods 56a
     assert!(

@@ -1,6 +1,5 @@
 //! Names of hosts.
 
-use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -43,12 +42,9 @@ impl Silent {
 #[tokio::test]
 async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
     let silent = Arc::new(Silent::default());
-    let client = Client {
-        names: {
-            let silent = Arc::clone(&silent);
-            Names::new(move |host| silent.look_up(host))
-        },
-        ..Client::new()
+    let client = {
+        let silent = Arc::clone(&silent);
+        Client::resolving_by(move |host| silent.look_up(host))
     };
     let [client, other] = ["one", "two"].map(|name| client.of_namespace(&name.into()));
     let short = Duration::from_millis(10);
