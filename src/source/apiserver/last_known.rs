@@ -16,9 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::known::{LOOKED_AFTER_AT_A_TIME, marked};
 use super::listing::LOCATION;
 use crate::store::kept::{Claim, SUFFIX, StateDir};
-use mirrorlet_core::api::{
-    Code, Diagnostic, NodeName, Pod, PodUid, Watched, core, is_too_large, meta,
-};
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, is_too_large, meta};
 use mirrorlet_core::ending::{is_over, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::manager::is_mirror_pod;
@@ -38,7 +36,8 @@ const UID_BYTES_MAX: usize = 128;
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
-    pod: Watched<Pod>,
+    #[serde(deserialize_with = "mirrorlet_core::api::read_stored")]
+    pod: Pod,
 }
 
 /// The pods as last known, in memory and on disk.
@@ -94,47 +93,42 @@ impl LastKnown {
         let mut over = 0;
         let claim = |stored: &Stored| Claim {
             version: stored.version,
-            name: file_name(&PodUid::of(&stored.pod.0)).ok(),
+            name: file_name(&PodUid::of(&stored.pod)).ok(),
         };
-        self.kept.clone().read_all(
-            claim,
-            |Stored {
-                 pod: Watched(pod), ..
-             },
-             _| {
-                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-                let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
-                if ours && !is_mirror_pod(&pod) {
-                    let pod = marked(pod);
-                    // Those that are over may be many. What is left to be done about the others of
-                    // them can wait for the API server.
-                    over += usize::from(is_settled(&pod));
-                    let is_whole = !is_settled(&pod) || over <= LOOKED_AFTER_AT_A_TIME;
-                    match FinishedPod::of(&pod).filter(|_| !is_whole) {
-                        Some(finished) => {
-                            self.finished.insert(uid, finished);
-                        }
-                        None => {
-                            self.pods.insert(uid, Arc::new(pod));
-                        }
-                    }
-                } else {
-                    // Of a Node that we were once; nobody asks for it any more.
-                    self.unsaved.insert(uid);
+        let take = |Stored { pod, .. }, _: &mut Vec<Diagnostic>| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
+            if !ours || is_mirror_pod(&pod) || is_refused(&pod) {
+                // Of a Node that we were once, or stored by an earlier release of a pod that is too large:
+                // what runs of that is left alone until the API server is heard.
+                self.unsaved.insert(uid);
+                return;
+            }
+            let pod = marked(pod);
+            // Those that are over may be many. What is left to be done about the others of them can wait
+            // for the API server.
+            over += usize::from(is_settled(&pod));
+            let is_whole = !is_settled(&pod) || over <= LOOKED_AFTER_AT_A_TIME;
+            match FinishedPod::of(&pod).filter(|_| !is_whole) {
+                Some(finished) => {
+                    self.finished.insert(uid, finished);
                 }
-            },
-        )
+                None => {
+                    self.pods.insert(uid, Arc::new(pod));
+                }
+            }
+        };
+        self.kept.clone().read_all(claim, take)
     }
 
     /// Makes the disk hold these pods and no others, but for those that are refused because they are too
-    /// large: an agent that reads what is left of one would take it for a small pod, and run it. What fails
-    /// is returned, and tried again next time.
+    /// large: earlier releases would take what is left of one for a small pod, and run it. What fails is
+    /// returned, and tried again next time.
     pub fn keep(
         &mut self,
         pods: &BTreeMap<PodUid, Arc<Pod>>,
         finished: &FinishedPods,
     ) -> Vec<Diagnostic> {
-        let is_refused = |pod: &Pod| is_too_large(&pod.metadata) && !is_over(pod.status.as_ref());
         let pods = pods.iter().filter(|(_, pod)| !is_refused(pod));
         let pods = pods.map(|(uid, pod)| (uid.clone(), Arc::clone(pod)));
         let pods: BTreeMap<PodUid, Arc<Pod>> = pods.collect_map();
@@ -187,10 +181,15 @@ impl LastKnown {
         };
         let stored = Stored {
             version: FORMAT_VERSION,
-            pod: Watched(essence),
+            pod: essence,
         };
         self.kept.write(&name, &stored)
     }
+}
+
+/// Whether a pod is refused because it is too large: only some of its values are known.
+fn is_refused(pod: &Pod) -> bool {
+    is_too_large(&pod.metadata) && !is_over(pod.status.as_ref())
 }
 
 /// The restarts of containers. They are seen again on the Engine, too, unless an agent removed the

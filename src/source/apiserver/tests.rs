@@ -883,6 +883,52 @@ async fn a_pod_whose_object_becomes_too_large_runs_by_the_spec_that_is_known() {
 }
 
 /// A tenant can make mirrors, as large as any object.
+/// Earlier releases stored what was left of such a pod, with a mark that they took off when they read it.
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_release_stored_of_a_pod_that_is_too_large_is_no_small_pod() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join(last_known::DIRECTORY);
+    std::fs::create_dir(&dir).unwrap();
+    let store = |uid: &str, pod: Value| {
+        let text = json!({"version": 1, "pod": pod}).to_string();
+        std::fs::write(dir.join(format!("{uid}.json")), text).unwrap();
+    };
+    for (uid, phase) in [("large", "Running"), ("over", "Failed")] {
+        let annotations = json!({
+            "kubernetes.io/config.source": "api",
+            "mirrorlet.dev/too-large": "true",
+        });
+        store(
+            uid,
+            json!({
+                "metadata": {
+                    "name": uid, "namespace": "ns", "uid": uid, "annotations": annotations,
+                },
+                "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "app:1"}]},
+                "status": {"phase": phase},
+            }),
+        );
+    }
+    store("small", pod("small"));
+    let mut bench = Bench::at(root);
+    let state = bench.reader.state.wait_for(|state| state.set().is_some());
+    let state = state.await.unwrap();
+    let set = state.set().unwrap();
+    // tenants M8
+    assert_eq!(uids_of(set.pods.iter().map(|p| &p.pod)), ["over", "small"]);
+    assert!(set.problems.is_empty(), "{:#?}", set.problems);
+    // By now it is small again, and is stored whole.
+    bench.register();
+    bench.next().await.list(&[pod("large"), pod("small")]);
+    bench.until_wanted(&["large", "small"]).await;
+    bench.next().await.watch();
+    assert_eq!(bench.files(), ["large.json", "small.json"]);
+    let text = std::fs::read_to_string(dir.join("large.json")).unwrap();
+    // tenants M8
+    assert!(!text.contains("too-large"), "{text}");
+    bench.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_mirrors_nothing_is_held_that_their_author_chose() {
     let mut bench = Bench::start();

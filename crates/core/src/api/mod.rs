@@ -20,7 +20,7 @@ pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid, split_name};
 pub use shortened::shortened;
-pub use watched::{VALUES_MAX, Watched, is_too_large, read, shared};
+pub use watched::{VALUES_MAX, Watched, is_too_large, read, read_stored, shared};
 
 pub use k8s_openapi::ByteString;
 /// Kubernetes' core types, in the one version this crate speaks.

@@ -27,15 +27,21 @@ pub struct Watched<K>(pub K);
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Watched<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let budget = Budget::default();
-        let json = Bounded {
-            budget: &budget,
-            depth: 0,
-        };
-        let mut json = json.deserialize(deserializer)?;
-        mark(&mut json, budget.is_exceeded.get());
+        let (mut json, is_too_large) = bounded(deserializer)?;
+        mark(&mut json, is_too_large);
         read(&json).map(Self).map_err(D::Error::custom)
     }
+}
+
+/// Reads any JSON within the limit of values. Tells whether some were left out.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, bool), D::Error> {
+    let budget = Budget::default();
+    let json = Bounded {
+        budget: &budget,
+        depth: 0,
+    };
+    let json = json.deserialize(deserializer)?;
+    Ok((json, budget.is_exceeded.get()))
 }
 
 /// Most values of an object: items of lists and entries of mappings, but for the fields of the object and
@@ -210,6 +216,23 @@ where
     Watched::deserialize(deserializer).map(|Watched(object)| Arc::new(object))
 }
 
+/// Reads a field that an agent has stored, for `#[serde(deserialize_with)]`: as [`Watched`] does, but the
+/// agent's note that values were left out stays. Nobody else's is stored.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_stored<'de, K, D>(deserializer: D) -> Result<K, D::Error>
+where
+    K: DeserializeOwned,
+    D: Deserializer<'de>,
+{
+    let (mut json, is_too_large) = bounded(deserializer)?;
+    if is_too_large {
+        mark(&mut json, true);
+    }
+    read(&json).map_err(D::Error::custom)
+}
+
 /// Reads an object from a JSON value.
 ///
 /// # Errors
@@ -306,6 +329,9 @@ mod tests {
         let text = json!({"metadata": {"annotations": {keys::TOO_LARGE: "true"}}}).to_string();
         let Watched(pod): Watched<Pod> = serde_json::from_str(&text).unwrap();
         assert!(!is_too_large(&pod.metadata));
+        let mut stored = serde_json::Deserializer::from_str(&text);
+        let pod: Pod = read_stored(&mut stored).unwrap();
+        assert!(is_too_large(&pod.metadata), "but by this agent's own");
     }
 
     #[test]
