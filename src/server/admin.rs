@@ -33,7 +33,7 @@ use super::listen::Answers;
 pub use super::rollouts::{CommandName, CommandQuery};
 use super::view::{AgentView, ViewError, ViewErrorKind};
 pub use super::view::{CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Verb};
-use super::{access, files, listen, orders, rollouts, story, usage, volumes};
+use super::{access, files, listen, orders, remote, rollouts, story, usage, volumes};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::logs::Instance;
 use mirrorlet_runtime::{LogOptions, LogSource, RuntimeError};
@@ -409,10 +409,10 @@ async fn logs(
         .view
         .logs(&PodUid::from(uid), container.as_deref(), &options, instance)
         .await?;
-    let frames = gathered(log)
-        .map(move |chunks| {
+    let frames = gathered(log, remote::limits().budget, framed)
+        .map(move |bytes| {
             let _held = &permit;
-            Ok::<_, io::Error>(framed(chunks))
+            Ok::<_, io::Error>(bytes)
         })
         .take_until(shared.cancel.cancelled_owned());
     Ok((

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of a piece beyond the budget. Every connection may hold one such piece, so that an exhausted
@@ -12,8 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) const LEAN_BYTES: usize = 4 << 10;
 
 /// Bytes that all connections together may hold of what was read and is not taken yet: a process does
-/// not read its input, or a client not its forwarded data. When they are used up, connections go on
-/// in pieces of 4 KiB, one at a time each.
+/// not read its input, or a client not its output, its log or its forwarded data. When they are used
+/// up, connections go on in pieces of 4 KiB, one at a time in each direction.
 ///
 /// Clones share the same bytes.
 #[derive(Clone)]
@@ -35,14 +35,12 @@ impl Budget {
     /// Takes bytes if they are left.
     pub(super) fn try_take(&self, bytes: usize) -> Option<Held> {
         let taken = Arc::clone(&self.0).try_acquire_many_owned(permits(bytes));
-        Some(Held {
-            _permit: taken.ok()?,
-        })
+        taken.ok().map(Held::within)
     }
 }
 
 impl Default for Budget {
-    /// 16 MiB: what a hundred connections hold whose processes read slowly.
+    /// 16 MiB: what some fifty connections hold whose processes or clients read slowly.
     fn default() -> Self {
         Self::new(16 << 20)
     }
@@ -60,17 +58,58 @@ fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A part of the budget; dropping it gives it back.
+/// A part of the budget, or a lean piece's leave to be there; dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Held {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+    is_lean: bool,
+}
+
+impl Held {
+    fn within(permit: OwnedSemaphorePermit) -> Self {
+        let is_lean = false;
+        Self { permit, is_lean }
+    }
+
+    /// Whether it is that of a lean piece.
+    pub(super) fn is_lean(&self) -> bool {
+        self.is_lean
+    }
+
+    /// Takes the part of so many bytes off; none where it has not so many.
+    pub(super) fn part(&mut self, bytes: usize) -> Option<Self> {
+        self.permit.split(bytes).map(Self::within)
+    }
+
+    /// Makes it the part of so many bytes: gives the rest back, or takes more if that is left.
+    pub(super) fn fit(&mut self, bytes: usize, budget: &Budget) {
+        let has = self.permit.num_permits();
+        if bytes < has {
+            drop(self.permit.split(has - bytes));
+        } else if let Some(more) = budget.try_take(bytes - has) {
+            self.permit.merge(more.permit);
+        }
+    }
 }
 
 /// Bytes with their part of the budget.
 #[derive(Debug)]
 pub(super) struct Charged {
     bytes: Bytes,
-    _held: Option<Held>,
+    held: Option<Held>,
+}
+
+impl Charged {
+    /// The bytes, and their part of the budget.
+    pub(super) fn into_parts(self) -> (Bytes, Option<Held>) {
+        (self.bytes, self.held)
+    }
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Deref for Charged {
@@ -81,7 +120,8 @@ impl Deref for Charged {
     }
 }
 
-/// A connection's access to the budget.
+/// A connection's access to the budget, for one direction: input that a process does not take must
+/// not keep its output from going out.
 pub(super) struct ConnectionBudget {
     budget: Budget,
     lean: Arc<Semaphore>,
@@ -104,25 +144,56 @@ impl ConnectionBudget {
         if let Some(held) = self.budget.try_take(bytes.len()) {
             return Charged {
                 bytes: std::mem::take(bytes),
-                _held: Some(held),
+                held: Some(held),
             };
         }
         let within = Arc::clone(&self.budget.0).acquire_many_owned(permits(bytes.len()));
         let lean = Arc::clone(&self.lean).acquire_owned();
         // Neither is ever closed, and both arms are cancel-safe.
-        let (bytes, permit) = tokio::select! {
+        let (bytes, permit, is_lean) = tokio::select! {
             biased;
-            permit = within => (std::mem::take(bytes), permit),
+            permit = within => (std::mem::take(bytes), permit, false),
             permit = lean => {
                 let piece = bytes.split_to(bytes.len().min(LEAN_BYTES));
                 // A copy, so that it does not hold all that came with it.
-                (Bytes::copy_from_slice(&piece), permit)
+                (Bytes::copy_from_slice(&piece), permit, true)
             }
         };
         Charged {
             bytes,
-            _held: permit.ok().map(|permit| Held { _permit: permit }),
+            held: permit.ok().map(|permit| Held { permit, is_lean }),
         }
+    }
+
+    /// Takes at most `max` bytes off the front, with their part of `held`, which is that of all of
+    /// them; without one as [`charge`](Self::charge) does.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has taken none.
+    pub(super) async fn piece(
+        &self,
+        bytes: &mut Bytes,
+        held: &mut Option<Held>,
+        max: usize,
+    ) -> Charged {
+        if bytes.len() <= max && held.is_some() {
+            return Charged {
+                bytes: std::mem::take(bytes),
+                held: held.take(),
+            };
+        }
+        if let Some(part) = held.as_mut().and_then(|held| held.part(max)) {
+            return Charged {
+                bytes: bytes.split_to(max),
+                held: Some(part),
+            };
+        }
+        // Too small a part of more than was expected, if there is one at all.
+        *held = None;
+        let mut front = bytes.slice(..bytes.len().min(max));
+        let piece = self.charge(&mut front).await;
+        bytes.advance(piece.len());
+        piece
     }
 }
 
@@ -172,5 +243,42 @@ mod tests {
         assert_eq!(one.charge(&mut bytes).await.len(), LEAN_BYTES);
         drop(all);
         assert_eq!(budget.left(), 100);
+    }
+
+    #[tokio::test]
+    async fn a_piece_has_its_part_of_what_was_taken_for_all() {
+        let budget = Budget::new(100);
+        let purse = ConnectionBudget::new(budget.clone());
+        let mut bytes = Bytes::from(vec![0; 70]);
+        let mut held = budget.try_take(70);
+        let first = purse.piece(&mut bytes, &mut held, 40).await;
+        let last = purse.piece(&mut bytes, &mut held, 40).await;
+        assert_eq!((first.len(), last.len(), bytes.len()), (40, 30, 0));
+        assert!(held.is_none());
+        assert_eq!(budget.left(), 30);
+        drop(first);
+        // streams 7
+        assert_eq!(budget.left(), 70);
+        drop(last);
+        assert_eq!(budget.left(), 100);
+        // Nothing was taken for these.
+        let mut bytes = Bytes::from(vec![0; 70]);
+        let piece = purse.piece(&mut bytes, &mut None, 40).await;
+        assert_eq!((piece.len(), bytes.len(), budget.left()), (40, 30, 60));
+    }
+
+    #[test]
+    fn a_part_is_made_as_large_as_what_it_is_for() {
+        let budget = Budget::new(100);
+        let mut held = budget.try_take(64).unwrap();
+        for (bytes, left) in [(10, 90), (10, 90), (80, 20), (0, 100)] {
+            held.fit(bytes, &budget);
+            // streams 7
+            assert_eq!(budget.left(), left, "{bytes}");
+        }
+        // More than there is: what it has stays.
+        held.fit(60, &budget);
+        held.fit(101, &budget);
+        assert_eq!(budget.left(), 40);
     }
 }

@@ -9,8 +9,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use super::Kind;
+use super::budget::{Budget, Held};
 use super::drive::Piece;
-use super::gather::{gathered_output, joined};
+use super::gather::{Batch, gathered_output, joined};
 use super::negotiate::Version;
 use super::resize::Sizes;
 use super::session::{Chunk, Process, Session};
@@ -27,9 +28,10 @@ pub(super) enum Output {
 
 /// The streams to a client.
 pub(super) trait Client: Sync {
-    /// Sends bytes. A stream that the client has not asked for, or has closed, takes them and
-    /// drops them.
-    fn send(&self, to: Output, bytes: Bytes) -> impl Future<Output = ()> + Send;
+    /// Sends bytes, with their part of the budget, if they have one. A stream that the client has
+    /// not asked for, or has closed, takes them and drops them.
+    fn send(&self, to: Output, bytes: Bytes, held: Option<Held>)
+    -> impl Future<Output = ()> + Send;
 
     /// Ends all streams and the connection.
     fn finish(&self) -> impl Future<Output = ()> + Send;
@@ -49,17 +51,18 @@ pub(super) async fn run<F, P, E>(
     version: Version,
     kind: Kind,
     start: impl FnOnce() -> F + Send,
+    budget: &Budget,
 ) where
     P: Process,
     F: Future<Output = Result<Session<P>, E>> + Send,
     E: Display + Send,
 {
     let outcome = match start().await {
-        Ok(session) => carry(session, &client, inputs, kind).await,
+        Ok(session) => carry(session, &client, inputs, kind, budget).await,
         Err(error) => Outcome::Failed(error.to_string()),
     };
     if let Some(text) = error_text(&outcome, kind, version) {
-        client.send(Output::Error, text).await;
+        client.send(Output::Error, text, None).await;
     }
     client.finish().await;
 }
@@ -69,6 +72,7 @@ async fn carry<P: Process>(
     client: &impl Client,
     inputs: Inputs,
     kind: Kind,
+    budget: &Budget,
 ) -> Outcome {
     let Session {
         stdin,
@@ -76,14 +80,16 @@ async fn carry<P: Process>(
         process,
     } = session;
     let sending = async {
-        let mut output = pin!(gathered_output(output));
-        while let Some(pieces) = output.next().await {
+        let mut output = pin!(gathered_output(output, budget.clone()));
+        while let Some(Batch { pieces, mut held }) = output.next().await {
             for piece in joined(pieces) {
-                match piece {
-                    Ok(Chunk::Stdout(bytes)) => client.send(Output::Stdout, bytes).await,
-                    Ok(Chunk::Stderr(bytes)) => client.send(Output::Stderr, bytes).await,
+                let (to, bytes) = match piece {
+                    Ok(Chunk::Stdout(bytes)) => (Output::Stdout, bytes),
+                    Ok(Chunk::Stderr(bytes)) => (Output::Stderr, bytes),
                     Err(error) => return Outcome::Failed(error.to_string()),
-                }
+                };
+                let part = held.as_mut().and_then(|held| held.part(bytes.len()));
+                client.send(to, bytes, part).await;
             }
         }
         // A kubelet sends no client of an attach how the container ended.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::budget::Charged;
+use super::budget::{Charged, Held};
 
 /// How long a client may take to close a connection that we have closed. Until then what it still
 /// sends is read: a connection closed with something unread takes with it what the client has not
@@ -38,6 +38,29 @@ pub(super) enum Piece {
     Data(Charged),
     /// The client sends no more.
     End,
+}
+
+/// A frame that waits to be written, with the part of the budget that is held until it is.
+#[derive(Debug)]
+pub(super) struct Outgoing<F> {
+    pub(super) frame: F,
+    pub(super) held: Option<Held>,
+}
+
+impl<F> Outgoing<F> {
+    /// Whether it is a lean piece. Such a piece is written from a buffer of its own: it must not
+    /// keep the room of those that were large.
+    pub(super) fn is_lean(&self) -> bool {
+        self.held.as_ref().is_some_and(Held::is_lean)
+    }
+}
+
+impl<F> From<F> for Outgoing<F> {
+    /// A frame that does not count: it has few bytes, and there are few of them.
+    fn from(frame: F) -> Self {
+        let held = None;
+        Self { frame, held }
+    }
 }
 
 /// When a client last did something, or took something.

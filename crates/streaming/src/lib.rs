@@ -59,9 +59,10 @@
 //! Supported are SPDY with `v4.channel.k8s.io` and older, WebSockets with `v5.channel.k8s.io`,
 //! `v4.channel.k8s.io`, `channel.k8s.io` and their base64 forms, and port-forward also through the
 //! SPDY tunnel of `SPDY/3.1+portforward.k8s.io`. Flow control is back-pressure: while a stream's data
-//! is not taken, nothing more is read from its client. Payloads are handed on as they come, so that
-//! unfinished messages and frames hold no memory; what slow readers leave is bounded for all
-//! connections together by a [`Budget`].
+//! is not taken, nothing more is read from its client, and while a client takes nothing, nothing more
+//! is read for it. Payloads are handed on as they come, so that unfinished messages and frames hold no
+//! memory; what slow readers leave, processes and clients alike, is bounded for all connections
+//! together by a [`Budget`].
 //!
 //! Upstream: `kubelet/pkg/cri/streaming`, `apimachinery/pkg/util/httpstream`, and
 //! `github.com/moby/spdystream` for the dialect of SPDY.
@@ -76,6 +77,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
+use budget::Held;
 use command::{Inputs, Output};
 use drive::{PIECES_MAX, drive};
 use spdy::{Connection, Opened, Reset};
@@ -172,7 +174,7 @@ pub async fn serve_session<S, F, P, E>(
                     Ok(Some((client, inputs))) => {
                         // Further streams are refused.
                         drop(opened);
-                        command::run(client, inputs, version, kind, start).await;
+                        command::run(client, inputs, version, kind, start, &limits.budget).await;
                     }
                     // It opened too few streams, in time or at all.
                     Ok(None) | Err(_) => connection.go_away().await,
@@ -200,7 +202,7 @@ pub async fn serve_session<S, F, P, E>(
                     stdin: streams.stdin.then_some(stdin),
                     resize: Some(resize),
                 };
-                command::run(client, inputs, version, kind, start).await;
+                command::run(client, inputs, version, kind, start, &limits.budget).await;
             };
             let idle = parts.activity.idle(limits.idle);
             drive(parts.reader.run(), parts.writer.run(), work, idle).await;
@@ -341,7 +343,7 @@ struct SpdyClient {
 }
 
 impl command::Client for SpdyClient {
-    async fn send(&self, to: Output, bytes: Bytes) {
+    async fn send(&self, to: Output, bytes: Bytes, held: Option<Held>) {
         let stream = match to {
             Output::Stdout => self.stdout,
             Output::Stderr => self.stderr,
@@ -349,7 +351,7 @@ impl command::Client for SpdyClient {
         };
         if let Some(stream) = stream {
             // One that was reset wants nothing; one whose client is gone is not served for long.
-            let _ = self.connection.data(stream, bytes).await;
+            let _ = self.connection.data(stream, bytes, held).await;
         }
     }
 
@@ -390,14 +392,14 @@ impl ChannelClient {
 }
 
 impl command::Client for ChannelClient {
-    async fn send(&self, to: Output, bytes: Bytes) {
+    async fn send(&self, to: Output, bytes: Bytes, held: Option<Held>) {
         let (wanted, channel) = match to {
             Output::Stdout => (self.streams.stdout, 1),
             Output::Stderr => (self.streams.stderr, 2),
             Output::Error => (true, 3),
         };
         if wanted {
-            let _ = self.channels.send(channel, bytes).await;
+            let _ = self.channels.send(channel, bytes, held).await;
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::budget::{Budget, LEAN_BYTES};
+use super::budget::{Budget, Held, LEAN_BYTES};
 use super::drive::{PIECE_BYTES_MAX, Piece};
 use super::session::Duplex;
 use super::spdy::{Connection, Headers, Opened, Reset};
@@ -146,7 +146,7 @@ pub(super) async fn over_spdy<T: Duplex>(
                 for (request, first) in late {
                     if first.half == Half::Error {
                         let words = format!("request {request} timed out waiting for streams");
-                        let _ = connection.data(first.opened.id, words.into()).await;
+                        let _ = connection.data(first.opened.id, words.into(), None).await;
                         connection.finish(first.opened.id).await;
                     }
                     connection.reset(first.opened.id, Reset::Cancel).await;
@@ -158,8 +158,9 @@ pub(super) async fn over_spdy<T: Duplex>(
 
 /// The destination of a pod's data.
 trait ToClient: Sync {
-    /// Sends bytes; whether there still is somebody who wants them.
-    fn send(&self, bytes: Bytes) -> impl Future<Output = bool> + Send;
+    /// Sends bytes, with their part of the budget, if they have one; whether there still is somebody
+    /// who wants them.
+    fn send(&self, bytes: Bytes, held: Option<Held>) -> impl Future<Output = bool> + Send;
 
     /// Tells that there are no more; whether the client may go on to send.
     fn end(&self) -> impl Future<Output = bool> + Send;
@@ -172,8 +173,8 @@ struct ToStream<'a> {
 }
 
 impl ToClient for ToStream<'_> {
-    async fn send(&self, bytes: Bytes) -> bool {
-        self.connection.data(self.id, bytes).await.is_ok()
+    async fn send(&self, bytes: Bytes, held: Option<Held>) -> bool {
+        self.connection.data(self.id, bytes, held).await.is_ok()
     }
 
     /// The client says when it does not go on.
@@ -190,8 +191,8 @@ struct ToChannel {
 }
 
 impl ToClient for ToChannel {
-    async fn send(&self, bytes: Bytes) -> bool {
-        self.channels.send(self.channel, bytes).await.is_ok()
+    async fn send(&self, bytes: Bytes, held: Option<Held>) -> bool {
+        self.channels.send(self.channel, bytes, held).await.is_ok()
     }
 
     /// Until `v5` a channel has no end of its own, so that the pod's is the connection's.
@@ -224,7 +225,7 @@ async fn over_streams<T: Duplex>(
         // Any data on the error stream makes newer clients close the whole connection, so
         // that nothing but this is written there.
         Err(words) => {
-            let _ = connection.data(error, words.into()).await;
+            let _ = connection.data(error, words.into(), None).await;
             connection.finish(id).await;
         }
     }
@@ -268,7 +269,7 @@ async fn over_channel<T: Duplex>(
         }
         Err(words) => {
             let error = client.channel + 1;
-            let _ = client.channels.send(error, words.into()).await;
+            let _ = client.channels.send(error, words.into(), None).await;
         }
     }
 }
@@ -330,7 +331,8 @@ async fn downwards(mut from: impl AsyncRead + Unpin, to: &impl ToClient, budget:
             buffer.reserve(PIECE_BYTES_MAX);
             from.read_buf(&mut buffer).now_or_never()
         });
-        let (read, _held) = if let Some(read) = ready {
+        // The buffer's, however much comes.
+        let (read, held) = if let Some(read) = ready {
             (read, large)
         } else {
             // Nothing was read.
@@ -342,7 +344,7 @@ async fn downwards(mut from: impl AsyncRead + Unpin, to: &impl ToClient, budget:
             Ok(0) => return Ended::Done,
             Ok(bytes) => {
                 more = bytes >= LEAN_BYTES;
-                if !to.send(buffer.freeze()).await {
+                if !to.send(buffer.freeze(), held).await {
                     return Ended::Unwanted;
                 }
             }

@@ -2,6 +2,7 @@
 //! at the other end in `tests/streaming/main.rs`.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{BufMut, BytesMut};
 use futures::stream::{self, BoxStream};
@@ -25,6 +26,13 @@ const IN_AND_OUT: StreamOptions = StreamOptions {
     stdin: true,
     stdout: true,
     stderr: true,
+    tty: false,
+};
+
+const OUT: StreamOptions = StreamOptions {
+    stdin: false,
+    stdout: true,
+    stderr: false,
     tty: false,
 };
 
@@ -774,6 +782,145 @@ async fn all_connections_share_one_bound() {
             BUDGET,
             "{carrier:?}: what ended gave all back"
         );
+    }
+}
+
+/// Bytes that a process or a pod writes at a time.
+const PAGE: usize = budget::LEAN_BYTES;
+
+/// Serves a process that writes for ever, or a pod over a tunnel, and counts what is read of it. The
+/// client has opened its streams, and reads nothing.
+async fn serve_endless(carrier: Carrier, limits: Limits, read: Arc<AtomicUsize>) -> Pipe {
+    let (ours, theirs) = duplex(drive::READ_BYTES);
+    if carrier == Carrier::Tunnel {
+        tokio::spawn(async move {
+            let connect = |_| {
+                let (near, mut far) = duplex(PAGE);
+                let read = Arc::clone(&read);
+                tokio::spawn(async move {
+                    while far.write_all(&[b'x'; PAGE]).await.is_ok() {
+                        read.fetch_add(PAGE, Ordering::Relaxed);
+                    }
+                });
+                async move { Ok::<_, String>(near) }
+            };
+            serve_port_forward(ours, &ports(carrier, &[]), connect, limits).await;
+        });
+        let mut client = websocket(theirs).await;
+        let (mut frames, mut wire) = (Spdy::new(duplex(1).0), Vec::new());
+        for (id, kind) in [(1, "error"), (3, "data")] {
+            let headers = [("streamtype", kind), ("port", "7"), ("requestid", "0")];
+            wire.extend(frames.syn(id, &headers));
+        }
+        client.send(Message::Binary(wire.into())).await.unwrap();
+        return client.into_inner();
+    }
+    tokio::spawn(async move {
+        let output = stream::repeat_with(move || {
+            read.fetch_add(PAGE, Ordering::Relaxed);
+            Ok(Chunk::Stdout(vec![b'x'; PAGE].into()))
+        });
+        let start = || async { Ok::<_, String>(silent(output.boxed())) };
+        let how = negotiated(carrier, Version::V4);
+        serve_session(ours, &how, OUT, Kind::Exec, start, limits).await;
+    });
+    if carrier != Carrier::Spdy {
+        return theirs;
+    }
+    let mut client = Spdy::new(theirs);
+    client.command(&[(1, "error"), (3, "stdout")]).await;
+    client.pipe
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_clients_do_not_read_has_the_same_bound() {
+    // Beside the budget a connection has its pipe, its lean piece, and what was read for the next one.
+    const EACH: usize = drive::READ_BYTES + 4 * PAGE;
+    const BUDGET: usize = 256 << 10;
+    for carrier in [
+        Carrier::WebSocket(Codec::Binary),
+        Carrier::Spdy,
+        Carrier::Tunnel,
+    ] {
+        let limits = Limits {
+            budget: Budget::new(BUDGET),
+            ..Limits::default()
+        };
+        let read = Arc::new(AtomicUsize::new(0));
+        let mut clients = Vec::new();
+        for _ in 0..9 {
+            clients.push(serve_endless(carrier, limits.clone(), Arc::clone(&read)).await);
+        }
+        // Until nothing moves any more.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let taken = read.load(Ordering::Relaxed);
+        // streams 7, tenants S1
+        assert!(taken <= BUDGET + 9 * EACH, "{carrier:?}: {taken}");
+        // Nobody is left out.
+        assert!(
+            taken > 9 * (drive::READ_BYTES - PAGE),
+            "{carrier:?}: {taken}"
+        );
+        // One that reads goes on, whatever the others do.
+        let mut client = clients.pop().unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        let reading = timeout(Duration::from_mins(1), client.read_exact(&mut bytes));
+        assert!(reading.await.is_ok_and(|read| read.is_ok()), "{carrier:?}");
+        drop((client, clients));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            limits.budget.left(),
+            BUDGET,
+            "{carrier:?}: what ended gave all back"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_budget_output_goes_out_in_small_pieces() {
+    let sent: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    for carrier in [Carrier::Spdy, Carrier::WebSocket(Codec::Binary)] {
+        let (ours, theirs) = duplex(PIPE_BYTES);
+        let limits = Limits {
+            budget: Budget::new(0),
+            ..Limits::default()
+        };
+        let written = sent.chunks(10_000).map(Bytes::copy_from_slice);
+        let written: Vec<_> = written.map(|piece| Ok(Chunk::Stdout(piece))).collect();
+        let serving = tokio::spawn(async move {
+            let output = stream::iter(written).boxed();
+            let start = || async {
+                let (stdin, process) = (None, Seven);
+                Ok::<_, String>(Session {
+                    stdin,
+                    output,
+                    process,
+                })
+            };
+            let how = negotiated(carrier, Version::V4);
+            serve_session(ours, &how, OUT, Kind::Exec, start, limits).await;
+        });
+        let mut got = Vec::new();
+        if carrier == Carrier::Spdy {
+            let mut client = Spdy::new(theirs);
+            client.command(&[(1, "error"), (3, "stdout")]).await;
+            for frame in client.rest().await {
+                if let Frame::Data { id: 3, bytes, .. } = frame {
+                    got.extend_from_slice(&bytes);
+                }
+            }
+        } else {
+            let (all, _) = messages(&mut websocket(theirs).await).await;
+            for message in all {
+                if let [1, bytes @ ..] = &message.into_data()[..] {
+                    // streams 7
+                    assert!(bytes.len() <= budget::LEAN_BYTES, "{}", bytes.len());
+                    got.extend_from_slice(bytes);
+                }
+            }
+        }
+        assert!(got == sent, "{carrier:?}: {} bytes", got.len());
+        serving.abort();
     }
 }
 

@@ -12,20 +12,20 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use futures::{Stream, stream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::Limits;
-use super::budget::ConnectionBudget;
+use super::budget::{ConnectionBudget, Held};
 use super::drive::{
-    Activity, LINGER_MAX, OUTGOING_MAX, PIECE_BYTES_MAX, Piece, READ_BYTES, WRITE_BYTES,
+    Activity, LINGER_MAX, OUTGOING_MAX, Outgoing, PIECE_BYTES_MAX, Piece, READ_BYTES, WRITE_BYTES,
 };
 use super::negotiate::{Codec, Version};
 use super::spdy::ByteSink;
-use frame::{Decoder, Event, FrameError, NORMAL, Send};
+use frame::{Decoder, Event, FrameError, NORMAL, Send, binary_head};
 use message::{Decoded, Messages};
 
 mod frame;
@@ -48,11 +48,11 @@ struct Frames<R> {
     read: R,
     decoder: Decoder,
     /// The queue of responses; closed when the writer ends.
-    answers: mpsc::Sender<Send>,
+    answers: mpsc::Sender<Outgoing<Send>>,
 }
 
 impl<R: AsyncRead + Unpin> Frames<R> {
-    fn new(read: R, answers: mpsc::Sender<Send>) -> Self {
+    fn new(read: R, answers: mpsc::Sender<Outgoing<Send>>) -> Self {
         let decoder = Decoder::default();
         Self {
             read,
@@ -69,7 +69,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                 Some(Event::Close(payload)) => {
                     // The reason is for people; the code is enough to be sent back.
                     let code = payload.slice(..payload.len().min(2));
-                    if self.answers.send(Send::Close(code)).await.is_ok() {
+                    if self.answers.send(Send::Close(code).into()).await.is_ok() {
                         // Written, or given up.
                         let _ = timeout(LINGER_MAX, self.answers.closed()).await;
                     }
@@ -77,7 +77,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                 }
                 Some(Event::Ping(payload)) => {
                     // After our close nothing is answered; what comes is still read.
-                    let _ = self.answers.send(Send::Pong(payload.clone())).await;
+                    let _ = self.answers.send(Send::Pong(payload.clone()).into()).await;
                     return Ok(Some(Event::Ping(payload)));
                 }
                 Some(event) => return Ok(Some(event)),
@@ -122,6 +122,7 @@ pub(super) fn accept<R: AsyncRead + Unpin, W>(
         },
         channels: Channels {
             out,
+            purse: Arc::new(ConnectionBudget::new(limits.budget.clone())),
             codec,
             version,
         },
@@ -138,7 +139,9 @@ pub(super) fn accept<R: AsyncRead + Unpin, W>(
 /// Writes to the channels.
 #[derive(Clone)]
 pub(super) struct Channels {
-    out: mpsc::Sender<Send>,
+    out: mpsc::Sender<Outgoing<Send>>,
+    /// That of what is sent.
+    purse: Arc<ConnectionBudget>,
     codec: Codec,
     version: Version,
 }
@@ -148,27 +151,40 @@ pub(super) struct Channels {
 pub(super) struct Closed;
 
 impl Channels {
-    /// Sends bytes on a channel.
-    pub(super) async fn send(&self, channel: u8, mut bytes: Bytes) -> Result<(), Closed> {
+    /// Sends bytes on a channel. `held` is their part of the budget; without one they go as the
+    /// budget allows, in lean pieces if need be.
+    pub(super) async fn send(
+        &self,
+        channel: u8,
+        mut bytes: Bytes,
+        mut held: Option<Held>,
+    ) -> Result<(), Closed> {
         while !bytes.is_empty() {
-            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
-            self.message(channel, piece).await?;
+            let piece = self.purse.piece(&mut bytes, &mut held, PIECE_BYTES_MAX);
+            let (bytes, held) = piece.await.into_parts();
+            let frame = self.frame(channel, bytes);
+            let sent = self.out.send(Outgoing { frame, held }).await;
+            sent.map_err(|_| Closed)?;
         }
         Ok(())
     }
 
-    /// Sends one message, of no bytes if need be.
+    /// Sends one short message, of no bytes if need be.
     pub(super) async fn message(&self, channel: u8, bytes: Bytes) -> Result<(), Closed> {
-        let frame = match self.codec {
-            Codec::Binary => Send::Binary(Some(channel), bytes),
+        let frame = self.frame(channel, bytes);
+        self.out.send(frame.into()).await.map_err(|_| Closed)
+    }
+
+    fn frame(&self, channel: u8, bytes: Bytes) -> Send {
+        match self.codec {
+            Codec::Binary => Send::Binary(channel, bytes),
             Codec::Base64 => {
                 let mut message = String::new();
                 message.push(char::from(b'0'.wrapping_add(channel)));
                 BASE64_STANDARD.encode_string(bytes, &mut message);
                 Send::Text(message.into())
             }
-        };
-        self.out.send(frame).await.map_err(|_| Closed)
+        }
     }
 
     /// Closes a channel; whether the protocol can and somebody is there.
@@ -180,14 +196,14 @@ impl Channels {
     /// Ends the connection, once all that was sent before is written.
     pub(super) async fn close(&self) {
         // A client that is gone needs no end.
-        let _ = self.out.send(NORMAL).await;
+        let _ = self.out.send(NORMAL.into()).await;
     }
 }
 
 /// Writes what is sent, and a ping now and then.
 pub(super) struct Writer<W> {
     write: W,
-    frames: mpsc::Receiver<Send>,
+    frames: mpsc::Receiver<Outgoing<Send>>,
     activity: Arc<Activity>,
     ping: Duration,
 }
@@ -199,18 +215,28 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     /// The client is gone.
     pub(super) async fn run(mut self) -> io::Result<()> {
         let mut bytes = BytesMut::new();
+        // The parts of the budget of what is written.
+        let mut held = Vec::new();
         let mut pings = interval_at(Instant::now() + self.ping, self.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Both arms are cancel-safe.
             let mut next = tokio::select! {
-                frame = self.frames.recv() => Some(frame.unwrap_or(NORMAL)),
-                _ = pings.tick() => Some(Send::Ping),
+                frame = self.frames.recv() => Some(frame.unwrap_or_else(|| NORMAL.into())),
+                _ = pings.tick() => {
+                    // A burst of output is no reason to keep a large buffer for good.
+                    bytes = BytesMut::new();
+                    Some(Send::Ping.into())
+                }
             };
+            if next.as_ref().is_some_and(Outgoing::is_lean) {
+                bytes = BytesMut::new();
+            }
             let mut last = false;
             let mut data = false;
-            while let Some(frame) = next {
+            while let Some(Outgoing { frame, held: part }) = next {
                 frame.encode(&mut bytes);
+                held.extend(part);
                 last = matches!(frame, Send::Close(_));
                 data |= matches!(frame, Send::Binary(..) | Send::Text(_));
                 next = if last || bytes.len() >= WRITE_BYTES {
@@ -221,6 +247,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             }
             self.write.write_all_buf(&mut bytes).await?;
             self.write.flush().await?;
+            held.clear();
             if data {
                 self.activity.note();
             }
@@ -335,7 +362,8 @@ pub(super) fn tunnel<R: AsyncRead + Unpin + std::marker::Send, W>(
 /// The end of a tunnel where bytes go in.
 pub(super) struct Tunnel<W> {
     write: W,
-    answers: mpsc::Receiver<Send>,
+    answers: mpsc::Receiver<Outgoing<Send>>,
+    /// What is written around the bytes that go in.
     wire: BytesMut,
 }
 
@@ -351,12 +379,15 @@ impl<W: AsyncWrite + Unpin + std::marker::Send> ByteSink for Tunnel<W> {
     type Own = Send;
 
     async fn write(&mut self, bytes: &mut BytesMut) -> io::Result<()> {
-        self.frame(Send::Binary(None, bytes.split().freeze())).await
+        binary_head(bytes.len(), &mut self.wire);
+        let mut whole = Buf::chain(&mut self.wire, bytes);
+        self.write.write_all_buf(&mut whole).await?;
+        self.write.flush().await
     }
 
     async fn own(&mut self) -> Send {
         match self.answers.recv().await {
-            Some(answer) => answer,
+            Some(answer) => answer.frame,
             None => std::future::pending().await,
         }
     }

@@ -14,6 +14,7 @@ use mirrorlet_streaming::Chunk;
 use mirrorlet_streaming::gather::gathered;
 
 use super::Shared;
+use crate::server::remote;
 use crate::server::view::ViewErrorKind;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
@@ -179,9 +180,9 @@ pub(in crate::server) async fn log_of(
         })?;
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);
-    let pieces = gathered(log).map(move |chunks| {
+    let pieces = gathered(log, remote::limits().budget, joined).map(move |bytes| {
         let _held = &reading;
-        Ok::<_, io::Error>(joined(chunks))
+        Ok::<_, io::Error>(bytes)
     });
     let body = begin
         .chain(pieces)

@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Limits;
-use super::budget::ConnectionBudget;
+use super::budget::{ConnectionBudget, Held};
 use super::drive::{
-    Activity, OUTGOING_MAX, PIECE_BYTES_MAX, PIECES_MAX, Piece, READ_BYTES, WRITE_BYTES,
+    Activity, OUTGOING_MAX, Outgoing, PIECE_BYTES_MAX, PIECES_MAX, Piece, READ_BYTES, WRITE_BYTES,
 };
 use frame::{Decoder, Encoder, FrameError, Send};
 use streams::{Event, Received, Streams};
@@ -71,6 +71,7 @@ pub(super) fn accept<R, W>(read: R, write: W, limits: &Limits) -> Parts<R, W> {
     let connection = Arc::new(Connection {
         streams: Mutex::default(),
         out,
+        purse: ConnectionBudget::new(limits.budget.clone()),
         activity: Activity::new(),
     });
     Parts {
@@ -96,7 +97,9 @@ pub(super) fn accept<R, W>(read: R, write: W, limits: &Limits) -> Parts<R, W> {
 /// Writes to the channels.
 pub(super) struct Connection {
     streams: Mutex<Streams>,
-    out: mpsc::Sender<Send>,
+    out: mpsc::Sender<Outgoing<Send>>,
+    /// That of what is sent.
+    purse: ConnectionBudget,
     pub(super) activity: Activity,
 }
 
@@ -105,18 +108,26 @@ impl Connection {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends bytes on a stream.
+    /// Sends bytes on a stream. `held` is their part of the budget; without one they go as the
+    /// budget allows, in lean pieces if need be.
     ///
     /// # Cancel safety
     /// Dropped, it has sent some of them.
-    pub(super) async fn data(&self, id: u32, mut bytes: Bytes) -> Result<(), Closed> {
+    pub(super) async fn data(
+        &self,
+        id: u32,
+        mut bytes: Bytes,
+        mut held: Option<Held>,
+    ) -> Result<(), Closed> {
         while !bytes.is_empty() {
             if !self.streams().writable(id) {
                 return Err(Closed);
             }
-            let bytes = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
+            let piece = self.purse.piece(&mut bytes, &mut held, PIECE_BYTES_MAX);
+            let (bytes, held) = piece.await.into_parts();
             let fin = false;
-            self.send(Send::Data { id, fin, bytes }).await?;
+            let frame = Send::Data { id, fin, bytes };
+            self.send(Outgoing { frame, held }).await?;
         }
         Ok(())
     }
@@ -126,24 +137,24 @@ impl Connection {
         if self.streams().finish(id) {
             let (fin, bytes) = (true, Bytes::new());
             // A client that is gone needs no end.
-            let _ = self.send(Send::Data { id, fin, bytes }).await;
+            let _ = self.send(Send::Data { id, fin, bytes }.into()).await;
         }
     }
 
     /// Ends a stream in both directions.
     pub(super) async fn reset(&self, id: u32, reset: Reset) {
         if self.streams().reset(id) {
-            let _ = self.send(Send::RstStream { id, reset }).await;
+            let _ = self.send(Send::RstStream { id, reset }.into()).await;
         }
     }
 
     /// Ends the connection, once all that was sent before is written.
     pub(super) async fn go_away(&self) {
         let last = self.streams().go_away();
-        let _ = self.send(Send::GoAway { last }).await;
+        let _ = self.send(Send::GoAway { last }.into()).await;
     }
 
-    async fn send(&self, frame: Send) -> Result<(), Closed> {
+    async fn send(&self, frame: Outgoing<Send>) -> Result<(), Closed> {
         self.out.send(frame).await.map_err(|_| Closed)
     }
 }
@@ -186,7 +197,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 }
                 if let Some(answer) = answer {
                     // After our GOAWAY nothing is answered; what comes is still read.
-                    let _ = self.connection.send(answer).await;
+                    let _ = self.connection.send(answer.into()).await;
                 }
                 for event in events {
                     self.hand_out(event).await;
@@ -243,7 +254,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 /// Writes what is sent, and a ping now and then.
 pub(super) struct Writer<W> {
     write: W,
-    frames: mpsc::Receiver<Send>,
+    frames: mpsc::Receiver<Outgoing<Send>>,
     connection: Arc<Connection>,
     ping: Duration,
 }
@@ -304,6 +315,8 @@ impl<W: ByteSink> Writer<W> {
     pub(super) async fn run(mut self) -> io::Result<()> {
         let mut encoder = Encoder::default();
         let mut bytes = BytesMut::new();
+        // The parts of the budget of what is written.
+        let mut held = Vec::new();
         let mut pings = interval_at(Instant::now() + self.ping, self.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Ours are even.
@@ -318,13 +331,19 @@ impl<W: ByteSink> Writer<W> {
                 frame = self.frames.recv() => frame,
                 _ = pings.tick() => {
                     ping = (ping + 2) & 0x7fff_fffe;
-                    Some(Send::Ping { id: ping.max(2) })
+                    // A burst of output is no reason to keep a large buffer for good.
+                    bytes = BytesMut::new();
+                    Some(Send::Ping { id: ping.max(2) }.into())
                 }
             };
+            if next.as_ref().is_some_and(Outgoing::is_lean) {
+                bytes = BytesMut::new();
+            }
             let mut last = next.is_none();
             let mut data = false;
-            while let Some(frame) = next {
+            while let Some(Outgoing { frame, held: part }) = next {
                 encoder.encode(&frame, &mut bytes);
+                held.extend(part);
                 last = matches!(frame, Send::GoAway { .. });
                 data |= matches!(frame, Send::Data { .. });
                 next = if last || bytes.len() >= WRITE_BYTES {
@@ -334,6 +353,7 @@ impl<W: ByteSink> Writer<W> {
                 };
             }
             self.write.write(&mut bytes).await?;
+            held.clear();
             if data {
                 self.connection.activity.note();
             }

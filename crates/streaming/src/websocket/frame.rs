@@ -14,6 +14,9 @@ const MESSAGE_BYTES_MAX: u64 = 32 << 20;
 /// Largest payload of a control frame, in bytes: the standard's.
 const CONTROL_BYTES_MAX: u64 = 125;
 
+/// Longest head of a frame that is sent, in bytes.
+const HEAD_BYTES_MAX: usize = 10;
+
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const OPCODE: u8 = 0x0f;
@@ -52,8 +55,8 @@ pub(crate) enum Event {
 /// A frame to send, whole and unmasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Send {
-    /// A channel's bytes, or those of a tunnel.
-    Binary(Option<u8>, Bytes),
+    /// A channel's bytes.
+    Binary(u8, Bytes),
     Text(Bytes),
     Ping,
     Pong(Bytes),
@@ -228,28 +231,37 @@ impl Send {
     /// Adds the frame's bytes.
     pub(crate) fn encode(&self, out: &mut BytesMut) {
         let (kind, channel, payload) = match self {
-            Self::Binary(channel, payload) => (BINARY, *channel, &payload[..]),
+            Self::Binary(channel, payload) => (BINARY, Some(*channel), &payload[..]),
             Self::Text(payload) => (TEXT, None, &payload[..]),
             Self::Ping => (PING, None, &[][..]),
             Self::Pong(payload) => (PONG, None, &payload[..]),
             Self::Close(payload) => (CLOSE, None, &payload[..]),
         };
         let length = payload.len() + usize::from(channel.is_some());
-        out.reserve(10 + length);
-        out.put_u8(FIN | kind);
-        match (u8::try_from(length), u16::try_from(length)) {
-            (Ok(length), _) if length < LENGTH_16 => out.put_u8(length),
-            (_, Ok(length)) => {
-                out.put_u8(LENGTH_16);
-                out.put_u16(length);
-            }
-            _ => {
-                out.put_u8(LENGTH_64);
-                out.put_u64(length as u64);
-            }
-        }
+        out.reserve(HEAD_BYTES_MAX + length);
+        head(kind, length, out);
         out.extend(channel);
         out.put_slice(payload);
+    }
+}
+
+/// Adds the head of a binary frame whose payload of this many bytes follows.
+pub(crate) fn binary_head(length: usize, out: &mut BytesMut) {
+    head(BINARY, length, out);
+}
+
+fn head(kind: u8, length: usize, out: &mut BytesMut) {
+    out.put_u8(FIN | kind);
+    match (u8::try_from(length), u16::try_from(length)) {
+        (Ok(length), _) if length < LENGTH_16 => out.put_u8(length),
+        (_, Ok(length)) => {
+            out.put_u8(LENGTH_16);
+            out.put_u16(length);
+        }
+        _ => {
+            out.put_u8(LENGTH_64);
+            out.put_u64(length as u64);
+        }
     }
 }
 

@@ -193,11 +193,15 @@ fn frames_are_written_with_each_form_of_length() {
         (65_535, &[0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
     ] {
         let mut out = BytesMut::new();
-        Send::Binary(Some(9), vec![7; length].into()).encode(&mut out);
+        Send::Binary(9, vec![7; length].into()).encode(&mut out);
         // streams 6
         assert_eq!(out[..head.len()], *head, "{length}");
         assert_eq!(out[head.len()], 9);
         assert_eq!(out.len(), head.len() + 1 + length);
+        // A tunnel writes the same head, and its bytes after it.
+        let mut out = BytesMut::new();
+        binary_head(length + 1, &mut out);
+        assert_eq!(out[..], *head, "{length}");
     }
     let mut out = BytesMut::new();
     for frame in [
