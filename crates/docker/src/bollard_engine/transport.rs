@@ -23,6 +23,10 @@ use tokio::time::timeout;
 /// TCP this is three lost SYN packets.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Bytes of an answer that are read ahead of whoever takes it, and the largest head. hyper's own
+/// bound is 400 KiB, which a log would hold for each client that doesn't read it.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+
 /// The address of an Engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
@@ -195,8 +199,10 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(AHEAD_BYTES_MAX)
+        .handshake(TokioIo::new(stream))
+        .await?;
     // The task lives exactly as long as the connection, whose end the response's body reports.
     tokio::spawn(connection.with_upgrades());
     Ok(sender.send_request(request).await?)
@@ -204,6 +210,12 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use http_body_util::{BodyExt, Empty};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[test]
@@ -258,5 +270,39 @@ mod tests {
             transport.versioned(&uri).unwrap(),
             "/v1.41/containers/json?all=true"
         );
+    }
+
+    /// A client that reads a log slowly.
+    #[tokio::test(start_paused = true)]
+    async fn little_is_read_ahead_of_whoever_takes_an_answer() {
+        const PIPE_BYTES: usize = 1 << 20;
+        const CHUNK_BYTES: usize = 16 << 10;
+        let (near, mut far) = tokio::io::duplex(PIPE_BYTES);
+        let written = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&written);
+        tokio::spawn(async move {
+            let asked = far.read(&mut [0; 1024]).await.unwrap();
+            assert!(asked > 0);
+            let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            far.write_all(head).await.unwrap();
+            let length = format!("{CHUNK_BYTES:x}\r\n");
+            let chunk = [length.as_bytes(), &[b'x'; CHUNK_BYTES], b"\r\n"].concat();
+            while far.write_all(&chunk).await.is_ok() {
+                counted.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
+            }
+        });
+        let request = Request::get("/logs").body(Empty::<Bytes>::new()).unwrap();
+        let mut body = exchange(near, request).await.unwrap().into_body();
+        let (mut taken, mut ahead) = (0, 0);
+        while taken < 4 * PIPE_BYTES {
+            let frame = body.frame().await.unwrap().unwrap();
+            taken += frame.into_data().unwrap().len();
+            // Until nothing moves any more.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let read = written.load(Ordering::Relaxed).saturating_sub(PIPE_BYTES);
+            ahead = ahead.max(read.saturating_sub(taken));
+        }
+        // tenants S1
+        assert!(ahead <= 3 * AHEAD_BYTES_MAX, "{ahead}");
     }
 }
