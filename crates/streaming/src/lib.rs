@@ -315,7 +315,9 @@ async fn accept_command(
         if complete {
             return Some((client, inputs));
         }
-        let Opened { id, headers, data } = opened.recv().await?;
+        let Opened {
+            id, headers, data, ..
+        } = opened.recv().await?;
         match headers.get("streamtype") {
             Some("error") => client.error = Some(id),
             Some("stdout") => client.stdout = Some(id),

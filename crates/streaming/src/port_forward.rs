@@ -204,20 +204,28 @@ impl ToClient for ToChannel {
 /// Serves one connection over two streams.
 async fn over_streams<T: Duplex>(
     connection: Arc<Connection>,
-    mut data: Opened,
+    data: Opened,
     error: u32,
     port: u16,
     connect: &Connect<'_, T>,
     budget: &Budget,
 ) {
-    let id = data.id;
+    let Opened {
+        id,
+        mut data,
+        reset,
+        ..
+    } = data;
+    let reset = async {
+        let _ = reset.await;
+    };
     match connect(port).await {
         Ok(target) => {
             let client = ToStream {
                 connection: &connection,
                 id,
             };
-            match forward(target, &mut data.data, &client, budget).await {
+            match forward(target, &mut data, &client, reset, budget).await {
                 Ended::Done => connection.finish(id).await,
                 Ended::Broken | Ended::Unwanted => connection.reset(id, Reset::Cancel).await,
             }
@@ -265,7 +273,9 @@ async fn over_channel<T: Duplex>(
 ) {
     match connect(port).await {
         Ok(target) => {
-            forward(target, &mut data, &client, budget).await;
+            // What resets a channel ends the whole connection.
+            let reset = std::future::pending();
+            forward(target, &mut data, &client, reset, budget).await;
         }
         Err(words) => {
             let error = client.channel + 1;
@@ -274,26 +284,35 @@ async fn over_channel<T: Duplex>(
     }
 }
 
-/// Carries bytes both ways until both sides have said their last, or one is gone.
+/// Carries bytes both ways until both sides have said their last, one is gone, or `reset` ends: that
+/// is how a client gives up after the end of its data, or while the pod reads none of it.
 async fn forward(
     target: impl Duplex,
     from_client: &mut mpsc::Receiver<Piece>,
     to_client: &impl ToClient,
+    reset: impl Future<Output = ()>,
     budget: &Budget,
 ) -> Ended {
     let (from_pod, to_pod) = tokio::io::split(target);
-    let mut up = pin!(upwards(from_client, to_pod));
-    let mut down = pin!(downwards(from_pod, to_client, budget));
-    // Both arms go on below.
+    let carried = async {
+        let mut up = pin!(upwards(from_client, to_pod));
+        let mut down = pin!(downwards(from_pod, to_client, budget));
+        // Both arms go on below.
+        tokio::select! {
+            ended = &mut up => match ended {
+                Ended::Done => down.await,
+                other => other,
+            },
+            ended = &mut down => match ended {
+                Ended::Done if to_client.end().await => up.await,
+                other => other,
+            },
+        }
+    };
+    // Both arms end it.
     tokio::select! {
-        ended = &mut up => match ended {
-            Ended::Done => down.await,
-            other => other,
-        },
-        ended = &mut down => match ended {
-            Ended::Done if to_client.end().await => up.await,
-            other => other,
-        },
+        ended = carried => ended,
+        () = reset => Ended::Unwanted,
     }
 }
 

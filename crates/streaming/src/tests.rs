@@ -556,6 +556,45 @@ async fn a_connection_is_forwarded_over_two_streams() {
     serving.await.unwrap();
 }
 
+/// The pod says nothing: it doesn't end with its client's last words, or doesn't even read them.
+#[tokio::test(start_paused = true)]
+async fn a_reset_ends_a_connection_whose_pod_is_silent() {
+    for (words, is_last) in [(&b"last words"[..], true), (&[b'x'; 1000][..], false)] {
+        let (ours, theirs) = duplex(PIPE_BYTES);
+        let (mut pod, target) = duplex(ECHO_BYTES);
+        let target = Mutex::new(Some(target));
+        let serving = tokio::spawn(async move {
+            let connect = |_| {
+                let target = target.lock().unwrap().take();
+                async move { target.ok_or("connected already") }
+            };
+            let asked = ports(Carrier::Spdy, &[]);
+            serve_port_forward(ours, &asked, connect, Limits::default()).await;
+        });
+        let mut client = Spdy::new(theirs);
+        open_forward(&mut client, 1, &forwarded("error", "7", "0")).await;
+        open_forward(&mut client, 3, &forwarded("data", "7", "0")).await;
+        client.send(&data(3, words, is_last)).await;
+        if is_last {
+            let mut got = Vec::new();
+            pod.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, words);
+        }
+        client.send(&reset(3)).await;
+        let end = Frame::Data {
+            id: 1,
+            fin: true,
+            bytes: Bytes::new(),
+        };
+        let next = timeout(Duration::from_mins(1), client.next()).await;
+        // streams 3
+        assert_eq!(next, Ok(Some(end)), "{is_last}");
+        assert!(pod.write_all(b"x").await.is_err(), "the pod is let go");
+        drop(client);
+        serving.await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn streams_without_their_other_half_are_not_kept() {
     let (pipe, _serving) = serve_ports(ports(Carrier::Spdy, &[]));

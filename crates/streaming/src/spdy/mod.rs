@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Limits;
@@ -53,6 +53,8 @@ pub(super) struct Opened {
     pub(super) headers: Headers,
     /// Incoming data. After drop, incoming data for this stream is discarded.
     pub(super) data: mpsc::Receiver<Piece>,
+    /// Ends, with an error, once the client has reset the stream, also after the end of its data.
+    pub(super) reset: oneshot::Receiver<()>,
 }
 
 /// The parts of a connection.
@@ -164,9 +166,25 @@ pub(super) struct Reader<R> {
     read: R,
     decoder: Decoder,
     connection: Arc<Connection>,
-    inbound: HashMap<u32, mpsc::Sender<Piece>>,
+    inbound: HashMap<u32, Inbound>,
     opened: Option<mpsc::Sender<Opened>>,
     purse: ConnectionBudget,
+}
+
+/// The other ends of an [`Opened`] stream.
+struct Inbound {
+    /// None after the end of its data.
+    pieces: Option<mpsc::Sender<Piece>>,
+    /// Dropped when the stream is reset.
+    open: oneshot::Sender<()>,
+}
+
+impl Inbound {
+    /// Whether somebody still listens for its data or its reset.
+    fn is_wanted(&self) -> bool {
+        let pieces = self.pieces.as_ref();
+        pieces.is_some_and(|pieces| !pieces.is_closed()) || !self.open.is_closed()
+    }
 }
 
 /// Why a client is not read any more.
@@ -213,32 +231,44 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn hand_out(&mut self, event: Event) {
         match event {
             Event::Opened { id, headers } => {
+                // A client may open streams for ever.
+                self.inbound.retain(|_, inbound| inbound.is_wanted());
                 let (pieces, data) = mpsc::channel(PIECES_MAX);
-                let opened = Opened { id, headers, data };
+                let (open, reset) = oneshot::channel();
+                let opened = Opened {
+                    id,
+                    headers,
+                    data,
+                    reset,
+                };
                 let taken = match &self.opened {
                     Some(opening) => opening.send(opened).await.is_ok(),
                     None => false,
                 };
                 if taken {
-                    self.inbound.insert(id, pieces);
+                    let pieces = Some(pieces);
+                    self.inbound.insert(id, Inbound { pieces, open });
                 } else {
                     self.connection.reset(id, Reset::Cancel).await;
                 }
             }
             Event::Data { id, mut bytes } => {
-                let Some(pieces) = self.inbound.get(&id) else {
+                let Some(inbound) = self.inbound.get_mut(&id) else {
                     return;
                 };
                 while !bytes.is_empty() {
+                    let Some(pieces) = &inbound.pieces else {
+                        return;
+                    };
                     let piece = self.purse.charge(&mut bytes).await;
                     if pieces.send(Piece::Data(piece)).await.is_err() {
-                        self.inbound.remove(&id);
-                        return;
+                        inbound.pieces = None;
                     }
                 }
             }
             Event::End { id } => {
-                if let Some(pieces) = self.inbound.remove(&id) {
+                let inbound = self.inbound.get_mut(&id);
+                if let Some(pieces) = inbound.and_then(|inbound| inbound.pieces.take()) {
                     // Nobody may want to know.
                     let _ = pieces.send(Piece::End).await;
                 }
@@ -361,5 +391,37 @@ impl<W: ByteSink> Writer<W> {
                 return self.write.end().await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_is_known_as_long_as_somebody_serves_it() {
+        let parts = accept(tokio::io::empty(), tokio::io::sink(), &Limits::default());
+        let (mut reader, mut opened) = (parts.reader, parts.opened);
+        let open = |id| {
+            let headers = Headers::default();
+            Event::Opened { id, headers }
+        };
+        for id in (1..100).step_by(2) {
+            reader.hand_out(open(id)).await;
+            // It is of no use.
+            drop(opened.recv().await);
+            // streams 3
+            assert_eq!(reader.inbound.len(), 1, "{id}");
+        }
+        reader.hand_out(open(101)).await;
+        let mut served = opened.recv().await.unwrap();
+        reader.hand_out(Event::End { id: 101 }).await;
+        assert!(matches!(served.data.recv().await, Some(Piece::End)));
+        reader.hand_out(open(103)).await;
+        assert_eq!(served.reset.try_recv(), Err(TryRecvError::Empty));
+        reader.hand_out(Event::Reset { id: 101 }).await;
+        assert_eq!(served.reset.try_recv(), Err(TryRecvError::Closed));
     }
 }
