@@ -31,6 +31,7 @@ impl Api {
                 .find(|(key, _)| key == wanted)
                 .map(|(_, value)| value.as_str())
         };
+        let user = call.user.name.as_str();
         let container = || {
             let wanted = said("container").filter(|name| !name.is_empty());
             choose_container(&pod, wanted).map_err(|error| Status::bad_request(error.to_string()))
@@ -39,10 +40,9 @@ impl Api {
             Some("log") => {
                 let container = container()?;
                 let uri = request.uri().clone();
-                let user = call.user.name.as_str();
                 logs::log_of(&self.streams, &pod, &container, user, &uri).await
             }
-            Some("portforward") => streams::forward_to(&self.streams, &pod, request),
+            Some("portforward") => streams::forward_to(&self.streams, &pod, user, request),
             Some(command) => {
                 let container = container()?;
                 let kind = match command {
@@ -53,7 +53,8 @@ impl Api {
                     check_stdin(&pod, &container)?;
                 }
                 let query = node_query(request.uri());
-                streams::command_in(&self.streams, &pod, container, &query, request, kind)
+                let shared = &self.streams;
+                streams::command_in(shared, &pod, container, user, &query, request, kind)
             }
             None => return Err(Status::no_such_path()),
         };

@@ -14,6 +14,7 @@ use mirrorlet_streaming::Chunk;
 use mirrorlet_streaming::gather::gathered;
 
 use super::Shared;
+use super::shares::Resource;
 use crate::server::remote;
 use crate::server::view::ViewErrorKind;
 use mirrorlet_core::access::User;
@@ -154,8 +155,8 @@ pub(in crate::server) async fn log_of(
         .map_err(IntoResponse::into_response)?;
     let uid = PodUid::of(pod);
     let reading = shared
-        .readers
-        .begin(&uid, &FullName::of(pod), user)
+        .shares
+        .take(Resource::Log, &uid, &FullName::of(pod), user)
         .map_err(IntoResponse::into_response)?;
     let instance = if asked.previous {
         Instance::Previous

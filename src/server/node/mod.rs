@@ -11,7 +11,7 @@ pub mod certificate;
 mod connections;
 pub(super) mod listen;
 pub(super) mod logs;
-mod readers;
+mod shares;
 pub(super) mod streams;
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use self::auth::{ClientAuthorities, Gate, Reviewer};
 use self::certificate::{CertificateTask, Names, Origin};
-use self::readers::Readers;
+use self::shares::Shares;
 use super::stats::{self, NodeStats};
 use super::view::AgentView;
 use crate::certificate::CertificateError;
@@ -129,7 +129,7 @@ pub(super) struct Shared {
     view: Arc<dyn AgentView>,
     metrics: Metrics,
     configz: Arc<serde_json::Value>,
-    readers: Readers,
+    shares: Shares,
     /// The sessions on upgraded connections.
     sessions: TaskTracker,
     cancel: CancellationToken,
@@ -144,9 +144,9 @@ impl Shared {
     ) -> Self {
         Self {
             view,
+            shares: Shares::new(metrics.clone()),
             metrics,
             configz: Arc::default(),
-            readers: Readers::default(),
             sessions: TaskTracker::new(),
             cancel,
         }

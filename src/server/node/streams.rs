@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -19,9 +19,11 @@ use mirrorlet_streaming::{
 
 use super::Shared;
 use super::connections::Claim;
+use super::shares::{Counted, Resource, Shares, Taken};
 use crate::server::remote;
-use crate::server::view::ViewError;
-use mirrorlet_core::api::{Pod, PodUid};
+use crate::server::view::{AgentView, ViewError, ViewErrorKind};
+use mirrorlet_core::access::User;
+use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::spec::all_container_names;
 use mirrorlet_runtime::ExecOptions;
 
@@ -45,24 +47,27 @@ type Named = Path<HashMap<String, String>>;
 async fn exec(
     State(shared): State<Shared>,
     Path(named): Named,
+    Extension(user): Extension<User>,
     request: Request,
 ) -> Result<Response, Response> {
-    command(&shared, &named, request, Kind::Exec)
+    command(&shared, &named, &user.name, request, Kind::Exec)
 }
 
 /// Attaches to a container's main process.
 async fn attach(
     State(shared): State<Shared>,
     Path(named): Named,
+    Extension(user): Extension<User>,
     request: Request,
 ) -> Result<Response, Response> {
-    command(&shared, &named, request, Kind::Attach)
+    command(&shared, &named, &user.name, request, Kind::Attach)
 }
 
 #[expect(clippy::result_large_err, reason = "an answer, either way")]
 fn command(
     shared: &Shared,
     named: &HashMap<String, String>,
+    user: &str,
     request: Request,
     kind: Kind,
 ) -> Result<Response, Response> {
@@ -70,7 +75,7 @@ fn command(
     // As upstream, a wrong query is said before a wrong name.
     RemoteCommand::parse(&query).map_err(refused)?;
     let (pod, container) = container(shared, named)?;
-    command_in(shared, &pod, container, &query, request, kind)
+    command_in(shared, &pod, container, user, &query, request, kind)
 }
 
 /// Runs a command in a container that the pod has, or attaches to it, as a node's query asks for it.
@@ -79,6 +84,7 @@ pub(in crate::server) fn command_in(
     shared: &Shared,
     pod: &Pod,
     container: String,
+    user: &str,
     query: &str,
     request: Request,
     kind: Kind,
@@ -86,6 +92,7 @@ pub(in crate::server) fn command_in(
     let uid = PodUid::of(pod);
     let asked = RemoteCommand::parse(query).map_err(refused)?;
     let negotiated = RemoteCommand::negotiate(request.headers()).map_err(refused)?;
+    let taken = take(shared, &uid, &FullName::of(pod), user)?;
     let headers = negotiated.headers.clone();
     let view = Arc::clone(&shared.view);
     let RemoteCommand { command, streams } = asked;
@@ -107,17 +114,51 @@ pub(in crate::server) fn command_in(
         };
         serve_session(stream, &negotiated, streams, kind, start, remote::limits()).await;
     };
-    Ok(Entry::of(shared, request).carry(headers, work))
+    Ok(Entry::of(shared, request).carry(taken, headers, work))
+}
+
+/// Takes a session out of its shares.
+#[expect(clippy::result_large_err, reason = "an answer, either way")]
+fn take(shared: &Shared, uid: &PodUid, name: &FullName, user: &str) -> Result<Taken, Response> {
+    let taken = shared.shares.take(Resource::Session, uid, name, user);
+    taken.map_err(IntoResponse::into_response)
 }
 
 /// Connects to ports of a pod.
 async fn port_forward(
     State(shared): State<Shared>,
     Path(named): Named,
+    Extension(user): Extension<User>,
     request: Request,
 ) -> Result<Response, Response> {
     let pod = pod(&shared, &named)?;
-    forward_to(&shared, &pod, request)
+    forward_to(&shared, &pod, &user.name, request)
+}
+
+/// The pod whose ports a client connects to.
+struct Ports {
+    view: Arc<dyn AgentView>,
+    shares: Shares,
+    uid: PodUid,
+    name: FullName,
+    user: String,
+}
+
+impl Ports {
+    async fn connect(&self, port: u16) -> Result<Counted, ViewError> {
+        let Self {
+            view,
+            shares,
+            uid,
+            name,
+            user,
+        } = self;
+        view.check_pod(uid)?;
+        let taken = shares.take(Resource::Connection, uid, name, user);
+        let taken = taken.map_err(|busy| ViewErrorKind::Unavailable.error(busy.to_string()))?;
+        let stream = view.access().port_forward(uid, port).await?;
+        Ok(Counted::new(stream, taken))
+    }
 }
 
 /// Connects to ports of that pod.
@@ -125,22 +166,25 @@ async fn port_forward(
 pub(in crate::server) fn forward_to(
     shared: &Shared,
     pod: &Pod,
+    user: &str,
     request: Request,
 ) -> Result<Response, Response> {
-    let uid = PodUid::of(pod);
     let query = request.uri().query().unwrap_or_default();
     let asked = PortForward::negotiate(request.headers(), query).map_err(refused)?;
+    let ports = Ports {
+        view: Arc::clone(&shared.view),
+        shares: shared.shares.clone(),
+        uid: PodUid::of(pod),
+        name: FullName::of(pod),
+        user: user.to_owned(),
+    };
+    let taken = take(shared, &ports.uid, &ports.name, user)?;
     let headers = asked.negotiated.headers.clone();
-    let view = Arc::clone(&shared.view);
     let work = async move |stream| {
-        let (view, uid) = (&view, &uid);
-        let connect = |port| async move {
-            view.check_pod(uid)?;
-            Ok::<_, ViewError>(view.access().port_forward(uid, port).await?)
-        };
+        let connect = |port| ports.connect(port);
         serve_port_forward(stream, &asked, connect, remote::limits()).await;
     };
-    Ok(Entry::of(shared, request).carry(headers, work))
+    Ok(Entry::of(shared, request).carry(taken, headers, work))
 }
 
 fn refused(refusal: Refusal) -> Response {
@@ -199,9 +243,10 @@ impl Entry {
     }
 
     /// Answers 101 with these headers, and lets `work` have the connection. It is dropped when
-    /// the agent stops; until then it counts as a connection.
+    /// the agent stops; until then it counts as a connection, and as what is `taken` of the shares.
     pub(super) fn carry<F>(
         self,
+        taken: Taken,
         headers: HeaderMap,
         work: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
     ) -> Response
@@ -209,6 +254,117 @@ impl Entry {
         F: Future<Output = ()> + Send + 'static,
     {
         let (sessions, cancel) = (&self.shared.sessions, self.shared.cancel);
-        remote::carry(sessions, cancel, self.upgrade, self.claim, headers, work)
+        let held = (self.claim, taken);
+        remote::carry(sessions, cancel, self.upgrade, held, headers, work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use mirrorlet_host::telemetry::Metrics;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::server::fake::FakeView;
+
+    fn shared(metrics: &Metrics) -> Shared {
+        let view = Arc::new(FakeView::new());
+        Shared::new(view, metrics.clone(), CancellationToken::new())
+    }
+
+    /// A request for a WebSocket.
+    fn request() -> Request {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = "/?port=7".parse().unwrap();
+        for (name, value) in [
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ] {
+            let value = value.parse().unwrap();
+            request.headers_mut().insert(name, value);
+        }
+        request
+    }
+
+    #[tokio::test]
+    async fn a_session_beyond_a_share_is_refused_with_what_to_do() {
+        let metrics = Metrics::new();
+        let shared = shared(&metrics);
+        let pod = |name| shared.view.pod_by_name("ns", name).unwrap();
+        let command = |name, kind| {
+            let (container, query) = ("c".to_owned(), "command=true&output=1");
+            let pod = pod(name);
+            match command_in(&shared, &pod, container, "api", query, request(), kind) {
+                Ok(answer) | Err(answer) => answer,
+            }
+        };
+        let forward = |name| match forward_to(&shared, &pod(name), "api", request()) {
+            Ok(answer) | Err(answer) => answer,
+        };
+        let (uid, name) = (PodUid::of(&pod("web")), FullName::new("web", "ns"));
+        let held: Vec<_> = (0..64)
+            .map(|_| take(&shared, &uid, &name, "somebody").unwrap())
+            .collect();
+        for refused in [
+            command("web", Kind::Exec),
+            command("web", Kind::Attach),
+            forward("web"),
+        ] {
+            assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+            let words = to_bytes(refused.into_body(), 4096).await.unwrap();
+            // tenants S2
+            assert_eq!(
+                words,
+                "too many exec, attach and port-forward sessions of this pod: at most 64 may be open at a time; close some, or try again later"
+            );
+        }
+        let counted = "mirrorlet_node_api_refusals_total{reason=\"sessions\"} 3\n";
+        assert!(metrics.encode().contains(counted), "{}", metrics.encode());
+        // Others have their own share, and this one has it again.
+        let upgraded = StatusCode::SWITCHING_PROTOCOLS;
+        assert_eq!(command("other", Kind::Exec).status(), upgraded);
+        drop(held);
+        assert_eq!(command("web", Kind::Attach).status(), upgraded);
+        assert_eq!(forward("web").status(), upgraded);
+        // Those clients are gone, and hold nothing.
+        shared.ended().await;
+        let held = (0..64).filter_map(|_| take(&shared, &uid, &name, "somebody").ok());
+        assert_eq!(held.collect::<Vec<_>>().len(), 64);
+    }
+
+    #[tokio::test]
+    async fn a_forwarded_connection_beyond_a_share_is_refused_with_what_to_do() {
+        let metrics = Metrics::new();
+        let Shared { view, shares, .. } = shared(&metrics);
+        let ports = Ports {
+            view,
+            shares,
+            uid: PodUid::from("web"),
+            name: FullName::new("web", "ns"),
+            user: "api".to_owned(),
+        };
+        let mut open = Vec::new();
+        for _ in 0..256 {
+            open.push(ports.connect(7).await.unwrap());
+        }
+        let refused = ports.connect(7).await.err().unwrap();
+        // tenants S2
+        assert_eq!(
+            refused.to_string(),
+            "too many forwarded connections of this pod: at most 256 may be open at a time; close some, or try again later"
+        );
+        open.pop();
+        // A port that nobody listens on takes none.
+        assert!(ports.connect(9).await.is_err());
+        let mut again = ports.connect(7).await.unwrap();
+        again.write_all(b"hi").await.unwrap();
+        again.shutdown().await.unwrap();
+        let mut echoed = String::new();
+        again.read_to_string(&mut echoed).await.unwrap();
+        assert_eq!(echoed, "hi");
     }
 }

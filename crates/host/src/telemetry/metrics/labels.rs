@@ -109,7 +109,7 @@ mirrorlet_core::words! {
 }
 
 mirrorlet_core::words! {
-    /// Why the node API closed a connection or refused a request before asking what it is about.
+    /// Why the node API closed a connection or refused a request, to protect itself.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum NodeApiRefusal {
         /// There was no room for another connection.
@@ -124,6 +124,12 @@ mirrorlet_core::words! {
         TokenReviews = "token_reviews",
         /// Too many requests waited for a review of their access.
         AccessReviews = "access_reviews",
+        /// A pod, namespace, user or the node had as many logs read as may be.
+        Logs = "logs",
+        /// A pod, namespace, user or the node had as many execs, attaches and port-forwards as may be.
+        Sessions = "sessions",
+        /// A pod, namespace, user or the node had as many forwarded connections as may be.
+        ForwardedConnections = "forwarded_connections",
     }
     pub(super) fn as_str;
 }

@@ -1,0 +1,350 @@
+//! Shares of what clients have open at a time: logs, sessions and forwarded connections. One tenant's
+//! leaves room for all others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
+use mirrorlet_runtime::DuplexStream;
+
+/// When one who was refused may ask again, in seconds.
+const RETRY_AFTER: &str = "5";
+
+/// Something that a client has open of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Resource {
+    /// A log that is read. It holds a connection to the Engine; a screen full of them is a dozen.
+    Log,
+    /// An exec, attach or port-forward. It holds a connection of its client, and mostly one to the
+    /// Engine.
+    Session,
+    /// A connection that a port-forward carries. It holds a socket of the pod.
+    Connection,
+}
+
+/// Most at a time.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    all: usize,
+    pod: usize,
+    /// For the pods of one namespace, which is what a tenant has.
+    namespace: usize,
+    /// For one client. All clients behind the API server count as one.
+    asker: usize,
+}
+
+impl Resource {
+    const fn most(self) -> Most {
+        match self {
+            Self::Log | Self::Session => Most {
+                all: 256,
+                pod: 64,
+                namespace: 128,
+                asker: 192,
+            },
+            // A browser opens half a dozen for each page.
+            Self::Connection => Most {
+                all: 1024,
+                pod: 256,
+                namespace: 512,
+                asker: 768,
+            },
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Log => "log readers",
+            Self::Session => "exec, attach and port-forward sessions",
+            Self::Connection => "forwarded connections",
+        }
+    }
+
+    fn refusal(self) -> NodeApiRefusal {
+        match self {
+            Self::Log => NodeApiRefusal::Logs,
+            Self::Session => NodeApiRefusal::Sessions,
+            Self::Connection => NodeApiRefusal::ForwardedConnections,
+        }
+    }
+}
+
+/// Whose shares there are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Share {
+    All,
+    Pod(PodUid),
+    Namespace(String),
+    Asker(String),
+}
+
+impl Share {
+    fn most(&self, resource: Resource) -> usize {
+        let most = resource.most();
+        match self {
+            Self::All => most.all,
+            Self::Pod(_) => most.pod,
+            Self::Namespace(_) => most.namespace,
+            Self::Asker(_) => most.asker,
+        }
+    }
+
+    fn of(&self) -> &'static str {
+        match self {
+            Self::All => "this node",
+            Self::Pod(_) => "this pod",
+            Self::Namespace(_) => "the pods of this namespace",
+            Self::Asker(_) => "this user",
+        }
+    }
+}
+
+/// Counts what clients have open. Cheap to clone: all clones count together.
+#[derive(Debug, Clone)]
+pub(super) struct Shares {
+    counts: Arc<Mutex<HashMap<(Resource, Share), usize>>>,
+    metrics: Metrics,
+}
+
+/// Something that is open; dropped, it leaves its room to others.
+#[derive(Debug)]
+pub(super) struct Taken {
+    shares: Shares,
+    resource: Resource,
+    of: [Share; 4],
+}
+
+/// There is no room for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Busy {
+    resource: Resource,
+    of: &'static str,
+    most: usize,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (resource, of, most) = (self.resource.words(), self.of, self.most);
+        write!(
+            f,
+            "too many {resource} of {of}: at most {most} may be open at a time; close some, or try again later"
+        )
+    }
+}
+
+impl IntoResponse for Busy {
+    fn into_response(self) -> Response {
+        let later = [(header::RETRY_AFTER, RETRY_AFTER)];
+        (StatusCode::TOO_MANY_REQUESTS, later, self.to_string()).into_response()
+    }
+}
+
+impl Shares {
+    pub(super) fn new(metrics: Metrics) -> Self {
+        let counts = Arc::default();
+        Self { counts, metrics }
+    }
+
+    /// Lets one be opened of a pod, for the user `asker`.
+    pub(super) fn take(
+        &self,
+        resource: Resource,
+        pod: &PodUid,
+        name: &FullName,
+        asker: &str,
+    ) -> Result<Taken, Busy> {
+        let of = [
+            Share::Pod(pod.clone()),
+            Share::Namespace(name.namespace.to_string()),
+            Share::Asker(asker.to_owned()),
+            Share::All,
+        ];
+        let mut counts = self.counts.lock();
+        let full = |share: &&Share| {
+            let count = counts.get(&(resource, (*share).clone()));
+            count.is_some_and(|count| *count >= share.most(resource))
+        };
+        if let Some(share) = of.iter().find(full) {
+            self.metrics.node_api_refused(resource.refusal());
+            return Err(Busy {
+                resource,
+                of: share.of(),
+                most: share.most(resource),
+            });
+        }
+        for share in &of {
+            *counts.entry((resource, share.clone())).or_default() += 1;
+        }
+        drop(counts);
+        Ok(Taken {
+            shares: self.clone(),
+            resource,
+            of,
+        })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut counts = self.shares.counts.lock();
+        for share in &self.of {
+            let share = (self.resource, share.clone());
+            if let Some(count) = counts.get_mut(&share) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&share);
+                }
+            }
+        }
+    }
+}
+
+/// A connection to a pod that counts until it is dropped.
+pub(super) struct Counted {
+    stream: DuplexStream,
+    _taken: Taken,
+}
+
+impl Counted {
+    pub(super) fn new(stream: DuplexStream, taken: Taken) -> Self {
+        Self {
+            stream,
+            _taken: taken,
+        }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens one of a pod of a namespace, for whoever asks.
+    fn open(shares: &Shares, what: Resource, who: (&str, &str, &str)) -> Result<Taken, Busy> {
+        let (namespace, pod, asker) = who;
+        let name = FullName::new(pod, namespace);
+        shares.take(what, &PodUid::from(pod), &name, asker)
+    }
+
+    /// Opens as many as may be, and looks at whose share is refused when.
+    fn leaves_room(shares: &Shares, what: Resource) {
+        let most = what.most();
+        let mut held = Vec::new();
+        let mut fill =
+            |count: usize, who: &dyn Fn(usize) -> String, namespace: &str, asker: &str| {
+                for n in 0..count {
+                    held.push(open(shares, what, (namespace, &who(n), asker)).unwrap());
+                }
+            };
+        fill(most.pod, &|_| "busy".to_owned(), "a", "kube-apiserver");
+        let refused = |who| open(shares, what, who).unwrap_err().of;
+        // tenants L2, tenants S2
+        assert_eq!(refused(("a", "busy", "somebody")), "this pod", "{what:?}");
+        let one = |n: usize| format!("a-{n}");
+        fill(most.namespace - most.pod, &one, "a", "kube-apiserver");
+        assert_eq!(
+            refused(("a", "other", "somebody")),
+            "the pods of this namespace"
+        );
+        fill(
+            most.asker - most.namespace,
+            &|n| format!("b-{n}"),
+            "b",
+            "kube-apiserver",
+        );
+        assert_eq!(refused(("c", "other", "kube-apiserver")), "this user");
+        fill(
+            most.all - most.asker,
+            &|n| format!("c-{n}"),
+            "c",
+            "somebody",
+        );
+        assert_eq!(refused(("d", "other", "nobody")), "this node");
+        held.clear();
+        open(shares, what, ("a", "busy", "kube-apiserver")).unwrap();
+    }
+
+    #[test]
+    fn who_reads_many_logs_leaves_room_for_others() {
+        let shares = Shares::new(Metrics::new());
+        leaves_room(&shares, Resource::Log);
+        assert!(shares.counts.lock().is_empty());
+    }
+
+    #[test]
+    fn who_opens_many_streams_leaves_room_for_others() {
+        let shares = Shares::new(Metrics::new());
+        // Logs take nothing from either, and neither takes from the other.
+        let log = open(&shares, Resource::Log, ("a", "busy", "kube-apiserver"));
+        for what in [Resource::Session, Resource::Connection] {
+            leaves_room(&shares, what);
+        }
+        drop(log);
+        assert!(shares.counts.lock().is_empty());
+    }
+
+    #[test]
+    fn one_who_is_refused_is_told_when_to_ask_again() {
+        let busy = Busy {
+            resource: Resource::Session,
+            of: Share::Namespace("a".to_owned()).of(),
+            most: 128,
+        };
+        let words = "too many exec, attach and port-forward sessions of the pods of this namespace: at most 128 may be open at a time; close some, or try again later";
+        // tenants S2
+        assert_eq!(busy.to_string(), words);
+        let answer = busy.into_response();
+        // tenants L2
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.headers()[header::RETRY_AFTER], RETRY_AFTER);
+    }
+}
