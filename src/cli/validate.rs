@@ -19,11 +19,12 @@ use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, Pod, PodUid, Sev
 use mirrorlet_core::app_armor;
 use mirrorlet_core::desired::{Places, PodSource};
 use mirrorlet_core::manifest::{
-    self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, Size, is_manifest_name,
+    self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name,
 };
 use mirrorlet_core::merge::COMPUTE_UID;
 use mirrorlet_core::names::port_problems;
 use mirrorlet_core::objects::{Object, ObjectKey, unmet};
+use mirrorlet_core::sizes::Size;
 use mirrorlet_host::disk;
 
 use mirrorlet_core::small::SmallSort;
@@ -178,10 +179,7 @@ impl Run {
         let source = String::from_utf8(bytes.to_vec()).ok();
         let mut found = Found {
             file: FileReport::new(location, source),
-            size: Size {
-                values: parsed.values(),
-                bytes: bytes.len(),
-            },
+            size: parsed.size(bytes.len()),
             ..Found::default()
         };
         let mut is_secret = false;

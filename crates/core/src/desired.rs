@@ -12,6 +12,7 @@ use crate::api::{Diagnostic, FullName, Pod, PodUid};
 use crate::cron::Runs;
 use crate::finished::FinishedPods;
 use crate::objects::{Config, Object};
+use crate::sizes::Sizes;
 use crate::stateful::StatefulSet;
 
 crate::words! {
@@ -182,6 +183,8 @@ pub struct SourceSet {
     pub problems: Vec<Diagnostic>,
     /// Names of files ignored by rule.
     pub ignored: Vec<String>,
+    /// The sizes of the files of a directory of manifests, which are limited together.
+    pub sizes: Sizes,
 }
 
 /// The state of one source.

@@ -61,6 +61,7 @@ pub mod restart;
 pub mod rollout;
 pub mod select;
 pub mod shares;
+pub mod sizes;
 pub mod small;
 pub mod spec;
 pub mod stateful;

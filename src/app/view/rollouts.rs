@@ -1,6 +1,7 @@
 //! The rollouts of static pods, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
@@ -170,13 +171,14 @@ pub(super) fn with_request(
         if name.source != PodSource::File || !asked {
             return state;
         }
+        let directory = Path::new(&*name.location);
         let none = Arc::default();
         let present = state.set().unwrap_or(&none);
         let files: Vec<NewFile> = request
             .files
             .iter()
             .map(|file| NewFile {
-                location: format!("{}/{}", name.location, file.name),
+                location: directory.join(&file.name).to_string_lossy().into_owned(),
                 bytes: match &file.binary {
                     Some(ByteString(bytes)) => bytes.clone(),
                     None => file.text.clone().into_bytes(),

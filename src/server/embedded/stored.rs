@@ -9,7 +9,7 @@ use mirrorlet_apimachinery::cache::Key;
 use mirrorlet_apimachinery::resources::{LEASES, Resource};
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_core::api::{Code, Diagnostic};
-use mirrorlet_core::manifest::BYTES_TOTAL_MAX;
+use mirrorlet_core::sizes::BYTES_TOTAL_MAX;
 use mirrorlet_host::disk::{self, IfThere as _};
 use serde_json::Value;
 use tokio::sync::MutexGuard;

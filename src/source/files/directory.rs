@@ -18,8 +18,9 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::hold::{FileDecision, Present, decide_file};
 use mirrorlet_core::manifest::{
-    Document, ParseContext, Parsed, Size, parse_manifest, secret_open_to_others,
+    Document, ParseContext, Parsed, parse_manifest, secret_open_to_others,
 };
+use mirrorlet_core::sizes::Size;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
 
@@ -215,10 +216,7 @@ impl Directory {
             location: &location,
         };
         let parsed = parse_manifest(&bytes, &context);
-        let size = Size {
-            values: parsed.values(),
-            bytes: bytes.len(),
-        };
+        let size = parsed.size(bytes.len());
         if let Some(problem) = self.too_much(&entry.path, size) {
             self.take_problem(&entry.path, problem, now);
             if let Some(known) = self.files.get_mut(&entry.path) {
@@ -238,8 +236,8 @@ impl Directory {
     /// The problem of a file that is too much together with all others.
     fn too_much(&self, path: &Path, size: Size) -> Option<Diagnostic> {
         let others = self.files.iter().filter(|(other, _)| *other != path);
-        let all = others.fold(size, |all, (_, known)| all.plus(known.size));
-        all.too_much(&path.to_string_lossy())
+        let others = others.map(|(_, known)| known.size);
+        size.too_much_with(others, &path.to_string_lossy())
     }
 
     fn take_unreadable(&mut self, entry: &Entry, why: &str, now: Instant) -> bool {
@@ -402,6 +400,11 @@ impl Directory {
                 .collect(),
             problems,
             ignored: self.ignored.clone(),
+            sizes: self
+                .files
+                .iter()
+                .map(|(path, known)| (path.to_string_lossy().into_owned(), known.size))
+                .collect_map(),
             ..SourceSet::default()
         }
     }

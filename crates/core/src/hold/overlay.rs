@@ -10,7 +10,11 @@ use super::{LastGood, LastGoodDocument, Present, decide_file};
 use crate::api::{NodeName, Pod};
 use crate::cron::Runs;
 use crate::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWorkload};
-use crate::manifest::{Accepted, AcceptedPod, AcceptedWorkload, ParseContext, parse_manifest};
+use crate::manifest::{
+    Accepted, AcceptedPod, AcceptedWorkload, ParseContext, Parsed, parse_manifest,
+};
+use crate::sizes::{Size, put_files};
+use crate::small::SmallSort;
 use crate::workload::WorkloadKey;
 
 /// A manifest file to put into the directory.
@@ -23,7 +27,8 @@ pub struct NewFile {
 }
 
 /// Returns the set that the directory would deliver if `files` replaced the files of the same path,
-/// or with `whole` all files.
+/// or with `whole` all files. Files that would be too much together with the others are refused, as
+/// the agent refuses them.
 pub fn with_files(
     present: &SourceSet,
     files: &[NewFile],
@@ -39,21 +44,29 @@ pub fn with_files(
         workloads: present.workloads.clone(),
         problems: present.problems.clone(),
         ignored: Vec::new(),
+        sizes: present.sizes.clone(),
     };
     set.pods.retain(|pod| stays(&pod.origin.location));
     set.objects.retain(|object| stays(&object.origin.location));
     set.workloads
         .retain(|workload| stays(&workload.origin.location));
     set.problems.retain(|problem| stays(&problem.file));
-    for file in files {
-        let parsed = parse_manifest(
-            &file.bytes,
-            &ParseContext {
-                node_name,
-                source: PodSource::File,
-                location: &file.location,
+    let parsed: Vec<Parsed> = files.iter().map(|file| parse(file, node_name)).collect();
+    let sizes = files.iter().zip(&parsed);
+    let mut sizes: Vec<(&str, Size)> = sizes
+        .map(|(file, parsed)| (&*file.location, parsed.size(file.bytes.len())))
+        .collect();
+    sizes.small_sort_by_key(|(location, _)| *location);
+    let is_there = |location: &str| !whole || is_new(location);
+    let mut refused = put_files(&mut set.sizes, &sizes, is_there);
+    for (file, parsed) in files.iter().zip(parsed) {
+        let parsed = match refused.remove(&file.location) {
+            Some(problem) => Parsed {
+                documents: Vec::new(),
+                problems: vec![problem],
             },
-        );
+            None => parsed,
+        };
         let last_good = LastGood {
             // A planned file is complete: it is never taken for half-written.
             raw: "".into(),
@@ -76,6 +89,15 @@ pub fn with_files(
         set.problems.extend(decision.problems);
     }
     set
+}
+
+fn parse(file: &NewFile, node_name: &NodeName) -> Parsed {
+    let context = ParseContext {
+        node_name,
+        source: PodSource::File,
+        location: &file.location,
+    };
+    parse_manifest(&file.bytes, &context)
 }
 
 /// The documents of one file of a set.

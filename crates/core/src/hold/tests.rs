@@ -1,5 +1,6 @@
 use super::*;
-use crate::api::{FullName, Pod, keys};
+use crate::api::{FullName, NodeName, Pod, keys};
+use crate::desired::SourceSet;
 use crate::manifest::{AcceptedPod, AcceptedWorkload};
 use crate::workload::{WorkloadKey, WorkloadKind};
 
@@ -624,4 +625,41 @@ fn a_broken_workload_keeps_all_its_pods() {
     // With no document, there is no pod.
     let decision = decide("x", &documents(&[]), LONG_AGO, &known);
     assert_eq!(decision.pods, []);
+}
+
+#[test]
+fn a_planned_file_is_refused_where_the_agent_would_refuse_it() {
+    let node = NodeName::from("box");
+    let file = |number: usize, image: &str, variables: usize| {
+        let variables = "{name: a, value: b}, ".repeat(variables);
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}}}\nspec: {{containers: [{{name: c, image: \"{image}\", env: [{variables}]}}]}}\n"
+        );
+        NewFile {
+            location: format!("/m/p{number}.yaml"),
+            bytes: text.into_bytes(),
+        }
+    };
+    let mut full: Vec<NewFile> = (0..11).map(|number| file(number, "a:1", 3_000)).collect();
+    full.push(file(11, "a:1", 10));
+    let present = with_files(&SourceSet::default(), &full, true, &node);
+    assert_eq!((present.pods.len(), present.problems.len()), (12, 0));
+    let edit = |files: &[NewFile]| {
+        let set = with_files(&present, files, false, &node);
+        let mut pods = set.pods.iter();
+        let pod = pods.find(|pod| pod.origin.location == "/m/p11.yaml");
+        let pod = pod.cloned().unwrap();
+        let image = pod.pod.spec.as_ref().unwrap().containers[0].image.clone();
+        let codes: Vec<Code> = pod.problems.iter().map(|problem| problem.code).collect();
+        (image.unwrap(), pod.held, codes)
+    };
+    let larger = file(11, "a:2", 3_000);
+    // tenants M8
+    assert_eq!(
+        edit(std::slice::from_ref(&larger)),
+        ("a:1".to_owned(), true, vec![Code::TooLarge])
+    );
+    // Another file of the same edit makes room.
+    let smaller = file(10, "a:1", 10);
+    assert_eq!(edit(&[larger, smaller]), ("a:2".to_owned(), false, vec![]));
 }

@@ -21,10 +21,11 @@ use super::problems::{At, Problems};
 use super::tree::Node;
 use super::workload::{build_workload, workload_key};
 use super::{
-    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, VALUES_TOTAL_MAX, check,
-    defaults, support, text, uid,
+    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, check, defaults, support,
+    text, uid,
 };
 use crate::path::{Path, Segment};
+use crate::sizes::VALUES_TOTAL_MAX;
 use crate::workload::REPLICAS_MAX;
 
 /// Reads all documents of a manifest, YAML or JSON, and the items of lists.

@@ -11,7 +11,6 @@ mod kind;
 mod notes;
 mod problems;
 mod render;
-mod size;
 mod support;
 mod text;
 mod tree;
@@ -25,25 +24,18 @@ use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
 use crate::cron::Runs;
 use crate::desired::{Places, PodSource};
 use crate::objects::{Object, ObjectKey, ObjectKind};
+use crate::sizes::{Size, VALUES_TOTAL_MAX};
 use crate::stateful::StatefulSet;
 use crate::workload::WorkloadKey;
 
 pub use build::{document_from_canonical, parse_manifest};
 pub use check::{is_label_value, is_qualified};
 pub use render::render;
-pub use size::Size;
 pub use support::unsupported_fields;
 pub(crate) use uid::uid_of;
 
 /// Largest manifest read, as upstream: 10 MiB.
 pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;
-
-/// Most values in lists and mappings of all pods of a file, or of the files of a directory, counted for each
-/// pod. Each takes several hundred bytes in memory.
-pub const VALUES_TOTAL_MAX: usize = 100_000;
-
-/// Most bytes of the manifests of a directory together: far above what a node runs.
-pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 
 /// File names that are manifests, by ending.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -92,8 +84,16 @@ pub struct Parsed {
 }
 
 impl Parsed {
+    /// The size of the file, of that many bytes.
+    pub fn size(&self, bytes: usize) -> Size {
+        Size {
+            values: self.values(),
+            bytes,
+        }
+    }
+
     /// The number of values in the lists and mappings of its documents, as often as each has pods.
-    pub fn values(&self) -> usize {
+    fn values(&self) -> usize {
         let values = self.documents.iter().map(|document| document.values);
         values.fold(0, usize::saturating_add)
     }

@@ -1,0 +1,162 @@
+//! The size of the manifests of a directory together.
+
+use std::collections::BTreeMap;
+
+use crate::api::{Code, Diagnostic};
+
+/// Most values in lists and mappings of all pods of a file, or of the files of a directory, counted for each
+/// pod. Each takes several hundred bytes in memory.
+pub const VALUES_TOTAL_MAX: usize = 100_000;
+
+/// Most bytes of the manifests of a directory together: far above what a node runs.
+pub const BYTES_TOTAL_MAX: usize = 32 << 20;
+
+/// The sizes of the files of a directory, by path. A file that is refused has none.
+pub type Sizes = BTreeMap<String, Size>;
+
+/// The size of manifests: each value takes several hundred bytes in memory, each byte of text several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Values in lists and mappings, as often as there are pods of them.
+    pub values: usize,
+    /// Bytes of text.
+    pub bytes: usize,
+}
+
+impl Size {
+    /// The size of both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            values: self.values.saturating_add(other.values),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// The problem of the file `location` of this size, if it is too much together with the `others` of
+    /// its directory.
+    pub fn too_much_with(
+        self,
+        others: impl Iterator<Item = Self>,
+        location: &str,
+    ) -> Option<Diagnostic> {
+        others.fold(self, Self::plus).too_much(location)
+    }
+
+    /// The problem of the file `location`, if it and all others of its directory have this size, which
+    /// is too much.
+    pub fn too_much(self, location: &str) -> Option<Diagnostic> {
+        let message = if self.values > VALUES_TOTAL_MAX {
+            format!(
+                "the manifests of this directory would have {} values in lists and mappings, counted for each pod; at most {VALUES_TOTAL_MAX} are read",
+                self.values
+            )
+        } else if self.bytes > BYTES_TOTAL_MAX {
+            format!(
+                "the manifests of this directory would have {} bytes; at most {BYTES_TOTAL_MAX} are read",
+                self.bytes
+            )
+        } else {
+            return None;
+        };
+        let problem = Diagnostic::error(Code::TooLarge, location, message);
+        Some(problem.help("remove manifests that are not needed, or make large ones smaller"))
+    }
+}
+
+/// Puts `files`, in the order of their paths, into a directory whose files have these `sizes`. Returns
+/// the problems of those that are refused.
+///
+/// It has the result that the agent comes to: each file is measured beside those that are there, then
+/// files that don't stay are gone, and what was refused is tried again.
+pub fn put_files(
+    sizes: &mut Sizes,
+    files: &[(&str, Size)],
+    stays: impl Fn(&str) -> bool,
+) -> BTreeMap<String, Diagnostic> {
+    let mut refused = BTreeMap::new();
+    for file in files {
+        put_one(sizes, *file, &mut refused);
+    }
+    sizes.retain(|location, _| stays(location));
+    // Each that is put makes the room smaller, so that a third round would put none.
+    for file in files {
+        if refused.contains_key(file.0) {
+            put_one(sizes, *file, &mut refused);
+        }
+    }
+    refused
+}
+
+fn put_one(
+    sizes: &mut Sizes,
+    (location, size): (&str, Size),
+    refused: &mut BTreeMap<String, Diagnostic>,
+) {
+    sizes.remove(location);
+    if let Some(problem) = size.too_much_with(sizes.values().copied(), location) {
+        refused.insert(location.to_owned(), problem);
+    } else {
+        refused.remove(location);
+        sizes.insert(location.to_owned(), size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::small::SmallCollect;
+
+    #[test]
+    fn files_are_refused_that_are_too_much_beside_the_others() {
+        // Files, each with its share of what a directory may have, in tenths.
+        type Files<'a> = &'a [(&'a str, usize)];
+        let size = |share: usize| Size {
+            values: VALUES_TOTAL_MAX / 10 * share,
+            bytes: share,
+        };
+        let sizes = |files: &[(&str, usize)]| -> Sizes {
+            let sizes = files.iter();
+            let sizes = sizes.map(|(name, share)| ((*name).to_owned(), size(*share)));
+            sizes.collect_map()
+        };
+        // Those before, the new ones, whether the others go, those in the end, and the refused ones.
+        let cases: [(Files<'_>, Files<'_>, bool, Files<'_>, &[&str]); 7] = [
+            (&[], &[("a", 10)], false, &[("a", 10)], &[]),
+            (&[], &[("a", 11)], false, &[], &["a"]),
+            (&[("b", 9)], &[("a", 2)], false, &[("b", 9)], &["a"]),
+            // A file takes its own place.
+            (&[("a", 9)], &[("a", 10)], false, &[("a", 10)], &[]),
+            // One that becomes smaller makes room for one before it.
+            (
+                &[("a", 1), ("b", 9)],
+                &[("a", 9), ("b", 1)],
+                false,
+                &[("a", 9), ("b", 1)],
+                &[],
+            ),
+            // So does one that is gone.
+            (&[("z", 9)], &[("a", 9)], true, &[("a", 9)], &[]),
+            // A version that is refused has no size, so that the next file fits.
+            (
+                &[("a", 5), ("c", 3)],
+                &[("a", 8), ("b", 7)],
+                false,
+                &[("b", 7), ("c", 3)],
+                &["a"],
+            ),
+        ];
+        for (before, new, whole, expected, refused) in cases {
+            let mut known = sizes(before);
+            let files: Vec<(&str, Size)> = new
+                .iter()
+                .map(|(name, share)| (*name, size(*share)))
+                .collect();
+            let stays = |location: &str| !whole || new.iter().any(|(name, _)| *name == location);
+            let problems = put_files(&mut known, &files, stays);
+            assert_eq!(known, sizes(expected), "{before:?} {new:?}");
+            let names: Vec<&str> = problems.keys().map(String::as_str).collect();
+            assert_eq!(names, refused, "{before:?} {new:?}");
+        }
+    }
+}
