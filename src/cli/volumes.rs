@@ -50,17 +50,17 @@ fn render(volumes: &[VolumeReport]) -> String {
             format!("{:?}", volume.state).into(),
             format!("{}/{}", volume.namespace, volume.claim).into(),
             volume.path.clone().or(driver).unwrap_or_default().into(),
-            volume.pods.join(", ").into(),
+            volume.users().collect::<Vec<_>>().join(", ").into(),
         ]
     };
-    let titles = ["NAME", "STATE", "CLAIM", "STORAGE", "PODS"];
+    let titles = ["NAME", "STATE", "CLAIM", "STORAGE", "USED BY"];
     table::titled(titles, volumes.iter().map(row))
 }
 
 async fn remove(args: &RemoveArgs, root: &Path) -> Outcome {
     let VolumesReport { volumes } = fetch(root).await?;
     let is_meant = |volume: &&VolumeReport| {
-        let is_unused = volume.state == VolumeState::Released && volume.pods.is_empty();
+        let is_unused = volume.state == VolumeState::Released && volume.users().next().is_none();
         args.released && is_unused || args.names.contains(&volume.name)
     };
     let meant: Vec<&VolumeReport> = volumes.iter().filter(is_meant).collect();

@@ -253,6 +253,7 @@ impl AgentView for FakeView {
             path: None,
             created: true,
             pods: pods.iter().copied().map(str::to_owned).collect(),
+            workloads: Vec::new(),
         };
         Ok(vec![
             volume("db", VolumeState::Bound, &["default/db-box"]),

@@ -350,6 +350,7 @@ async fn volumes_are_listed_and_removed_once_no_pod_uses_them() {
             path: None,
             created: true,
             pods: vec!["default/db-box".to_owned()],
+            workloads: vec![],
         },
         VolumeReport {
             name: "disk".to_owned(),
@@ -360,6 +361,7 @@ async fn volumes_are_listed_and_removed_once_no_pod_uses_them() {
             path: Some(srv.display().to_string()),
             created: false,
             pods: vec!["default/web-box".to_owned()],
+            workloads: vec![],
         },
     ];
     // box 7

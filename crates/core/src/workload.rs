@@ -328,6 +328,7 @@ fn annotations(
         .collect_map()
 }
 
+pub mod claims;
 pub mod revisions;
 pub mod standing;
 #[cfg(test)]

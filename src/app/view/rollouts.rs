@@ -117,22 +117,16 @@ fn whom(
     }
     let mut keys = keys.into_iter();
     let key = match (keys.next(), keys.next()) {
-        (Some(key), None) => without_rollouts(&typed(&key)).map_or(Ok(key), Err),
+        (Some(key), None) => without_rollouts(&key.typed()).map_or(Ok(key), Err),
         (None, _) if named.is_none() => Err(not_found),
         (None, _) => Err(ViewErrorKind::NotFound
             .error(format!("{} not found", described(text)))
             .help("mirrorlet status lists all workloads")),
         (Some(one), Some(other)) => Err(ViewErrorKind::Invalid
             .error(format!("{text:?} means {one} and {other}"))
-            .help(format!("name one of them, for example {}", typed(&one)))),
+            .help(format!("name one of them, for example {}", one.typed()))),
     };
     key.map(RolloutTarget::Workload)
-}
-
-/// A workload as a person types it, `deployment/shop/web`.
-fn typed(key: &WorkloadKey) -> String {
-    let kind = key.kind.as_str().to_lowercase();
-    format!("{kind}/{}/{}", key.namespace, key.name)
 }
 
 /// A workload as it was typed, as `deployment "web"`.

@@ -8,9 +8,12 @@ use super::pods::wanted;
 use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{VolumeReport, VolumeState};
 use mirrorlet_core::api::{FullName, Pod};
+use mirrorlet_core::desired::{SourceState, SourceWorkload};
 use mirrorlet_core::merge::Merged;
-use mirrorlet_core::objects::claims::ClaimName;
+use mirrorlet_core::objects::claims::{ClaimName, ClaimUsers};
 use mirrorlet_core::objects::{ObjectKind, is_static, references};
+use mirrorlet_core::workload::WorkloadKey;
+use mirrorlet_core::workload::claims::template_claims;
 use mirrorlet_runtime::RuntimeError;
 
 impl View {
@@ -25,7 +28,10 @@ impl View {
         let created = self.runtime.list_volumes().await?;
         let known = merged.known_objects();
         let stopping = self.board.all().into_iter().filter_map(|view| view.pod);
-        let users = claim_users(&merged, stopping);
+        let states = self.sources.iter().map(|source| source.state.get());
+        let states: Vec<Arc<SourceState>> = states.collect();
+        let sets = states.iter().filter_map(|state| state.set());
+        let users = claim_users(&merged, stopping, sets.flat_map(|set| &set.workloads));
         Ok(known.claims().volumes_report(&users, &created))
     }
 
@@ -40,10 +46,8 @@ impl View {
         };
         // The pods of a volume that is lost wait, and there is no data to keep for them.
         let is_lost = volume.state == VolumeState::Lost;
-        if let Some(pod) = volume.pods.first().filter(|_| !is_lost) {
-            return Err(ViewErrorKind::Conflict
-                .error(format!("volume {name} is used by pod {pod}"))
-                .help("remove the manifest of the pod first"));
+        if let Some(used) = in_use(&volume).filter(|_| !is_lost) {
+            return Err(used);
         }
         if let Some(other) = named.first() {
             let (namespace, claim) = (&other.namespace, &other.claim);
@@ -68,20 +72,51 @@ impl View {
     }
 }
 
-/// The pods that use each claim: those that are wanted, also where they have yet to start, and those
-/// that are being stopped.
-fn claim_users(
+/// The error for a volume that somebody uses.
+fn in_use(volume: &VolumeReport) -> Option<ViewError> {
+    let name = &volume.name;
+    let (user, help) = match (volume.pods.first(), volume.workloads.first()) {
+        (Some(pod), _) => (format!("pod {pod}"), "remove the manifest of the pod first"),
+        (None, Some(workload)) => (
+            workload.clone(),
+            "its next pods need the data; remove its manifest first",
+        ),
+        (None, None) => return None,
+    };
+    let message = format!("volume {name} is used by {user}");
+    Some(ViewErrorKind::Conflict.error(message).help(help))
+}
+
+/// The users of each claim: pods that are wanted, also where they have yet to start, pods that are
+/// being stopped, and workloads without such a pod: a Job that is suspended or over, a `CronJob` between
+/// two runs, a Deployment that is scaled to 0.
+fn claim_users<'a>(
     merged: &Merged,
     stopping: impl Iterator<Item = Arc<Pod>>,
-) -> BTreeMap<ClaimName, BTreeSet<String>> {
+    workloads: impl Iterator<Item = &'a SourceWorkload>,
+) -> BTreeMap<ClaimName, ClaimUsers> {
     let wanted = wanted(merged).map(|wanted| Arc::clone(&wanted.pod));
-    let mut users = BTreeMap::<_, BTreeSet<String>>::new();
+    let mut users = BTreeMap::<_, ClaimUsers>::new();
+    let mut by_pods = BTreeSet::new();
     for pod in wanted.chain(stopping).filter(|pod| is_static(pod)) {
         let FullName { namespace, name } = FullName::of(&pod);
         let keys = references(&pod).objects.into_iter();
         for key in keys.filter(|key| key.kind == ObjectKind::Claim) {
-            let of_claim = users.entry(ClaimName::of(&key)).or_default();
-            of_claim.insert(format!("{namespace}/{name}"));
+            let claim = ClaimName::of(&key);
+            by_pods.insert((claim.clone(), WorkloadKey::of(&pod)));
+            let of_claim = users.entry(claim).or_default();
+            of_claim.pods.insert(format!("{namespace}/{name}"));
+        }
+    }
+    for workload in workloads {
+        let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
+            continue;
+        };
+        for claim in template_claims(workload) {
+            if !by_pods.contains(&(claim.clone(), Some(key.clone()))) {
+                let of_claim = users.entry(claim).or_default();
+                of_claim.workloads.insert(key.typed());
+            }
         }
     }
     users
@@ -91,6 +126,7 @@ fn claim_users(
 mod tests {
     use mirrorlet_core::desired::{Origin, PodSource, SourcePod};
     use mirrorlet_core::merge::Waiting;
+    use mirrorlet_core::small::SmallCollect;
     use serde_json::json;
 
     use super::*;
@@ -129,12 +165,101 @@ mod tests {
             ..Merged::default()
         };
         let stopping = [pod("db-2").pod].into_iter();
-        let users = claim_users(&merged, stopping);
+        let users = claim_users(&merged, stopping, std::iter::empty());
         let expected = ["db-0", "db-1", "db-2", "web"].map(|name| {
             let claim = ClaimName::new("default", format!("data-{name}"));
-            (claim, BTreeSet::from([format!("default/{name}")]))
+            let users = ClaimUsers {
+                pods: [format!("default/{name}")].into(),
+                ..ClaimUsers::default()
+            };
+            (claim, users)
         });
         // box 7
         assert_eq!(users, BTreeMap::from(expected));
+    }
+
+    fn workload(owner: &str, claim: &str) -> SourceWorkload {
+        let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": claim}});
+        let template = json!({"spec": {"volumes": [volume]}});
+        let spec = match owner.split_once('/') {
+            Some(("CronJob", _)) => json!({"jobTemplate": {"spec": {"template": template}}}),
+            _ => json!({"template": template}),
+        };
+        SourceWorkload {
+            namespace: "default".to_owned(),
+            owner: owner.to_owned(),
+            document: Arc::new(json!({"spec": spec})),
+            pods: BTreeSet::new(),
+            set: None,
+            template_hash: String::new(),
+            origin: Origin::whole(PodSource::File, "/m/w.yaml"),
+            held: false,
+        }
+    }
+
+    #[test]
+    fn a_workload_without_pods_uses_its_claims() {
+        // One of its pods is there.
+        let mut web = pod("web-0");
+        let annotations = &mut Arc::make_mut(&mut web.pod).metadata.annotations;
+        let owner = ("mirrorlet.dev/workload", "Deployment/web");
+        annotations
+            .get_or_insert_default()
+            .extend([(owner.0.to_owned(), owner.1.to_owned())]);
+        let merged = Merged {
+            pods: [(web.uid(), web)].into(),
+            ..Merged::default()
+        };
+        let workloads = [
+            workload("Deployment/web", "data-web-0"),
+            workload("Deployment/off", "data-off"),
+            workload("CronJob/dump", "data-web-0"),
+            workload("CronJob/dump", "dumps"),
+            workload("Job/import", "dumps"),
+        ];
+        let users = claim_users(&merged, std::iter::empty(), workloads.iter());
+        let expected = [
+            ("data-off", "", "deployment/default/off"),
+            ("data-web-0", "default/web-0", "cronjob/default/dump"),
+            ("dumps", "", "cronjob/default/dump job/default/import"),
+        ];
+        let names = |text: &str| text.split_whitespace().map(str::to_owned).collect_set();
+        let expected = expected.map(|(claim, pods, workloads)| {
+            let (pods, workloads) = (names(pods), names(workloads));
+            let users = ClaimUsers { pods, workloads };
+            (ClaimName::new("default", claim), users)
+        });
+        // box 7
+        assert_eq!(users, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn a_volume_of_a_workload_without_pods_is_not_removed() {
+        let names = |names: &[&str]| names.iter().copied().map(str::to_owned).collect();
+        for (pods, workloads, expected) in [
+            (
+                &["default/db"][..],
+                &["job/default/dump"][..],
+                Some("pod default/db"),
+            ),
+            (&[], &["cronjob/default/dump"], Some("cronjob/default/dump")),
+            (&[], &[], None),
+        ] {
+            let volume = VolumeReport {
+                name: "v".to_owned(),
+                namespace: "default".to_owned(),
+                claim: "c".to_owned(),
+                state: VolumeState::Released,
+                driver: None,
+                path: None,
+                created: true,
+                pods: names(pods),
+                workloads: names(workloads),
+            };
+            let words = in_use(&volume).map(|error| error.message);
+            let expected = expected.map(|user| format!("volume v is used by {user}"));
+            // box 7
+            assert_eq!(words, expected);
+        }
     }
 }

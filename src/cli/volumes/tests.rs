@@ -11,6 +11,7 @@ fn volumes_are_listed_with_their_claims_and_pods() {
         path: None,
         created: true,
         pods: Vec::new(),
+        workloads: Vec::new(),
     };
     let volumes = [
         VolumeReport {
@@ -21,15 +22,16 @@ fn volumes_are_listed_with_their_claims_and_pods() {
             driver: None,
             path: Some("/mnt/ssd".to_owned()),
             created: false,
+            workloads: vec!["cronjob/default/backup".to_owned()],
             ..volume("ssd", "fast", VolumeState::Bound)
         },
         volume("mirrorlet_default_old", "old", VolumeState::Released),
     ];
     let table = render(&volumes);
     insta::assert_snapshot!(anstream::adapter::strip_str(&table).to_string(), @r"
-    NAME                   STATE     CLAIM         STORAGE       PODS
+    NAME                   STATE     CLAIM         STORAGE       USED BY
     mirrorlet_default_db   Bound     default/db    driver local  default/db-box, default/dump-box
-    ssd                    Bound     default/fast  /mnt/ssd
+    ssd                    Bound     default/fast  /mnt/ssd      cronjob/default/backup
     mirrorlet_default_old  Released  default/old   driver local
     ");
     assert_eq!(render(&[]), "no claim has a volume\n");

@@ -24,6 +24,7 @@ use crate::objects::{Object, ObjectKey, ObjectKind};
 pub use cluster::{bound_storage, bound_volume, check_made_for};
 pub use device::{BLOCK, FILESYSTEM, check_use};
 pub use engine::{EngineVolume, LOCAL_DRIVER, Presence, VolumeSeen, is_volume_name, options_of};
+pub use list::ClaimUsers;
 pub(crate) use volume::DEVICE_TYPE;
 pub use volume::{PersistentVolume, PersistentVolumeSpec};
 

@@ -126,6 +126,12 @@ impl WorkloadKey {
         Self::of_owner(namespace, &format!("{kind}/{name}"))
     }
 
+    /// The workload as a person types it: `deployment/default/web`.
+    pub fn typed(&self) -> String {
+        let kind = self.kind.as_str().to_lowercase();
+        format!("{kind}/{}/{}", self.namespace, self.name)
+    }
+
     /// The value of [`keys::WORKLOAD`] on its pods: `Deployment/web`.
     pub fn owner(&self) -> String {
         format!("{}/{}", self.kind, self.name)

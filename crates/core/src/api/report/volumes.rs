@@ -32,6 +32,17 @@ pub struct VolumeReport {
     /// The pods that use its claim, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
+    /// The workloads that use its claim and have no pod now which does, as `cronjob/namespace/name`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<String>,
+}
+
+impl VolumeReport {
+    /// Whatever uses its claim.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        let users = self.pods.iter().chain(&self.workloads);
+        users.map(String::as_str)
+    }
 }
 
 /// The state of a volume.

@@ -6,14 +6,26 @@ use super::{Bound, ClaimName, Claims, EngineVolume, Place, Presence};
 use crate::api::report::{VolumeReport, VolumeState};
 use crate::small::SmallSort;
 
+/// The users of a claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimUsers {
+    /// The pods, as `namespace/name`.
+    pub pods: BTreeSet<String>,
+    /// The workloads that have no pod now which uses it, as `cronjob/namespace/name`.
+    pub workloads: BTreeSet<String>,
+}
+
 impl Claims<'_> {
     /// A report of each volume that a claim is bound to, and of each that was `created` for a claim
-    /// which isn't bound to it: bindings can be lost. `users` are the pods that use each claim.
+    /// which isn't bound to it: bindings can be lost. `users` are those of each claim.
     pub fn volumes_report(
         self,
-        users: &BTreeMap<ClaimName, BTreeSet<String>>,
+        users: &BTreeMap<ClaimName, ClaimUsers>,
         created: &[(ClaimName, EngineVolume)],
     ) -> Vec<VolumeReport> {
+        let names = |names: Option<&BTreeSet<String>>| -> Vec<String> {
+            names.into_iter().flatten().cloned().collect()
+        };
         let is_created = |name: &str| created.iter().any(|(_, volume)| volume.name == name);
         let report = |claim: &ClaimName, name: &str| VolumeReport {
             name: name.to_owned(),
@@ -29,7 +41,8 @@ impl Claims<'_> {
             driver: None,
             path: None,
             created: false,
-            pods: users.get(claim).into_iter().flatten().cloned().collect(),
+            pods: names(users.get(claim).map(|users| &users.pods)),
+            workloads: names(users.get(claim).map(|users| &users.workloads)),
         };
         let bound = self.bindings.iter().map(|(claim, bound)| match bound {
             Bound::Engine(volume) => VolumeReport {
@@ -61,6 +74,7 @@ impl Claims<'_> {
             // Another volume, or none, is the claim's now.
             state: VolumeState::Released,
             pods: Vec::new(),
+            workloads: Vec::new(),
             ..report(claim, &volume.name)
         });
         let mut volumes: Vec<VolumeReport> = bound.chain(unbound).collect();

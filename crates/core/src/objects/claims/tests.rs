@@ -433,7 +433,14 @@ fn volumes_are_listed_with_claims_that_lost_their_documents_or_bindings() {
         objects: &objects,
         bindings: &bindings,
     };
-    let users = BTreeMap::from([(name("a"), BTreeSet::from(["n/p".to_owned()]))]);
+    let users = |pods: &[&str], workloads: &[&str]| ClaimUsers {
+        pods: pods.iter().copied().map(str::to_owned).collect(),
+        workloads: workloads.iter().copied().map(str::to_owned).collect(),
+    };
+    let users = BTreeMap::from([
+        (name("a"), users(&["n/p"], &[])),
+        (name("b"), users(&[], &["cronjob/n/w"])),
+    ]);
     // The binding of `d` was lost; `a` has another volume now.
     let created = [
         (name("a"), engine("a")),
@@ -449,7 +456,7 @@ fn volumes_are_listed_with_claims_that_lost_their_documents_or_bindings() {
             v.name,
             v.state,
             v.created,
-            v.pods.concat()
+            v.users().collect::<String>()
         )
     });
     assert_eq!(
@@ -457,7 +464,7 @@ fn volumes_are_listed_with_claims_that_lost_their_documents_or_bindings() {
         [
             "a mirrorlet_n_a Bound local true n/p",
             "a mirrorlet_n_old Released local true ",
-            "b disk Released /srv/disk false ",
+            "b disk Released /srv/disk false cronjob/n/w",
             "c gone Released - false ",
             "d mirrorlet_n_d Released local true ",
         ]

@@ -1,0 +1,76 @@
+//! The claims that the pods of a workload use, also while it has no pods.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::WorkloadKey;
+use crate::desired::SourceWorkload;
+use crate::objects::claims::ClaimName;
+use crate::small::SmallCollect;
+
+/// Returns the claims that the volumes of a workload's template name. Claims that a `StatefulSet` has
+/// for each of its pods are not among them.
+pub fn template_claims(workload: &SourceWorkload) -> BTreeSet<ClaimName> {
+    let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
+        return BTreeSet::new();
+    };
+    let mut path = key.kind.template_path().split('.');
+    let template = path.try_fold(&*workload.document, |value, key| value.get(key));
+    let volumes = template
+        .and_then(|template| template.pointer("/spec/volumes"))
+        .and_then(Value::as_array);
+    let names = volumes.into_iter().flatten().filter_map(|volume| {
+        let name = volume.pointer("/persistentVolumeClaim/claimName")?;
+        name.as_str()
+    });
+    names
+        .map(|name| ClaimName::new(&key.namespace, name))
+        .collect_set()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::desired::{Origin, PodSource};
+
+    #[test]
+    fn a_workload_without_pods_uses_the_claims_of_its_template() {
+        let pod = json!({"spec": {"volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "a"}},
+            {"name": "more", "persistentVolumeClaim": {"claimName": "b"}},
+            {"name": "tmp", "emptyDir": {}},
+        ]}});
+        let of_job = json!({"spec": {"template": pod}});
+        for (owner, spec, expected) in [
+            ("CronJob/w", json!({"jobTemplate": of_job}), &["a", "b"][..]),
+            ("Job/w", json!({"template": pod}), &["a", "b"]),
+            ("Deployment/w", json!({"template": pod}), &["a", "b"]),
+            ("StatefulSet/w", json!({"template": {}}), &[]),
+            ("DaemonSet/w", json!({}), &[]),
+            ("Other/w", json!({"template": pod}), &[]),
+        ] {
+            let workload = SourceWorkload {
+                namespace: "shop".to_owned(),
+                owner: owner.to_owned(),
+                document: Arc::new(json!({"spec": spec})),
+                pods: BTreeSet::new(),
+                set: None,
+                template_hash: String::new(),
+                origin: Origin::whole(PodSource::File, "/m/w.yaml"),
+                held: false,
+            };
+            let expected = expected.iter().map(|name| ClaimName::new("shop", *name));
+            // box 7
+            assert_eq!(
+                template_claims(&workload),
+                expected.collect_set(),
+                "{owner}"
+            );
+        }
+    }
+}
