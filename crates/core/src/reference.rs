@@ -18,6 +18,8 @@ const DEFAULT_TAG: &str = "latest";
 const MAX_PATH_BYTES: usize = 255;
 /// Longest tag, in bytes.
 const MAX_TAG_BYTES: usize = 128;
+/// The beginning of an image's id.
+const ID_ALGORITHM: &str = "sha256:";
 /// Digits of an image's id.
 const ID_DIGITS: usize = 64;
 /// Digits of the shortest digest.
@@ -154,6 +156,14 @@ impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// Whether a text, in the place of an image's name, is the `id` of an image or the beginning of it, as the Engine
+/// takes it: with its algorithm, `sha256:4f1c`. Digits alone are a name, which gets a tag before the
+/// Engine sees it.
+pub fn is_id_of(text: &str, id: &str) -> bool {
+    let digits = text.strip_prefix(ID_ALGORITHM);
+    digits.is_some_and(|digits| !digits.is_empty()) && id.starts_with(text)
 }
 
 fn is_id(text: &str) -> bool {

@@ -8,7 +8,7 @@ use super::pods::wanted;
 use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{ImageReport, ImagesReport};
 use mirrorlet_core::api::{FullName, Pod};
-use mirrorlet_core::reference::Reference;
+use mirrorlet_core::reference::{Reference, is_id_of};
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::all_container_statuses;
@@ -41,8 +41,10 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
         let FullName { namespace, name } = FullName::of(pod);
         let statuses = pod.status.iter().flat_map(all_container_statuses);
         let ids = statuses.map(|container| container.image_id.clone());
+        // As it stands, too: it may be an id.
+        let written = spec::image_names(pod).map(str::to_owned);
         let names = spec::image_names(pod).filter_map(full);
-        for image in names.chain(ids) {
+        for image in written.chain(names).chain(ids) {
             let of_image = users.entry(image).or_default();
             of_image.insert(format!("{namespace}/{name}"));
         }
@@ -58,8 +60,10 @@ fn one(image: ListedImage, users: &BTreeMap<String, BTreeSet<String>>) -> ImageR
     let names = image.tags.iter().filter_map(|tag| full(tag));
     let by_name = names.chain(image.digests.iter().filter_map(|digest| full(digest)));
     let keys = by_name.chain(image.image_ids());
+    let by_id = users.iter().filter(|(name, _)| is_id_of(name, &image.id));
     let pods: BTreeSet<&String> = keys
         .filter_map(|key| users.get(&key))
+        .chain(by_id.map(|(_, pods)| pods))
         .flatten()
         .collect_set();
     ImageReport {
@@ -125,6 +129,8 @@ mod tests {
             pod("named", "docker.io/library/nginx", ""),
             pod("pulled", "nginx:0", &format!("docker-pullable://{digest}")),
             pod("both", "app:1", "docker://sha256:built"),
+            pod("by-id", "sha256:tools", ""),
+            pod("by-short-id", "sha256:too", ""),
         ];
         let report = report(listed, &pods);
         let told: Vec<_> = report
@@ -138,7 +144,10 @@ mod tests {
                 ("sha256:built", "default/both".to_owned()),
                 ("sha256:new", "default/named".to_owned()),
                 ("sha256:old", "default/pinned default/pulled".to_owned()),
-                ("sha256:tools", "default/debugged".to_owned()),
+                (
+                    "sha256:tools",
+                    "default/by-id default/by-short-id default/debugged".to_owned()
+                ),
                 ("sha256:none", String::new()),
             ]
         );

@@ -257,6 +257,29 @@ fn bad_references() {
     }
 }
 
+#[test]
+fn the_beginning_of_an_id_names_its_image() {
+    let id = format!("sha256:{ID}");
+    let other = format!("sha256:{}", "f".repeat(64));
+    for (text, expected) in [
+        (id.as_str(), true),
+        (&id[..19], true),
+        ("sha256:1", true),
+        ("sha256:2", false),
+        ("sha256:", false),
+        ("sha256", false),
+        (other.as_str(), false),
+        // These are names.
+        (ID, false),
+        (&ID[..12], false),
+        ("sha256:1a3f5e7d9c1b3a5f:1", false),
+        ("r.io/sha256:1a3f", false),
+        ("", false),
+    ] {
+        assert_eq!(is_id_of(text, &id), expected, "{text}");
+    }
+}
+
 proptest! {
     #[test]
     fn never_panics_and_what_it_made_parses_to_the_same(

@@ -27,7 +27,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
 use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageRecords, SeenImage};
-use mirrorlet_core::reference::Reference;
+use mirrorlet_core::reference::{Reference, is_id_of};
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};
 use mirrorlet_host::volume::HostFiles;
@@ -299,7 +299,7 @@ impl ImageGc {
         let is_needed = |image: &ImageSummary| {
             let names = named(&image.repo_tags).chain(named(&image.repo_digests));
             let mut names = names.filter_map(parse);
-            needed.contains(&image.id)
+            needed.iter().any(|name| is_id_of(name, &image.id))
                 || names.any(|name| needed_names.iter().any(|needed| is_same(needed, &name)))
         };
         let is_kept = |image: &ImageSummary| {

@@ -135,14 +135,22 @@ impl Bed {
 async fn what_a_pod_may_be_started_with_stays() {
     let mut bed = bed(false, ImageGcPolicy::default());
     bed.pass(0, 1000).await;
-    for name in ["healthy:1", "old:1", "prepared:latest"] {
+    for name in ["by-id:1", "healthy:1", "old:1", "prepared:latest"] {
         bed.pull(name, 60).await;
     }
-    let needed = ["healthy:1", "docker.io/library/prepared", "no name"];
+    let mut listed = bed.engine.list_images(true).await.unwrap().into_iter();
+    let by_id = listed.find(|image| image.repo_tags == ["by-id:1"]).unwrap();
+    let needed = [
+        &by_id.id[..19],
+        "healthy:1",
+        "docker.io/library/prepared",
+        "no name",
+    ];
     bed.needed.send_replace(needed.map(str::to_owned).into());
     bed.pass(10, 10).await;
+    let left = ["by-id:1", "healthy:1", "prepared:latest"];
     // rollouts M2
-    assert_eq!(bed.names().await, ["healthy:1", "prepared:latest"]);
+    assert_eq!(bed.names().await, left);
     bed.needed.send_replace(BTreeSet::new());
     bed.pass(20, 10).await;
     assert!(bed.names().await.is_empty());
