@@ -346,7 +346,9 @@ impl AgentView for View {
     ) -> Result<CommandAnswer, ViewError> {
         let whom = self.whom(pod)?;
         let obeyed = self.rollouts.command(whom.clone(), command).await;
-        rollouts::answer(obeyed, &whom)
+        let wants_no_pods =
+            matches!(&whom, RolloutTarget::Workload(key) if self.wants_no_pods(key));
+        rollouts::answer(obeyed, &whom, wants_no_pods)
     }
 
     fn node_edits(&self) -> Arc<NodeEdits> {

@@ -118,6 +118,17 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
         }
         row
     };
+    if report.revisions.is_empty() {
+        let (kind, name) = report
+            .name
+            .split_once('/')
+            .unwrap_or(("pod", report.name.as_str()));
+        let name = format!("{kind} {}/{name}", report.namespace);
+        return format!(
+            "{} wants no pods, and so has no revisions; set spec.replicas in its manifest to start some\n",
+            one_line(&name)
+        );
+    }
     let mut text = table::titled(titles, report.revisions.iter().map(row));
     if report.paused {
         text.push_str("\nRollouts are paused; go on with: mirrorlet rollout resume\n");
@@ -286,7 +297,9 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
 fn without_pods(found: &WorkloadReport, all_are: &str) -> Standing {
     let (wanted, message) = (found.wanted, &found.message);
     if wanted == 0 {
-        Standing::Done(format!("{all_are}it wants no pods, and has none"))
+        Standing::Done(format!(
+            "{all_are}it wants no pods, and has none; set spec.replicas in its manifest to start some"
+        ))
     } else if message.is_empty() {
         Standing::UnderWay(format!("{all_are}0 of {wanted} pods are there"))
     } else {

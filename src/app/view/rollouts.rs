@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 
+use self::without::{no_pods, without_rollouts};
 use super::View;
 use super::shown::staying;
 use crate::config::Config;
+use crate::jobs::JobStates;
 use crate::rollout::{CommandError, Histories, RolloutTarget};
 use crate::server::view::{CommandAnswer, PlanRequest, ViewError, ViewErrorKind};
 use crate::source::SourceReader;
@@ -34,7 +36,8 @@ impl View {
     /// The static pod, or the workload, that `text` names.
     pub(super) fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
         let merged = self.merged.get();
-        whom(text, &self.pods(&merged), &merged, &self.workloads())
+        let (pods, workloads) = (self.pods(&merged), self.workloads());
+        whom(text, &pods, &merged, &workloads, &self.jobs.states())
     }
 
     /// Whether the document of a workload wants no pods.
@@ -87,13 +90,14 @@ fn whom(
     pods: &[PodReport],
     merged: &Merged,
     workloads: &[SourceWorkload],
+    jobs: &JobStates,
 ) -> Result<RolloutTarget, ViewError> {
     let not_found = match static_pod(text, pods, merged) {
         Err(error) if error.kind == ViewErrorKind::NotFound => error,
         found => return found.map(RolloutTarget::Pod),
     };
     let named = WorkloadKind::named(text);
-    if let Some(error) = named.as_ref().and_then(|_| without_rollouts(text)) {
+    if let Some(error) = named.as_ref().and_then(|_| without_rollouts(text, jobs)) {
         return Err(error);
     }
     let (of, name) = match text.split_once('/') {
@@ -113,11 +117,19 @@ fn whom(
     if keys.is_empty() {
         // One that wants no pods has none.
         let of_documents = staying(workloads).map(|(key, _)| key);
+        keys = of_documents.filter(&is_named).collect_set();
+    }
+    if keys.is_empty() {
+        // A Job or CronJob may have none now.
+        let of_documents = workloads.iter().filter_map(|workload| {
+            let (namespace, owner) = (&workload.namespace, &workload.owner);
+            WorkloadKey::of_owner(namespace, owner)
+        });
         keys = of_documents.filter(is_named).collect_set();
     }
     let mut keys = keys.into_iter();
     let key = match (keys.next(), keys.next()) {
-        (Some(key), None) => without_rollouts(&key.typed()).map_or(Ok(key), Err),
+        (Some(key), None) => without_rollouts(&key.typed(), jobs).map_or(Ok(key), Err),
         (None, _) if named.is_none() => Err(not_found),
         (None, _) => Err(ViewErrorKind::NotFound
             .error(format!("{} not found", described(text)))
@@ -133,25 +145,6 @@ fn whom(
 fn described(text: &str) -> String {
     let (kind, name) = text.split_once('/').unwrap_or(("workload", text));
     format!("{kind} {name:?}")
-}
-
-/// The error for a rollout of a Job or `CronJob`.
-fn without_rollouts(text: &str) -> Option<ViewError> {
-    let (word, name) = text.split_once('/')?;
-    let (message, help) = match WorkloadKind::of_word(word)? {
-        WorkloadKind::Job => (
-            "a Job has no rollouts",
-            format!("have it run again: mirrorlet restart job/{name}"),
-        ),
-        WorkloadKind::CronJob => (
-            "a CronJob has no rollouts",
-            format!("start a run: mirrorlet run-job {name}"),
-        ),
-        WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
-            return None;
-        }
-    };
-    Some(ViewErrorKind::Invalid.error(message).help(help))
 }
 
 /// The sources' states with the manifests of a request in the manifest directory.
@@ -302,12 +295,19 @@ fn report(
     }
 }
 
-/// The answer to a command for that pod or workload.
+/// The answer to a command for that pod or workload, which may want no pods.
 pub(super) fn answer(
     obeyed: Result<u64, CommandError>,
     target: &RolloutTarget,
+    wants_no_pods: bool,
 ) -> Result<CommandAnswer, ViewError> {
-    let revision = obeyed.map_err(|error| view_error(error, target))?;
+    let revision = obeyed.map_err(|error| {
+        let is_not_started = matches!(error, CommandError::Refused(Refused::NotStarted));
+        match target {
+            RolloutTarget::Workload(key) if is_not_started && wants_no_pods => no_pods(key),
+            RolloutTarget::Workload(_) | RolloutTarget::Pod(_) => view_error(error, target),
+        }
+    })?;
     let workload = match target {
         RolloutTarget::Pod(_) => None,
         RolloutTarget::Workload(key) => Some(key.to_string()),
@@ -335,8 +335,8 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
         Refused::Paused => Some("end the pause first, with: mirrorlet rollout resume"),
         Refused::Stopped => Some("start it with: mirrorlet start"),
         Refused::NotStopped => Some("restart its containers with: mirrorlet restart"),
-        Refused::NotStarted
-        | Refused::ContainerExists { .. }
+        Refused::NotStarted => Some("see mirrorlet explain"),
+        Refused::ContainerExists { .. }
         | Refused::TooManyAdded
         | Refused::RunsAlready { .. }
         | Refused::NothingFailed { .. }
@@ -351,3 +351,4 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
 
 #[cfg(test)]
 mod tests;
+mod without;

@@ -34,6 +34,21 @@ fn a_history_is_a_table() {
     insta::assert_snapshot!(anstream::adapter::strip_str(&revisions(&report, at(600))).to_string());
 }
 
+#[test]
+fn a_history_without_revisions_says_why() {
+    let report = HistoryReport {
+        name: "Deployment/idle".to_owned(),
+        namespace: "shop".to_owned(),
+        paused: false,
+        revisions: Vec::new(),
+    };
+    // workloads 27
+    assert_eq!(
+        revisions(&report, at(0)),
+        "Deployment shop/idle wants no pods, and so has no revisions; set spec.replicas in its manifest to start some\n"
+    );
+}
+
 /// Makes what is expected of a line.
 type Made = fn(String) -> Standing;
 
@@ -202,7 +217,7 @@ fn a_workload_that_wants_no_pods_is_rolled_out_without_any() {
         (
             0,
             "",
-            Standing::Done("Deployment default/idle: it wants no pods, and has none".to_owned()),
+            Standing::Done("Deployment default/idle: it wants no pods, and has none; set spec.replicas in its manifest to start some".to_owned()),
         ),
         (
             2,

@@ -18,11 +18,18 @@ fn jobs_have_no_rollouts() {
             "start a run: mirrorlet run-job shop/every",
         ),
     ] {
-        let error = whom(text, &[], &Merged::default(), &[]).unwrap_err();
+        let error = whom(text, &[], &Merged::default(), &[], &JobStates::default()).unwrap_err();
         assert_eq!(error.to_string(), words);
         assert_eq!(error.help.as_deref(), Some(help));
     }
-    let error = whom("deployment/web", &[], &Merged::default(), &[]).unwrap_err();
+    let error = whom(
+        "deployment/web",
+        &[],
+        &Merged::default(),
+        &[],
+        &JobStates::default(),
+    )
+    .unwrap_err();
     assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
     assert_eq!(error.to_string(), "deployment \"web\" not found");
 }
@@ -71,15 +78,16 @@ fn a_workload_is_named_by_its_name_alone() {
             Err("pod \"shop/web\" not found; mirrorlet status lists all pods".to_owned()),
         ),
     ] {
-        let found = whom(text, &[], &merged, &[]).map(|target| match target {
-            RolloutTarget::Workload(key) => key.to_string(),
-            RolloutTarget::Pod(name) => panic!("{text}: {name}"),
-        });
+        let found =
+            whom(text, &[], &merged, &[], &JobStates::default()).map(|target| match target {
+                RolloutTarget::Workload(key) => key.to_string(),
+                RolloutTarget::Pod(name) => panic!("{text}: {name}"),
+            });
         let found = found.map_err(|error| error.to_string());
         // workloads 27
         assert_eq!(found, expected.map(str::to_owned), "{text}");
     }
-    let error = whom("db", &[], &merged, &[]).unwrap_err();
+    let error = whom("db", &[], &merged, &[], &JobStates::default()).unwrap_err();
     let help = "name one of them, for example statefulset/default/db";
     assert_eq!(error.help.as_deref(), Some(help));
 }
@@ -96,17 +104,27 @@ fn a_workload_without_pods_is_known_and_has_no_revisions() {
         origin: Origin::whole(PodSource::File, "/m/idle.yaml"),
         held: false,
     });
-    let found = |text: &str| whom(text, &[], &Merged::default(), &workloads);
+    let found = |text: &str| {
+        whom(
+            text,
+            &[],
+            &Merged::default(),
+            &workloads,
+            &JobStates::default(),
+        )
+    };
     let idle = WorkloadKey::of_owner("default", "Deployment/idle").unwrap();
     for text in ["idle", "default/idle", "deployment/idle"] {
         let is_idle = matches!(found(text), Ok(RolloutTarget::Workload(key)) if key == idle);
         // workloads 27
         assert!(is_idle, "{text}");
     }
-    for text in ["shop/idle", "statefulset/idle", "import"] {
+    for text in ["shop/idle", "statefulset/idle"] {
         let error = found(text).unwrap_err();
         assert!(matches!(error.kind, ViewErrorKind::NotFound), "{error}");
     }
+    let error = found("import").unwrap_err();
+    assert_eq!(error.to_string(), "a Job has no rollouts");
     let told =
         |wants_no_pods| workload_history(&idle, &Histories::default(), wants_no_pods, |_| false);
     let history = told(true).unwrap();
@@ -114,6 +132,28 @@ fn a_workload_without_pods_is_known_and_has_no_revisions() {
     assert!(history.revisions.is_empty());
     let error = told(false).unwrap_err().to_string();
     assert_eq!(error, "no revision of Deployment default/idle is known yet");
+    let target = RolloutTarget::Workload(idle);
+    let refused = |wants_no_pods| {
+        let refused = Err(CommandError::Refused(Refused::NotStarted));
+        let error = answer(refused, &target, wants_no_pods).unwrap_err();
+        (error.message, error.help.unwrap_or_default())
+    };
+    let owned = |words: (&str, &str)| (words.0.to_owned(), words.1.to_owned());
+    // workloads 27
+    assert_eq!(
+        refused(true),
+        owned((
+            "Deployment default/idle wants no pods, and so has no revisions",
+            "set spec.replicas in its manifest to start some",
+        ))
+    );
+    assert_eq!(
+        refused(false),
+        owned((
+            "no revision of Deployment default/idle runs yet",
+            "see mirrorlet explain",
+        ))
+    );
 }
 
 #[test]
