@@ -164,12 +164,37 @@ pub struct ContainerStatus {
     pub by_hand: Option<UserActionRecord>,
 }
 
+/// Reason of an instance that was killed for its memory.
+const OOM_KILLED: &str = "OOMKilled";
+
+/// Exit code of a process that was killed.
+const EXIT_KILLED: i32 = 137;
+
+/// The exit code by which rules, policies and the pod's status judge an instance that ended. A regular
+/// init container that was killed for its memory failed, whatever code it ended with: one of its
+/// processes may have been killed, and another one ended well.
+///
+/// Upstream: `pkg/kubelet/kuberuntime/helpers.go` (`isInitContainerFailed`). Upstream's status goes by the
+/// code alone, so that such a pod which is never restarted is stopped and stays Pending.
+pub fn judged_exit_code(role: Role, exit_code: i32, reason: &str) -> i32 {
+    if role == Role::Init && exit_code == 0 && reason == OOM_KILLED {
+        EXIT_KILLED
+    } else {
+        exit_code
+    }
+}
+
 impl ContainerStatus {
     /// Whether the instance ended well: exit code 0 and not killed for its memory.
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited
             && self.exit_code == Some(0)
-            && &*self.reason != "OOMKilled"
+            && &*self.reason != OOM_KILLED
+    }
+
+    /// The exit code of an ended instance, as it is [judged](judged_exit_code).
+    pub fn judged_exit_code(&self) -> i32 {
+        judged_exit_code(self.role, self.exit_code.unwrap_or_default(), &self.reason)
     }
 
     /// Whether its process may be alive.

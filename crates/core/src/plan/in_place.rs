@@ -34,7 +34,6 @@ use crate::spec;
 
 use super::Reason;
 use super::draft::{Draft, Start};
-use super::init::judged_exit_code;
 
 /// The restarts of all containers of a pod.
 #[derive(Debug, Clone, Copy)]
@@ -134,7 +133,7 @@ fn was_over(pod: &Pod, status: &PodStatus, sidecar: &ContainerStatus) -> bool {
                 && seen.pod_restarts == sidecar.pod_restarts
                 && seen.finished_at <= sidecar.finished_at
                 && (well_too || !seen.succeeded())
-                && !should_restart(pod, container, judged_exit_code(seen))
+                && !should_restart(pod, container, seen.judged_exit_code())
         })
     };
     let mut apps = spec::spec(pod).containers.iter();
@@ -145,7 +144,7 @@ fn was_over(pod: &Pod, status: &PodStatus, sidecar: &ContainerStatus) -> bool {
 
 /// Whether an instance exited with a code for which its container's rules restart all.
 fn asks(container: &Container, seen: &ContainerStatus) -> bool {
-    seen.state == ContainerState::Exited && restarts_all(container, judged_exit_code(seen))
+    seen.state == ContainerState::Exited && restarts_all(container, seen.judged_exit_code())
 }
 
 /// Stops what runs from before a restart: regular containers, then sidecars and init containers, each

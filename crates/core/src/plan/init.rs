@@ -12,9 +12,6 @@ use crate::spec::{self, RestartPolicy};
 use super::Reason;
 use super::app::{by_hand, definition_changed, exited, failed_probe, requested};
 
-/// Exit code of a process that was killed.
-const EXIT_KILLED: i32 = 137;
-
 /// One init container or sidecar to start.
 #[derive(Debug)]
 pub(super) struct InitStart<'a> {
@@ -141,17 +138,6 @@ fn never_started(container: &Container) -> Reason {
     }
 }
 
-/// The exit code by which rules and policies judge an instance. A regular init container that was
-/// killed for its memory failed, whatever code it ended with.
-pub(super) fn judged_exit_code(seen: &ContainerStatus) -> i32 {
-    let exit_code = seen.exit_code.unwrap_or_default();
-    if exit_code == 0 && seen.role == Role::Init && !seen.succeeded() {
-        EXIT_KILLED
-    } else {
-        exit_code
-    }
-}
-
 fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdict {
     let name = container.name.as_str().into();
     let failed = |again: bool, reason| {
@@ -170,7 +156,7 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
         }
         ContainerState::Exited if seen.succeeded() => Verdict::Passed(None),
         ContainerState::Exited => {
-            let again = should_restart(pod, container, judged_exit_code(seen));
+            let again = should_restart(pod, container, seen.judged_exit_code());
             failed(again, exited(seen))
         }
         // It may not have ended: there is no code that rules could go by.

@@ -13,7 +13,6 @@ use crate::restart::{self, should_restart};
 use crate::spec::{self, RestartPolicy};
 
 use super::draft::Draft;
-use super::init::judged_exit_code;
 use super::{Reason, Step};
 
 /// Why the pod's sandbox must be replaced; none when it is fine.
@@ -156,7 +155,7 @@ fn has_failed(pod: &Pod, seen: &ContainerStatus) -> bool {
     match seen.state {
         ContainerState::Created => false,
         ContainerState::Exited => {
-            !seen.succeeded() && !should_restart(pod, container, judged_exit_code(seen))
+            !seen.succeeded() && !should_restart(pod, container, seen.judged_exit_code())
         }
         ContainerState::Running | ContainerState::Unknown => {
             restart::policy(pod, container) == RestartPolicy::Never

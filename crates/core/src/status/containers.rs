@@ -7,7 +7,7 @@ use crate::api::Pod;
 use crate::api::core::{
     self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, VolumeMountStatus,
 };
-use crate::observed::{ContainerState, ContainerStatus, Role};
+use crate::observed::{ContainerState, ContainerStatus, Role, judged_exit_code};
 use crate::spec;
 
 use super::user::user;
@@ -309,11 +309,8 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
         ContainerState::Created | ContainerState::Unknown => true,
         ContainerState::Exited if role == Role::Ephemeral => false,
         ContainerState::Exited if role == Role::Init && newest.succeeded() => false,
-        ContainerState::Exited => {
-            spec::find_container(input.pod, name).is_some_and(|(_, container)| {
-                runs_again(input, container, newest.exit_code.unwrap_or_default())
-            })
-        }
+        ContainerState::Exited => spec::find_container(input.pod, name)
+            .is_some_and(|(_, container)| runs_again(input, container, newest.judged_exit_code())),
     }
 }
 
@@ -328,9 +325,10 @@ fn judge(
 ) {
     let state = status.state.as_ref();
     let running = state.is_some_and(|s| s.running.is_some());
-    let succeeded = state
-        .and_then(|s| s.terminated.as_ref())
-        .is_some_and(|t| t.exit_code == 0);
+    let succeeded = state.and_then(|s| s.terminated.as_ref()).is_some_and(|t| {
+        let reason = t.reason.as_deref().unwrap_or_default();
+        judged_exit_code(role, t.exit_code, reason) == 0
+    });
     let newest = input
         .observed
         .find_container_status_by_name(&container.name)

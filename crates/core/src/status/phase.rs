@@ -3,7 +3,7 @@
 //! Upstream: `pkg/kubelet/kubelet_pods.go` (`getPhase`).
 
 use crate::api::core::{ContainerState, ContainerStatus};
-use crate::observed::Role;
+use crate::observed::{Role, judged_exit_code};
 use crate::spec;
 
 use super::{StatusInput, runs_again};
@@ -36,14 +36,14 @@ enum Seen {
     Waiting,
 }
 
-fn seen(statuses: &[ContainerStatus], name: &str) -> Seen {
+fn seen(statuses: &[ContainerStatus], name: &str, role: Role) -> Seen {
     let Some(status) = statuses.iter().find(|s| s.name == name) else {
         return Seen::Missing;
     };
     let exit_code = |state: Option<&ContainerState>| {
-        state
-            .and_then(|s| s.terminated.as_ref())
-            .map(|t| t.exit_code)
+        let ended = state.and_then(|s| s.terminated.as_ref())?;
+        let reason = ended.reason.as_deref().unwrap_or_default();
+        Some(judged_exit_code(role, ended.exit_code, reason))
     };
     let state = status.state.as_ref();
     if state.is_some_and(|s| s.running.is_some()) {
@@ -131,7 +131,8 @@ impl Count {
 
 /// The phase of a pod of which nothing runs, and nothing will.
 pub(super) fn of_ended(apps: &[ContainerStatus]) -> &'static str {
-    let has_succeeded = |app: &ContainerStatus| seen(apps, &app.name) == Seen::Stopped { code: 0 };
+    let has_succeeded =
+        |app: &ContainerStatus| seen(apps, &app.name, Role::App) == Seen::Stopped { code: 0 };
     if apps.iter().all(has_succeeded) {
         SUCCEEDED
     } else {
@@ -149,9 +150,9 @@ pub(super) fn phase(
     for (role, container) in spec::containers(input.pod) {
         let again = |code| runs_again(input, container, code);
         match role {
-            Role::Init => count.init(seen(init, &container.name), again),
-            Role::Sidecar => count.sidecar(seen(init, &container.name)),
-            Role::App => count.app(seen(apps, &container.name), again),
+            Role::Init => count.init(seen(init, &container.name, role), again),
+            Role::Sidecar => count.sidecar(seen(init, &container.name, role)),
+            Role::App => count.app(seen(apps, &container.name, role), again),
             Role::Ephemeral => {}
         }
     }

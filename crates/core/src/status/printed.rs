@@ -4,7 +4,7 @@
 
 use crate::api::Pod;
 use crate::api::core::{ContainerStateTerminated, ContainerStatus, PodStatus};
-use crate::observed::Role;
+use crate::observed::{Role, judged_exit_code};
 use crate::pressure;
 use crate::spec;
 
@@ -50,11 +50,13 @@ fn initializing(pod: &Pod, status: &PodStatus) -> Option<(String, String)> {
         let state = container.state.as_ref();
         let terminated = state.and_then(|s| s.terminated.as_ref());
         let waiting = state.and_then(|s| s.waiting.as_ref());
-        let is_sidecar = spec::find_container(pod, &container.name)
-            .is_some_and(|(role, _)| role == Role::Sidecar);
-        if terminated.is_some_and(|t| t.exit_code == 0)
-            || (is_sidecar && container.started == Some(true))
-        {
+        let found = spec::find_container(pod, &container.name);
+        let role = found.map_or(Role::Init, |(role, _)| role);
+        let has_succeeded = terminated.is_some_and(|t| {
+            let reason = t.reason.as_deref().unwrap_or_default();
+            judged_exit_code(role, t.exit_code, reason) == 0
+        });
+        if has_succeeded || (role == Role::Sidecar && container.started == Some(true)) {
             continue;
         }
         if let Some(terminated) = terminated {

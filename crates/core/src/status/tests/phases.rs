@@ -147,6 +147,53 @@ fn init_containers_come_first() {
 }
 
 #[test]
+fn an_init_killed_for_its_memory_failed_in_the_status_too() {
+    for (policy, code, reason, phase, ready, word) in [
+        ("Never", 0, "Completed", "Pending", true, "PodInitializing"),
+        ("Never", 0, "OOMKilled", "Failed", false, "Init:OOMKilled"),
+        ("Never", 137, "OOMKilled", "Failed", false, "Init:OOMKilled"),
+        (
+            "OnFailure",
+            0,
+            "OOMKilled",
+            "Pending",
+            false,
+            "Init:OOMKilled",
+        ),
+        ("Always", 0, "OOMKilled", "Pending", false, "Init:OOMKilled"),
+    ] {
+        let pod = pod(policy, vec![container("init")], &["app"]);
+        let mut init = exited(&pod, "init", code);
+        init.reason = reason.into();
+        let again =
+            crate::restart::should_restart(&pod, &container("init"), init.judged_exit_code());
+        let seen = observed(vec![init]);
+        let status = compute_pod_status(&input(&pod, &seen));
+        let (printed, _) = printed_status(&pod, &status);
+        let inits = status.init_container_statuses.as_deref().unwrap();
+        let shown = (status.phase.as_deref(), inits[0].ready, printed.as_str());
+        let case = format!("{policy} {code} {reason}");
+        // pods 58, docker 62
+        assert_eq!(shown, (Some(phase), ready, word), "{case}");
+        let is_initialized = if ready { "True" } else { "False" };
+        let initialized = condition(&status, "Initialized");
+        assert_eq!(initialized.status, is_initialized, "{case}");
+        // The planner goes by the same code.
+        assert_eq!(again, !ready && phase != "Failed", "{case}");
+        // One that is started again says what it waits for.
+        let waiting = waits("init", "CrashLoopBackOff", "back-off");
+        let status = compute_pod_status(&StatusInput {
+            waiting: &waiting,
+            ..input(&pod, &seen)
+        });
+        let inits = status.init_container_statuses.as_deref().unwrap();
+        let state = inits[0].state.as_ref().unwrap();
+        assert_eq!(state.waiting.is_some(), again, "{case}");
+        assert_eq!(status.phase.as_deref(), Some(phase), "{case}");
+    }
+}
+
+#[test]
 fn sidecars_count_as_running_only() {
     let starting = ApiContainer {
         started: Some(false),
