@@ -29,6 +29,7 @@ use crate::store::node_edits::NodeEditsHandle;
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
 use crate::store::settled::SettledPods;
+use crate::store::workloads::WorkloadStore;
 use crate::worker::{Clock, Context, KnownVersions, PodWorkers};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
@@ -101,6 +102,10 @@ pub(super) struct Core {
 
 impl Core {
     /// Starts observer, merge, probers, workers and container collection over that runtime.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "it wires one part after another, and decides nothing"
+    )]
     pub(super) fn start(
         config: &Config,
         runtime: &Arc<dyn Runtime>,
@@ -133,6 +138,7 @@ impl Core {
                 merged: merged_writer,
                 wanted: wanted_writer,
                 objects: options.objects,
+                workloads: WorkloadStore::load(&config.root),
             },
             rollouts.following(reach.clone()),
             jobs,

@@ -15,6 +15,7 @@ use crate::store::cell::Writer;
 use crate::store::claims::{ClaimHandle, ClaimStore, Releases, releases};
 use crate::store::pods::PodWriter;
 use crate::store::refresh::{RefreshHandle, Refreshes, refreshes};
+use crate::store::workloads::WorkloadStore;
 use crate::worker::Wanted;
 use mirrorlet_core::api::{Diagnostic, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourceState;
@@ -34,6 +35,8 @@ pub struct MergeOutputs {
     pub wanted: watch::Sender<Arc<Wanted>>,
     /// The objects that pods of manifests refer to.
     pub objects: Arc<ManifestObjects>,
+    /// The documents that have the names of workloads, for the next merge and the next agent.
+    pub workloads: WorkloadStore,
 }
 
 /// The ways to reach the task.
@@ -107,6 +110,8 @@ impl MergeTask {
         loop {
             self.merge().await;
             self.rollouts.keep().await;
+            let merged = self.outputs.merged.get();
+            self.outputs.workloads.keep(&merged.workloads).await;
             self.refreshes.done();
             // Whoever is answered finds the outcome of the order in what was published.
             self.jobs.answer();
@@ -244,6 +249,7 @@ impl MergeTask {
         let (listed, none) = (self.listed.borrow().clone(), Pods::default());
         let mut incumbents = Incumbents {
             pods: self.rollouts.incumbents(listed.as_deref().unwrap_or(&none)),
+            workloads: self.outputs.workloads.known().clone(),
             begun: BTreeMap::new(),
         };
         if self.settled {

@@ -8,6 +8,7 @@ use mirrorlet_core::api::PodUid;
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::job::{Job, JobName, JobRecord};
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::workload::WorkloadKey;
 
 impl Jobs {
     /// Whether a Job was begun by a document that this agent has not seen and that a source may have of
@@ -51,4 +52,7 @@ pub(super) fn hold(job: &Job, pod: &SourcePod, may_run: bool, merged: &mut Merge
     let problem = awaited(&job.name, &pod.origin, may_run);
     merged.conflicts.push(problem);
     merged.runs.remove(&pod.full_name());
+    if let Some(key) = WorkloadKey::of(&pod.pod) {
+        merged.workloads.remove(&key);
+    }
 }

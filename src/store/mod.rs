@@ -14,3 +14,4 @@ pub mod pods;
 pub mod probes;
 pub mod refresh;
 pub mod settled;
+pub mod workloads;

@@ -15,6 +15,7 @@ use mirrorlet::store::board::board;
 use mirrorlet::store::cell::{Reader, Writer, cell};
 use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::pods::pod_manager;
+use mirrorlet::store::workloads::WorkloadStore;
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::desired::{PodSource, SourceSet, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
@@ -111,6 +112,7 @@ impl Merging {
             merged: merged_writer,
             wanted: watch::Sender::default(),
             objects: Arc::default(),
+            workloads: WorkloadStore::load(root),
         };
         let (claims, telemetry) = (ClaimStore::default(), Telemetry::new());
         let (task, handles) =
@@ -285,12 +287,58 @@ async fn an_edited_job_stays_its_documents_before_the_runtime_is_listed() {
     merging.end().await;
 }
 
+/// The state of a source that has delivered a Deployment in each of these files, of that many pods.
+fn with_deployments(documents: &[(&str, u32)]) -> SourceState {
+    let file = |(location, replicas): &(&str, u32)| {
+        let text = format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: web}}}}\n  template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{name: c, image: i}}]}}}}\n"
+        );
+        NewFile {
+            location: (*location).to_owned(),
+            bytes: text.into_bytes(),
+        }
+    };
+    let files: Vec<NewFile> = documents.iter().map(file).collect();
+    let node = NodeName::from("box");
+    let set = with_files(&SourceSet::default(), &files, true, &node);
+    assert_eq!(set.problems, []);
+    SourceState::Synced(Arc::new(set))
+}
+
+#[tokio::test]
+async fn a_workload_without_pods_keeps_its_name_over_agents() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let begin = |state: SourceState| {
+        let (jobs, handle) = jobs(root.path(), &fake);
+        let sources = BTreeMap::from([(source_name(), state)]);
+        (Merging::begin(root.path(), &fake, jobs, sources), handle)
+    };
+    let (merging, _handle) = begin(with_deployments(&[("/m/web.yaml", 0)]));
+    merging.newest().await;
+    merging.end().await;
+    // A file that sorts first.
+    let both = |replicas| with_deployments(&[("/m/again.yaml", 2), ("/m/web.yaml", replicas)]);
+    let (mut merging, _handle) = begin(both(0));
+    let merged = merging.newest().await;
+    // workloads 5a
+    assert_eq!(places(&merged), [""; 0]);
+    merging.states[0].publish(both(1));
+    let merged = merging.newest().await;
+    // workloads 5a
+    assert_eq!(places(&merged), ["/m/web.yaml"]);
+    merging.end().await;
+}
+
 /// A URL that has delivered these documents.
 fn of_url(documents: &[(&str, &str)]) -> SourceState {
     let state = with_jobs(documents);
     let mut set = SourceSet::clone(state.set().unwrap());
     for pod in &mut set.pods {
         pod.origin.source = PodSource::Http;
+    }
+    for workload in &mut set.workloads {
+        workload.origin.source = PodSource::Http;
     }
     SourceState::Synced(Arc::new(set))
 }

@@ -171,7 +171,10 @@ impl FileDecision {
             return;
         };
         let (namespace, owner) = (workload.key.namespace.clone(), workload.key.owner());
-        let is_it = |known: &SourceWorkload| known.namespace == namespace && known.owner == owner;
+        let is_it = |known: &SourceWorkload| {
+            let is_named = known.namespace == namespace && known.owner == owner;
+            is_named && known.origin.is_same_document(origin)
+        };
         if !self.workloads.iter().any(is_it) {
             self.workloads.push(SourceWorkload {
                 namespace,

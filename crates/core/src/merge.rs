@@ -19,6 +19,7 @@ use crate::workload::WorkloadKey;
 
 use diff::{keep_local_annotations, with_seen};
 use heard::{awaited, delivered};
+use workloads::{Names, take_workloads};
 
 pub use diff::{PodOperation, diff};
 pub use incumbents::{Incumbent, Incumbents};
@@ -27,6 +28,7 @@ mod diff;
 mod heard;
 mod incumbents;
 pub mod plan;
+mod workloads;
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,6 +84,8 @@ pub struct Merged {
     pub waits: BTreeMap<FullName, Waiting>,
     /// The pods that stand for Jobs and CronJobs, which are replaced by others in [`pods`](Self::pods).
     pub runs: BTreeMap<FullName, Incumbent>,
+    /// The documents that have the names of workloads.
+    pub workloads: BTreeMap<WorkloadKey, Origin>,
     /// Why a pod of a workload doesn't run that has the full name or UID of another: of several the first.
     pub clashes: BTreeMap<WorkloadKey, String>,
     /// The bindings of claims.
@@ -115,7 +119,7 @@ impl Merged {
             None => format!("document {document} is ignored: {why}"),
         };
         self.conflicts
-            .push(at_origin(loser, field, message).help(help));
+            .push(at_origin(&loser.origin, field, message).help(help));
         if let Some(key) = workload {
             self.clashes.entry(key).or_insert(why);
         }
@@ -224,6 +228,7 @@ impl Merged {
         pods.extend(self.runs.clone());
         Incumbents {
             pods,
+            workloads: self.workloads.clone(),
             begun: BTreeMap::new(),
         }
     }
@@ -233,7 +238,8 @@ impl Merged {
 ///
 /// Of several pods with one full name (or one UID), the incumbent stays as long as a source offers
 /// it, also edited at its place; without one, the first by source kind, location and document runs. The
-/// others are reported. Pods that stand for Jobs and CronJobs are no exception.
+/// others are reported. Pods that stand for Jobs and CronJobs are no exception, nor are workloads, also
+/// of no pods.
 /// The order in which sets list their pods makes no difference. Names of pods of the API server
 /// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
 ///
@@ -251,21 +257,16 @@ pub fn merge_sources(
     candidates.small_sort_by(|a, b| a.rank(incumbents).cmp(&b.rank(incumbents)));
 
     let mut owners: BTreeMap<FullName, &Origin> = BTreeMap::new();
-    let mut workloads: BTreeMap<WorkloadKey, &Origin> = BTreeMap::new();
-    let mut second: BTreeSet<(WorkloadKey, &Origin)> = BTreeSet::new();
-    let mut claims = Vec::new();
+    let sets = sources.values().filter_map(SourceState::set);
+    let offered = sets.flat_map(|set| &set.workloads);
+    let mut names = Names::kept(incumbents, &candidates, offered, &merged.awaited);
     for candidate in candidates {
         let Candidate { pod, uid, name } = candidate;
         if !pod.is_api()
             && let Some(key) = WorkloadKey::of(&pod.pod)
+            && !names.take(&key, &pod.origin, &mut merged.conflicts)
         {
-            let winner = *workloads.entry(key.clone()).or_insert(&pod.origin);
-            if !winner.is_same_document(&pod.origin) {
-                if second.insert((key.clone(), &pod.origin)) {
-                    merged.conflicts.push(same_workload(pod, &key, winner));
-                }
-                continue;
-            }
+            continue;
         }
         if let Some(winner) = owners.get(&name)
             && !pod.is_api()
@@ -288,23 +289,8 @@ pub fn merge_sources(
         }
     }
     merged.runs = incumbents::of_pods(merged.pods.values().filter(|pod| pod.runs.is_some()));
-    let sets = sources.values().filter_map(SourceState::set);
-    for known in sets.flat_map(|set| &set.workloads) {
-        let Some(set) = &known.set else { continue };
-        let key = WorkloadKey::of_set(set);
-        let winner = *workloads.entry(key.clone()).or_insert(&known.origin);
-        if winner.is_same_document(&known.origin) {
-            let origin = (known.origin.clone(), known.held);
-            merged.set_origins.insert(key.clone(), origin);
-            merged.sets.insert(key, Arc::clone(set));
-            claims.extend(set.claims.iter().map(|claim| SourceObject {
-                object: Object::Claim(Arc::clone(claim)),
-                origin: known.origin.clone(),
-                held: known.held,
-                places: Places::default(),
-            }));
-        }
-    }
+    let claims = take_workloads(sources, &mut names, &mut merged);
+    merged.workloads = names.into_origins();
     merge_objects(sources, &claims, before, &mut merged);
     if merged.delivered.manifests {
         find_unmet(&mut merged);
@@ -463,16 +449,6 @@ fn same_name(name: &FullName, winner: &Origin) -> String {
     format!("pod {name} is already defined by {}", place(winner))
 }
 
-fn same_workload(loser: &SourcePod, key: &WorkloadKey, winner: &Origin) -> Diagnostic {
-    let message = format!(
-        "document {} is ignored: {key} is already defined by {}",
-        loser.origin.document,
-        place(winner)
-    );
-    at_origin(loser, "metadata.name", message)
-        .help("rename one of the two workloads or remove one of the documents")
-}
-
 fn same_uid(name: &FullName, winner: &SourcePod) -> String {
     format!(
         "pod {name} has the same UID as pod {}, defined by {}",
@@ -481,8 +457,7 @@ fn same_uid(name: &FullName, winner: &SourcePod) -> String {
     )
 }
 
-fn at_origin(loser: &SourcePod, field: &str, message: String) -> Diagnostic {
-    let origin = &loser.origin;
+fn at_origin(origin: &Origin, field: &str, message: String) -> Diagnostic {
     let mut diagnostic =
         Diagnostic::error(Code::DuplicatePod, origin.location.as_str(), message).field(field);
     diagnostic.position = origin.position;

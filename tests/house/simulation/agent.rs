@@ -136,6 +136,7 @@ impl Agent {
                 merged,
                 wanted,
                 objects: Arc::default(),
+                workloads: mirrorlet::store::workloads::WorkloadStore::load(root),
             },
             rollouts.following(reach),
             jobs,

@@ -22,6 +22,8 @@ pub struct Incumbent {
 pub struct Incumbents {
     /// The pods of manifests, and those that stand for Jobs and CronJobs.
     pub pods: BTreeMap<FullName, Incumbent>,
+    /// The documents that had the names of workloads last.
+    pub workloads: BTreeMap<WorkloadKey, Origin>,
     /// The contents of Jobs that were begun, also of a CronJob's last run, where nothing is known of
     /// their documents.
     pub begun: BTreeMap<WorkloadKey, String>,

@@ -252,6 +252,126 @@ fn a_job_that_was_begun_keeps_its_name() {
     }
 }
 
+/// A Deployment of that many pods.
+fn deployment_file(file: &str, replicas: i32) -> NewFile {
+    let text = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: work, namespace: ns}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: w}}}}\n  template: {{metadata: {{labels: {{app: w}}}}, spec: {{containers: [{{name: c, image: i}}]}}}}\n"
+    );
+    NewFile {
+        location: format!("/m/{file}"),
+        bytes: text.into_bytes(),
+    }
+}
+
+/// The state of the directory with these files alone.
+fn directory(files: &[NewFile]) -> (SourceName, SourceState) {
+    let set = with_files(&SourceSet::default(), files, true, &NodeName::from("box"));
+    let name = SourceName::new(PodSource::File, "/m");
+    (name, SourceState::Synced(Arc::new(set)))
+}
+
+/// The files of the pods that are wanted, each once.
+fn places(merged: &Merged) -> Vec<&str> {
+    let places = merged.pods.values().map(|pod| &*pod.origin.location);
+    places.collect_set().into_iter().collect()
+}
+
+/// What an agent knows of names that did not see what was wanted.
+fn known_to_the_next_agent(merged: &Merged) -> Incumbents {
+    Incumbents {
+        workloads: merged.workloads.clone(),
+        ..Incumbents::default()
+    }
+}
+
+#[test]
+fn a_workload_without_pods_keeps_its_name() {
+    let merge = |files: &[NewFile], incumbents: &Incumbents| {
+        merge_sources(&[directory(files)].into(), incumbents)
+    };
+    let [two, one, none] = [
+        deployment_file("a", 2),
+        deployment_file("b", 1),
+        deployment_file("b", 0),
+    ];
+    let first = merge(slice::from_ref(&one), &Incumbents::default());
+    let both = merge(&[two.clone(), one.clone()], &first.incumbents());
+    assert_eq!(places(&both), ["/m/b"]);
+    // Scaled down, by this agent and seen by the next one.
+    for before in [both.incumbents(), known_to_the_next_agent(&both)] {
+        let down = merge(&[two.clone(), none.clone()], &before);
+        // workloads 5a
+        assert_eq!(places(&down), [""; 0]);
+        let [problem] = &down.conflicts[..] else {
+            panic!("{:?}", down.conflicts)
+        };
+        let words = "document 0 is ignored: Deployment ns/work is already defined by /m/b";
+        assert_eq!(problem.file, "/m/a");
+        assert!(problem.message.starts_with(words), "{problem}");
+        let up = merge(&[two.clone(), one.clone()], &known_to_the_next_agent(&down));
+        assert_eq!(places(&up), ["/m/b"]);
+        // It gives its name up with its document, and to another one whose pods run.
+        let gone = merge(slice::from_ref(&two), &known_to_the_next_agent(&down));
+        assert_eq!(places(&gone), ["/m/a"]);
+        let runs = Incumbents {
+            pods: gone.incumbents().pods,
+            ..known_to_the_next_agent(&down)
+        };
+        let taken = merge(&[two.clone(), one.clone()], &runs);
+        assert_eq!(places(&taken), ["/m/a"]);
+    }
+}
+
+#[test]
+fn a_cron_job_without_a_run_keeps_its_name() {
+    let merge = |files: &[NewFile], incumbents: &Incumbents| {
+        merge_sources(&[directory(files)].into(), incumbents)
+    };
+    for kind in ["CronJob", "Job"] {
+        let [earlier, own] = [run_file(kind, "a", "new"), run_file(kind, "m", "old")];
+        let first = merge(slice::from_ref(&own), &Incumbents::default());
+        let known = known_to_the_next_agent(&first);
+        for own in [own, run_file(kind, "m", "edited")] {
+            let merged = merge(&[earlier.clone(), own], &known);
+            // workloads 5a
+            assert_eq!(places(&merged), ["/m/m"], "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_name_waits_for_a_source_that_has_not_answered() {
+    let url = SourceName::new(PodSource::Http, "http://a");
+    let of_url = Origin::whole(PodSource::Http, "http://a");
+    // Whether a Job is begun again is for its record to say.
+    for (file, waits) in [
+        (deployment_file("a", 2), true),
+        (run_file("CronJob", "a", "new"), true),
+        (run_file("Job", "a", "new"), false),
+    ] {
+        let delivered = directory(slice::from_ref(&file));
+        let set = delivered.1.set().unwrap().clone();
+        let owner = set.workloads[0].owner.clone();
+        let key = WorkloadKey::of_owner("ns", &owner).unwrap();
+        let known = Incumbents {
+            workloads: [(key.clone(), of_url.clone())].into(),
+            ..Incumbents::default()
+        };
+        let none = (delivered.0.clone(), SourceState::NotSynced);
+        let silent = (url.clone(), SourceState::NotSynced);
+        let begun = merge_sources(&[none, silent.clone()].into(), &known);
+        assert_eq!(begun.workloads, known.workloads, "{owner}");
+        let merged = merge_sources(&[delivered.clone(), silent].into(), &known);
+        // workloads 5a
+        assert_eq!(merged.pods.is_empty(), waits, "{owner}");
+        assert_eq!(merged.workloads[&key] == of_url, waits, "{owner}");
+        // It has answered, and has none.
+        let empty = SourceState::Synced(Arc::new(SourceSet::default()));
+        let merged = merge_sources(&[delivered, (url.clone(), empty)].into(), &known);
+        assert_eq!(places(&merged), ["/m/a"], "{owner}");
+    }
+}
+
 #[test]
 fn a_conflict_names_both_places() {
     let files = vec![file("/m/b", "web", "2"), file("/m/a", "web", "1")];
