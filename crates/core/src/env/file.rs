@@ -5,6 +5,11 @@
 use std::collections::BTreeMap;
 
 use crate::api::core::{Container, FileKeySelector};
+use crate::expand::TOTAL_MAX;
+
+/// Most bytes of the files that variables of one container come from, together: what its environment and
+/// command may have. A file may have half of it, and a pod may name thousands.
+pub const FILES_BYTES_MAX: usize = TOTAL_MAX;
 
 /// Why a file gives no variable. Names lines, never their content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +23,11 @@ pub enum FileError {
     /// It can't be read.
     #[error("{0}")]
     Unreadable(String),
+    /// It is too large beside the files before it.
+    #[error(
+        "the files that variables of the container come from are larger than {FILES_BYTES_MAX} bytes in all"
+    )]
+    TooMuch,
     /// A line can't be understood.
     #[error("line {line}: {problem}")]
     Line {

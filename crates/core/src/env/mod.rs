@@ -18,7 +18,7 @@ use crate::small::SmallCollect;
 use crate::spec;
 
 use crate::amounts::Amounts;
-pub use file::{EnvFiles, FileError, env_files};
+pub use file::{EnvFiles, FILES_BYTES_MAX, FileError, env_files};
 pub use services::service_variables;
 
 /// The inputs of an environment, besides the container itself.

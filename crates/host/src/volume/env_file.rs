@@ -2,23 +2,43 @@
 //!
 //! A container may have put anything there: what is no regular file of this volume is not opened.
 
+use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use mirrorlet_core::env::FileError;
+use mirrorlet_core::api::core::FileKeySelector;
+use mirrorlet_core::env::{EnvFiles, FILES_BYTES_MAX, FileError};
 
 use super::subpath::in_proc;
 
 /// Largest file that is read, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// Reads a file of a volume.
-pub(super) fn read(volume: &Path, path: &str) -> Result<String, FileError> {
+/// Reads files of volumes, each once and in the order of the variables, until together they are too
+/// large. `volume` is the directory of the volume of a name.
+pub(super) fn read_all(wanted: &[FileKeySelector], volume: impl Fn(&str) -> PathBuf) -> EnvFiles {
+    let mut files = EnvFiles::new();
+    let mut left = FILES_BYTES_MAX;
+    for FileKeySelector {
+        volume_name, path, ..
+    } in wanted
+    {
+        if let Entry::Vacant(file) = files.entry((volume_name.clone(), path.clone())) {
+            let text = read(&volume(volume_name), path, left);
+            left = left.saturating_sub(text.as_ref().map_or(0, String::len));
+            file.insert(text);
+        }
+    }
+    files
+}
+
+/// Reads a file of a volume, of at most that many bytes.
+fn read(volume: &Path, path: &str, left: usize) -> Result<String, FileError> {
     let unreadable = |words: &str| FileError::Unreadable(words.to_owned());
     let failed = |errno: Errno| match errno {
         Errno::NOENT => FileError::Missing,
@@ -38,12 +58,17 @@ pub(super) fn read(volume: &Path, path: &str) -> Result<String, FileError> {
     let read = || {
         let mut bytes = Vec::new();
         let file = open(in_proc(&found))?;
-        file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        // One byte more shows that it is too long.
+        file.take(BYTES_MAX.min(left as u64) + 1)
+            .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     let bytes = read().map_err(|error: io::Error| unread(&error))?;
     if bytes.len() as u64 > BYTES_MAX {
         return Err(unreadable("it is larger than 1 MiB"));
+    }
+    if bytes.len() > left {
+        return Err(FileError::TooMuch);
     }
     String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8"))
 }
@@ -83,6 +108,7 @@ mod tests {
         std::fs::write(volume.join("large"), vec![b'a'; 1024 * 1024 + 1]).unwrap();
         std::fs::write(volume.join("binary"), [0xff]).unwrap();
         let text = Ok("A='1'".to_owned());
+        let read = |volume: &Path, path: &str| read(volume, path, FILES_BYTES_MAX);
         assert_eq!(read(&volume, "d/a.env"), text);
         assert_eq!(read(&volume, "inside"), text);
         assert_eq!(read(&volume, "none"), Err(FileError::Missing));
@@ -101,6 +127,46 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn files_of_variables_have_a_bound_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = |name: &str| dir.path().join(name);
+        std::fs::create_dir(volume("v")).unwrap();
+        let whole = vec![b'#'; 1024 * 1024];
+        for (name, bytes) in [
+            ("a", &whole[..]),
+            ("b", &whole[1..]),
+            ("c", b"C='1'"),
+            ("d", b"#"),
+            ("e", b""),
+        ] {
+            std::fs::write(volume("v").join(name), bytes).unwrap();
+        }
+        let wanted = |path: &str| FileKeySelector {
+            volume_name: "v".to_owned(),
+            path: path.to_owned(),
+            key: "K".to_owned(),
+            ..FileKeySelector::default()
+        };
+        // A file counts once; one that is too large takes no room.
+        let wanted = ["a", "a", "none", "b", "c", "d", "e"].map(wanted);
+        let read = read_all(&wanted, volume);
+        let of = |path: &str| {
+            let file = &read[&("v".to_owned(), path.to_owned())];
+            file.as_ref().map(String::len).map_err(ToString::to_string)
+        };
+        // docker 4a, tenants H1
+        assert_eq!(
+            ["a", "b", "d", "e"].map(of),
+            [Ok(whole.len()), Ok(whole.len() - 1), Ok(1), Ok(0)]
+        );
+        assert_eq!(
+            of("c").unwrap_err(),
+            "the files that variables of the container come from are larger than 2097152 bytes in all"
+        );
+        assert_eq!(of("none").unwrap_err(), "the file doesn't exist");
     }
 
     #[test]

@@ -178,20 +178,15 @@ impl VolumeManager {
         subpath::ensure(pod, container, environment, &paths, &self.host, map)
     }
 
-    /// Reads the files in emptyDir volumes that variables come from, each once.
+    /// Reads the files in emptyDir volumes that variables of a container come from, each once, as far as
+    /// there is room for them.
     pub fn env_files(&self, uid: &PodUid, wanted: &[FileKeySelector]) -> Result<EnvFiles> {
         let paths = self.paths(uid)?;
-        let mut files = EnvFiles::new();
-        for FileKeySelector {
-            volume_name, path, ..
-        } in wanted
-        {
+        for FileKeySelector { volume_name, .. } in wanted {
             checked_name(volume_name)?;
-            let file = (volume_name.clone(), path.clone());
-            let read = || env_file::read(&paths.empty_dir(volume_name), path);
-            files.entry(file).or_insert_with(read);
         }
-        Ok(files)
+        let volume = |name: &str| paths.empty_dir(name);
+        Ok(env_file::read_all(wanted, volume))
     }
 
     /// Makes an empty, world-writable file for the termination message of one more start.
