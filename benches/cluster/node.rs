@@ -15,7 +15,8 @@ use tokio::task::JoinHandle;
 
 use crate::Settings;
 use crate::common::cluster::Cluster;
-use crate::common::{Bed, Recorder, eventually};
+use crate::common::recorder::Recorder;
+use crate::common::{Bed, eventually};
 
 /// A running agent; killed when dropped.
 pub struct Agent {

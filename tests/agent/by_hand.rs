@@ -1,7 +1,8 @@
 //! A person's `docker restart`, `docker stop` and `docker start` on containers of pods, told from
 //! crashes.
 
-use crate::common::{Bed, Recorder, TestAgent, eventually, sleeper};
+use crate::common::recorder::Recorder;
+use crate::common::{Bed, TestAgent, eventually, sleeper};
 use mirrorlet_core::api::report::PodReport;
 
 /// Waits until the pod runs in its only running instance, with that restart count.

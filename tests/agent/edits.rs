@@ -1,6 +1,6 @@
 //! Edits of manifests, under a whole agent.
 
-use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, free_port, sleeper, sleeper_of};
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually, free_port, sleeper, sleeper_of};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
 
@@ -98,6 +98,8 @@ async fn an_edited_image_replaces_the_pod_and_never_runs_two() {
         .await;
     // pods 17
     assert!(ended.at < sandbox.at && sandbox.at < created);
+    let successor = format!("k8s_web_web-box_default_{}", new.uid);
+    events.until("start", &successor).await;
     // agent 1
     assert_eq!(events.most_at_once("k8s_web_"), 1);
     assert_eq!(events.most_at_once("k8s_POD_"), 1);
@@ -145,6 +147,8 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
         );
         assert!(!bed.path().join("pods").join(uid.as_str()).exists());
     }
+    let successor = format!("k8s_slow_slow-box_default_{last}");
+    events.until("start", &successor).await;
     assert_eq!(events.most_at_once("k8s_slow_"), 1);
     let died = events.until("die", first.uid.as_str()).await;
     assert_eq!(
@@ -176,6 +180,12 @@ async fn a_pod_removed_and_added_again_is_the_same_pod() {
         .await;
     // pods 45
     assert_eq!(after.uid, before.uid);
+    eventually("the second start to be told", || {
+        let all = events.events().into_iter();
+        let starts = all.filter(|e| e.action == "start" && e.container.contains("k8s_again_"));
+        (starts.count() == 2).then_some(())
+    })
+    .await;
     assert_eq!(events.most_at_once("k8s_again_"), 1);
     a_round(&bed, &agent).await;
     let still = agent.pod("again").unwrap();
@@ -399,6 +409,8 @@ async fn a_moved_manifest_is_another_pod() {
     agent
         .until("one pod", |report| report.pods.len() == 1)
         .await;
+    let successor = format!("k8s_web_web-box_default_{}", after.uid);
+    events.until("start", &successor).await;
     assert_eq!(events.most_at_once("k8s_web_"), 1);
     // A document that is no manifest makes no pod, and is reported.
     bed.write(".hidden.yaml", &sleeper("hidden"));

@@ -31,6 +31,7 @@ mod orders;
 mod planned;
 mod probes;
 mod projects;
+mod recorded;
 mod rollouts;
 mod start_first;
 mod stateful;

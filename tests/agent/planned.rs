@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::{Bed, IMAGE, IMAGE_2, Recorder, TestAgent};
+use crate::common::recorder::Recorder;
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
 use crate::rollouts::{mirrorlet, rollout};
 use crate::workloads::{deployment, until_alone, workload};
 use mirrorlet_core::api::PodUid;

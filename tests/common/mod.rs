@@ -29,20 +29,20 @@ pub mod link;
 pub mod node;
 pub mod proxy;
 pub mod reaper;
+pub mod recorder;
 pub mod registry;
 pub mod said;
 pub mod terminal;
 pub mod traffic;
 pub mod writes;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{BufRead as _, BufReader};
+use std::collections::{BTreeMap, HashMap};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use mirrorlet::app::Agent;
 use mirrorlet::config::{Ambient, Resolved, resolve};
@@ -57,6 +57,8 @@ use mirrorlet_host::telemetry::journal::Kind;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+
+use self::recorder::Recorder;
 
 /// The image of the tests; made by `hack/images.sh` from local files.
 pub const IMAGE: &str = "mirrorlet.test/busybox:1";
@@ -446,106 +448,6 @@ fn remove_containers(docker: &str, owner: &str) {
                 .output();
         }
     }
-}
-
-/// Something that happened to a container.
-#[derive(Debug, Clone)]
-pub struct Event {
-    /// Name of the container.
-    pub container: String,
-    /// `create`, `start`, `kill`, `die`, `destroy` …
-    pub action: String,
-    /// Nanoseconds since 1970.
-    pub at: u64,
-    /// Everything the Engine says about it.
-    pub attributes: HashMap<String, String>,
-}
-
-/// Records the Engine's events of one owner's containers.
-pub struct Recorder {
-    client: Child,
-    events: Arc<Mutex<Vec<Event>>>,
-}
-
-impl Recorder {
-    fn start(bed: &Bed) -> Self {
-        let owner = bed.owner().expect("an agent has made an owner id");
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let since = format!("{}.{:09}", now.as_secs(), now.subsec_nanos());
-        let mut client = Command::new("docker")
-            .args(["-H", &bed.docker, "events", "--format", "{{json .}}"])
-            .args(["--filter", "type=container", "--filter"])
-            .arg(format!("label=mirrorlet.dev/owner={owner}"))
-            // The client takes a while to arrive; it is told the time as it is now.
-            .args(["--since", &since])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(client.stdout.take().unwrap()).lines();
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&events);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                sink.lock().unwrap().extend(event(&line));
-            }
-        });
-        Self { client, events }
-    }
-
-    /// Returns the events so far. A recent one may be missing yet, and the signal that ended a
-    /// container may come after its end.
-    pub fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap().clone()
-    }
-
-    /// The first event of that kind on a container whose name holds `name`.
-    pub fn find(&self, action: &str, name: &str) -> Option<Event> {
-        self.events()
-            .into_iter()
-            .find(|event| event.action == action && event.container.contains(name))
-    }
-
-    /// Waits for that event.
-    pub async fn until(&self, action: &str, name: &str) -> Event {
-        let what = format!("{action} of {name} in {:#?}", self.events());
-        eventually(&what, || self.find(action, name)).await
-    }
-
-    /// Most containers whose name holds `name` that ran at the same time.
-    pub fn most_at_once(&self, name: &str) -> usize {
-        let (mut running, mut most) = (HashSet::new(), 0);
-        for event in self.events() {
-            if !event.container.contains(name) {
-                continue;
-            }
-            match event.action.as_str() {
-                "start" => drop(running.insert(event.container)),
-                "die" => drop(running.remove(&event.container)),
-                _ => {}
-            }
-            most = most.max(running.len());
-        }
-        most
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        let _ = self.client.kill();
-        let _ = self.client.wait();
-    }
-}
-
-fn event(line: &str) -> Option<Event> {
-    let value: serde_json::Value = serde_json::from_str(line).ok()?;
-    let attributes: HashMap<String, String> =
-        serde_json::from_value(value["Actor"]["Attributes"].clone()).ok()?;
-    Some(Event {
-        container: attributes.get("name")?.clone(),
-        action: value["Action"].as_str()?.to_owned(),
-        at: value["timeNano"].as_u64()?,
-        attributes,
-    })
 }
 
 /// Unmounts `root` and what is mounted below it, so that the directory can be removed. Files that are
