@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{IMAGE, IMAGE_2, PATIENCE};
+use super::{IMAGE, IMAGE_2, PATIENCE, engine};
 
 /// A dockerd that is started and ended at will.
 pub struct Dockerd {
@@ -131,10 +131,7 @@ impl Dockerd {
     }
 
     fn answers(&self) -> bool {
-        Command::new("docker")
-            .args(["-H", &self.host(), "version"])
-            .output()
-            .is_ok_and(|output| output.status.success())
+        engine::get(&self.host(), "/version", Duration::from_secs(10)).is_ok()
     }
 
     fn log(&self) -> String {

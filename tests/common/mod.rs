@@ -21,6 +21,7 @@ pub mod cluster;
 pub mod confined;
 pub mod disk;
 pub mod dockerd;
+pub mod engine;
 pub mod history;
 pub mod http;
 pub mod image;
@@ -136,7 +137,7 @@ impl Bed {
             docker: docker.to_owned(),
             agents: Mutex::default(),
         };
-        bed.docker(&["version", "--format", "{{.Server.Version}}"]);
+        engine::get(docker, "/version", engine::PATIENCE).unwrap();
         bed
     }
 
@@ -295,33 +296,20 @@ impl Bed {
 
     /// Ids of all containers this bed's agents own, by name.
     pub fn containers(&self) -> HashMap<String, String> {
-        self.list(&["-a"])
+        self.list(true)
     }
 
     /// Ids of the running containers this bed's agents own, by name.
     pub fn running(&self) -> HashMap<String, String> {
-        self.list(&[])
+        self.list(false)
     }
 
-    fn list(&self, more: &[&str]) -> HashMap<String, String> {
+    fn list(&self, all: bool) -> HashMap<String, String> {
         let Some(owner) = self.owner() else {
             return HashMap::new();
         };
-        let filter = format!("label=mirrorlet.dev/owner={owner}");
-        let mut args = vec![
-            "ps",
-            "--no-trunc",
-            "--filter",
-            &filter,
-            "--format",
-            "{{.Names}} {{.ID}}",
-        ];
-        args.extend(more);
-        self.docker(&args)
-            .lines()
-            .filter_map(|line| line.split_once(' '))
-            .map(|(name, id)| (name.to_owned(), id.to_owned()))
-            .collect()
+        let listed = engine::containers(&self.docker, &owner, all, engine::PATIENCE);
+        listed.unwrap().into_iter().collect()
     }
 
     /// Id of the running instance of a container, by its name in the spec.
@@ -379,11 +367,10 @@ impl Bed {
         Recorder::start(self)
     }
 
+    /// All that the Engine says about a container, by id or name.
     pub fn inspect(&self, id: &str) -> serde_json::Value {
-        let text = self.docker(&["inspect", id]);
-        serde_json::from_str::<Vec<serde_json::Value>>(&text)
-            .unwrap()
-            .remove(0)
+        let path = format!("/containers/{id}/json");
+        engine::get(&self.docker, &path, engine::PATIENCE).unwrap()
     }
 }
 
@@ -419,34 +406,21 @@ impl Drop for Bed {
 
 /// Removes what an owner has on that Engine: its containers, then the volumes of its claims.
 fn remove_containers(docker: &str, owner: &str) {
-    let filter = format!("label=mirrorlet.dev/owner={owner}");
-    // An Engine that a failing test leaves stopped must not hang its report.
+    /// An Engine that a failing test leaves stopped must not hang its report.
+    const ANSWER: Duration = Duration::from_secs(30);
     let client = || {
         let mut command = Command::new("timeout");
         command.args(["30", "docker", "-H", docker]);
         command
     };
-    let ids = client().args(["ps", "-aq", "--filter", &filter]).output();
-    if let Ok(ids) = ids {
-        let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
-        if !ids.trim().is_empty() {
-            let _ = client()
-                .args(["rm", "-fv"])
-                .args(ids.split_whitespace())
-                .output();
-        }
+    let listed = engine::containers(docker, owner, true, ANSWER).unwrap_or_default();
+    if !listed.is_empty() {
+        let ids = listed.into_iter().map(|(_, id)| id);
+        let _ = client().args(["rm", "-fv"]).args(ids).output();
     }
-    let volumes = client()
-        .args(["volume", "ls", "-q", "--filter", &filter])
-        .output();
-    if let Ok(names) = volumes {
-        let names = String::from_utf8_lossy(&names.stdout).into_owned();
-        if !names.trim().is_empty() {
-            let _ = client()
-                .args(["volume", "rm"])
-                .args(names.split_whitespace())
-                .output();
-        }
+    let volumes = engine::volumes(docker, owner, ANSWER).unwrap_or_default();
+    if !volumes.is_empty() {
+        let _ = client().args(["volume", "rm"]).args(volumes).output();
     }
 }
 
@@ -675,15 +649,22 @@ spec:
     )
 }
 
+/// Time until the next look at something that must come, after one that took `look`. Looks that cost
+/// much, such as those by programs, leave most of the processors to what is waited for.
+pub fn pause_after(look: Duration) -> Duration {
+    (3 * look).clamp(Duration::from_millis(20), Duration::from_millis(500))
+}
+
 /// Waits until `found` finds something.
 pub async fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
+        let began = Instant::now();
         if let Some(value) = found() {
             return value;
         }
         assert!(Instant::now() < end, "waited in vain for: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(pause_after(began.elapsed())).await;
     }
 }
 

@@ -16,9 +16,9 @@ use mirrorlet::config::node::ApiAccess;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, unique};
-use super::{Bed, IMAGE, PATIENCE, TestAgent};
+use super::{Bed, IMAGE, PATIENCE, TestAgent, pause_after};
 
-/// Time between two looks at the API server.
+/// Shortest time between two looks at the API server.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// As whom the agent speaks to the API server.
@@ -307,12 +307,13 @@ pub fn is_ready(pod: &Value) -> bool {
 pub async fn until<T, S: Debug>(what: &str, mut look: impl AsyncFnMut() -> Result<T, S>) -> T {
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
+        let began = tokio::time::Instant::now();
         match look().await {
             Ok(found) => return found,
             Err(seen) if tokio::time::Instant::now() >= end => {
                 panic!("waited in vain for {what}; there is {seen:?}")
             }
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(pause_after(began.elapsed()).max(PAUSE)).await,
         }
     }
 }
