@@ -1,10 +1,13 @@
 //! The real control plane that other tests stand on does what they take for granted.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 
+use crate::common::cluster::audit::AuditLog;
 use crate::common::cluster::programs::{kubectl_version, version};
 use crate::common::cluster::{Cluster, Options, unique};
-use crate::common::{IMAGE, IMAGE_KUBECTL, eventually};
+use crate::common::{IMAGE, IMAGE_KUBECTL, eventually, tempdir};
 use serde_json::{Value, json};
 
 /// A Node as an agent would register it.
@@ -159,6 +162,43 @@ async fn every_request_is_on_record() {
     );
     assert!(cluster.audit("kubectl/").len() >= 2);
     assert!(cluster.audit("nobody/").is_empty());
+}
+
+#[test]
+fn the_audit_log_is_read_as_it_grows() {
+    let dir = tempdir();
+    let path = dir.path().join("audit.log");
+    let add = |text: &str| {
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    };
+    let line = |name: &str| {
+        let at = "2026-01-01T00:00:00.000000Z";
+        let entry = json!({
+            "verb": "get", "objectRef": {"name": name},
+            "requestReceivedTimestamp": at, "stageTimestamp": at,
+        });
+        format!("{entry}\n")
+    };
+    let log = AuditLog::new(path.clone());
+    let names = || {
+        let gets = log.entries(|entry| entry.verb == "get").into_iter();
+        gets.map(|entry| entry.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), [""; 0]);
+    let two = line("two");
+    let (half, rest) = two.split_at(two.len() / 2);
+    add(&line("one"));
+    add(half);
+    assert_eq!(names(), ["one"]);
+    add(rest);
+    assert_eq!(names(), ["one", "two"]);
+    add(&line("three"));
+    assert_eq!(names(), ["one", "two", "three"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::cluster::Cluster;
+use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::bootstrap::Approval;
 use crate::common::node::{Identity, NodeBed, condition};
 use crate::common::{TestAgent, eventually};
@@ -124,10 +125,9 @@ fn credential(certificate: &Path) -> String {
 
 /// Waits until the API server was called with that certificate.
 async fn until_called_with(bed: &NodeBed, credential: &str) {
-    let log = bed.cluster.path().join("audit.log");
     eventually(&format!("a call with {credential}"), || {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        text.contains(credential).then_some(())
+        let calls = |entry: &AuditEntry| entry.credential == credential;
+        (!bed.cluster.audit_where(calls).is_empty()).then_some(())
     })
     .await;
 }
@@ -167,7 +167,7 @@ async fn a_node_joins_once_its_certificate_is_approved_and_needs_no_token_after_
     // The token's user did nothing but ask.
     let token = std::fs::read_to_string(fresh.bootstrap.with_extension("token")).unwrap();
     let user = format!("system:bootstrap:{}", token.split_once('.').unwrap().0);
-    for entry in bed.cluster.audit_of(&user) {
+    for entry in bed.cluster.audit_of_some(&user).await {
         let is_check = entry.user_agent.starts_with("kubectl");
         let is_ours = entry.resource == "certificatesigningrequests";
         assert!(is_check || is_ours, "{entry:?}");

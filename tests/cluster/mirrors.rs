@@ -332,10 +332,15 @@ async fn many_static_pods_at_once_all_have_their_mirrors() {
     assert_eq!(ips.len(), MANY, "{ips:?}");
     // Mirror, and what became of it: a handful of writes a pod, no storm.
     let user = format!("system:node:{}", bed.node);
-    let record = bed.cluster.audit_of(&user);
-    let of_pods = |e: &&common::cluster::audit::AuditEntry| e.resource == "pods" && e.writes();
+    // On record after their answers: of each pod, its creation and its status.
+    let writes = eventually("two writes a pod on record", || {
+        let mut record = bed.cluster.audit_of(&user);
+        record.retain(|entry| entry.resource == "pods" && entry.writes());
+        (record.len() >= 2 * MANY).then_some(record)
+    })
+    .await;
     let mut counts = BTreeMap::new();
-    for entry in record.iter().filter(of_pods) {
+    for entry in &writes {
         *counts.entry((entry.what(), entry.code)).or_insert(0) += 1;
     }
     let total: usize = counts.values().sum();

@@ -229,7 +229,7 @@ async fn a_node_lives_with_a_nodes_certificate() {
     lives_as(&cluster, cluster.node_kubeconfig(&name), &name).await;
     let user = format!("system:node:{name}");
     // node 3, node 6, node 6a
-    assert!(refused(&cluster.audit_of(&user)).is_empty());
+    assert!(refused(&cluster.audit_of_some(&user).await).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,14 +237,14 @@ async fn a_node_lives_with_a_service_account() {
     let cluster = Cluster::shared().await;
     let name = unique("account");
     lives_as(&cluster, cluster.service_account_kubeconfig(), &name).await;
-    let asked = cluster.audit_of("system:serviceaccount:kube-system:mirrorlet");
+    let user = "system:serviceaccount:kube-system:mirrorlet";
+    let asked = cluster.audit_of_some(user).await;
     // node 6a
     assert!(refused(&asked).is_empty());
 }
 
 /// Requests that were not allowed.
 fn refused(asked: &[AuditEntry]) -> Vec<String> {
-    assert!(!asked.is_empty());
     let no = asked.iter().filter(|entry| matches!(entry.code, 401 | 403));
     no.map(AuditEntry::what).collect()
 }
@@ -457,7 +457,8 @@ async fn the_node_of_a_kubelet_is_left_alone() {
     };
     assert!(cause.contains("--node-name"), "{cause}");
     let wrote: Vec<String> = cluster
-        .audit_of(&format!("system:node:{name}"))
+        .audit_of_some(&format!("system:node:{name}"))
+        .await
         .iter()
         .filter(|entry| entry.writes() && entry.code < 300)
         .map(AuditEntry::what)

@@ -222,7 +222,7 @@ async fn two_nodes_on_one_engine_do_not_disturb_each_other() {
     assert_eq!(first.running(), running);
     let user = format!("system:node:{}", first.node);
     let refused = |entry: &&common::cluster::audit::AuditEntry| entry.code == 403;
-    let record = first.cluster.audit_of(&user);
+    let record = first.cluster.audit_of_some(&user).await;
     let refused: Vec<_> = record.iter().filter(refused).collect();
     // It asked for nothing that isn't its own; namespaces it may not see at all.
     // cluster 5

@@ -15,16 +15,19 @@ pub mod programs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use kube::Api;
+use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
 use self::address::Address;
-use self::audit::AuditEntry;
+use self::audit::AuditLog;
 use self::pki::Authority;
 use self::process::Program;
 use super::PATIENCE;
@@ -108,6 +111,9 @@ pub struct Cluster {
     authority: Authority,
     options: Options,
     address: Address,
+    audit: AuditLog,
+    /// The kubeconfig of the `ServiceAccount`, once somebody has asked for it.
+    service_account: OnceLock<PathBuf>,
     dir: TempDir,
 }
 
@@ -157,6 +163,8 @@ impl Cluster {
             authority,
             options,
             address,
+            audit: AuditLog::new(dir.path().join("audit.log")),
+            service_account: OnceLock::new(),
             dir,
         };
         cluster.start_apiserver().await;
@@ -233,6 +241,8 @@ impl Cluster {
             "--allow-privileged=true".to_owned(),
             format!("--audit-policy-file={}", path("audit-policy.json")),
             format!("--audit-log-path={}", path("audit.log")),
+            // In MB. What is read as it grows must not begin anew, as it does at 100 by default.
+            "--audit-log-maxsize=100000".to_owned(),
         ];
         if self.options.aggregates {
             args.extend([
@@ -249,7 +259,8 @@ impl Cluster {
         args.extend(self.options.apiserver.iter().cloned());
         let mut program = self.program("kube-apiserver", &args);
         let end = tokio::time::Instant::now() + PATIENCE;
-        while !self.is_ready().await {
+        let client = self.admin().await;
+        while !is_ready(&client).await {
             program.assert_alive();
             assert!(
                 tokio::time::Instant::now() < end,
@@ -259,13 +270,6 @@ impl Cluster {
             tokio::time::sleep(PAUSE).await;
         }
         *self.apiserver.lock().unwrap() = Some(program);
-    }
-
-    async fn is_ready(&self) -> bool {
-        let client = self.admin().await;
-        let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
-        let answer = tokio::time::timeout(ANSWER, client.request_text(request)).await;
-        matches!(answer, Ok(Ok(text)) if text == "ok")
     }
 
     /// Ends the API server as `kill -9` does.
@@ -330,11 +334,11 @@ impl Cluster {
     /// A kubeconfig of `ServiceAccount` `kube-system/mirrorlet` with the rights of
     /// `manifests/rbac.yaml` and no others, with its token in a file beside it.
     pub fn service_account_kubeconfig(&self) -> PathBuf {
-        // Two that apply it to one cluster at the same time get in each other's way.
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let made = self.service_account.get_or_init(|| self.service_account());
+        made.clone()
+    }
+
+    fn service_account(&self) -> PathBuf {
         let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
         self.kubectl(&["apply", "-f", rbac]);
         let token = self.kubectl(&["create", "token", "-n", "kube-system", "mirrorlet"]);
@@ -367,13 +371,22 @@ impl Cluster {
     /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
     pub async fn namespace(&self, prefix: &str) -> String {
         let name = unique(prefix);
-        self.kubectl(&["create", "namespace", &name]);
-        for object in ["serviceaccount/default", "configmap/kube-root-ca.crt"] {
-            super::eventually(&format!("{object} of {name}"), || {
-                self.try_kubectl(&["get", "-n", &name, object]).ok()
-            })
-            .await;
-        }
+        let client = self.admin().await;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        let created = namespaces.create(&PostParams::default(), &namespace).await;
+        drop(created.unwrap());
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
+        let maps: Api<ConfigMap> = Api::namespaced(client, &name);
+        let what = format!("ServiceAccount and root certificate of {name}");
+        super::node::until(&what, async || {
+            let account = accounts.get_opt("default").await;
+            let account = account.is_ok_and(|found| found.is_some());
+            let map = maps.get_opt("kube-root-ca.crt").await;
+            let map = map.is_ok_and(|found| found.is_some());
+            (account && map).then_some(()).ok_or((account, map))
+        })
+        .await;
         name
     }
 
@@ -467,26 +480,6 @@ impl Cluster {
         let text = self.kubectl(&all);
         (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap())
     }
-
-    /// All requests since the start, but for those of the API server itself and the scheduler.
-    pub fn audit_all(&self) -> Vec<AuditEntry> {
-        audit::read(&self.dir.path().join("audit.log"))
-    }
-
-    /// All requests of clients whose user agent begins like that.
-    pub fn audit(&self, user_agent: &str) -> Vec<AuditEntry> {
-        let mut entries = self.audit_all();
-        entries.retain(|entry| entry.user_agent.starts_with(user_agent));
-        entries
-    }
-
-    /// All requests of that user: `system:node:<name>`,
-    /// `system:serviceaccount:kube-system:mirrorlet`.
-    pub fn audit_of(&self, user: &str) -> Vec<AuditEntry> {
-        let mut entries = self.audit_all();
-        entries.retain(|entry| entry.user == user);
-        entries
-    }
 }
 
 impl Drop for Cluster {
@@ -512,6 +505,13 @@ impl Drop for Cluster {
 pub fn unique(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{prefix}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether the API server of that client is ready.
+async fn is_ready(client: &kube::Client) -> bool {
+    let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
+    let answer = tokio::time::timeout(ANSWER, client.request_text(request)).await;
+    matches!(answer, Ok(Ok(text)) if text == "ok")
 }
 
 /// A client by a kubeconfig.
