@@ -52,8 +52,7 @@ agent_arguments=()
 metrics_address=none
 clean_up_more() { :; }
 
-# Keeps the root in memory, from before anything is in it: the cluster's etcd, too, which writes through
-# to the disk at each change.
+# Keeps the root in memory, from before anything is in it: the cluster's files, too.
 root_in_memory() { mount -t tmpfs -o mode=0700 mirrorlet-demo "$root"; }
 
 agent_alive() { [ -n "$agent" ] && kill -0 "$agent" 2>/dev/null; }

@@ -531,6 +531,8 @@ fn start_etcd(address: &Address, dir: &Path) -> Program {
         format!("--listen-peer-urls=http://{host}:2380"),
         format!("--initial-advertise-peer-urls=http://{host}:2380"),
         format!("--initial-cluster=default=http://{host}:2380"),
+        // Nothing of it outlives this machine.
+        "--unsafe-no-fsync".to_owned(),
     ];
     // Debian's; not every PATH of a user has it.
     Program::start(Path::new("/usr/bin/etcd"), &args, dir)
