@@ -220,6 +220,22 @@ fn load_labelled(bed: &NodeBed) -> String {
     image
 }
 
+/// Waits until a pod is as wanted whose object is so large that only one that has changed is looked at.
+async fn until_large(pods: &Api<Pod>, name: &str, wanted: impl Fn(&Pod) -> bool) {
+    let mut seen = None;
+    until(&format!("pod {name}"), async || {
+        let version = pods.get_metadata(name).await.unwrap();
+        let version = version.metadata.resource_version;
+        if seen == version {
+            return Err(version);
+        }
+        let pod = pods.get(name).await.unwrap();
+        seen.clone_from(&version);
+        wanted(&pod).then_some(()).ok_or(version)
+    })
+    .await;
+}
+
 /// Creates pods that the node refuses, each batch after the one before was.
 async fn create_refused(victim: &mut Victim) {
     let bed = &victim.bed;
@@ -257,7 +273,9 @@ async fn create_refused(victim: &mut Victim) {
 /// them many times.
 async fn create_secrets(victim: &Victim) {
     let bed = &victim.bed;
-    let secrets: Api<Secret> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+    let admin = bed.cluster.admin().await;
+    let secrets: Api<Secret> = Api::namespaced(admin.clone(), &bed.namespace);
+    let pods: Api<Pod> = Api::namespaced(admin, &bed.namespace);
     let value = "QUFB".repeat(340_000);
     for number in 0..SECRETS {
         let secret = json!({"metadata": {"name": format!("large-{number}")}, "data": {"k": value}});
@@ -288,11 +306,10 @@ async fn create_secrets(victim: &Victim) {
     ] {
         bed.cluster.apply(&pod.to_string());
         let name = pod["metadata"]["name"].as_str().unwrap();
+        let uid = pods.get_metadata(name).await.unwrap().metadata.uid.unwrap();
         // tenants M9
-        let pod = bed.until_pod(name, |_| true).await;
-        let uid = uid(&pod);
         eventually("what is too much to be told", || {
-            let mut events = bed.events(uid).into_iter();
+            let mut events = bed.events(&uid).into_iter();
             events.find(|(reason, message)| reason == "FailedMount" && message.contains(words))
         })
         .await;
@@ -319,8 +336,9 @@ async fn create_large(victim: &mut Victim) {
     // Behind them all, and of the same namespace: it is its turn once they are gone.
     bed.cluster
         .apply(&bound(bed, "behind", IMAGE, QUIET).to_string());
-    bed.until_pod("large-0", |pod| {
-        pod["status"]["containerStatuses"].is_array()
+    until_large(&pods, "large-0", |pod| {
+        let status = pod.status.as_ref();
+        status.is_some_and(|status| status.container_statuses.is_some())
     })
     .await;
     victim.agent.assert_unharmed();
@@ -354,8 +372,10 @@ async fn create_mirrors(victim: &mut Victim) {
     }
     let last = format!("mirror-{}", MIRRORS - 1);
     // tenants M5
-    bed.until_pod(&last, |pod| {
-        pod["metadata"]["deletionTimestamp"].is_string()
+    until("the last mirror to be deleted", async || {
+        let metadata = pods.get_metadata(&last).await.unwrap().metadata;
+        let deleted = metadata.deletion_timestamp.is_some();
+        deleted.then_some(()).ok_or(metadata.resource_version)
     })
     .await;
     victim.agent.assert_unharmed();
@@ -365,9 +385,9 @@ async fn create_mirrors(victim: &mut Victim) {
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     for number in 0..MIRRORS {
         let name = format!("mirror-{number}");
-        pods.patch(&name, &PatchParams::default(), &free)
-            .await
-            .unwrap();
+        let params = PatchParams::default();
+        let freed = pods.patch_metadata(&name, &params, &free);
+        freed.await.unwrap();
     }
 }
 
@@ -377,16 +397,23 @@ async fn create_long(victim: &mut Victim) {
     let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
     for number in 0..LONG {
         let mut pod = bound(bed, &format!("long-{number}"), IMAGE, QUIET);
+        pod["metadata"]["labels"] = json!({"is": "long"});
         pod["spec"]["containers"][0]["env"] = json!(vec![json!({"name": "a"}); VARIABLES]);
         let pod = serde_json::from_value(pod).unwrap();
         pods.create(&PostParams::default(), &pod).await.unwrap();
     }
-    for number in 0..LONG {
-        let name = format!("long-{number}");
-        // tenants M8
-        bed.until_pod(&name, |pod| pod["status"]["reason"] == "PodTooLarge")
-            .await;
-    }
+    let failed = ListParams::default().labels("is=long");
+    let failed = failed.fields("status.phase=Failed");
+    let agent = &mut victim.agent;
+    until("all of them to be refused", async || {
+        agent.assert_unharmed();
+        let failed = pods.list_metadata(&failed).await.unwrap().items.len();
+        (failed == LONG).then_some(()).ok_or(failed)
+    })
+    .await;
+    let last = pods.get(&format!("long-{}", LONG - 1)).await.unwrap();
+    // tenants M8
+    assert_eq!(last.status.unwrap().reason.as_deref(), Some("PodTooLarge"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
