@@ -942,7 +942,7 @@ mod strangers {
     }
 
     #[tokio::test]
-    async fn thousands_of_large_heads_are_refused_and_kept_nowhere() {
+    async fn hundreds_of_large_heads_are_refused_and_kept_nowhere() {
         let bed = Bed::new();
         let served = bed.serve(Origin::Own).await;
         let mut driving = JoinSet::new();
@@ -974,7 +974,7 @@ mod strangers {
             tokio::task::yield_now().await;
         }
         // … are all whose heads are kept; those past the limit are not even looked at.
-        for n in 16..2016 {
+        for n in 16..216 {
             // node-api 14
             assert_eq!(ask(1, 15 << 10, n).await, StatusCode::TOO_MANY_REQUESTS);
             let status = ask(1, 16 << 10, n).await;
