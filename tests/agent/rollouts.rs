@@ -25,7 +25,7 @@ metadata:
   annotations:
     mirrorlet.dev/min-ready-seconds: "1"
     mirrorlet.dev/max-restarts: "1"
-    mirrorlet.dev/progress-deadline-seconds: "60"
+    mirrorlet.dev/progress-deadline-seconds: "600"
 spec:
   terminationGracePeriodSeconds: 1
 {spec}
@@ -255,7 +255,7 @@ async fn an_edit_that_fails_is_undone() {
         (
             "unready",
             pod("unready", IMAGE, QUIET, "", never_ready)
-                .replace("deadline-seconds: \"60\"", "deadline-seconds: \"5\""),
+                .replace("deadline-seconds: \"600\"", "deadline-seconds: \"5\""),
             "not ready within 5 s",
         ),
         (
@@ -367,7 +367,7 @@ async fn a_slow_stop_takes_no_time_from_the_next_version() {
     let uid = agent.until_running("slow").await.uid;
     bed.until_healthy(1).await;
     let next = pod("slow", IMAGE_2, QUIET, "", "")
-        .replace("deadline-seconds: \"60\"", "deadline-seconds: \"15\"");
+        .replace("deadline-seconds: \"600\"", "deadline-seconds: \"15\"");
     bed.write("slow.yaml", &next);
     let updated = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uid;
     let pod = agent.until_pod("slow", updated).await;

@@ -30,7 +30,7 @@ metadata:
     mirrorlet.dev/rollout: {rollout}
     mirrorlet.dev/min-ready-seconds: "1"
     mirrorlet.dev/max-restarts: "1"
-    mirrorlet.dev/progress-deadline-seconds: "60"
+    mirrorlet.dev/progress-deadline-seconds: "600"
 spec:
   terminationGracePeriodSeconds: 5
   containers:
@@ -386,7 +386,7 @@ fn bad(edit: &BadEdit, port: u16) -> String {
         &format!("spec:\n{}\n", spec.replace("IMAGE", IMAGE)),
     );
     let text = text.replace(
-        "progress-deadline-seconds: \"60\"",
+        "progress-deadline-seconds: \"600\"",
         "progress-deadline-seconds: \"10\"",
     );
     text.replace("name: web", &format!("name: {name}"))

@@ -182,7 +182,7 @@ async fn helm_installs_upgrades_rolls_back_and_uninstalls() {
         said
     };
     let chart = chart.to_str().unwrap();
-    let wait = ["--wait", "--timeout", "90s"];
+    let wait = ["--wait", "--timeout", "240s"];
     helm(&[&["install", "web", chart], &wait[..]].concat());
     let state = || {
         let config = alone.object(&["configmap", "web-config"]);
