@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -14,7 +15,7 @@ use kube::client::{Body, ConfigExt as _};
 use kube::core::Status;
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -64,6 +65,9 @@ const LARGE: usize = 28;
 const LARGE_BYTES: usize = 1_000_000;
 /// Clients that attack at a time: the API takes 128 connections, and others need some.
 const CLIENTS: usize = 80;
+/// The size of bodies that don't end, and how many of them the API reads at a time.
+const BODY_BYTES: usize = 3 << 20;
+const BODIES: usize = 5;
 /// Changes that are sent at a time.
 const WRITERS: usize = 8;
 /// Changes of each large object while they are watched.
@@ -84,8 +88,18 @@ async fn unread(client: &Client, path: &str) -> Option<Response<Body>> {
     client.send(request).await.ok()
 }
 
-/// Sends a body of that many bytes, the last of which never comes, and holds the connection.
-async fn unfinished(access: &kube::Config, bytes: usize) -> std::io::Result<()> {
+/// Fails unless some of those who attack were answered. Others may have been told to come later.
+fn assert_answered(attack: &str, answers: &[Option<Response<Body>>]) {
+    let codes = answers
+        .iter()
+        .map(|answer| answer.as_ref().map(Response::status));
+    let codes: Vec<Option<StatusCode>> = codes.collect();
+    assert!(codes.contains(&Some(StatusCode::OK)), "{attack}: {codes:?}");
+}
+
+/// Sends a body, the last byte of which never comes, counts it in `sent`, and holds the connection until
+/// the server answers or ends it.
+async fn unfinished(access: &kube::Config, sent: &AtomicUsize) -> std::io::Result<()> {
     let (host, port) = (
         access.cluster_url.host().unwrap(),
         access.cluster_url.port_u16().unwrap(),
@@ -96,12 +110,13 @@ async fn unfinished(access: &kube::Config, bytes: usize) -> std::io::Result<()> 
     let mut connection = tls.connect(name, connection).await?;
     let head = format!(
         "POST {CONFIG_MAPS} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
-         Content-Length: {bytes}\r\n\r\n"
+         Content-Length: {BODY_BYTES}\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).await?;
-    connection.write_all(&vec![b' '; bytes - 1]).await?;
+    connection.write_all(&vec![b' '; BODY_BYTES - 1]).await?;
     connection.flush().await?;
-    std::future::pending().await
+    sent.fetch_add(1, Ordering::SeqCst);
+    connection.read_u8().await.map(drop)
 }
 
 /// An agent with little memory, whose API is attacked.
@@ -170,7 +185,7 @@ async fn no_client_of_the_embedded_api_ends_the_agent() {
     victim.assert_serves("large objects").await;
 
     let lists = join_all((0..CLIENTS).map(|_| unread(&client, CONFIG_MAPS))).await;
-    assert!(lists.iter().flatten().count() > 0);
+    assert_answered("lists", &lists);
     victim.assert_serves("lists that nobody reads").await;
     drop(lists);
 
@@ -181,12 +196,13 @@ async fn no_client_of_the_embedded_api_ends_the_agent() {
         client.send(request.body(Body::empty()).unwrap()).await.ok()
     });
     let tables = join_all(tables).await;
+    assert_answered("tables", &tables);
     victim.assert_serves("tables that nobody reads").await;
     drop(tables);
 
     let path = format!("{CONFIG_MAPS}?watch=true");
     let watches = join_all((0..CLIENTS).map(|_| unread(&client, &path))).await;
-    assert!(watches.iter().flatten().count() > 0);
+    assert_answered("watches", &watches);
     for change in 0..CHANGES {
         let letter = if change % 2 == 0 { "b" } else { "c" };
         let replacing = (0..LARGE).map(async |number| {
@@ -196,26 +212,34 @@ async fn no_client_of_the_embedded_api_ends_the_agent() {
             maps.patch(&name, &options, &Patch::Merge(data)).await
         });
         // Some may be told to come later.
-        let _: Vec<_> = stream::iter(replacing)
+        let replaced: Vec<_> = stream::iter(replacing)
             .buffer_unordered(WRITERS)
             .collect()
             .await;
+        assert!(replaced.iter().any(Result::is_ok), "{:?}", replaced.first());
         victim.agent.assert_unharmed();
     }
     victim.assert_serves("watches that nobody reads").await;
     drop(watches);
 
     let access = alone::access_to(victim.bed.path()).await;
+    let sent = Arc::new(AtomicUsize::new(0));
     let mut sending = JoinSet::new();
     for _ in 0..CLIENTS {
-        let access = access.clone();
-        sending.spawn(async move { unfinished(&access, 3 << 20).await });
+        let (access, sent) = (access.clone(), Arc::clone(&sent));
+        sending.spawn(async move { unfinished(&access, &sent).await });
     }
-    for _ in 0..10 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    eventually("as many bodies as are read at a time to be sent", || {
         victim.agent.assert_unharmed();
-    }
+        (sent.load(Ordering::SeqCst) >= BODIES).then_some(())
+    })
+    .await;
     victim.assert_serves("bodies that don't end").await;
+    let mut ended = Vec::new();
+    while let Some(one) = sending.try_join_next() {
+        ended.push(one);
+    }
+    assert!(!sending.is_empty(), "{ended:?}");
     drop(sending);
 
     let applying = (0..MANAGERS).map(async |number| {

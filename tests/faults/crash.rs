@@ -1,6 +1,6 @@
-//! The agent is killed before, during and after every single Engine call of a pod's start,
-//! restart, restart in place, update, in-place change, failed edit and stop, of a Job and of a
-//! `StatefulSet`, and started again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn, no failed
+//! The agent is killed before, during and after the Engine calls of a pod's start, restart, restart in
+//! place, update, in-place change, failed edit and stop, of a Job and of a `StatefulSet`, and started
+//! again: no duplicate, no orphan, no needless restart, no index twice, no pod out of turn, no failed
 //! request while a host port goes to the next version, under either order.
 //!
 //! A dry run counts the calls of each scenario; then numbers are kill points. *Before*: the call is
