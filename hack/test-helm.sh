@@ -25,8 +25,9 @@ OTHER_NODE="$HOST_NODE-other"
 # What a static pod of a kubelet without an API server makes.
 ALONE="$CLUSTER_DIR/alone"
 ROOTS=("$HOST/root" "$OTHER/root" "$ALONE/root")
-# Largest gap without a manager that an upgrade may leave.
+# Largest gap without a manager that an upgrade may leave on a machine with nothing else to do, and on any.
 GAP_MAX_MS=5000
+GAP_LIMIT_MS=30000
 
 engine_answers || die "no Docker Engine answers; run hack/docker-up.sh first"
 "$REPO/hack/helm-build.sh"
@@ -253,6 +254,7 @@ helm upgrade mirrorlet "$CHART" "${values[@]}" --set logLevel=debug --wait --tim
 wait_for 60 "Node $NODE to be Ready" node_ready "$NODE"
 [ "$(owned | sort)" = "$before" ] || die "the upgrade touched containers"
 gap_ms="$(cat "$CLUSTER_DIR/gap")"
+((gap_ms < GAP_LIMIT_MS)) || die "the upgrade left $gap_ms ms without a manager, more than $GAP_LIMIT_MS ms"
 
 step "the agent is killed: the kubelet starts it again, no container is touched"
 restarts() { kubectl get pods -n kube-system -l app.kubernetes.io/instance=mirrorlet,app.kubernetes.io/name=mirrorlet -o 'jsonpath={.items[0].status.containerStatuses[0].restartCount}'; }
@@ -333,4 +335,4 @@ of_record=""
 say "image                                         $image_bytes bytes$of_record"
 say "helm install --wait until both Nodes are Ready $installed_ms ms"
 say "upgrade: longest time without a manager       $gap_ms ms; containers restarted: 0"
-((gap_ms < GAP_MAX_MS)) || say "the gap is more than the $GAP_MAX_MS ms it may be"
+((gap_ms < GAP_MAX_MS)) || say "the gap is more than the $GAP_MAX_MS ms it may be on a machine with nothing else to do"
