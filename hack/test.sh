@@ -15,14 +15,18 @@ REPEATED=400
 before="$(mktemp)"
 FAILURES="$(mktemp)"
 FLAKY="$(mktemp)"
+# What the tests of the documentation print, which run beside others.
+documented="$(mktemp)"
 export FAILURES FLAKY
 hack/left.sh sweep
 hack/left.sh before "$before"
 watch=""
+documenting=""
 finish() {
     local status=$?
     trap - EXIT INT TERM
     [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
+    [ -z "$documenting" ] || kill "$documenting" 2>/dev/null || true
     used
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
@@ -34,7 +38,7 @@ finish() {
         echo "== Flaky: failed, and passed the second time, each a defect of product, test or machine:"
         cat "$FLAKY"
     fi
-    rm -f "$before" "$FAILURES" "$FLAKY"
+    rm -f "$before" "$FAILURES" "$FLAKY" "$documented"
     exit "$status"
 }
 trap finish EXIT
@@ -60,10 +64,20 @@ watch=$!
 # Each test program by way of hack/run-test.sh, one after the other: two at a time keep two cores no
 # busier, and tests that mostly wait then wait in vain. Benches have no tests; clippy has compiled them.
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
-env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace --lib --bins --tests --examples --no-fail-fast
+tested() { env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace "$@"; }
+tested --lib --bins --tests --examples --no-fail-fast
 # kubectl against the embedded API, once more with the oldest version that we know. Of the whole
 # workspace, so that nothing is built with other features.
-KUBECTL_VERSION="$KUBECTL_OLDEST" "$CARGO" test --locked --workspace --test cluster -- embedded:: embedded_kubectl::
-"$CARGO" test --locked --workspace --doc
+KUBECTL_VERSION="$KUBECTL_OLDEST" tested --test cluster -- embedded:: embedded_kubectl::
+# The examples of the documentation are compiled while Kubernetes' specs mostly wait.
+"$CARGO" test --locked --workspace --doc >"$documented" 2>&1 &
+documenting=$!
 # The program that the tests had.
-MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/debug/mirrorlet" "$MAKE" conformance-short
+status=0
+MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/debug/mirrorlet" "$MAKE" conformance-short || status=$?
+examples=0
+wait "$documenting" || examples=$?
+documenting=""
+cat "$documented"
+[ "$status" != 0 ] || status="$examples"
+exit "$status"
