@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use crate::common::cluster::audit::AuditLog;
+use crate::common::cluster::objects::path;
 use crate::common::cluster::programs::{kubectl_version, version};
 use crate::common::cluster::{Cluster, Options, unique};
 use crate::common::{IMAGE, IMAGE_KUBECTL, eventually, tempdir};
@@ -162,6 +163,32 @@ async fn every_request_is_on_record() {
     );
     assert!(cluster.audit("kubectl/").len() >= 2);
     assert!(cluster.audit("nobody/").is_empty());
+}
+
+#[test]
+fn objects_are_where_kubectl_looks_for_them() {
+    let table: [(&[&str], Option<&str>); 8] = [
+        (&["node", "a"], Some("/api/v1/nodes/a")),
+        (&["pods", "-n", "b"], Some("/api/v1/namespaces/b/pods")),
+        (
+            &["pod", "-n", "b", "a"],
+            Some("/api/v1/namespaces/b/pods/a"),
+        ),
+        (&["pod", "a"], Some("/api/v1/namespaces/default/pods/a")),
+        (
+            &["events", "-n", "b", "--field-selector=involvedObject.uid=c"],
+            Some("/api/v1/namespaces/b/events?fieldSelector=involvedObject.uid%3Dc"),
+        ),
+        (
+            &["csr"],
+            Some("/apis/certificates.k8s.io/v1/certificatesigningrequests"),
+        ),
+        (&["pod", "a", "--subresource=status"], None),
+        (&["widget", "a"], None),
+    ];
+    for (args, expected) in table {
+        assert_eq!(path(args).as_deref(), expected, "{args:?}");
+    }
 }
 
 #[test]

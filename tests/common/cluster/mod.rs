@@ -8,6 +8,7 @@
 mod address;
 pub mod audit;
 pub mod bootstrap;
+pub mod objects;
 mod pki;
 pub mod process;
 pub mod programs;
@@ -470,15 +471,6 @@ impl Cluster {
         let claim = format!("pvc/{name}");
         let bound = "--for=jsonpath={.status.phase}=Bound";
         self.kubectl(&["wait", &claim, "-n", namespace, bound, "--timeout=240s"]);
-    }
-
-    /// An object as JSON, or nothing if the server says that there is none. Fails on any other
-    /// answer.
-    pub fn object(&self, args: &[&str]) -> Option<serde_json::Value> {
-        let mut all = vec!["get", "-o", "json", "--ignore-not-found"];
-        all.extend(args);
-        let text = self.kubectl(&all);
-        (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap())
     }
 }
 
