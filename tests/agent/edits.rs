@@ -370,7 +370,7 @@ async fn of_two_with_one_name_the_incumbent_keeps_running() {
     assert_eq!(bed.running_id("web"), id);
     assert_eq!(agent.status().problems.len(), 1);
     // An edit leaves the name with its file.
-    bed.write("m.yaml", &sleeper("web").replace("sleep 1 ", "sleep 2 "));
+    bed.write("m.yaml", &sleeper("web").replace("sleep 1", "sleep 2"));
     let edited = agent
         .until_pod("web", |pod| {
             pod.uid != incumbent.uid && pod.status == "Running"

@@ -13,7 +13,7 @@ use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 use mirrorlet_core::api::report::{PodReport, RolloutReport, StatusReport};
 use mirrorlet_core::api::{Code, PodUid};
 
-const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
 /// A pod whose container runs `script`, with more of its spec and of its container's, in YAML.
 fn pod(name: &str, image: &str, script: &str, spec: &str, container: &str) -> String {

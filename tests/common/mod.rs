@@ -644,7 +644,7 @@ spec:
   containers:
   - name: {name}
     image: {image}
-    command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"]
 "#
     )
 }

@@ -272,7 +272,7 @@ spec:
 }
 
 /// A script that ends at once when it is told to.
-pub const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+pub const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 /// A script that hears no SIGTERM: it runs as long as its grace.
 pub const STUBBORN: &str = "trap '' TERM; while :; do sleep 1; done";
 
