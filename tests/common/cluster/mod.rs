@@ -430,6 +430,7 @@ impl Cluster {
             .arg(kubeconfig)
             .arg("--cache-dir")
             .arg(self.dir.path().join("kubectl-cache"))
+            .env("GOGC", "400")
             .env_remove("KUBECONFIG");
         command
     }
