@@ -137,24 +137,33 @@ fn chosen_name(args: &LogsArgs, pod: &PodReport) -> String {
 }
 
 /// Prints one log: as it comes, or line by line.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when the log breaks off because the agent stops.
 async fn log(root: &Path, path: &str, mut lines: Option<Lines>) -> Outcome {
     let mut answer = client::get(root, path).await?;
     let mut reader = FrameReader::default();
-    while let Some(bytes) = answer.next().await? {
+    let is_whole = loop {
+        let bytes = match answer.next().await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => break reader.is_empty(),
+            Err(_) => break false,
+        };
         reader.push(&bytes);
         while let Some(frame) = reader.next_frame()? {
             print(frame, lines.as_mut())?;
         }
         io::stdout().flush()?;
-    }
+    };
     if let Some(lines) = lines {
         lines.finish(&mut io::stdout(), &mut io::stderr())?;
     }
-    if reader.is_empty() {
-        Ok(())
-    } else {
-        Err(anyhow::anyhow!("the agent closed the log; {LOOK_AND_REPEAT}").into())
+    if is_whole {
+        return Ok(());
     }
+    Err(Failure::NoAgent(anyhow::anyhow!(
+        "the agent closed the log before its end; {LOOK_AND_REPEAT}"
+    )))
 }
 
 fn print(frame: Frame, lines: Option<&mut Lines>) -> Result<(), Failure> {

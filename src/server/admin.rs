@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::asked::Asked;
+use super::cut::cut_off;
 use super::frame::framed;
 use super::listen::Answers;
 pub use super::rollouts::{CommandName, CommandQuery};
@@ -117,7 +118,7 @@ fn remove_stale(path: &FsPath) -> io::Result<()> {
     }
 }
 
-/// Serves the API until `cancel`. Open watches and logs end then.
+/// Serves the API until `cancel`. Open watches end then, and open logs and files break off.
 ///
 /// # Errors
 /// The listener failed for good.
@@ -409,15 +410,13 @@ async fn logs(
         .view
         .logs(&PodUid::from(uid), container.as_deref(), &options, instance)
         .await?;
-    let frames = gathered(log, remote::limits().budget, framed)
-        .map(move |bytes| {
-            let _held = &permit;
-            Ok::<_, io::Error>(bytes)
-        })
-        .take_until(shared.cancel.cancelled_owned());
+    let frames = gathered(log, remote::limits().budget, framed).map(move |bytes| {
+        let _held = &permit;
+        Ok(bytes)
+    });
     Ok((
         [(header::CONTENT_TYPE, "application/octet-stream")],
-        Body::from_stream(frames),
+        Body::from_stream(cut_off(frames, shared.cancel)),
     )
         .into_response())
 }

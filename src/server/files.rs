@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::admin::ApiError;
 use super::asked::Asked;
+use super::cut::cut_off;
 use mirrorlet_core::api::PodUid;
 
 /// The container and the path of a file request.
@@ -41,23 +42,12 @@ pub(super) async fn download(
     let id = shared.view.instance(&uid, container, false)?;
     let tar = shared.view.access().copy_from_container(&id, &query.path);
     let tar = tar.await?;
-    // Stopping must not look like an end.
-    let stopped = futures::stream::once(shared.cancel.cancelled_owned())
-        .map(|()| Err(std::io::Error::other("the agent stops")));
-    let ended = futures::stream::once(std::future::ready(None));
-    let pieces = tar
-        .map_err(std::io::Error::other)
-        .map(move |piece| {
-            let _held = &permit;
-            Some(piece)
-        })
-        .chain(ended);
-    let body = futures::stream::select(pieces, stopped.map(Some))
-        .take_while(|piece| std::future::ready(piece.is_some()))
-        .filter_map(std::future::ready);
+    let pieces = tar.map_err(std::io::Error::other).inspect(move |_| {
+        let _held = &permit;
+    });
     Ok((
         [(header::CONTENT_TYPE, "application/x-tar")],
-        Body::from_stream(body),
+        Body::from_stream(cut_off(pieces, shared.cancel)),
     )
         .into_response())
 }

@@ -60,24 +60,37 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
         let mut outcomes = Vec::new();
         for stream in streams {
             let outcome = stream.await;
-            // Nobody reads the others, either.
-            if let Err(Failure::Failed(error)) = &outcome
-                && is_broken_pipe(error)
-            {
-                return outcome;
-            }
+            let is_last = outcome.as_ref().is_err_and(ends_all);
             outcomes.push(outcome);
+            if is_last {
+                break;
+            }
         }
         outcomes
     };
-    // A container without a log doesn't keep the others from being printed.
-    let mut failed: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
-    let is_closed = |failure: &Failure| failure.error().is_some_and(is_broken_pipe);
+    all_of(outcomes.into_iter().filter_map(Result::err).collect())
+}
+
+/// Whether the logs of other containers can't be printed, either: nobody reads them, or there is no agent.
+fn ends_all(failure: &Failure) -> bool {
+    is_closed(failure) || matches!(failure, Failure::NoAgent(_))
+}
+
+fn is_closed(failure: &Failure) -> bool {
+    failure.error().is_some_and(is_broken_pipe)
+}
+
+/// The outcome of several logs, by their failures; all but the last one are printed here. A container
+/// without a log doesn't keep the others from being printed.
+fn all_of(mut failed: Vec<Failure>) -> Outcome {
     if let Some(closed) = failed.iter().position(is_closed) {
         return Err(failed.swap_remove(closed));
     }
-    let last = failed.pop();
-    failed.iter().for_each(report);
+    // The agent's stop breaks off all of them, and is reported once.
+    let is_stop = |failure: &Failure| matches!(failure, Failure::NoAgent(_));
+    let (mut stops, mut others): (Vec<_>, Vec<_>) = failed.into_iter().partition(is_stop);
+    let last = stops.pop().or_else(|| others.pop());
+    others.iter().for_each(report);
     last.map_or(Ok(()), Err)
 }
 
@@ -118,7 +131,7 @@ async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
                 is_first = false;
             }
             Some(outcome) = streams.next() => match outcome {
-                Err(Failure::Failed(error)) if is_broken_pipe(&error) => return Err(error.into()),
+                Err(failure) if ends_all(&failure) => return Err(failure),
                 Err(failure) => report(&failure),
                 Ok(()) => {}
             },
@@ -229,6 +242,28 @@ mod tests {
             container: "c".to_owned(),
             instance: instance.map(str::to_owned),
             prefix: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_stop_of_the_agent_is_the_outcome_of_all_logs() {
+        let no_log = || Failure::Failed(anyhow::anyhow!("no log"));
+        let stop = || Failure::NoAgent(anyhow::anyhow!("closed"));
+        let closed = || Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        for (failed, code) in [
+            (vec![], None),
+            (vec![no_log()], Some(1)),
+            (vec![stop(), stop()], Some(3)),
+            (vec![stop(), no_log()], Some(3)),
+        ] {
+            let outcome = all_of(failed);
+            // docker 52
+            assert_eq!(outcome.err().map(|failure| failure.exit_code()), code);
+        }
+        let outcome = all_of(vec![stop(), closed(), no_log()]);
+        assert!(outcome.is_err_and(|failure| is_closed(&failure)));
+        for (failure, ends) in [(no_log(), false), (stop(), true), (closed(), true)] {
+            assert_eq!(ends_all(&failure), ends, "{failure:?}");
         }
     }
 

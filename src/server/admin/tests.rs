@@ -155,7 +155,7 @@ async fn a_log_that_breaks_off_says_why() {
 }
 
 #[tokio::test]
-async fn stopping_ends_open_logs() {
+async fn stopping_breaks_open_logs_off() {
     let agent = Agent::start();
     let mut answer = agent
         .get("/v1/pods/endless/logs?follow=true")
@@ -163,7 +163,15 @@ async fn stopping_ends_open_logs() {
         .unwrap();
     assert!(answer.next().await.unwrap().is_some());
     agent.cancel.cancel();
-    while answer.next().await.unwrap().is_some() {}
+    let broken = loop {
+        match answer.next().await {
+            Ok(Some(_)) => {}
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    // docker 52
+    assert!(broken, "it looks complete");
     agent.serving.await.unwrap().unwrap();
 }
 

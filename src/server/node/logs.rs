@@ -15,6 +15,7 @@ use mirrorlet_streaming::gather::gathered;
 
 use super::Shared;
 use super::shares::Resource;
+use crate::server::cut::cut_off;
 use crate::server::remote;
 use crate::server::view::ViewErrorKind;
 use mirrorlet_core::access::User;
@@ -185,9 +186,7 @@ pub(in crate::server) async fn log_of(
         let _held = &reading;
         Ok::<_, io::Error>(bytes)
     });
-    let body = begin
-        .chain(pieces)
-        .take_until(shared.cancel.clone().cancelled_owned());
+    let body = cut_off(begin.chain(pieces), shared.cancel.clone());
     let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     Ok((headers, Body::from_stream(body)).into_response())
 }

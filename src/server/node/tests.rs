@@ -713,6 +713,23 @@ async fn who_goes_away_is_let_go_and_the_end_waits_for_nobody() {
 }
 
 #[tokio::test]
+async fn a_log_does_not_end_with_the_agent() {
+    let bed = Bed::new();
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = "/containerLogs/ns/endless/c?follow=true".parse().unwrap();
+    let admin = bed.authority.shown("admin", |_| {});
+    request.extensions_mut().insert(admin);
+    let mut body = bed.router().oneshot(request).await.unwrap().into_body();
+    let mut text = Vec::new();
+    while !text.ends_with(b"err\n") {
+        text.extend(body.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    bed.cancel.cancel();
+    // node-api 16
+    assert!(body.frame().await.unwrap().is_err(), "it looks complete");
+}
+
+#[tokio::test]
 async fn who_never_speaks_is_let_go() {
     let bed = Bed::new();
     let served = bed.serve(Origin::Own).await;

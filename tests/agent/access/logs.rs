@@ -190,6 +190,50 @@ async fn a_followed_pod_goes_on_with_its_next_instance() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_the_agents_stop_cuts_off_is_not_complete() {
+    let bed = Bed::new();
+    for name in ["a", "b"] {
+        let script = format!("echo begun; {SLEEPS}");
+        bed.write(&format!("{name}.yaml"), &pod(name, "", &script));
+    }
+    // 6 MB: many times what the buffers on the way to a client hold that doesn't read.
+    let lines = 6000;
+    let script = format!("yes $(printf %0999d 0) | head -n {lines}");
+    bed.write("large.yaml", &pod("large", "", &script));
+    let agent = bed.agent().await;
+    for name in ["a", "b"] {
+        agent.until_running(name).await;
+    }
+    let ended = agent.until_container("large", "c", |c| c.state == "terminated");
+    assert_eq!(ended.await.exit_code, Some(0));
+    let mut reading = Vec::new();
+    for (args, begun) in [(&["logs", "large"][..], 1), (&["logs", "a", "b", "-f"], 2)] {
+        let mut client = mirrorlet(&bed, args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(client.stdout.take().unwrap());
+        for _ in 0..begun {
+            assert!(out.read_line(&mut String::new()).unwrap() > 0);
+        }
+        reading.push((client, out));
+    }
+    agent.stop().await;
+    for (client, out) in reading {
+        let left = out.lines().map(Result::unwrap).count();
+        let ended = client.wait_with_output().unwrap();
+        let said = text(&ended.stderr);
+        // docker 52
+        assert_eq!(ended.status.code(), Some(3), "{said}");
+        let words = "mirrorlet: the agent closed the log before its end; ";
+        assert_eq!(said.matches(words).count(), 1, "{said}");
+        assert!(left < lines - 1, "{left} lines");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_local_driver_is_read_as_well() {
     let bed = Bed::new();
     let script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done; printf end";
