@@ -62,7 +62,7 @@ The agent runs (pid $agent). Edit the files in $manifests and watch:
 Stop it and remove its pods:
 
    kill $agent
-   docker rm -fv \$(docker ps -aq --filter label=mirrorlet.dev/owner=$owner)
+   docker rm -fv \$(docker ps -aq --filter name=^k8s_ --filter label=mirrorlet.dev/owner=$owner)
    docker volume rm \$(docker volume ls -q --filter label=mirrorlet.dev/owner=$owner)
    awk '\$2 ~ "^$root/" { print \$2 }' /proc/mounts | sort -r | xargs -r umount
    rm -rf $root

@@ -1,6 +1,6 @@
 //! Removes what an agent that has ended left on this machine: containers, volumes, rules.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -14,6 +14,8 @@ use crate::config::Config;
 use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_docker::engine::Engine as _;
+use mirrorlet_docker::translate::labels::Labels;
+use mirrorlet_docker::translate::parse_ours;
 use mirrorlet_docker::{BollardEngine, host_ports_table, remove_dead_log_links};
 use mirrorlet_host::volume::{HostFiles, VolumeError, VolumeManager};
 use mirrorlet_host::{disk, nat};
@@ -23,6 +25,8 @@ use mirrorlet_host::{disk, nat};
 pub struct Leftovers {
     /// Ids of containers, sandboxes included, with their names.
     pub containers: Vec<(String, String)>,
+    /// Names of containers that have the agent's label and are no pod's. They stay.
+    pub others: Vec<String>,
     /// Pods that have directories.
     pub pods: BTreeSet<PodUid>,
     /// Why cgroups of pods were not removed. They hold nothing, and are gone after the next boot.
@@ -31,7 +35,8 @@ pub struct Leftovers {
 
 /// Finds what an agent has left, and with `remove` removes it: its containers on the Engine, the
 /// volumes and cgroups of its pods, links to their logs, and its rules for host ports. Manifests,
-/// images and the rest of the root directory stay. None if no agent has used the root directory.
+/// images, containers that only have its label and the rest of the root directory stay. None if no agent
+/// has used the root directory.
 ///
 /// # Errors
 /// The root directory can't be read, an agent runs, the Engine doesn't answer or is not the one that the
@@ -53,28 +58,27 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     if let Some(refusal) = UsedEngine::read(root)?.and_then(|used| used.refusal(&asked, root)) {
         anyhow::bail!("nothing was removed: {refusal}");
     }
-    let listed = engine.list_containers(&owner).await?;
+    let listed = engine.list_containers(&owner).await?.into_iter();
+    let listed = listed.filter_map(|container| {
+        let (names, labels) = (container.names, container.labels);
+        Some((
+            container.id?,
+            names.unwrap_or_default(),
+            labels.unwrap_or_default(),
+        ))
+    });
+    let Labelled {
+        ours,
+        mut uids,
+        others,
+    } = sorted_out(&owner, listed);
     let volumes = VolumeManager::new(root);
-    let of_container = |labels: &HashMap<String, String>| {
-        let uid = labels.get(keys::POD_UID)?;
-        Some(PodUid::from(uid.as_str()))
-    };
-    let labels = listed.iter().filter_map(|one| one.labels.as_ref());
-    let mut uids: BTreeSet<PodUid> = labels.filter_map(of_container).collect_set();
     let mut left = Leftovers {
-        containers: listed
-            .into_iter()
-            .filter_map(|container| {
-                let id = container.id?;
-                let name = container.names.into_iter().flatten().next();
-                let name = name.unwrap_or_else(|| id.clone());
-                Some((id, name.trim_start_matches('/').to_owned()))
-            })
-            .collect(),
+        containers: ours,
+        others,
         pods: volumes.list_pod_dirs()?.into_iter().collect_set(),
         kept_cgroups: Vec::new(),
     };
-    left.containers.small_sort_by(|(_, a), (_, b)| a.cmp(b));
     if !remove {
         return Ok(Some(left));
     }
@@ -98,6 +102,40 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
         disk::blocking(move || nat::remove(&table).and_then(|()| nat::release(&table))).await;
     removed.context("failed to remove the rules for host ports")?;
     Ok(Some(left))
+}
+
+/// The containers with an agent's label.
+#[derive(Debug, Default)]
+struct Labelled {
+    /// Ids and names of those of its pods.
+    ours: Vec<(String, String)>,
+    /// The pods that these belong to.
+    uids: BTreeSet<PodUid>,
+    /// Names of the others. A container inherits the labels of its image, which may have been made of a
+    /// pod's container.
+    others: Vec<String>,
+}
+
+/// Sorts listed containers, each given by its id, its names and its labels.
+fn sorted_out(
+    owner: &str,
+    listed: impl IntoIterator<Item = (String, Vec<String>, Labels)>,
+) -> Labelled {
+    let mut found = Labelled::default();
+    for (id, names, labels) in listed {
+        let name = names.first().unwrap_or(&id);
+        let name = name.trim_start_matches('/').to_owned();
+        match parse_ours(owner, names.iter().map(String::as_str), &labels) {
+            Some(ours) => {
+                found.uids.insert(ours.uid);
+                found.ours.push((id, name));
+            }
+            None => found.others.push(name),
+        }
+    }
+    found.ours.small_sort_by(|(_, a), (_, b)| a.cmp(b));
+    found.others.small_sort();
+    found
 }
 
 /// The error for a root directory of which can't be told whether an agent has used it.
@@ -168,6 +206,49 @@ mod tests {
         let refused = unreadable(&root, io::ErrorKind::PermissionDenied.into());
         let words = format!("not allowed to read {}: try sudo", root.display());
         assert_eq!(refused.to_string(), words);
+    }
+
+    #[test]
+    fn a_container_that_only_has_the_label_is_not_the_agents() {
+        let labels = |owner: &str| -> Labels {
+            let labels = [
+                (keys::OWNER, owner),
+                (keys::KIND, keys::KIND_CONTAINER),
+                (keys::CONTAINER_NAME, "app"),
+                (keys::POD_NAME, "web"),
+                (keys::POD_NAMESPACE, "default"),
+                (keys::POD_UID, "u"),
+                (keys::ATTEMPT, "0"),
+                (keys::RESTART_COUNT, "0"),
+                (keys::ROLE, "app"),
+                (keys::SANDBOX_ID, "s"),
+            ];
+            let labels = labels.into_iter();
+            labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect()
+        };
+        let container = |id: &str, name: &str, owner: &str| {
+            let names = vec![format!("/{name}")];
+            (id.to_owned(), names, labels(owner))
+        };
+        let name = "k8s_app_web_default_u_0";
+        let found = sorted_out(
+            "o",
+            [
+                container("1", name, "o"),
+                // Of an image that was made of it.
+                container("2", "mine", "o"),
+                container("3", "k8s_app_web_default_v_0", "o"),
+                // As listed of another agent by mistake.
+                container("4", name, "other"),
+                ("5".to_owned(), Vec::new(), labels("o")),
+            ],
+        );
+        // rollouts S5
+        assert_eq!(found.ours, [("1".to_owned(), name.to_owned())]);
+        assert_eq!(found.uids, BTreeSet::from([PodUid::from("u")]));
+        assert_eq!(found.others, ["5", name, "k8s_app_web_default_v_0", "mine"]);
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
             "{each}would remove: {what}\nNothing was removed; do it with: mirrorlet cleanup --yes\n"
         )
     });
+    for name in &left.others {
+        warn(&format!(
+            "container {name} has a label of this agent's, perhaps from its image, but is not a container of a pod: it stays; if you don't need it, remove it with: docker rm -f {name}"
+        ));
+    }
     for why in &left.kept_cgroups {
         warn(&format!(
             "{why}; an empty cgroup is harmless, and gone after the next boot"

@@ -453,6 +453,14 @@ async fn what_an_agent_left_is_cleaned_up() {
     // rollouts S5
     assert!(cleanup(&config, true).await.is_err(), "an agent runs");
     agent.stop().await;
+    // A container of an image that was made of a pod's container has all its labels.
+    let all = bed.containers();
+    let mut webs = all.iter().filter(|(name, _)| name.starts_with("k8s_web_"));
+    let image = format!("mirrorlet.test/kept:{}", std::process::id());
+    bed.docker(&["commit", webs.next().unwrap().1, &image]);
+    let mine = format!("mine-{port}");
+    let entry = ["--network=none", "--entrypoint=sleep", &image, "1000000"];
+    bed.docker(&[&["run", "-d", "--name", &mine][..], &entry].concat());
     // Another Engine answers than the one that has the containers.
     let record = bed.path().join("engine.json");
     let used = std::fs::read_to_string(&record).unwrap();
@@ -483,15 +491,24 @@ async fn what_an_agent_left_is_cleaned_up() {
         found.iter().sum::<usize>()
     };
     assert!(has_cgroup() && links() > 0);
+    // rollouts S5
+    assert_eq!(left.others, [mine.as_str()]);
     assert_eq!(cleanup(&config, true).await.unwrap(), Some(left));
     // rollouts S5
     assert!(!has_cgroup());
     assert_eq!(links(), 0);
     assert!(ask(at).is_err());
-    assert_eq!(bed.containers().len(), 0);
-    let nothing = cleanup(&config, true).await.unwrap().unwrap();
+    assert_eq!(bed.running().into_keys().collect::<Vec<_>>(), [&*mine]);
+    assert_eq!(bed.containers().len(), 1);
+    let left = cleanup(&config, true).await.unwrap().unwrap();
+    let nothing = Leftovers {
+        others: vec![mine.clone()],
+        ..Leftovers::default()
+    };
     // rollouts S5
-    assert_eq!(nothing, Leftovers::default());
+    assert_eq!(left, nothing);
+    bed.docker(&["rm", "-f", &mine]);
+    bed.docker(&["image", "rm", &image]);
 }
 
 /// As a restart of `nftables` does, by its configuration or a saved one.

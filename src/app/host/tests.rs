@@ -68,6 +68,8 @@ fn owners_before_are_those_of_containers_of_the_same_pods() {
     assert_eq!(owners, BTreeSet::from(["old".to_owned()]));
     let report = lost_owner(Path::new("/r"), "new", &owners);
     assert!(report.help.contains("write old to /r/owner"), "{report:?}");
+    // A container of an image that was made of a pod's container has the label, too.
+    assert!(report.help.contains(" --filter name=^k8s_ "), "{report:?}");
 }
 
 #[test]
