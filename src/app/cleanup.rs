@@ -1,6 +1,7 @@
 //! Removes what an agent that has ended left on this machine: containers, volumes, rules.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -95,13 +96,26 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     let config = config.clone();
     let files = HostFiles::new(config.host_root.clone());
     files.set_apart(is_apart_from(&config.docker).await);
-    let removing = move || remove_files(&config, files, &volumes, &uids);
-    left.kept_cgroups = disk::blocking(removing).await?;
-    let table = host_ports_table(&owner);
-    let removed =
-        disk::blocking(move || nat::remove(&table).and_then(|()| nat::release(&table))).await;
-    removed.context("failed to remove the rules for host ports")?;
-    Ok(Some(left))
+    let removing = move || {
+        let mut failed = Failed::default();
+        // Before anything that may be busy: while they are there, connections lead nowhere.
+        failed.note("the rules for host ports", remove_rules(&owner));
+        failed.files(&config, files, &volumes, &uids);
+        failed
+    };
+    let Failed { cgroups, others } = disk::blocking(removing).await;
+    if others.is_empty() {
+        left.kept_cgroups = cgroups;
+        return Ok(Some(left));
+    }
+    let all: Vec<String> = others.into_iter().chain(cgroups).collect();
+    anyhow::bail!("failed to remove: {}", all.join("; "))
+}
+
+/// Removes the rules for host ports. Blocks for a moment.
+fn remove_rules(owner: &str) -> io::Result<()> {
+    let table = host_ports_table(owner);
+    nat::remove(&table).and_then(|()| nat::release(&table))
 }
 
 /// The containers with an agent's label.
@@ -148,40 +162,54 @@ fn unreadable(root: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Removes what an agent made on disk for these pods, of which nothing runs: cgroups, volumes, links to
-/// logs. Returns why cgroups are still there.
-fn remove_files(
-    config: &Config,
-    files: HostFiles,
-    volumes: &VolumeManager,
-    uids: &BTreeSet<PodUid>,
-) -> anyhow::Result<Vec<String>> {
-    let kept_cgroups = remove_pods(volumes, uids, |uid| {
-        volumes.remove_pod_cgroups(&config.cgroup_root, uid)
-    })?;
-    if let Some(dir) = &config.pod_logs_dir {
-        let removed = remove_dead_log_links(dir, files);
-        removed.with_context(|| format!("failed to remove links to logs in {}", dir.display()))?;
-    }
-    Ok(kept_cgroups)
+/// Why things are still there. What can't be removed keeps nothing else from being removed.
+#[derive(Debug, Default)]
+struct Failed {
+    cgroups: Vec<String>,
+    others: Vec<String>,
 }
 
-/// Removes cgroups and volumes of these pods. A cgroup that can't be removed keeps nothing else from
-/// being removed; returns why it can't be.
-fn remove_pods(
-    volumes: &VolumeManager,
-    uids: &BTreeSet<PodUid>,
-    remove_cgroups: impl Fn(&PodUid) -> Result<(), VolumeError>,
-) -> anyhow::Result<Vec<String>> {
-    let mut kept = Vec::new();
-    for uid in uids {
-        let context = || format!("pod {uid}");
-        if let Err(error) = remove_cgroups(uid) {
-            kept.push(format!("{}: {error}", context()));
+impl Failed {
+    fn note(&mut self, what: impl fmt::Display, removed: Result<(), impl fmt::Display>) {
+        if let Err(error) = removed {
+            self.others.push(format!("{what}: {error}"));
         }
-        volumes.remove_pod(uid).with_context(context)?;
     }
-    Ok(kept)
+
+    /// Removes what an agent made on disk for these pods, of which nothing runs: cgroups, volumes, links to
+    /// logs.
+    fn files(
+        &mut self,
+        config: &Config,
+        files: HostFiles,
+        volumes: &VolumeManager,
+        uids: &BTreeSet<PodUid>,
+    ) {
+        self.pods(
+            uids,
+            |uid| volumes.remove_pod_cgroups(&config.cgroup_root, uid),
+            |uid| volumes.remove_pod(uid),
+        );
+        if let Some(dir) = &config.pod_logs_dir {
+            let what = format!("links to logs in {}", dir.display());
+            self.note(what, remove_dead_log_links(dir, files));
+        }
+    }
+
+    /// Removes cgroups and volumes of these pods.
+    fn pods(
+        &mut self,
+        uids: &BTreeSet<PodUid>,
+        remove_cgroups: impl Fn(&PodUid) -> Result<(), VolumeError>,
+        remove_volumes: impl Fn(&PodUid) -> Result<(), VolumeError>,
+    ) {
+        for uid in uids {
+            if let Err(error) = remove_cgroups(uid) {
+                self.cgroups.push(format!("pod {uid}: {error}"));
+            }
+            self.note(format_args!("pod {uid}"), remove_volumes(uid));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -251,27 +279,43 @@ mod tests {
         assert_eq!(found.others, ["5", name, "k8s_app_web_default_v_0", "mine"]);
     }
 
+    fn busy() -> VolumeError {
+        VolumeError::Busy {
+            path: "/busy".into(),
+            cause: "in use".to_owned(),
+        }
+    }
+
     #[test]
-    fn a_cgroup_that_stays_keeps_no_volume() {
+    fn what_cant_be_removed_keeps_nothing_else() {
         let root = tempfile::tempdir().unwrap();
         let volumes = VolumeManager::new(root.path());
-        let uids: BTreeSet<PodUid> = ["a", "b"].map(PodUid::from).into();
+        let uids: BTreeSet<PodUid> = ["a", "b", "c"].map(PodUid::from).into();
         for uid in &uids {
             let dir = root.path().join("pods").join(uid.as_str());
             std::fs::create_dir_all(dir.join("volumes")).unwrap();
         }
-        assert_eq!(volumes.list_pod_dirs().unwrap().len(), 2);
-        let busy = |uid: &PodUid| match uid.as_str() {
-            "a" => Err(VolumeError::Busy {
-                path: "/cgroup/poda".into(),
-                cause: "in use".to_owned(),
-            }),
-            _ => Ok(()),
+        assert_eq!(volumes.list_pod_dirs().unwrap().len(), 3);
+        let busy_at = |busy_one: &'static str| {
+            move |uid: &PodUid| {
+                if uid.as_str() == busy_one {
+                    Err(busy())
+                } else {
+                    Ok(())
+                }
+            }
         };
-        let kept = remove_pods(&volumes, &uids, busy).unwrap();
+        let mut failed = Failed::default();
+        failed.pods(&uids, busy_at("a"), |uid| {
+            busy_at("b")(uid)?;
+            volumes.remove_pod(uid)
+        });
         // rollouts S5
-        assert!(volumes.list_pod_dirs().unwrap().is_empty());
-        assert_eq!(kept.len(), 1);
-        assert!(kept[0].starts_with("pod a: "), "{kept:?}");
+        assert_eq!(volumes.list_pod_dirs().unwrap(), [PodUid::from("b")]);
+        let words = |uid: &str| format!("pod {uid}: {}", busy());
+        assert_eq!(
+            (failed.cgroups, failed.others),
+            (vec![words("a")], vec![words("b")])
+        );
     }
 }
