@@ -401,6 +401,8 @@ impl Wired {
             pressures: self.pressures.clone(),
             addresses: self.addresses.clone(),
             lacks: docker.lacks.clone(),
+            cache: core.cache.clone(),
+            is_listed: false,
             version: version.clone(),
         };
         let telling = tell_pull_news(docker.images.progressed(), version.clone());

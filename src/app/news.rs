@@ -12,6 +12,7 @@ use super::view::ClusterView;
 use super::{Parts, spawn_until};
 use crate::jobs::JobStates;
 use crate::rollout::Histories;
+use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::Timestamp;
@@ -40,6 +41,10 @@ pub(super) struct News {
     pub(super) pressures: Reader<Pressures>,
     pub(super) addresses: Reader<Vec<IpAddr>>,
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
+    /// The observed pods. That all are known for the first time is news.
+    pub(super) cache: CacheReader,
+    /// Whether that was reported.
+    pub(super) is_listed: bool,
     pub(super) version: watch::Sender<u64>,
 }
 
@@ -59,6 +64,10 @@ impl News {
             Ok(_) = self.pressures.changed() => true,
             Ok(_) = self.addresses.changed() => true,
             Ok(()) = self.lacks.changed() => true,
+            () = self.cache.listed(), if !self.is_listed => {
+                self.is_listed = true;
+                true
+            }
         }
     }
 }
@@ -138,6 +147,7 @@ async fn engine_report(
         RuntimeReach::Up => EngineReport {
             endpoint: endpoint.to_owned(),
             reachable: true,
+            unlisted: false,
             version: runtime
                 .version()
                 .await
@@ -171,10 +181,12 @@ mod tests {
     use mirrorlet_core::merge::SourceName;
     use mirrorlet_testing::fake_runtime::FakeRuntime;
     use serde_json::json;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::source::{SourceWriter, source};
     use crate::store::board::board;
+    use crate::store::cache::{CacheWriter, cache};
     use crate::store::cell::{Writer, cell};
 
     /// On a paused clock it is over once nothing else is left to do.
@@ -197,6 +209,7 @@ mod tests {
     struct Bed {
         writer: SourceWriter,
         jobs: Writer<JobStates>,
+        cache: CacheWriter,
         changes: watch::Receiver<u64>,
         parts: Parts,
         cancel: CancellationToken,
@@ -217,6 +230,7 @@ mod tests {
             // As where they are configured.
             let (_, addresses) = cell(Vec::new());
             let (lacks_sender, lacks) = watch::channel(Vec::new());
+            let (cache_writer, cache) = cache();
             let (version, changes) = watch::channel(0);
             let news = News {
                 reach,
@@ -229,6 +243,8 @@ mod tests {
                 pressures,
                 addresses,
                 lacks,
+                cache,
+                is_listed: false,
                 version,
             };
             let runtime: Arc<dyn Runtime> = Arc::new(FakeRuntime::new());
@@ -239,6 +255,7 @@ mod tests {
             Self {
                 writer,
                 jobs: job_states,
+                cache: cache_writer,
                 changes,
                 parts,
                 cancel,
@@ -283,6 +300,12 @@ mod tests {
         // That the same was read again is none.
         bed.writer.succeeded(Timestamp::now());
         bed.writer.publish(with_problem);
+        assert!(!bed.has_news().await);
+        // All that runs is known, for the first time and again.
+        bed.cache.update_time(Instant::now());
+        // box 13
+        assert!(bed.has_news().await);
+        bed.cache.update_time(Instant::now() + LONG);
         assert!(!bed.has_news().await);
         bed.cancel.cancel();
         while let Some(ended) = bed.parts.join_next().await {

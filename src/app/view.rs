@@ -1,6 +1,7 @@
 //! The status report: combines the state that the components publish.
 
 mod access;
+mod adopted;
 mod cluster;
 mod explain;
 mod finished;
@@ -169,7 +170,10 @@ impl AgentView for View {
         StatusReport {
             agent: self.agent(),
             lacks: self.lacks.borrow().clone(),
-            engine: self.engine.borrow().clone(),
+            engine: EngineReport {
+                unlisted: self.cache.known_until().is_none(),
+                ..self.engine.borrow().clone()
+            },
             api: self.cluster.as_ref().map(ClusterView::api),
             node: self
                 .cluster

@@ -12,9 +12,10 @@ use super::{Failure, Outcome, print};
 use crate::config::args::{WaitArgs, WaitFor};
 use mirrorlet_core::api::keys::DEFAULT_NAMESPACE;
 use mirrorlet_core::api::report::{
-    JobReport, PodReport, RolloutReport, STOPPED, StatusReport, WorkloadReport,
+    JobReport, PodReport, RolloutReport, STOPPED, SourceReport, StatusReport, WorkloadReport,
 };
 use mirrorlet_core::api::split_name;
+use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::select::{PodNotFound, find_pod, without_kind, workload_kind};
 use mirrorlet_core::workload::WorkloadKind;
 
@@ -94,6 +95,8 @@ struct Awaited {
     workload: Option<WorkloadKind>,
     /// Whether it has the state, by the newest report.
     met: bool,
+    /// Whether the API server had it when it was seen last.
+    is_api: bool,
 }
 
 impl Awaited {
@@ -108,6 +111,7 @@ impl Awaited {
             name: (namespace.map(str::to_owned), name.to_owned()),
             workload: workload.map(|(kind, _)| kind),
             met: false,
+            is_api: false,
         }
     }
 
@@ -123,8 +127,13 @@ impl Awaited {
             // Once known, it is one also when its document has gone.
             self.workload = workload_kind(report, namespace.as_deref(), name)?;
         }
+        if let Some(pod) = pod.filter(|pod| !pod.source.is_empty()) {
+            let is_its = |source: &SourceReport| is_of_api(source) && source.location == pod.source;
+            self.is_api = report.sources.iter().any(is_its);
+        }
+        let is_known = state != WaitFor::Deleted || has_all(report, self.is_api);
         if let (Some(kind), None) = (self.workload, pod) {
-            self.met = self.workload_is(kind, report, state)?;
+            self.met = self.workload_is(kind, report, state)? && is_known;
             return Ok(());
         }
         if pod.is_none() {
@@ -136,7 +145,7 @@ impl Awaited {
             self.name = (Some(pod.namespace.clone()), pod.name.clone());
         }
         self.met = match (state, pod) {
-            (WaitFor::Deleted, pod) => pod.is_none(),
+            (WaitFor::Deleted, pod) => pod.is_none() && is_known,
             (_, None) => false,
             (_, Some(pod)) if pod.is_ending() => false,
             (WaitFor::Ready, Some(pod)) => pod.is_ready(),
@@ -206,6 +215,19 @@ impl Awaited {
         });
         format!("{} condition met{namespace}\n", self.name())
     }
+}
+
+fn is_of_api(source: &SourceReport) -> bool {
+    source.kind == PodSource::Api.as_str()
+}
+
+/// Whether what is not in a report is not there: the agent knows what runs, and has read the sources. The
+/// API server counts only for its own pods, `of_api`: of the others nothing is missing while it is silent.
+fn has_all(report: &StatusReport, of_api: bool) -> bool {
+    let counts = |source: &&SourceReport| of_api || !is_of_api(source);
+    let mut sources = report.sources.iter().filter(counts);
+    let engine = &report.engine;
+    engine.reachable && !engine.unlisted && sources.all(|source| source.synced)
 }
 
 fn is_healthy(pod: &PodReport) -> bool {

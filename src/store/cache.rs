@@ -215,6 +215,16 @@ impl CacheReader {
         *self.0.floor.borrow()
     }
 
+    /// Waits until everything is known that there was at some time: the first complete list.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn listed(&self) {
+        let mut floor = self.0.floor.subscribe();
+        // The sender lives as long as `self`.
+        let _ = floor.wait_for(Option::is_some).await;
+    }
+
     /// Waits until everything that happened before `time` is known.
     pub async fn wait_until_known(&self, time: Instant) {
         let mut floor = self.0.floor.subscribe();

@@ -821,6 +821,13 @@ async fn unknown_pods_wait_until_every_source_has_answered() {
     agent.until_running("mark").await;
     bed.remove("mark.yaml");
     agent.until_gone("mark").await;
+    agent
+        .until("all to be known", |report| !report.engine.unlisted)
+        .await;
+    let web = agent.pod("web").unwrap();
+    let until_read = web.message.ends_with("until all sources were read");
+    // box 13
+    assert!(until_read && web.status == "Unknown", "{web:?}");
     // pods 47, docker 14
     assert_eq!(starts(&bed), before);
     agent.stop().await;

@@ -23,7 +23,7 @@ use mirrorlet_core::status::{all_container_statuses, ended_and_failing, is_ready
 use mirrorlet_core::workload::WorkloadKey;
 
 /// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
-const UNKNOWN: &str = "Unknown";
+pub(super) const UNKNOWN: &str = "Unknown";
 
 /// The pods that are wanted: those that are to run, those beside them, and those that wait for their
 /// turn to start.
@@ -34,8 +34,8 @@ pub(super) fn wanted(merged: &Merged) -> impl Iterator<Item = &SourcePod> {
 }
 
 impl View {
-    /// Pods that are wanted, and pods that are still being stopped. A version that runs beside
-    /// another until it is judged is a part of that one's rollout.
+    /// Pods that are wanted, pods that are still being stopped, and pods that run though no source has
+    /// them. A version that runs beside another until it is judged is a part of that one's rollout.
     pub(super) fn pods(&self, merged: &Merged) -> Vec<PodReport> {
         let mut pods: Vec<PodReport> = merged
             .pods
@@ -68,6 +68,8 @@ impl View {
             let reach = &self.reach.borrow();
             pods.push(report(&pod.pod, Some(&pod), Some(&view), reach));
         }
+        let adopted = self.adopted(merged, &pods);
+        pods.extend(adopted);
         for pod in &mut pods {
             self.add_troubles(pod);
             let uid = &pod.uid;
@@ -118,7 +120,7 @@ impl View {
 }
 
 /// A pod of which only the name is known: it runs on this node, but no source wants it.
-fn named(view: &PodView, node: &str) -> Pod {
+pub(super) fn named(view: &PodView, node: &str) -> Pod {
     Pod {
         spec: Some(core::PodSpec {
             node_name: Some(node.to_owned()),
@@ -135,7 +137,7 @@ fn named(view: &PodView, node: &str) -> Pod {
 }
 
 /// Returns the report of a pod; `wanted` where a source wants it, `view` where a worker has it.
-fn report(
+pub(super) fn report(
     pod: &Pod,
     wanted: Option<&SourcePod>,
     view: Option<&PodView>,
@@ -403,6 +405,7 @@ mod tests {
             assert_eq!((&*report.status, &*report.message), ("Unknown", message));
         }
     }
+
     #[test]
     fn a_pod_of_a_job_says_why_it_is_over_when_its_containers_are_gone() {
         for (own, expected) in [

@@ -1,5 +1,5 @@
 use super::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn report(pods: &[serde_json::Value]) -> StatusReport {
     serde_json::from_value(json!({
@@ -102,6 +102,50 @@ fn a_pod_is_as_wanted_by_the_newest_report() {
     ]);
     let mut awaited = Awaited::new("web");
     assert!(awaited.look(&several, Ready).is_err());
+}
+
+#[test]
+fn nothing_is_deleted_before_all_is_known() {
+    use WaitFor::Deleted;
+    let known = json!({"endpoint": "e", "reachable": true});
+    let away = json!({"endpoint": "e", "reachable": false});
+    let unlisted = json!({"endpoint": "e", "reachable": true, "unlisted": true});
+    let source = |kind: &str, synced: bool| {
+        let location = if kind == "api" { "api server" } else { "/m" };
+        json!({"kind": kind, "location": location, "synced": synced, "pods": 0})
+    };
+    let (read, unread) = (source("file", true), source("http", false));
+    let [api, silent] = [true, false].map(|synced| source("api", synced));
+    let full = |engine: &Value, sources: &[&Value], pods: &[Value]| -> StatusReport {
+        let mut full = serde_json::to_value(report(pods)).unwrap();
+        full["engine"] = engine.clone();
+        full["sources"] = json!(sources);
+        serde_json::from_value(full).unwrap()
+    };
+    // By whether the API server had the pod.
+    for (engine, sources, [met, met_of_api]) in [
+        (&known, &[&read, &api][..], [true, true]),
+        (&known, &[], [true, true]),
+        (&known, &[&read, &silent], [true, false]),
+        (&known, &[&read, &unread], [false, false]),
+        (&away, &[&read], [false, false]),
+        (&unlisted, &[&read], [false, false]),
+    ] {
+        let absent = full(engine, sources, &[]);
+        for typed in ["web", "deployment/web", "job/web"] {
+            let awaited = looked(typed, &absent, Deleted);
+            // box 13
+            assert_eq!(awaited.met, met, "{typed} {absent:?}");
+        }
+        for (from, met) in [("/m", met), ("api server", met_of_api)] {
+            let there = [pod("default", "web", "Running", &json!({"source": from}))];
+            let mut seen = looked("web", &full(&known, &[&read, &api], &there), Deleted);
+            assert!(!seen.met);
+            seen.look(&absent, Deleted).unwrap();
+            // box 13
+            assert_eq!(seen.met, met, "{from} {absent:?}");
+        }
+    }
 }
 
 #[test]

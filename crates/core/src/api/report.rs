@@ -133,6 +133,10 @@ pub struct EngineReport {
     pub endpoint: String,
     /// Whether the last call got an answer.
     pub reachable: bool,
+    /// Whether the agent doesn't know yet what runs there: it lists the containers after its start, and
+    /// looks at each.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unlisted: bool,
     /// Version of the Engine, once known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
