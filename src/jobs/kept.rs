@@ -47,6 +47,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
             what: "record",
             version: FORMAT_VERSION,
             bytes_max: STORED_BYTES_MAX,
+            ..StateDir::default()
         };
         let claim = |stored: &Stored<T>| Claim {
             version: stored.version,
@@ -113,15 +114,20 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
         }
         let kept = self.kept.clone();
         let written = disk::blocking(move || {
-            let write = |(job, record)| {
-                let (record, result) = write(&kept, &job, record);
-                (job, record, result)
-            };
-            changes.into_iter().map(write).collect::<Vec<_>>()
+            let files = changes.iter().map(|(job, record)| {
+                let stored = record.as_ref().map(|record| Stored {
+                    version: FORMAT_VERSION,
+                    job: job.clone(),
+                    record,
+                });
+                (file_name(job), stored)
+            });
+            let results = kept.keep(files);
+            changes.into_iter().zip(results).collect::<Vec<_>>()
         })
         .await;
         let mut failed = BTreeMap::new();
-        for (job, record, result) in written {
+        for ((job, record), result) in written {
             if let Err(error) = result {
                 failed.insert(job, error.to_string());
                 continue;
@@ -134,23 +140,4 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
         }
         failed
     }
-}
-
-/// Writes a record, or removes its file where it is none. Returns it with the result. Blocks.
-fn write<T: Serialize>(
-    kept: &StateDir,
-    job: &JobName,
-    record: Option<T>,
-) -> (Option<T>, std::io::Result<()>) {
-    let file = file_name(job);
-    let Some(record) = record else {
-        return (None, kept.remove(&file));
-    };
-    let stored = Stored {
-        version: FORMAT_VERSION,
-        job: job.clone(),
-        record,
-    };
-    let written = kept.write(&file, &stored).and_then(|()| kept.sync());
-    (Some(stored.record), written)
 }

@@ -3,7 +3,7 @@
 //! One file per pod under `<root>/rollouts/`, renamed in, readable by root alone, since pods may hold
 //! secrets. Nothing here is ever fatal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ struct Stored {
 pub(super) struct HistoryStore {
     kept: StateDir,
     saved: BTreeMap<FullName, History>,
+    /// The pods whose files may have something else, or may change back in a power cut.
+    unsure: BTreeSet<FullName>,
     /// Why the newest attempt to write failed, if it did.
     failing: Option<String>,
 }
@@ -47,6 +49,7 @@ impl HistoryStore {
             what: "rollout history",
             version: FORMAT_VERSION,
             bytes_max: STORED_BYTES_MAX,
+            ..StateDir::default()
         };
         let claim = |stored: &Stored| Claim {
             version: stored.version,
@@ -61,53 +64,55 @@ impl HistoryStore {
         let store = Self {
             kept,
             saved,
+            unsure: BTreeSet::new(),
             failing: None,
         };
         (store, histories)
     }
 
     /// Writes the histories that have changed, and removes those that are forgotten. Returns whether
-    /// the disk has all of them now.
+    /// the disk has all of them now, and keeps them.
     pub(super) async fn keep(&mut self, histories: &BTreeMap<FullName, History>) -> bool {
         let changed =
             |(name, history): &(&FullName, &History)| self.saved.get(*name) != Some(*history);
-        let changed: Vec<Stored> = histories
+        let changed = histories
             .iter()
             .filter(changed)
-            .map(|(name, history)| Stored {
-                version: FORMAT_VERSION,
-                full_name: name.clone(),
-                history: history.clone(),
-            })
-            .collect();
+            .map(|(name, history)| (name.clone(), Some(history.clone())));
         let forgotten = |name: &&FullName| !histories.contains_key(*name);
-        let forgotten: Vec<FullName> = self.saved.keys().filter(forgotten).cloned().collect();
-        if changed.is_empty() && forgotten.is_empty() {
+        let known = self.saved.keys().chain(&self.unsure);
+        let forgotten = known.filter(forgotten).map(|name| (name.clone(), None));
+        let writes: Vec<(FullName, Option<History>)> = forgotten.chain(changed).collect();
+        if writes.is_empty() {
             self.failing = None;
             return true;
         }
-        for name in &forgotten {
-            self.saved.remove(name);
-        }
         let kept = self.kept.clone();
         let written = disk::blocking(move || {
-            for name in &forgotten {
-                // One that stays is read by the next agent, which forgets it again.
-                let _ = kept.remove(&file_name(name));
-            }
-            let write = |stored: Stored| match kept.write(&file_name(&stored.full_name), &stored) {
-                Ok(()) => Ok((stored.full_name, stored.history)),
-                Err(error) => Err(error.to_string()),
-            };
-            changed.into_iter().map(write).collect::<Vec<_>>()
+            let files = writes.iter().map(|(name, history)| {
+                let stored = history.clone().map(|history| Stored {
+                    version: FORMAT_VERSION,
+                    full_name: name.clone(),
+                    history,
+                });
+                (file_name(name), stored)
+            });
+            let results = kept.keep(files);
+            writes.into_iter().zip(results).collect::<Vec<_>>()
         });
         let mut failed = None;
-        for result in written.await {
-            match result {
-                Ok((name, history)) => {
+        for ((name, history), result) in written.await {
+            self.saved.remove(&name);
+            self.unsure.remove(&name);
+            match (result, history) {
+                (Ok(()), Some(history)) => {
                     self.saved.insert(name, history);
                 }
-                Err(error) => failed = Some(error),
+                (Ok(()), None) => {}
+                (Err(error), _) => {
+                    failed = Some(error.to_string());
+                    self.unsure.insert(name);
+                }
             }
         }
         let was_failing = std::mem::replace(&mut self.failing, failed).is_some();
@@ -176,5 +181,38 @@ mod tests {
         assert_eq!(store.problem(), None);
         let (_, kept) = HistoryStore::load(root.path());
         assert_eq!(kept.keys().collect::<Vec<_>>(), [&name]);
+    }
+
+    #[tokio::test]
+    async fn a_history_that_may_not_last_is_not_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut store, mut histories) = HistoryStore::load(root.path());
+        let [web, db] = ["web", "db"].map(|name| FullName::new(name, "default"));
+        histories.insert(web.clone(), History::default());
+        assert!(store.keep(&histories).await);
+        let sync = std::mem::replace(&mut store.kept.sync, |_| {
+            Err(std::io::ErrorKind::StorageFull.into())
+        });
+        let paused = History {
+            paused: true,
+            ..History::default()
+        };
+        histories.insert(web.clone(), paused);
+        histories.insert(db.clone(), History::default());
+        let both = [web.clone(), db.clone()];
+        // rollouts M8
+        assert!(!store.keep(&histories).await);
+        assert!(store.unkept(&both, &histories).is_some());
+        assert!(store.problem().is_some());
+        // The file may be the new one by now.
+        histories.insert(web.clone(), History::default());
+        histories.remove(&db);
+        assert!(!store.keep(&histories).await);
+        store.kept.sync = sync;
+        // rollouts M8
+        assert!(store.keep(&histories).await);
+        assert!(store.unkept(&both, &histories).is_none());
+        let (_, kept) = HistoryStore::load(root.path());
+        assert_eq!(kept, histories);
     }
 }

@@ -87,6 +87,7 @@ impl LastGoodStore {
                 what: "last good version",
                 version: FORMAT_VERSION,
                 bytes_max: STORED_BYTES_MAX,
+                ..StateDir::default()
             },
             source,
             known: BTreeMap::new(),
@@ -128,19 +129,17 @@ impl LastGoodStore {
         }
         let mut problems = Vec::new();
         let waiting = std::mem::take(&mut self.unsaved);
-        for location in waiting {
-            let done = match self.known.get(&location) {
-                Some(good) => self.write(&location, good),
-                None => self.kept.remove(&file_name(self.source, &location)),
-            };
-            if let Err(error) = done {
+        let files = waiting.iter().map(|location| {
+            let good = self.known.get(location);
+            let stored = good.map(|good| self.stored(location, good));
+            (file_name(self.source, location), stored)
+        });
+        let results = self.kept.keep(files);
+        for (location, result) in waiting.into_iter().zip(results) {
+            if let Err(error) = result {
                 problems.push(Self::unsaved_problem(&location, &error));
                 self.unsaved.insert(location);
             }
-        }
-        if let Err(error) = self.kept.sync() {
-            let dir = self.kept.dir.display().to_string();
-            problems.push(Self::unsaved_problem(&dir, &error));
         }
         problems
     }
@@ -152,9 +151,9 @@ impl LastGoodStore {
         )
     }
 
-    fn write(&self, location: &str, good: &LastGood) -> io::Result<()> {
+    fn stored(&self, location: &str, good: &LastGood) -> StoredFile {
         let documents = good.documents.iter().filter_map(stored_document);
-        let stored = StoredFile {
+        StoredFile {
             version: FORMAT_VERSION,
             source: self.source,
             location: location.to_owned(),
@@ -164,8 +163,7 @@ impl LastGoodStore {
                 good.raw.to_string()
             },
             documents: documents.collect(),
-        };
-        self.kept.write(&file_name(self.source, location), &stored)
+        }
     }
 
     fn load_all(&mut self, only: Option<&str>, node_name: &NodeName) -> Vec<Diagnostic> {

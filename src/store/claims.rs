@@ -77,6 +77,7 @@ impl ClaimStore {
             what: "binding of a claim",
             version: FORMAT_VERSION,
             bytes_max: STORED_BYTES_MAX,
+            ..StateDir::default()
         };
         let header = |stored: &Stored| Claim {
             version: stored.version,
@@ -120,14 +121,19 @@ impl ClaimStore {
         }
         let kept = self.kept.clone();
         let written = disk::blocking(move || {
-            let write = |(name, bound): (ClaimName, Option<Bound>)| {
-                let result = write(&kept, &name, bound.as_ref());
-                (name, bound, result)
-            };
-            changes.into_iter().map(write).collect::<Vec<_>>()
+            let files = changes.iter().map(|(name, bound)| {
+                let stored = bound.clone().map(|bound| Stored {
+                    version: FORMAT_VERSION,
+                    claim: name.clone(),
+                    bound,
+                });
+                (file_name(name), stored)
+            });
+            let results = kept.keep(files);
+            changes.into_iter().zip(results).collect::<Vec<_>>()
         })
         .await;
-        for (name, bound, result) in written {
+        for ((name, bound), result) in written {
             match (result, bound) {
                 (Ok(()), Some(bound)) => {
                     self.saved.insert(name, bound);
@@ -173,23 +179,6 @@ impl ClaimStore {
             let _ = done.send(is_released);
         }
     }
-}
-
-/// Writes the binding of a claim, or removes its file where it has none. Blocks.
-fn write(kept: &StateDir, name: &ClaimName, bound: Option<&Bound>) -> std::io::Result<()> {
-    let file = file_name(name);
-    match bound {
-        Some(bound) => {
-            let stored = Stored {
-                version: FORMAT_VERSION,
-                claim: name.clone(),
-                bound: bound.clone(),
-            };
-            kept.write(&file, &stored)?;
-        }
-        None => kept.remove(&file)?,
-    }
-    kept.sync()
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub struct Claim {
 }
 
 /// The directory.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct StateDir {
     /// The directory; created with the first file.
     pub dir: PathBuf,
@@ -38,6 +38,20 @@ pub struct StateDir {
     pub version: u32,
     /// Largest file that is read, in bytes.
     pub bytes_max: u64,
+    /// Makes renames and removals in a directory last; tests have it fail.
+    pub sync: fn(&Path) -> io::Result<()>,
+}
+
+impl Default for StateDir {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::new(),
+            what: "",
+            version: 0,
+            bytes_max: 0,
+            sync: disk::sync_directory,
+        }
+    }
 }
 
 /// The name of the file of what this text identifies.
@@ -147,18 +161,65 @@ impl StateDir {
         Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
     }
 
-    /// Writes a file, so that a reader finds the old or the new one.
-    pub fn write(&self, name: &str, stored: &impl Serialize) -> io::Result<()> {
-        disk::replace(&self.dir.join(name), &serde_json::to_vec(stored)?)
+    /// Makes files, given by their names, hold these values, or removes them where there is none, and makes
+    /// that last. A reader finds the old or the new file; one that is gone already is success. Returns the
+    /// result of each, in their order: while the disk doesn't make it last, nothing is kept.
+    pub fn keep<T: Serialize>(
+        &self,
+        changes: impl IntoIterator<Item = (String, Option<T>)>,
+    ) -> Vec<io::Result<()>> {
+        let changes = changes.into_iter();
+        let mut results: Vec<_> = changes
+            .map(|(name, stored)| self.change(&name, stored.as_ref()))
+            .collect();
+        if results.iter().any(Result::is_ok)
+            && let Err(error) = (self.sync)(&self.dir)
+        {
+            for result in results.iter_mut().filter(|result| result.is_ok()) {
+                *result = Err(io::Error::new(error.kind(), error.to_string()));
+            }
+        }
+        results
     }
 
-    /// Removes a file; one that is gone already is success.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
-        disk::remove(&self.dir.join(name))
+    fn change(&self, name: &str, stored: Option<&impl Serialize>) -> io::Result<()> {
+        let path = self.dir.join(name);
+        match stored {
+            Some(stored) => disk::replace(&path, &serde_json::to_vec(stored)?),
+            None => disk::remove(&path),
+        }
     }
+}
 
-    /// Makes renames and removals last.
-    pub fn sync(&self) -> io::Result<()> {
-        disk::sync_directory(&self.dir)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_that_may_not_last() {
+        let root = tempfile::tempdir().unwrap();
+        let mut kept = StateDir {
+            dir: root.path().join("kept"),
+            ..StateDir::default()
+        };
+        let oks = |kept: &StateDir, changes: &[(&str, Option<u8>)]| -> Vec<bool> {
+            let changes = changes.iter();
+            let changes = changes.map(|(name, value)| ((*name).to_owned(), *value));
+            kept.keep(changes).iter().map(Result::is_ok).collect()
+        };
+        // The second is a directory.
+        std::fs::create_dir_all(kept.dir.join("b")).unwrap();
+        let all = [("a", Some(1)), ("b", Some(2)), ("c", None)];
+        // rollouts M8
+        assert_eq!(oks(&kept, &all), [true, false, true]);
+        assert_eq!(std::fs::read(kept.dir.join("a")).unwrap(), b"1");
+        kept.sync = |_| Err(io::ErrorKind::StorageFull.into());
+        // rollouts M8
+        assert_eq!(oks(&kept, &all), [false; 3]);
+        assert_eq!(oks(&kept, &[("a", None)]), [false]);
+        // Where nothing was changed there is nothing to sync.
+        kept.sync = |_| panic!("synced for nothing");
+        assert_eq!(oks(&kept, &[]), [true; 0]);
+        assert_eq!(oks(&kept, &[("b", Some(2))]), [false]);
     }
 }

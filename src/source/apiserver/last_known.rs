@@ -63,6 +63,7 @@ impl LastKnown {
                 what: "last known pod",
                 version: FORMAT_VERSION,
                 bytes_max: STORED_BYTES_MAX,
+                ..StateDir::default()
             },
             ..Self::default()
         }
@@ -156,34 +157,41 @@ impl LastKnown {
         if self.unsaved.is_empty() {
             return Vec::new();
         }
-        let mut problems = Vec::new();
+        self.save()
+    }
+
+    /// Brings the disk up to date. What fails stays unsaved.
+    fn save(&mut self) -> Vec<Diagnostic> {
+        let (mut waiting, mut failed) = (Vec::new(), Vec::new());
         for uid in std::mem::take(&mut self.unsaved) {
-            if let Err(error) = self.save(&uid) {
-                problems.push(unsaved_problem(&error));
-                self.unsaved.insert(uid);
+            match file_name(&uid) {
+                Ok(name) => waiting.push((uid, name)),
+                Err(error) => failed.push((uid, error)),
             }
         }
-        if let Err(error) = self.kept.sync() {
-            problems.push(unsaved_problem(&error));
+        let files = waiting.iter();
+        let files = files.map(|(uid, name)| (name.clone(), self.stored(uid)));
+        let results = self.kept.keep(files);
+        for ((uid, _), result) in waiting.into_iter().zip(results) {
+            failed.extend(result.err().map(|error| (uid, error)));
         }
+        let problems = failed.iter().map(|(_, error)| unsaved_problem(error));
+        let mut problems: Vec<_> = problems.collect();
         problems.dedup();
+        self.unsaved.extend(failed.into_iter().map(|(uid, _)| uid));
         problems
     }
 
-    fn save(&self, uid: &PodUid) -> io::Result<()> {
-        let name = file_name(uid)?;
+    /// The content of a pod's file; none for a pod that is not to have one.
+    fn stored(&self, uid: &PodUid) -> Option<Stored> {
         let essence = match self.pods.get(uid) {
             Some(pod) => essence(pod),
-            None => match self.finished.get(uid).and_then(FinishedPod::pod) {
-                Some(pod) => essence(&pod),
-                None => return self.kept.remove(&name),
-            },
+            None => essence(&self.finished.get(uid).and_then(FinishedPod::pod)?),
         };
-        let stored = Stored {
+        Some(Stored {
             version: FORMAT_VERSION,
             pod: essence,
-        };
-        self.kept.write(&name, &stored)
+        })
     }
 }
 
