@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState};
-use mirrorlet_core::manager::{PodTable, is_mirror_pod};
+use mirrorlet_core::manager::{PodTable, is_mirror_pod, is_static_pod};
 use parking_lot::RwLock;
 
 use super::cell::{Reader, Writer, cell};
@@ -83,6 +83,12 @@ pub struct ApiPodsWriter {
 }
 
 impl ApiPodsWriter {
+    /// Whether a static pod that is wanted has that name.
+    pub fn is_static_pod(&self, name: &FullName) -> bool {
+        let pod = self.manager.get().get_pod_by_full_name(name);
+        pod.is_some_and(|pod| is_static_pod(&pod))
+    }
+
     /// Makes these the API server's pods: first the mirrors among them, then all objects.
     pub fn publish(&mut self, pods: Arc<ApiPods>) {
         let mirrors = pods.pods.values().filter(|pod| is_mirror_pod(pod)).cloned();

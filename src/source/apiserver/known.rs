@@ -24,6 +24,10 @@ const VALUE_BYTES: usize = 200;
 /// asked for in their turn.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
+/// Most mirrors that are held of which no static pod has the name. Whoever may create Pods can make any number
+/// of them; the agent deletes them one by one.
+pub(super) const STRANGE_MIRRORS_MAX: usize = 10_000;
+
 /// The bytes that a pod takes here, about.
 fn bytes_of(pod: &Pod) -> usize {
     /// Counts bytes, and the signs that begin a value.
@@ -97,6 +101,10 @@ pub(super) struct Known {
     pub(super) waiting: BTreeMap<PodUid, Waiting>,
     /// The bytes of their texts.
     waiting_bytes: usize,
+    /// The mirrors that no static pod had the name of when they came.
+    strange_mirrors: BTreeSet<PodUid>,
+    /// How often one of those was ignored, as there were too many.
+    ignored: usize,
 }
 
 impl Known {
@@ -169,6 +177,32 @@ impl Known {
                 true
             }
         }
+    }
+
+    /// Tells whether a pod is a mirror that is ignored, and counts it: one that is not known, and of which
+    /// `is_static_pod` says that no static pod has the name. That of a static pod is always held.
+    pub(super) fn ignores(&mut self, pod: &Pod, is_static_pod: impl Fn(&FullName) -> bool) -> bool {
+        let uid = PodUid::of(pod);
+        let is_known = self.objects.pods.contains_key(&uid);
+        if !is_mirror_pod(pod) || is_known || is_static_pod(&FullName::of(pod)) {
+            return false;
+        }
+        if self.strange_mirrors.len() >= STRANGE_MIRRORS_MAX {
+            self.ignored += 1;
+            return true;
+        }
+        self.strange_mirrors.insert(uid);
+        false
+    }
+
+    /// Whether mirrors are ignored.
+    pub(super) fn ignores_any(&self) -> bool {
+        self.ignored > 0
+    }
+
+    /// Whether mirrors were ignored for which there is room again, enough for a new list.
+    pub(super) fn has_room_for_ignored(&self) -> bool {
+        self.ignores_any() && self.strange_mirrors.len() <= STRANGE_MIRRORS_MAX / 2
     }
 
     /// Has a pod wait for its turn.
@@ -317,6 +351,7 @@ impl Known {
             return false;
         }
         self.active.remove(uid);
+        self.strange_mirrors.remove(uid);
         self.is_looked_after(uid);
         if self.ordinary.contains_key(uid) {
             Arc::make_mut(&mut self.ordinary).remove(uid);

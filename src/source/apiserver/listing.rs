@@ -46,13 +46,14 @@ impl Listing {
     }
 
     /// Takes up an event. `may_be_here` tells whether anything of a pod that was not known before may
-    /// be on this node, and `last_known` returns what an agent before this one knew of it. Tells whether
-    /// what is known has changed.
+    /// be on this node, `last_known` returns what an agent before this one knew of it, and `is_static_pod`
+    /// tells whether a static pod has a name. Tells whether what is known has changed.
     pub(super) fn take(
         &mut self,
         event: Event<Watched<Pod>>,
         may_be_here: impl Fn(&PodUid) -> bool,
         last_known: impl Fn(&PodUid) -> Option<Arc<Pod>>,
+        is_static_pod: impl Fn(&FullName) -> bool,
     ) -> bool {
         match event {
             Event::Init => {
@@ -62,7 +63,8 @@ impl Listing {
             }
             Event::InitApply(Watched(pod)) => {
                 let arriving = self.arriving.get_or_insert_default();
-                if !arriving.take_over(&self.known, &pod) {
+                let is_ignored = arriving.ignores(&pod, is_static_pod);
+                if !is_ignored && !arriving.take_over(&self.known, &pod) {
                     let known = known_pod(&self.known, &pod, last_known);
                     let pod = self.grown.merge(pod, known.as_deref());
                     let place = self.known.place(&pod, may_be_here);
@@ -79,6 +81,9 @@ impl Listing {
                 true
             }
             Event::Apply(Watched(pod)) => {
+                if self.known.ignores(&pod, is_static_pod) {
+                    return false;
+                }
                 let known = known_pod(&self.known, &pod, last_known);
                 let pod = self.grown.merge(pod, known.as_deref());
                 let place = self.known.place(&pod, may_be_here);
@@ -167,6 +172,16 @@ impl Listing {
         !self.known.waiting.is_empty()
     }
 
+    /// Whether mirrors are ignored, as there are too many of which no static pod has the name.
+    pub(super) fn ignores_mirrors(&self) -> bool {
+        self.known.ignores_any()
+    }
+
+    /// Whether a new list is to find the mirrors that were ignored.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.whole && self.known.has_room_for_ignored()
+    }
+
     /// The pod whose turn it is to be taken up, and which the API server has to be asked for, as its text
     /// is not kept.
     pub(super) fn to_ask_for(&self) -> Option<(PodUid, FullName)> {
@@ -229,5 +244,67 @@ pub(super) fn source_set<'a>(
         finished,
         problems,
         ..SourceSet::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::source::apiserver::known::STRANGE_MIRRORS_MAX;
+
+    fn mirror(n: usize) -> Watched<Pod> {
+        let pod = json!({
+            "metadata": {
+                "name": format!("m{n}"), "namespace": "ns", "uid": format!("u{n}"),
+                "resourceVersion": "1", "annotations": {"kubernetes.io/config.mirror": "h"},
+            },
+            "spec": {"nodeName": "n1", "containers": []},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn no_number_of_forged_mirrors_is_held() {
+        let own = FullName::new(format!("m{}", STRANGE_MIRRORS_MAX + 1), "ns");
+        let mut listing = Listing::new(110);
+        // Whether that is a change, how many are held, whether others are ignored, and a new list is due.
+        let mut take = |event| {
+            let is_static_pod = |name: &FullName| *name == own;
+            let changed = listing.take(event, |_| false, |_| None, is_static_pod);
+            let held = listing.objects().pods.len();
+            let (ignores, is_due) = (listing.ignores_mirrors(), listing.is_outdated());
+            (changed, held, ignores, is_due)
+        };
+        take(Event::Init);
+        // The mirror of a static pod comes last.
+        for n in 0..STRANGE_MIRRORS_MAX + 2 {
+            take(Event::InitApply(mirror(n)));
+        }
+        let all = STRANGE_MIRRORS_MAX + 1;
+        // tenants M5
+        assert_eq!(take(Event::InitDone), (true, all, true, false));
+        // Another one; one that is known, and that of the static pod, are followed.
+        let [known, of_pod] = [0, STRANGE_MIRRORS_MAX + 1].map(mirror);
+        let unknown = mirror(STRANGE_MIRRORS_MAX);
+        let ignored = take(Event::Apply(unknown.clone()));
+        assert_eq!(ignored, (false, all, true, false));
+        assert_eq!(take(Event::Apply(known)), (true, all, true, false));
+        assert_eq!(take(Event::Delete(of_pod.clone())).1, all - 1);
+        assert_eq!(take(Event::Apply(of_pod.clone())), (true, all, true, false));
+        // Once there is room, a new list finds what was ignored.
+        let mut is_outdated = false;
+        for n in 0..STRANGE_MIRRORS_MAX / 2 {
+            assert!(!is_outdated);
+            is_outdated = take(Event::Delete(mirror(n))).3;
+        }
+        // tenants M5
+        assert!(is_outdated);
+        take(Event::Init);
+        take(Event::InitApply(unknown));
+        take(Event::InitApply(of_pod));
+        // tenants M5
+        assert_eq!(take(Event::InitDone), (true, 2, false, false));
     }
 }

@@ -32,7 +32,7 @@ use super::SourceWriter;
 use crate::store::pods::ApiPodsWriter;
 use crate::store::settled::{Left, SettledPods};
 use mirrorlet_core::api::{
-    Code, Diagnostic, NodeName, Pod, PodUid, Timestamp, Watched, with_causes,
+    Code, Diagnostic, FullName, NodeName, Pod, PodUid, Timestamp, Watched, with_causes,
 };
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::merge::SourceName;
@@ -85,11 +85,14 @@ pub struct ApiSource {
     told: Option<String>,
     /// Whether it was told that pods wait.
     told_waiting: bool,
+    /// Whether it was told that mirrors are ignored.
+    told_ignored: bool,
 }
 
 /// How following a watch came to an end.
 struct Ended {
-    error: String,
+    /// None where nothing failed, and a new list is to be made.
+    error: Option<String>,
     /// Whether its place in the history is kept.
     goes_on: bool,
     /// Whether the API server itself said so: it is not away.
@@ -100,9 +103,18 @@ impl Ended {
     /// Nobody said anything.
     fn silent(error: String) -> Self {
         Self {
-            error,
+            error: Some(error),
             goes_on: false,
             answered: false,
+        }
+    }
+
+    /// What is known lacks objects that a list has.
+    fn outdated() -> Self {
+        Self {
+            error: None,
+            goes_on: false,
+            answered: true,
         }
     }
 
@@ -122,6 +134,7 @@ impl ApiSource {
             last_known,
             told: None,
             told_waiting: false,
+            told_ignored: false,
         }
     }
 
@@ -164,7 +177,8 @@ impl ApiSource {
                     backoff.reset();
                 }
                 away = !ended.answered;
-                self.failed(&mut source, &ended.error);
+                let Some(error) = &ended.error else { break };
+                self.failed(&mut source, error);
                 self.pause(&mut backoff).await;
                 if !ended.goes_on {
                     break;
@@ -218,7 +232,7 @@ impl ApiSource {
                     Some(Ok(event)) => {
                         // The first event of a list comes before anything was asked.
                         heard |= !matches!(event, Event::Init);
-                        changed |= self.take(event);
+                        changed |= self.take(event, objects);
                         taken += 1;
                         if taken < BATCH_MAX {
                             next = events.next().now_or_never();
@@ -231,6 +245,7 @@ impl ApiSource {
             }
             self.ask_for_waiting(source, objects).await;
             self.tell_waiting();
+            self.tell_ignored();
             if heard && failure.is_none() && self.listing.is_whole() {
                 backoff.reset();
                 self.succeeded(source);
@@ -238,16 +253,22 @@ impl ApiSource {
             if let Some(failure) = failure {
                 return failure;
             }
+            if self.listing.is_outdated() {
+                return Ended::outdated();
+            }
         }
     }
 
     /// Takes up an event. Tells whether what is known has changed.
-    fn take(&mut self, event: Event<Watched<Pod>>) -> bool {
+    fn take(&mut self, event: Event<Watched<Pod>>, objects: &ApiPodsWriter) -> bool {
         let (known, settled) = (&self.last_known, &self.options.settled);
         // This agent may have started what it knew from disk alone.
         let may_be_here = |uid: &PodUid| known.contains(uid) || settled.may_be_here(uid);
         let last_known = |uid: &PodUid| known.pod(uid);
-        let changed = self.listing.take(event, may_be_here, last_known);
+        let is_static_pod = |name: &FullName| objects.is_static_pod(name);
+        let changed = self
+            .listing
+            .take(event, may_be_here, last_known, is_static_pod);
         for name in self.listing.newly_grown() {
             occurrences::api_pod_too_large(&name);
         }
@@ -319,6 +340,15 @@ impl ApiSource {
         }
     }
 
+    /// Tells when mirrors begin to be ignored, and when none is any more.
+    fn tell_ignored(&mut self) {
+        let any = self.listing.ignores_mirrors();
+        if self.told_ignored != any {
+            self.told_ignored = any;
+            occurrences::api_mirrors_ignored(any);
+        }
+    }
+
     fn succeeded(&mut self, source: &mut SourceWriter) {
         if self.told.take().is_some() {
             occurrences::source_back(LOCATION);
@@ -384,7 +414,7 @@ fn ended(error: &watcher::Error) -> Ended {
             watcher::Error::InitialListFailed(kube::Error::Api(_))
         );
     Ended {
-        error: refusal.unwrap_or_else(|| with_causes(error)),
+        error: Some(refusal.unwrap_or_else(|| with_causes(error))),
         goes_on: !refused,
         answered,
     }

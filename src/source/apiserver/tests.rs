@@ -1181,5 +1181,5 @@ async fn a_list_anew_holds_no_pod_twice() {
 fn a_refusal_is_told_in_the_servers_words() {
     let status = kube::core::Status::failure("Unauthorized", "Unauthorized").with_code(401);
     let error = watcher::Error::InitialListFailed(kube::Error::Api(status.boxed()));
-    assert_eq!(ended(&error).error, "Unauthorized");
+    assert_eq!(ended(&error).error, Some("Unauthorized".to_owned()));
 }

@@ -110,6 +110,18 @@ pub fn api_pods_wait(any: bool) {
     }
 }
 
+/// Mirrors of the API server begin to be ignored, or none is ignored any more.
+pub fn api_mirrors_ignored(any: bool) {
+    if any {
+        tracing::warn!(
+            "the API server has thousands of mirror pods on this node that no static pod of it has; \
+             some are ignored until others are deleted"
+        );
+    } else {
+        tracing::info!("no mirror pods are ignored any more");
+    }
+}
+
 /// The object of a pod of the API server that runs has become too large to be held.
 pub fn api_pod_too_large(name: &FullName) {
     tracing::warn!(
