@@ -210,8 +210,10 @@ impl From<RuntimeError> for ViewError {
 /// A pod, as the embedded API shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShownPod {
-    /// The pod with its status as it is now.
+    /// The version of the pod that runs, with its status as it is now.
     pub pod: Pod,
+    /// The pod of its newest document, if the embedded API stores that: another version of it may run.
+    pub newest: Option<Arc<Pod>>,
     /// The document that defines it; none of one that is no longer wanted.
     pub origin: Option<Origin>,
     /// Whether it is being stopped.

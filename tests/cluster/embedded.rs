@@ -208,6 +208,37 @@ fn text(value: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_label_changes_neither_the_version_that_waits_nor_the_one_that_runs() {
+    let alone = Box::start().await;
+    alone.kubectl_with(&STDIN, &pod("web", IMAGE));
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=240s"]);
+    let id = alone.bed.running_id("web_web_default");
+    alone.kubectl(&["set", "image", "pod/web", "web=mirrorlet.test/none:1"]);
+    let held = eventually("the new version to be held", || {
+        let pod = alone.object(&["pod", "web"]);
+        let annotations = &pod["metadata"]["annotations"];
+        annotations["mirrorlet.dev/held-reason"]
+            .is_string()
+            .then_some(pod)
+    })
+    .await;
+    let image = |pod: &Value| pod["spec"]["containers"][0]["image"].clone();
+    // embedded 66
+    assert_eq!(image(&held), "mirrorlet.test/none:1");
+    alone.kubectl(&["label", "pod", "web", "tier=front"]);
+    let labelled = alone.object(&["pod", "web"]);
+    assert_eq!(labelled["metadata"]["labels"]["tier"], "front");
+    let version = |pod: &Value| pod["metadata"]["resourceVersion"].clone();
+    assert_ne!(version(&labelled), version(&held));
+    let file = alone.bed.path().join("api/default/pods/web.yaml");
+    let stored = std::fs::read_to_string(file).unwrap();
+    // embedded 66
+    assert!(stored.contains("mirrorlet.test/none:1"), "{stored}");
+    assert!(!stored.contains("mirrorlet.dev/held-"), "{stored}");
+    assert_eq!(alone.bed.running_id("web_web_default"), id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_is_rolled_out_by_kubectl_and_a_bad_image_harms_nothing() {
     let alone = Box::start().await;
     alone.kubectl_with(&STDIN, &deployment(2, IMAGE));

@@ -7,10 +7,10 @@ use super::View;
 use crate::rollout::Histories;
 use crate::server::view::{Shown, ShownPod};
 use crate::store::board::{Phase, PodView};
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
-use mirrorlet_core::desired::{SourcePod, SourceWorkload};
+use mirrorlet_core::api::{FullName, Pod, Timestamp};
+use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
@@ -18,7 +18,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{PodProblems, Readings, compute_node, compute_node_status};
 use mirrorlet_core::rollout::problem_lines;
-use mirrorlet_core::small::SmallSort;
+use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_core::workload::revisions::revisions;
 use mirrorlet_core::workload::standing::{Member, report};
@@ -56,12 +56,13 @@ impl View {
     }
 
     fn shown_pods(&self, merged: &Merged) -> Vec<ShownPod> {
+        let stored = self.stored_pods();
         let mut pods: Vec<_> = merged
             .pods
             .values()
             .map(|wanted| {
                 let view = self.board.get(&wanted.uid());
-                shown_pod(wanted, view.as_ref())
+                shown_pod(wanted, newest_of(wanted, &stored), view.as_ref())
             })
             .collect();
         for view in self.board.all() {
@@ -79,11 +80,24 @@ impl View {
             }
             pods.push(ShownPod {
                 pod,
+                newest: None,
                 origin: None,
                 terminating: true,
             });
         }
         pods
+    }
+
+    /// The pods that the embedded API stores.
+    fn stored_pods(&self) -> StoredPods {
+        let mut stored = StoredPods::new();
+        let sources = self.sources.iter();
+        for source in sources.filter(|source| source.name.source == PodSource::Embedded) {
+            if let Some(set) = source.state.get().set() {
+                stored.append(&mut bare(set));
+            }
+        }
+        stored
     }
 
     /// The workloads of all sources; of two with one name the one that has it.
@@ -173,9 +187,28 @@ impl View {
     }
 }
 
+/// The pods of documents by their full names.
+type StoredPods = BTreeMap<FullName, (Origin, Arc<Pod>)>;
+
+/// The pods of a source that have a document each: those of no workload.
+fn bare(set: &SourceSet) -> StoredPods {
+    let pods = set.pods.iter();
+    let bare = pods.filter(|pod| pod.runs.is_none() && WorkloadKey::of(&pod.pod).is_none());
+    bare.map(|pod| (pod.full_name(), (pod.origin.clone(), Arc::clone(&pod.pod))))
+        .collect_map()
+}
+
+/// The pod of the document that a pod which is wanted comes from, as that is now.
+fn newest_of(wanted: &SourcePod, stored: &StoredPods) -> Option<Arc<Pod>> {
+    let (origin, pod) = stored.get(&wanted.full_name())?;
+    origin
+        .is_same_document(&wanted.origin)
+        .then(|| Arc::clone(pod))
+}
+
 /// A pod that is wanted. One that was no longer wanted for a while, and is wanted again, has to stop
 /// first: until then it is shown as being stopped. A pod that has ended by itself is shown as it ended.
-fn shown_pod(wanted: &SourcePod, view: Option<&PodView>) -> ShownPod {
+fn shown_pod(wanted: &SourcePod, newest: Option<Arc<Pod>>, view: Option<&PodView>) -> ShownPod {
     let mut pod = (*wanted.pod).clone();
     let status = view.and_then(|view| view.status.as_deref());
     if let Some(status) = status {
@@ -196,6 +229,7 @@ fn shown_pod(wanted: &SourcePod, view: Option<&PodView>) -> ShownPod {
     }
     ShownPod {
         pod,
+        newest,
         origin: Some(wanted.origin.clone()),
         terminating,
     }
@@ -264,8 +298,8 @@ fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use mirrorlet_core::api::{FullName, core::PodStatus};
-    use mirrorlet_core::desired::{Origin, PodSource};
+    use mirrorlet_core::api::core::PodStatus;
+    use mirrorlet_core::api::keys;
     use mirrorlet_core::observed;
     use serde_json::json;
 
@@ -307,7 +341,7 @@ mod tests {
             (Phase::Finished, "Succeeded", false),
         ] {
             let status = json!({"phase": of_status, "conditions": ready});
-            let shown = shown_pod(&wanted(), Some(&view(phase, &status)));
+            let shown = shown_pod(&wanted(), None, Some(&view(phase, &status)));
             let conditions = shown.pod.status.unwrap().conditions.unwrap();
             let told = [0, 1].map(|at| conditions[at].status.clone());
             let expected = if terminating { "False" } else { "True" };
@@ -315,6 +349,38 @@ mod tests {
             assert_eq!(told, [expected, "True"], "{phase:?} {of_status}");
             assert!(shown.origin.is_some());
         }
-        assert!(!shown_pod(&wanted(), None).terminating);
+        assert!(!shown_pod(&wanted(), None, None).terminating);
+    }
+
+    #[test]
+    fn a_pod_has_the_newest_document_of_its_file() {
+        let pod = |uid: &str, location: &str, workload: Option<&str>| {
+            let annotations: BTreeMap<_, _> = workload
+                .map(|name| (keys::WORKLOAD, name))
+                .into_iter()
+                .collect();
+            let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": uid, "annotations": annotations}});
+            let origin = Origin::whole(PodSource::Embedded, location);
+            SourcePod::new(Arc::new(serde_json::from_value(pod).unwrap()), origin)
+        };
+        for (stored, expected) in [
+            (pod("new", "web.yaml", None), Some("new")),
+            // Another file has a pod of its name.
+            (pod("new", "other.yaml", None), None),
+            // The document is the workload's.
+            (pod("new", "web.yaml", Some("Deployment/web")), None),
+        ] {
+            let set = SourceSet {
+                pods: vec![stored],
+                ..SourceSet::default()
+            };
+            let runs = pod("old", "web.yaml", None);
+            let newest = newest_of(&runs, &bare(&set));
+            let shown = shown_pod(&runs, newest, None);
+            let uid = |pod: &Pod| pod.metadata.uid.clone();
+            // embedded 66
+            assert_eq!(shown.newest.and_then(|pod| uid(&pod)).as_deref(), expected);
+            assert_eq!(uid(&shown.pod).as_deref(), Some("old"));
+        }
     }
 }

@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt as _;
 use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_core::api::Pod;
 use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
 use mirrorlet_core::manifest::{Accepted, ParseContext, parse_manifest};
 use mirrorlet_host::telemetry::Metrics;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::server::fake::FakeView;
+use crate::server::view::ShownPod;
 
 pub(super) struct Bed {
     pub(super) view: Arc<FakeView>,
@@ -57,7 +59,7 @@ impl Bed {
         self.show(object, origin);
     }
 
-    /// Has the agent show an object that pods refer to, or a workload.
+    /// Has the agent show an object that pods refer to, a workload, or a pod that runs.
     pub(super) fn show(&self, object: &Value, origin: Origin) {
         let node = NodeName::from("box");
         let context = ParseContext {
@@ -86,7 +88,13 @@ impl Bed {
                 origin,
                 held: false,
             }),
-            Some(Accepted::Pod(_) | Accepted::Namespace) | None => panic!("{object}"),
+            Some(Accepted::Pod(accepted)) => shown.pods.push(ShownPod {
+                pod: Pod::clone(&accepted.pod),
+                newest: None,
+                origin: Some(origin),
+                terminating: false,
+            }),
+            Some(Accepted::Namespace) | None => panic!("{object}"),
         }
     }
 

@@ -468,6 +468,7 @@ mod tests {
         let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u-1"}, "spec": {"containers": [{"name": "c"}]}});
         bed.view.shown.lock().unwrap().pods.push(ShownPod {
             pod: serde_json::from_value(pod).unwrap(),
+            newest: None,
             origin: None,
             terminating: true,
         });
@@ -491,6 +492,7 @@ mod tests {
         let origin = Origin::whole(PodSource::Embedded, "/api/web.yaml");
         bed.view.shown.lock().unwrap().pods.push(ShownPod {
             pod: serde_json::from_value(pod).unwrap(),
+            newest: None,
             origin: Some(origin),
             terminating: false,
         });

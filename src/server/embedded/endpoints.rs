@@ -9,7 +9,6 @@ use std::net::IpAddr;
 
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::resources::{ENDPOINT_SLICES, ENDPOINTS};
-use mirrorlet_core::api::Pod;
 use mirrorlet_core::api::core::{PodSpec, PodStatus, Service};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::names::{port_of_pod, selects};
@@ -28,7 +27,7 @@ const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// A pod that a Service selects.
 struct Endpoint<'a> {
-    pod: &'a Pod,
+    shown: &'a ShownPod,
     /// Its addresses, the primary one first.
     addresses: Vec<IpAddr>,
     ready: bool,
@@ -68,7 +67,7 @@ impl<'a> Endpoint<'a> {
         }
         let mut conditions = status.conditions.iter().flatten();
         Some(Self {
-            pod,
+            shown,
             addresses,
             ready: conditions.any(|c| c.type_ == "Ready" && c.status == "True"),
             terminating: shown.terminating,
@@ -78,18 +77,18 @@ impl<'a> Endpoint<'a> {
 
     /// The pod, as an object that refers to it.
     fn target(&self) -> Value {
-        let metadata = &self.pod.metadata;
+        let metadata = &self.shown.pod.metadata;
         json!({
             "kind": "Pod",
             "namespace": metadata.namespace,
             "name": metadata.name,
-            "uid": pod_uid(self.pod),
+            "uid": pod_uid(self.shown),
         })
     }
 
     /// The name of its node, and its own where it has one below the Service's.
     fn names(&self, service: &str) -> Vec<(&'static str, String)> {
-        let spec = self.pod.spec.as_ref();
+        let spec = self.shown.pod.spec.as_ref();
         let part = |of: fn(&PodSpec) -> &Option<String>| {
             let text = spec.and_then(|spec| of(spec).clone());
             text.filter(|text| !text.is_empty())
@@ -287,6 +286,7 @@ mod tests {
         });
         ShownPod {
             pod: serde_json::from_value(pod).unwrap(),
+            newest: None,
             origin: None,
             terminating: false,
         }

@@ -64,7 +64,7 @@ impl Events {
             let pod = with_uid(shown, &uid);
             let is_early = pod.is_none() && happening.involved.kind.as_deref() == Some(PODS.kind);
             if let Some(pod) = pod.filter(|pod| pod.is_stored()) {
-                happening.involved.uid = Some(pod_uid(&pod.pod));
+                happening.involved.uid = Some(pod_uid(pod));
             }
             name_workload(&mut happening.involved, cache);
             let at = happening.at;
@@ -106,7 +106,7 @@ impl Events {
             };
             if let Some(event) = cache.get(key).filter(|_| pod.is_stored()) {
                 let mut event = (*event).clone();
-                event["involvedObject"]["uid"] = pod_uid(&pod.pod).into();
+                event["involvedObject"]["uid"] = pod_uid(pod).into();
                 cache.put(key.clone(), event);
             }
             false
@@ -189,6 +189,7 @@ mod tests {
         let pod = json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}});
         bed.view.shown.lock().unwrap().pods.push(ShownPod {
             pod: serde_json::from_value(pod).unwrap(),
+            newest: None,
             origin: None,
             terminating: false,
         });

@@ -213,6 +213,7 @@ mod tests {
         let pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u-1"}, "spec": {"containers": [{"name": "c"}]}});
         bed.view.shown.lock().unwrap().pods.push(ShownPod {
             pod: serde_json::from_value(pod).unwrap(),
+            newest: None,
             origin: None,
             terminating: true,
         });

@@ -1,5 +1,6 @@
 //! Pods as the API shows them: their UIDs, owners, versions and deletions. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use mirrorlet_apimachinery::meta;
@@ -27,13 +28,39 @@ const OWN: [&str; 6] = [
 
 /// The UID of a pod's object. That of a pod which the API stores was given when it was created;
 /// that of any other follows its version and its restarts, as a mirror pod's would.
-pub(super) fn pod_uid(pod: &Pod) -> String {
-    let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key).cloned();
-    annotation(keys::OBJECT_UID).unwrap_or_else(|| {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let restart = annotation(keys::RESTART).unwrap_or_default();
+pub(super) fn pod_uid(shown: &ShownPod) -> String {
+    let annotation = |pod: &Pod, key: &str| pod.metadata.annotations.as_ref()?.get(key).cloned();
+    let running = &shown.pod;
+    let newest = shown.newest.as_ref();
+    // One that was deleted and created again may run as it was.
+    let given = newest.and_then(|newest| annotation(newest, keys::OBJECT_UID));
+    let given = given.or_else(|| annotation(running, keys::OBJECT_UID));
+    given.unwrap_or_else(|| {
+        let uid = running.metadata.uid.as_deref().unwrap_or_default();
+        let restart = annotation(running, keys::RESTART).unwrap_or_default();
         uid_of(&format!("pod {uid} {restart}"))
     })
+}
+
+/// The pod as it is written: a write that was made of an older version would erase the newest one.
+/// The status, and the containers that were added for debugging, are those of the version that runs,
+/// which also says why it does.
+fn as_written(shown: &ShownPod) -> Cow<'_, Pod> {
+    let Some(newest) = &shown.newest else {
+        return Cow::Borrowed(&shown.pod);
+    };
+    let mut pod = Pod::clone(newest);
+    let running = &shown.pod;
+    pod.status.clone_from(&running.status);
+    let added = running.spec.as_ref();
+    if let Some(added) = added.and_then(|spec| spec.ephemeral_containers.clone()) {
+        pod.spec.get_or_insert_default().ephemeral_containers = Some(added);
+    }
+    let annotations = running.metadata.annotations.iter().flatten();
+    let reasons = annotations.filter(|(key, _)| keys::HELD.contains(&key.as_str()));
+    let known = pod.metadata.annotations.get_or_insert_default();
+    known.extend(reasons.map(|(key, value)| (key.clone(), value.clone())));
+    Cow::Owned(pod)
 }
 
 /// The object of a pod.
@@ -42,8 +69,9 @@ pub(super) fn pod_object(
     owners: &BTreeMap<WorkloadKey, String>,
     context: &Context<'_>,
 ) -> Value {
-    let pod = &shown.pod;
-    let uid = pod_uid(pod);
+    let uid = pod_uid(shown);
+    let written = as_written(shown);
+    let pod = &*written;
     let is_stored = shown.is_stored();
     let hash = pod.metadata.annotations.as_ref();
     let hash = hash.and_then(|all| all.get(keys::CONFIG_HASH)).cloned();
@@ -72,7 +100,7 @@ pub(super) fn pod_object(
     if let Some(reference) = owner_reference(pod, is_stored, owners, context) {
         metadata.insert("ownerReferences".to_owned(), json!([reference]));
     }
-    let waits = spec::is_cordoned(pod);
+    let waits = spec::is_cordoned(&shown.pod);
     if waits && !has_running(&object) {
         unscheduled(&mut object);
         return object;
@@ -81,10 +109,8 @@ pub(super) fn pod_object(
     // A document of its own that is there again is not deleted: a write would take its file away.
     let is_document = is_stored && shown.origin.is_some() && WorkloadKey::of(pod).is_none();
     if (shown.terminating && !is_document) || waits {
-        let grace = pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.termination_grace_period_seconds);
+        let running = shown.pod.spec.as_ref();
+        let grace = running.and_then(|spec| spec.termination_grace_period_seconds);
         let known = context.deletions.get(&uid).copied();
         let deletion = known.unwrap_or(Deletion {
             at: context.started_at,

@@ -320,8 +320,7 @@ impl Store {
         let leases = state.leases.all(&self.node, self.started_at);
         let leases = leases.into_iter().map(|(key, lease)| (key, lease.into()));
         projection.objects.extend(leases);
-        let leaving: BTreeSet<String> =
-            shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect_set();
+        let leaving: BTreeSet<String> = shown.pods.iter().map(pod_uid).collect_set();
         state.deletions.retain(|uid, _| leaving.contains(uid));
         let objects = &projection.objects;
         state

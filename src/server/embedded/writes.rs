@@ -109,6 +109,7 @@ impl Api {
             });
         }
         files::check_name(key)?;
+        let mut warnings = drop_own_annotations(&mut object, key.resource, before);
         if key.resource == &PODS {
             debug::take_out(&mut object, before)?;
         }
@@ -121,6 +122,8 @@ impl Api {
         let mut prepared = prepare(object, key, before, raw, validation, &location, &self.node)?;
         let known = self.store.templates(key);
         templates::store(&mut prepared.object, key, known.as_ref());
+        warnings.append(&mut prepared.warnings);
+        prepared.warnings = warnings;
         Ok(prepared)
     }
 
@@ -150,7 +153,7 @@ impl Api {
                 Status::already_exists(resource, &key.name)
             });
         }
-        let mut dropped = drop_own_annotations(&mut object, resource);
+        let mut dropped = drop_own_annotations(&mut object, resource, None);
         let now = seconds(Timestamp::now());
         meta::begin(&mut object, resource, &new_uid(), &now);
         apply::note_update(&mut object, None, &manager(&options, call), &now);
@@ -361,20 +364,34 @@ fn dry(mut object: Value, before: &Value) -> Value {
 }
 
 /// Takes annotations out of a pod that only the agent sets: a copy of a pod, as `kubectl debug
-/// --copy-to` makes it, has them. Returns warnings of that.
-fn drop_own_annotations(object: &mut Value, resource: &Resource) -> Vec<String> {
-    let annotations = object["metadata"]["annotations"].as_object_mut();
+/// --copy-to` makes it, has them, and so has one of which another version runs. Returns warnings of
+/// those that `before`, the pod as it is shown, doesn't have.
+fn drop_own_annotations(
+    object: &mut Value,
+    resource: &Resource,
+    before: Option<&Value>,
+) -> Vec<String> {
+    let annotations = object.pointer_mut("/metadata/annotations");
+    let annotations = annotations.and_then(Value::as_object_mut);
     let Some(annotations) = annotations.filter(|_| resource == &PODS) else {
         return Vec::new();
     };
+    let shown = before.map(|before| &before["metadata"]["annotations"]);
     let own = keys::BY_AGENT.into_iter().chain([keys::CONFIG_MIRROR]);
-    let dropped = own.filter(|key| annotations.remove(*key).is_some());
+    let dropped = own.filter(|key| {
+        let dropped = annotations.remove(*key);
+        dropped.is_some_and(|value| shown.is_none_or(|shown| shown[*key] != value))
+    });
     let warning = |key| {
         format!(
             "metadata.annotations[{key}]: only the agent sets this annotation, and it is dropped"
         )
     };
-    dropped.map(warning).collect()
+    let warnings = dropped.map(warning).collect();
+    if annotations.is_empty() {
+        meta::metadata(object).remove("annotations");
+    }
+    warnings
 }
 
 fn set_managed(object: &mut Value, managed: Option<Value>) {

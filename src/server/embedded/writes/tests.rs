@@ -87,6 +87,7 @@ async fn a_pod_that_stops_is_not_changed() {
     let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u-1"}, "spec": {"containers": [{"name": "c"}]}});
     bed.view.shown.lock().unwrap().pods.push(ShownPod {
         pod: serde_json::from_value(pod).unwrap(),
+        newest: None,
         origin: None,
         terminating: true,
     });
@@ -155,8 +156,77 @@ async fn a_copy_of_a_pod_is_created_without_the_agents_annotations() {
     assert_eq!(code, 201, "{created}");
     assert_eq!(created["metadata"]["annotations"], json!({"a": "b"}));
     let mut pod = pod;
-    let dropped = drop_own_annotations(&mut pod, &PODS);
+    let dropped = drop_own_annotations(&mut pod, &PODS, None);
     assert_eq!(dropped.len(), 2, "{dropped:?}");
+}
+
+/// A pod that the API stores with image `b`, while its version with image `a` runs.
+fn held_pod(bed: &Bed) -> Key {
+    let key = Key::new(&PODS, "default", "web");
+    let pod = |image: &str, uid: &str, annotations: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "default", "uid": uid, "annotations": annotations},
+            "spec": {"containers": [{"name": "c", "image": image}]},
+        })
+    };
+    bed.store(&key, &pod("b", "o-1", json!({"x": "y"})));
+    let held = json!({
+        keys::CONFIG_SOURCE: "embedded", keys::OBJECT_UID: "o-1",
+        keys::HELD_REVISION: "u-2", keys::HELD_REASON: "ErrImagePull", keys::HELD_MESSAGE: "not found",
+    });
+    let mut runs = pod("a", "u-1", held);
+    runs["status"] = json!({"phase": "Running", "podIP": "10.0.0.2"});
+    let mut shown = bed.view.shown.lock().unwrap();
+    let stored = shown.pods.pop().unwrap();
+    shown.pods.push(ShownPod {
+        pod: serde_json::from_value(runs).unwrap(),
+        newest: Some(stored.pod.into()),
+        ..stored
+    });
+    key
+}
+
+#[tokio::test]
+async fn a_write_keeps_the_newest_version_while_another_runs() {
+    let path = "/api/v1/namespaces/default/pods/web";
+    let labels = json!({"labels": {"a": "b"}});
+    let applied = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "labels": {"a": "b"}},
+    });
+    for (method, kind) in [
+        ("PATCH", "application/merge-patch+json"),
+        ("PATCH", apply::APPLY),
+        ("PUT", "application/json"),
+    ] {
+        let bed = Bed::new();
+        let key = held_pod(&bed);
+        let (_, shown) = bed.ask("GET", path, &Value::Null).await;
+        let annotations = &shown["metadata"]["annotations"];
+        // embedded 66
+        assert_eq!(shown["spec"]["containers"][0]["image"], "b");
+        assert_eq!(shown["status"]["podIP"], "10.0.0.2");
+        assert_eq!(annotations[keys::HELD_REASON], "ErrImagePull");
+        assert_eq!(shown["metadata"]["uid"], "o-1");
+        let body = match (method, kind) {
+            ("PUT", _) => {
+                let mut shown = shown.clone();
+                shown["metadata"]["labels"] = labels["labels"].clone();
+                shown
+            }
+            (_, apply::APPLY) => applied.clone(),
+            _ => json!({"metadata": labels}),
+        };
+        let path = format!("{path}?fieldManager=ci");
+        let (code, changed) = bed.ask_with(method, &path, kind, &body).await;
+        assert_eq!(code, 200, "{changed}");
+        let text = fs::read_to_string(bed.file(&key)).unwrap();
+        let stored: Value = serde_saphyr::from_str(&text).unwrap();
+        // embedded 66
+        assert_eq!(stored["spec"]["containers"][0]["image"], "b", "{kind}");
+        assert_eq!(stored["metadata"]["annotations"], json!({"x": "y"}));
+        assert_eq!(stored["metadata"]["labels"], labels["labels"]);
+    }
 }
 
 fn service(target: &Value) -> Value {
@@ -171,6 +241,7 @@ async fn a_service_whose_named_port_no_pod_has_is_stored_with_a_warning() {
         "spec": {"containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 80}]}]}});
     bed.view.shown.lock().unwrap().pods.push(ShownPod {
         pod: serde_json::from_value(pod).unwrap(),
+        newest: None,
         origin: None,
         terminating: false,
     });
