@@ -18,7 +18,7 @@ use crate::stateful::StatefulSet;
 use crate::workload::WorkloadKey;
 
 use diff::{keep_local_annotations, with_seen};
-use heard::{awaited, delivered};
+use heard::{awaited, delivered, finished};
 use workloads::{Names, take_workloads};
 
 pub use diff::{PodOperation, diff};
@@ -307,13 +307,6 @@ fn empty(sources: &BTreeMap<SourceName, SourceState>) -> Merged {
         finished: finished(sources),
         ..Merged::default()
     }
-}
-
-/// The pods that are over of the API server, which is one source.
-fn finished(sources: &BTreeMap<SourceName, SourceState>) -> FinishedPods {
-    let mut sets = sources.values().filter_map(SourceState::set);
-    let api = sets.find(|set| !set.finished.is_empty());
-    api.map(|set| set.finished.clone()).unwrap_or_default()
 }
 
 /// Takes the objects of documents, then the `claims` of `StatefulSet`s: a claim with a document is that

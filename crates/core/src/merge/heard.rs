@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::SourceName;
 use crate::desired::{Delivered, PodSource, SourceState};
+use crate::finished::FinishedPods;
 use crate::small::SmallCollect;
 
 /// Whether the sources of a kind have all delivered.
@@ -27,4 +28,11 @@ pub(super) fn awaited(sources: &BTreeMap<SourceName, SourceState>) -> BTreeSet<S
     };
     let silent = sources.iter().filter(silent);
     silent.map(|(name, _)| name.clone()).collect_set()
+}
+
+/// The pods that are over of the API server, which is one source.
+pub(super) fn finished(sources: &BTreeMap<SourceName, SourceState>) -> FinishedPods {
+    let mut sets = sources.values().filter_map(SourceState::set);
+    let api = sets.find(|set| !set.finished.is_empty());
+    api.map(|set| set.finished.clone()).unwrap_or_default()
 }
