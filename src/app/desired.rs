@@ -169,6 +169,7 @@ impl MergeTask {
         if let Some(listed) = &listed {
             self.rollouts.apply(&mut merged, &before, listed).await;
             self.rollouts.keep_switches().await;
+            merged.settled = true;
         }
         let now = Timestamp::now();
         self.given = merged.carry_over(&before, &self.given, now);

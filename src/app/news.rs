@@ -303,7 +303,7 @@ mod tests {
         assert!(!bed.has_news().await);
         // All that runs is known, for the first time and again.
         bed.cache.update_time(Instant::now());
-        // box 13
+        // box 13, embedded 67
         assert!(bed.has_news().await);
         bed.cache.update_time(Instant::now() + LONG);
         assert!(!bed.has_news().await);

@@ -250,7 +250,8 @@ pub struct Shown {
     pub cron_jobs: Vec<CronJobReport>,
     /// This Node.
     pub node: Option<core::Node>,
-    /// Whether all sources of manifests have delivered: what is missing is gone.
+    /// Whether all sources of manifests have delivered, and it is known what runs: what is missing is
+    /// gone.
     pub complete: bool,
 }
 

@@ -330,6 +330,22 @@ async fn a_workload_without_pods_keeps_its_name_over_agents() {
     merging.end().await;
 }
 
+#[tokio::test]
+async fn a_merge_knows_which_versions_run_once_the_runtime_was_listed() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (jobs, _handle) = jobs(root.path(), &fake);
+    let sources = BTreeMap::from([(source_name(), delivered())]);
+    let merging = Merging::begin_with(root.path(), &fake, jobs, sources, None);
+    let merged = merging.newest().await;
+    // embedded 67
+    assert!(merged.delivered.manifests && !merged.settled);
+    merging.list.send_replace(Some(Arc::default()));
+    // embedded 67
+    assert!(merging.newest().await.settled);
+    merging.end().await;
+}
+
 /// A URL that has delivered these documents.
 fn of_url(documents: &[(&str, &str)]) -> SourceState {
     let state = with_jobs(documents);

@@ -98,6 +98,8 @@ pub struct Merged {
     pub delivered: Delivered,
     /// The directories and URLs among those that have not delivered.
     pub awaited: BTreeSet<SourceName>,
+    /// Whether each pod is the version of it that runs. Before the runtime was listed it is the newest one.
+    pub settled: bool,
 }
 
 /// A pod that waits for its turn.

@@ -9,7 +9,7 @@ use crate::server::view::{Shown, ShownPod};
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::core::{Node, NodeCondition};
 use mirrorlet_core::api::report::{PodReport, WorkloadReport};
-use mirrorlet_core::api::{FullName, Pod, Timestamp};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::events::Happening;
@@ -29,6 +29,8 @@ const READY: &str = "Ready";
 impl View {
     pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
         let merged = self.merged.get();
+        // Before the look at the pods: what it knows of is among them.
+        let complete = self.is_complete(&merged);
         let objects = merged.objects.values().cloned().collect();
         let jobs = self.jobs.states();
         let pods = self.pods(&merged);
@@ -51,8 +53,19 @@ impl View {
             jobs: jobs.jobs.clone(),
             cron_jobs: jobs.cron_jobs.clone(),
             node: Some(self.node(&merged, before)),
-            complete: merged.delivered.manifests,
+            complete,
         }
+    }
+
+    /// Whether everything is known that is there.
+    fn is_complete(&self, merged: &Merged) -> bool {
+        let entries = self.cache.all().into_iter();
+        // What a look that failed would have found is not known.
+        let may_run = entries
+            .filter(|entry| entry.error.is_some() || entry.status.anything_running())
+            .map(|entry| entry.status.uid.clone());
+        let is_stopped = |uid: &PodUid| self.board.get(uid).is_some();
+        self.cache.known_until().is_some() && knows_all(merged, may_run, is_stopped)
     }
 
     fn shown_pods(&self, merged: &Merged) -> Vec<ShownPod> {
@@ -185,6 +198,23 @@ impl View {
         let happenings = entries.iter().filter_map(|entry| entry.happening(node));
         (happenings.collect(), next)
     }
+}
+
+/// Whether what no merge has is gone: all sources of manifests have delivered, it is known which
+/// version of each pod runs, and every pod that runs though it is not wanted is being stopped.
+fn knows_all(
+    merged: &Merged,
+    mut may_run: impl Iterator<Item = PodUid>,
+    is_stopped: impl Fn(&PodUid) -> bool,
+) -> bool {
+    let is_wanted = |uid: &PodUid| {
+        merged.pods.contains_key(uid)
+            || merged.beside.contains_key(uid)
+            || merged.finished.contains(uid)
+    };
+    merged.delivered.manifests
+        && merged.settled
+        && may_run.all(|uid| is_wanted(&uid) || is_stopped(&uid))
 }
 
 /// The pods of documents by their full names.
@@ -350,6 +380,32 @@ mod tests {
             assert!(shown.origin.is_some());
         }
         assert!(!shown_pod(&wanted(), None, None).terminating);
+    }
+
+    #[test]
+    fn what_is_not_shown_is_gone_once_it_is_known_what_runs() {
+        let wanted = wanted();
+        for (manifests, settled, runs, stops, expected) in [
+            (true, true, vec![], vec![], true),
+            (true, true, vec!["u"], vec![], true),
+            (true, true, vec!["u", "old"], vec!["old"], true),
+            // Its worker has not begun to stop it.
+            (true, true, vec!["old"], vec![], false),
+            // The runtime was not listed, or a URL has not answered.
+            (true, false, vec![], vec![], false),
+            (false, true, vec![], vec![], false),
+        ] {
+            let mut merged = Merged {
+                settled,
+                ..Merged::default()
+            };
+            merged.delivered.manifests = manifests;
+            merged.pods.insert(wanted.uid(), wanted.clone());
+            let may_run = runs.iter().map(|uid| PodUid::from(*uid));
+            let known = knows_all(&merged, may_run, |uid| stops.contains(&uid.as_str()));
+            // embedded 67
+            assert_eq!(known, expected, "{manifests} {settled} {runs:?} {stops:?}");
+        }
     }
 
     #[test]

@@ -119,7 +119,37 @@ impl Api {
 
 #[cfg(test)]
 mod tests {
+    use mirrorlet_apimachinery::cache::Key;
+    use mirrorlet_apimachinery::resources::CONFIG_MAPS;
+
     use super::*;
+    use crate::server::embedded::bed::Bed;
+    use crate::server::embedded::store::DELIVERY_MAX;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_pod_owns_stays_until_it_is_known_what_runs() {
+        let bed = Bed::new();
+        let key = Key::new(&CONFIG_MAPS, "default", "cfg");
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u-1"});
+        let metadata = json!({"name": "cfg", "namespace": "default", "ownerReferences": [owner]});
+        bed.store(
+            &key,
+            &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}),
+        );
+        // Clients are let in some time after the start, whatever is known then.
+        tokio::time::advance(DELIVERY_MAX).await;
+        let steps = |complete: bool| {
+            bed.view.shown.lock().unwrap().complete = complete;
+            bed.api.store.touch();
+            let store = &bed.api.store;
+            store.members(|members| garbage::collect(members, makes))
+        };
+        // embedded 67
+        assert_eq!(steps(false), []);
+        bed.api.collect_garbage().await.unwrap();
+        assert!(bed.file(&key).exists());
+        assert_eq!(steps(true), [Step::Delete(key, Propagation::Background)]);
+    }
 
     #[test]
     fn a_workload_is_known_by_the_annotations_of_its_pods() {

@@ -112,9 +112,11 @@ impl Held {
     }
 
     /// The objects as they are shown. `shown` finds the object of that key that the agent shows: its
-    /// status is the object's as long as its containers stop, and is remembered.
+    /// status is the object's as long as its containers stop, and is remembered. `complete` says whether
+    /// the agent shows everything that is there: the containers of a pod that it doesn't show are gone.
     pub(super) fn objects<'a>(
         &self,
+        complete: bool,
         shown: impl Fn(&Key) -> Option<&'a Value>,
     ) -> Vec<(Key, Value)> {
         let of = |(key, object): (&Key, &Value)| {
@@ -128,7 +130,7 @@ impl Held {
                 Some(_) => None,
                 None => {
                     let mut object = object.clone();
-                    if key.resource == &PODS {
+                    if key.resource == &PODS && complete {
                         end(&mut object);
                     }
                     Some((key.clone(), object))
@@ -262,10 +264,11 @@ mod tests {
         let key = Key::new(&PODS, "a", "web");
         let mut held = Held::default();
         held.insert(key.clone(), deleted(pod("u-1", None)));
-        let shown = |held: &Held, live: Option<Value>| {
-            let objects = held.objects(|_| live.as_ref());
+        let shown_by = |complete: bool, held: &Held, live: Option<Value>| {
+            let objects = held.objects(complete, |_| live.as_ref());
             objects.into_iter().next().map(|(_, object)| object)
         };
+        let shown = |held: &Held, live| shown_by(true, held, live);
         // Its containers stop: their state is the agent's, the metadata are the object's.
         let stops = shown(&held, Some(pod("u-1", None))).unwrap();
         // embedded 47
@@ -281,8 +284,11 @@ mod tests {
         assert_eq!(ended["status"]["phase"], "Succeeded");
         assert_eq!(ended["status"]["conditions"][0]["status"], "False");
         assert_eq!(ended["metadata"]["deletionGracePeriodSeconds"], 0);
-        // After a restart of the agent it isn't.
+        // After a restart of the agent it isn't. Until it is known what runs, it may not have ended.
         held.insert(key.clone(), deleted(pod("u-1", None)));
+        let unseen = shown_by(false, &held, None).unwrap();
+        // embedded 67
+        assert_eq!(unseen["status"], pod("u-1", None)["status"]);
         let ended = shown(&held, None).unwrap();
         let container = &ended["status"]["containerStatuses"][0];
         assert_eq!(ended["status"]["phase"], "Failed");

@@ -44,6 +44,7 @@ mod writes;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
@@ -65,6 +66,7 @@ use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, OnceCell};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::answer::Form;
@@ -75,6 +77,10 @@ use self::store::Store;
 use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
 use super::node::{Shared, listen, tls};
 use super::view::AgentView;
+
+/// How long a request waits at the start for what is not known yet, before its client is asked to try
+/// again: as long as it takes to list some hundred containers.
+const KNOWN_WAIT: Duration = Duration::from_secs(2);
 
 /// The parts of the embedded API.
 pub struct EmbeddedParts {
@@ -282,14 +288,14 @@ impl Api {
         self.of_target(&call, request).await
     }
 
-    /// Waits until the agent has read the manifest directory and what is stored: a client that
-    /// lists before would take what is missing for deleted.
+    /// Waits until the agent has read the manifest directory and what is stored, and knows what runs: a
+    /// client that lists before would take what is missing for deleted.
     ///
     /// # Errors
-    /// It hasn't, or a manifest URL hasn't answered in the first seconds.
+    /// It hasn't, or a manifest URL or the runtime hasn't answered in the first seconds.
     async fn check_known(&self) -> Result<(), Status> {
         let read = || async {
-            let is_read = self.store.view().refresh().await && self.store.has_delivered();
+            let is_read = self.store.view().refresh().await && self.have_delivered().await;
             let message = "the agent has not loaded all manifests and stored objects yet; try again in a moment";
             is_read
                 .then_some(())
@@ -297,6 +303,18 @@ impl Api {
         };
         self.known.get_or_try_init(read).await?;
         Ok(())
+    }
+
+    /// Waits a moment until everything is known that is there. Returns whether it is, or there was the
+    /// time for it.
+    async fn have_delivered(&self) -> bool {
+        let mut changes = self.store.changes();
+        let delivered = async {
+            while !self.store.has_delivered() {
+                changes.changed().await;
+            }
+        };
+        timeout(KNOWN_WAIT, delivered).await.is_ok() || self.store.has_delivered()
     }
 
     async fn of_target(&self, call: &Call, request: Request) -> Result<Response, Status> {

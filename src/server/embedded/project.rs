@@ -184,7 +184,8 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
         projection.add(&NODES, node_object(node, context), None);
     }
     let (held, directory) = context.held;
-    for (key, object) in held.objects(|key| projection.objects.get(key).map(|object| &**object)) {
+    let live = |key: &Key| projection.objects.get(key).map(|object| &**object);
+    for (key, object) in held.objects(shown.complete, live) {
         let path = files::path(directory, &key);
         let origin = Origin::whole(PodSource::Embedded, path.to_string_lossy());
         projection.add(key.resource, object, Some(&origin));

@@ -417,7 +417,7 @@ mod tests {
         assert_eq!((code, first), (200, Some("a")));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_first_list_waits_for_what_manifest_urls_serve() {
         let bed = incomplete();
         let (code, refused) = bed.ask("GET", MAPS, &Value::Null).await;

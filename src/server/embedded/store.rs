@@ -37,7 +37,7 @@ use mirrorlet_core::small::SmallCollect;
 const REVISION_FILE: &str = ".revision";
 /// The number of revisions that are reserved at a time: the file is written once for so many changes.
 const REVISIONS_RESERVED: u64 = 1_000_000;
-/// Longest time after the start in which clients wait for manifest URLs.
+/// Longest time after the start in which clients wait for manifest URLs and the runtime.
 pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(10);
 /// The directory of objects that have no namespace. No namespace has that name.
 pub(super) const CLUSTER_DIRECTORY: &str = "_cluster";
@@ -70,7 +70,7 @@ struct State {
     templates: BTreeMap<Key, Templates>,
     /// When the files that define objects were there first.
     times: BTreeMap<String, Timestamp>,
-    /// Whether all sources of manifests had delivered then.
+    /// Whether everything was known that is there.
     complete: bool,
     deletions: BTreeMap<String, Deletion>,
     /// The namespaces that are stored, as their files were when the objects were made last.
@@ -211,8 +211,8 @@ impl Store {
         state.collectable || !state.complete
     }
 
-    /// Makes the objects anew. Returns whether all sources of manifests have delivered, or have had
-    /// the time for it.
+    /// Makes the objects anew. Returns whether everything is known that is there, or manifest URLs and
+    /// the runtime have had the time for it.
     pub(super) fn has_delivered(&self) -> bool {
         let mut state = self.state.lock();
         // The agent's news of what it has loaded may come later.
@@ -221,8 +221,8 @@ impl Store {
         state.complete || self.began.elapsed() >= DELIVERY_MAX
     }
 
-    /// Looks at the newest objects as members of the collection of garbage; none as long as a source
-    /// of manifests hasn't delivered.
+    /// Looks at the newest objects as members of the collection of garbage; none as long as not all is
+    /// known that is there.
     pub(super) fn members<T: Default>(&self, look: impl FnOnce(&[Member<'_>]) -> T) -> T {
         let mut state = self.state.lock();
         self.renew(&mut state);
@@ -310,7 +310,7 @@ impl Store {
         let mut projection = project(&shown, &context);
         state.ending.retain(|name, _| {
             let key = Key::new(&NAMESPACES, "", name.as_str());
-            // As long as a source hasn't delivered, what is in it may not be known.
+            // As long as not all is known that is there, something may be in it.
             let is_left = !shown.complete || projection.objects.contains_key(&key);
             if !is_left && let Err(error) = files::remove(&self.held_directory, &key) {
                 tracing::warn!(namespace = name, %error, "the file of a namespace that is gone can't be removed");
