@@ -149,6 +149,7 @@ mod tests {
 
     use super::*;
     use crate::server::embedded::bed::Bed;
+    use crate::server::embedded::files;
     use crate::server::embedded::store::Store;
     use crate::server::view::ShownPod;
 
@@ -206,10 +207,8 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn a_namespace_that_is_being_deleted_is_the_same() {
-        let bed = Bed::new();
-        let created = with_shop(&bed).await;
+    /// Deletes the namespace, with a pod in it that stops.
+    async fn without_shop(bed: &Bed) -> Value {
         let pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u-1"}, "spec": {"containers": [{"name": "c"}]}});
         bed.view.shown.lock().unwrap().pods.push(ShownPod {
             pod: serde_json::from_value(pod).unwrap(),
@@ -220,6 +219,14 @@ mod tests {
         bed.api.store.touch();
         let (code, deleted) = bed.ask("DELETE", PATH, &json!({})).await;
         assert_eq!(code, 200, "{deleted}");
+        deleted
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_is_being_deleted_is_the_same() {
+        let bed = Bed::new();
+        let created = with_shop(&bed).await;
+        let deleted = without_shop(&bed).await;
         let key = Key::new(&NAMESPACES, "", "shop");
         assert!(!bed.file(&key).exists());
         let (_, shown) = bed.ask("GET", PATH, &Value::Null).await;
@@ -232,5 +239,36 @@ mod tests {
         }
         let ending = Ending::of(&deleted).stored.unwrap();
         assert_eq!(ending.metadata["uid"], created["metadata"]["uid"]);
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_is_made_again_is_not_being_deleted() {
+        let bed = Bed::new();
+        let first = with_shop(&bed).await;
+        let deleted = without_shop(&bed).await;
+        let (key, held) = (
+            Key::new(&NAMESPACES, "", "shop"),
+            bed.api.store.held_directory(),
+        );
+        files::write(held, &key, &files::text(&deleted).unwrap()).unwrap();
+        // Its pod has stopped, and a manifest URL hasn't answered.
+        {
+            let mut shown = bed.view.shown.lock().unwrap();
+            shown.pods.clear();
+            shown.complete = false;
+        }
+        bed.api.store.touch();
+        let (code, gone) = bed.ask("GET", PATH, &Value::Null).await;
+        assert_eq!(code, 404, "{gone}");
+        let second = with_shop(&bed).await;
+        // embedded 65
+        assert_eq!(second["status"]["phase"], "Active");
+        assert_ne!(second["metadata"]["uid"], first["metadata"]["uid"]);
+        assert!(!files::path(held, &key).exists());
+        bed.view.shown.lock().unwrap().complete = true;
+        bed.api.store.touch();
+        let (_, shown) = bed.ask("GET", PATH, &Value::Null).await;
+        // embedded 65
+        assert_eq!(shown, second);
     }
 }

@@ -419,6 +419,12 @@ fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) ->
     object
 }
 
+/// The UID of a namespace: that of its file, if it has one that says so.
+pub(super) fn namespace_uid(name: &str, stored: Option<&StoredNamespace>) -> Value {
+    let said = stored.and_then(|stored| stored.metadata.get("uid").cloned());
+    said.unwrap_or_else(|| uid_of(&format!("Namespace {name}")).into())
+}
+
 fn namespace_object(name: &str, context: &Context<'_>) -> Value {
     let ending = context.ending.get(name);
     let of_ending = ending.and_then(|ending| ending.stored.as_ref());
@@ -432,8 +438,7 @@ fn namespace_object(name: &str, context: &Context<'_>) -> Value {
     });
     let metadata = meta::metadata(&mut object);
     metadata.insert("name".to_owned(), name.into());
-    let uid = metadata.entry("uid");
-    uid.or_insert_with(|| uid_of(&format!("Namespace {name}")).into());
+    metadata.insert("uid".to_owned(), namespace_uid(name, stored));
     meta::label_namespace(&mut object);
     let since = stored.map_or(context.first_started_at, |stored| stored.since);
     complete(&mut object, NAMESPACES.kind, since);

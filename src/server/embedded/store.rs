@@ -27,7 +27,7 @@ use super::held::{self, Held};
 use super::leases::Leases;
 use super::namespace_files::{Ending, StoredNamespace, stored_namespaces};
 use super::pods::pod_uid;
-use super::project::{Context, Deletion, project};
+use super::project::{Context, Deletion, namespace_uid, project};
 use super::templates::Templates;
 use super::times::{owner_since, times};
 use crate::server::view::AgentView;
@@ -295,6 +295,7 @@ impl Store {
         let conditions = shown.node.as_ref().and_then(|node| node.status.clone());
         state.conditions = conditions.and_then(|s| s.conditions).unwrap_or_default();
         state.namespaces = stored_namespaces(&self.directory, &state.namespaces);
+        self.forget_former(state);
         state.times = times(&shown, &state.times);
         let context = Context {
             node: &self.node,
@@ -312,8 +313,8 @@ impl Store {
             let key = Key::new(&NAMESPACES, "", name.as_str());
             // As long as not all is known that is there, something may be in it.
             let is_left = !shown.complete || projection.objects.contains_key(&key);
-            if !is_left && let Err(error) = files::remove(&self.held_directory, &key) {
-                tracing::warn!(namespace = name, %error, "the file of a namespace that is gone can't be removed");
+            if !is_left {
+                self.remove_end_of(&key);
             }
             is_left
         });
@@ -345,6 +346,33 @@ impl Store {
             if keep_revision(&self.directory, reserved).is_ok() {
                 state.reserved = reserved;
             }
+        }
+    }
+
+    /// Forgets the deletions of namespaces that were made again. As long as not all is known that is
+    /// there, a namespace that has gone counts as one that is being deleted.
+    fn forget_former(&self, state: &mut State) {
+        let State {
+            ending, namespaces, ..
+        } = state;
+        ending.retain(|name, ending| {
+            let Some(stored) = namespaces.get(name) else {
+                return true;
+            };
+            let former = namespace_uid(name, ending.stored.as_ref());
+            let is_same = namespace_uid(name, Some(stored)) == former;
+            if !is_same {
+                self.remove_end_of(&Key::new(&NAMESPACES, "", name.as_str()));
+            }
+            is_same
+        });
+    }
+
+    /// Removes the file that says that a namespace is being deleted.
+    fn remove_end_of(&self, namespace: &Key) {
+        if let Err(error) = files::remove(&self.held_directory, namespace) {
+            let namespace = namespace.name.as_str();
+            tracing::warn!(namespace, %error, "failed to remove the file of a namespace that is gone");
         }
     }
 }
