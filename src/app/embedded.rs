@@ -77,7 +77,7 @@ impl Wiring {
     async fn run(self, cancel: CancellationToken) {
         let mut told = String::new();
         loop {
-            if let Err(error) = self.serve(cancel.child_token()).await {
+            if let Err(error) = Box::pin(self.serve(cancel.child_token())).await {
                 let words = format!("{error:#}");
                 if told != words {
                     occurrences::server_failed("the embedded API", &words);
@@ -104,7 +104,13 @@ impl Wiring {
             .await
             .with_context(|| format!("failed to use {}", embedded_directory(&root).display()))?
         };
-        self.write_kubeconfig(address)?;
+        if let Err(error) = self.write_kubeconfig(address) {
+            // On a disk that takes nothing, clients have that of an earlier start.
+            if !self.has_kubeconfig(address) {
+                return Err(error);
+            }
+            occurrences::embedded_api_kubeconfig_kept(&format!("{error:#}"));
+        }
         occurrences::embedded_api_served(address, &self.root.join(KUBECONFIG));
         let renewal = api.renewal();
         tokio::select! {
@@ -150,6 +156,17 @@ impl Wiring {
         })
     }
 
+    /// Whether there is a kubeconfig by which clients find the API that is served now.
+    fn has_kubeconfig(&self, address: SocketAddr) -> bool {
+        let authority = self.authority(Timestamp::now());
+        let known = disk::read_small(&self.root.join(KUBECONFIG), 1);
+        let (Ok(authority), Ok(known)) = (authority, known) else {
+            return false;
+        };
+        let known = String::from_utf8_lossy(&known);
+        leads_to(&known, address, authority.certificate())
+    }
+
     fn write_kubeconfig(&self, address: SocketAddr) -> anyhow::Result<()> {
         let authority = self.authority(Timestamp::now())?;
         let client = authority.client(Timestamp::now())?;
@@ -174,6 +191,14 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
         path.display()
     );
     Ok(())
+}
+
+/// Whether a file is a kubeconfig of ours for the API with that address and authority.
+fn leads_to(kubeconfig: &str, address: SocketAddr, authority: &str) -> bool {
+    let authority = STANDARD.encode(authority);
+    kubeconfig.starts_with(HEAD)
+        && kubeconfig.contains(&format!("server: https://{address}\n"))
+        && kubeconfig.contains(&format!("certificate-authority-data: {authority}\n"))
 }
 
 /// The kubeconfig by which clients find the API.
@@ -221,27 +246,40 @@ mod tests {
         client.apiserver_version().await.is_ok()
     }
 
+    /// An embedded API that is served.
+    struct Serving {
+        parts: Parts,
+        cancel: CancellationToken,
+    }
+
+    impl Serving {
+        fn begin(root: &Path, address: SocketAddr, life: Duration) -> Self {
+            std::fs::create_dir_all(embedded_directory(root)).unwrap();
+            let wiring = Wiring {
+                address,
+                root: root.to_owned(),
+                node: "box".into(),
+                view: Arc::new(FakeView::new()),
+                metrics: Metrics::default(),
+                life,
+            };
+            let (mut parts, cancel) = (Parts::new(), CancellationToken::new());
+            let serving = wiring.run(cancel.clone());
+            spawn_until(&mut parts, &cancel, "embedded API", serving);
+            Self { parts, cancel }
+        }
+
+        async fn end(mut self) {
+            self.cancel.cancel();
+            self.parts.join_next().await.unwrap().unwrap();
+        }
+    }
+
     #[tokio::test]
     async fn certificates_are_replaced_before_they_end_and_nothing_is_cut_off() {
         let root = tempfile::tempdir().unwrap();
-        let directory = embedded_directory(root.path());
-        std::fs::create_dir_all(&directory).unwrap();
-        let wiring = Wiring {
-            address: ([127, 0, 0, 1], 0).into(),
-            root: root.path().to_owned(),
-            node: "box".into(),
-            view: Arc::new(FakeView::new()),
-            metrics: Metrics::default(),
-            life: Duration::from_secs(2),
-        };
-        let cancel = CancellationToken::new();
-        let mut parts = Parts::new();
-        spawn_until(
-            &mut parts,
-            &cancel,
-            "embedded API",
-            wiring.run(cancel.clone()),
-        );
+        let address = ([127, 0, 0, 1], 0).into();
+        let serving = Serving::begin(root.path(), address, Duration::from_secs(2));
         let path = root.path().join(KUBECONFIG);
         let read = || std::fs::read_to_string(&path).ok();
         let first = loop {
@@ -269,8 +307,57 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert!(seen.len() > 2, "{}", seen.len());
-        cancel.cancel();
-        parts.join_next().await.unwrap().unwrap();
+        serving.end().await;
+    }
+
+    #[tokio::test]
+    async fn the_api_is_served_where_the_disk_takes_no_kubeconfig() {
+        let root = tempfile::tempdir().unwrap();
+        let life = Duration::from_hours(24);
+        // Of an earlier start, at a port that is free.
+        let address = {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            listener.local_addr().unwrap()
+        };
+        let now = Timestamp::now();
+        let authority = Authority::of_root(root.path(), now).unwrap();
+        let client = authority.client(now).unwrap();
+        let earlier = kubeconfig(address, authority.certificate(), &client);
+        let path = root.path().join(KUBECONFIG);
+        std::fs::write(&path, &earlier).unwrap();
+        let obstacle = root
+            .path()
+            .join(format!("{KUBECONFIG}{}", disk::TEMP_SUFFIX));
+        std::fs::create_dir_all(obstacle.join("x")).unwrap();
+        let serving = Serving::begin(root.path(), address, life);
+        while !is_taken(&earlier).await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // embedded 68
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), earlier);
+        serving.end().await;
+    }
+
+    #[test]
+    fn a_kubeconfig_leads_to_one_address_with_one_authority() {
+        let root = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let authority = Authority::of_root(root.path(), now).unwrap();
+        let client = authority.client(now).unwrap();
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let own = authority.certificate();
+        let ours = kubeconfig(at(10), own, &client);
+        let theirs = ours.replace(HEAD, "");
+        for (text, port, authority, expected) in [
+            (&ours, 10, own, true),
+            (&ours, 1, own, false),
+            (&ours, 10, "another", false),
+            (&theirs, 10, own, false),
+        ] {
+            let leads = leads_to(text, at(port), authority);
+            // embedded 68
+            assert_eq!(leads, expected, "{port} {authority}");
+        }
     }
 
     #[test]

@@ -63,8 +63,8 @@ pub(super) struct Read {
 }
 
 impl Held {
-    /// Reads the files. One whose object is stored still is removed: its deletion was never
-    /// answered. Blocks on the disk.
+    /// Reads the files. One whose object is stored still counts for nothing, and is removed if the disk
+    /// allows it: its deletion was never answered. Blocks on the disk.
     ///
     /// # Errors
     /// As the system says.
@@ -77,7 +77,9 @@ impl Held {
                 continue;
             };
             if files::path(stored, &key).exists() {
-                files::remove(&directory, &key)?;
+                if let Err(error) = files::remove(&directory, &key) {
+                    tracing::warn!(path = %path.display(), %error, "failed to remove the file of a deletion that was never answered");
+                }
             } else if key.resource == &NAMESPACES {
                 read.namespaces.insert(key.name, Ending::of(&object));
             } else {

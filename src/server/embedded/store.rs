@@ -88,23 +88,29 @@ struct State {
 }
 
 impl Store {
-    /// A store of what that view shows. Blocks on the disk.
+    /// A store of what that view shows. A disk that takes nothing keeps nobody from reading. Blocks on
+    /// the disk.
     ///
     /// # Errors
-    /// The directory can't be written to.
+    /// The directory can't be read.
     pub(super) fn new(
         view: Arc<dyn AgentView>,
         directory: PathBuf,
         node: &str,
     ) -> io::Result<Self> {
-        let revision = last_revision(&directory)?;
-        let reserved = revision.saturating_add(REVISIONS_RESERVED);
-        keep_revision(&directory, reserved)?;
-        files::sync_all(&directory)?;
+        let started_at = Timestamp::now();
+        let revision = first_revision(last_revision(&directory)?, started_at);
+        let mut reserved = revision.saturating_add(REVISIONS_RESERVED);
+        if let Err(error) = keep_revision(&directory, reserved) {
+            tracing::warn!(%error, "failed to reserve revisions for the embedded API; retrying with its next changes");
+            reserved = revision;
+        }
+        if let Err(error) = files::sync_all(&directory) {
+            tracing::warn!(%error, "failed to sync the directories of stored objects");
+        }
         let held::Read { held, namespaces } = Held::read(&directory)?;
         let held_directory = held::directory(&directory);
         let has_objects = has_directories(&directory)?;
-        let started_at = Timestamp::now();
         Ok(Self {
             first_started_at: owner_since(&directory).unwrap_or(started_at),
             view,
@@ -413,7 +419,15 @@ fn has_directories(directory: &Path) -> io::Result<bool> {
     Ok(entries.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
 }
 
-/// The revision after which a new agent begins. Blocks on the disk.
+/// The revision after which an agent begins that starts now: none beyond it was given out. `kept` is
+/// what the agents before have reserved. One that could not keep what it reserved began by the clock,
+/// as all do: there are fewer changes than milliseconds.
+fn first_revision(kept: u64, now: Timestamp) -> u64 {
+    let by_clock = u64::try_from(now.as_millisecond()).unwrap_or_default();
+    kept.max(by_clock.saturating_add(REVISIONS_RESERVED))
+}
+
+/// The last revision that an agent before has reserved. Blocks on the disk.
 fn last_revision(directory: &Path) -> io::Result<u64> {
     let path = directory.join(REVISION_FILE);
     let Some(bytes) = disk::read_small(&path, 1).if_there()? else {
@@ -428,3 +442,6 @@ fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {
     disk::replace(&path, format!("{reserved}\n").as_bytes())?;
     disk::sync_directory(directory)
 }
+
+#[cfg(test)]
+mod tests;

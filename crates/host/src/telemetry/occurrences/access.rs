@@ -46,6 +46,15 @@ pub fn embedded_api_served(address: std::net::SocketAddr, kubeconfig: &std::path
     );
 }
 
+/// Reports that the kubeconfig of the embedded API can't be written, and that the one of an earlier
+/// start stays, by which clients still find the API.
+pub fn embedded_api_kubeconfig_kept(error: &str) {
+    tracing::warn!(
+        error,
+        "failed to write the kubeconfig of the embedded API; the earlier one stays in use"
+    );
+}
+
 /// Reports that the certificates of the embedded API and its client were replaced.
 pub fn embedded_api_renewed(kubeconfig: &std::path::Path) {
     tracing::info!(

@@ -1,0 +1,49 @@
+use std::fs;
+
+use serde_json::Value;
+
+use super::*;
+use crate::server::embedded::bed::Bed;
+
+fn revision(bed: &Bed) -> u64 {
+    bed.api.store.read(Cache::revision)
+}
+
+#[test]
+fn no_revision_is_given_out_twice() {
+    let now = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
+    for (kept, milliseconds, expected) in [
+        (1, 0, REVISIONS_RESERVED),
+        (1, 5_000_000, 5_000_000 + REVISIONS_RESERVED),
+        // The agent before has just started, or the clock is wrong.
+        (9_000_000, 7_000_000, 9_000_000),
+        (9_000_000, -1, 9_000_000),
+        (u64::MAX, 0, u64::MAX),
+    ] {
+        let first = first_revision(kept, now(milliseconds));
+        // embedded 68
+        assert_eq!(first, expected, "{kept} {milliseconds}");
+    }
+}
+
+#[tokio::test]
+async fn objects_are_shown_where_the_disk_takes_nothing() {
+    let mut bed = Bed::new();
+    let before = revision(&bed);
+    let directory = bed.api.store.directory().to_owned();
+    let kept = || last_revision(&directory).unwrap();
+    let reserved = kept();
+    let obstacle = directory.join(format!("{REVISION_FILE}{}", disk::TEMP_SUFFIX));
+    fs::create_dir_all(obstacle.join("x")).unwrap();
+    let view = Arc::clone(bed.api.store.view());
+    let next = Store::new(view, directory.clone(), "box").unwrap();
+    bed.api.store = Arc::new(next);
+    let (code, list) = bed.ask("GET", "/api/v1/namespaces", &Value::Null).await;
+    // embedded 68
+    assert_eq!(code, 200, "{list}");
+    assert!(revision(&bed) > before && kept() == reserved);
+    fs::remove_dir_all(&obstacle).unwrap();
+    bed.api.store.touch();
+    // embedded 68
+    assert!(revision(&bed) < kept());
+}
