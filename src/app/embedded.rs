@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, spawn_until};
-use crate::certificate::{Authority, Credential, SIGNED_FOR};
+use crate::certificate::{Authority, CLOCKS_APART, Credential, SIGNED_FOR};
 use crate::config::{ApiAccess, Config};
 use crate::server::embedded::{EmbeddedApi, EmbeddedParts, Renewal};
 use crate::server::health::Served;
@@ -30,6 +30,8 @@ const HEAD: &str = "# Written by mirrorlet for its own API; it is replaced at ea
 const BIND_PAUSE: Duration = Duration::from_secs(10);
 /// The part of their life after which certificates are replaced: a twelfth, a month of a year.
 const RENEWED_AFTER: u32 = 12;
+/// How often the clock is looked at for that: it may have been set.
+const LOOK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Whether the embedded API is served: a cluster has an API of its own.
 pub(super) fn is_wanted(config: &Config) -> bool {
@@ -94,7 +96,8 @@ impl Wiring {
             .await
             .with_context(|| format!("failed to listen on {}", self.address))?;
         let address = listener.local_addr()?;
-        let (root, parts) = (self.root.clone(), self.parts()?);
+        let now = Timestamp::now();
+        let (root, parts) = (self.root.clone(), self.parts(now)?);
         let api = {
             let cancel = cancel.clone();
             disk::blocking(move || {
@@ -104,9 +107,11 @@ impl Wiring {
             .await
             .with_context(|| format!("failed to use {}", embedded_directory(&root).display()))?
         };
-        if let Err(error) = self.write_kubeconfig(address) {
+        let written = self.write_kubeconfig(address, now);
+        let issued = written.is_ok().then_some(now);
+        if let Err(error) = written {
             // On a disk that takes nothing, clients have that of an earlier start.
-            if !self.has_kubeconfig(address) {
+            if !self.has_kubeconfig(address, now) {
                 return Err(error);
             }
             occurrences::embedded_api_kubeconfig_kept(&format!("{error:#}"));
@@ -115,25 +120,39 @@ impl Wiring {
         let renewal = api.renewal();
         tokio::select! {
             () = api.serve(listener, cancel) => {}
-            () = self.renew(&renewal, address) => {}
+            () = self.renew(&renewal, address, issued) => {}
         }
         Ok(())
     }
 
-    /// Replaces the certificates again and again; never ends. What fails is tried again: what is in
-    /// use holds for most of its life yet.
-    async fn renew(&self, renewal: &Renewal, address: SocketAddr) {
+    /// Replaces the certificates whenever they are due; never ends. `issued` is when those in use were
+    /// made; none where the kubeconfig doesn't have them. What fails is tried again: what is in use
+    /// holds for most of its life yet.
+    async fn renew(&self, renewal: &Renewal, address: SocketAddr, mut issued: Option<Timestamp>) {
+        let period = LOOK_PERIOD.min(self.life / RENEWED_AFTER);
+        let mut told = String::new();
         loop {
-            tokio::time::sleep(self.life / RENEWED_AFTER).await;
-            let renewed = self.parts().and_then(|parts| {
+            tokio::time::sleep(period).await;
+            let now = Timestamp::now();
+            if issued.is_some_and(|issued| !is_due(issued, self.life, now)) {
+                continue;
+            }
+            let renewed = self.parts(now).and_then(|parts| {
                 renewal.replace(parts.certificate, &parts.authority)?;
-                self.write_kubeconfig(address)
+                self.write_kubeconfig(address, now)
             });
             match renewed {
-                Ok(()) => occurrences::embedded_api_renewed(&self.root.join(KUBECONFIG)),
+                Ok(()) => {
+                    issued = Some(now);
+                    told.clear();
+                    occurrences::embedded_api_renewed(&self.root.join(KUBECONFIG));
+                }
                 Err(error) => {
-                    let words = format!("failed to renew its certificates: {error:#}");
-                    occurrences::server_failed("the embedded API", &words);
+                    let words = format!("{error:#}");
+                    if told != words {
+                        occurrences::embedded_api_not_renewed(&words);
+                        told = words;
+                    }
                 }
             }
         }
@@ -143,8 +162,7 @@ impl Wiring {
         Ok(Authority::of_root(&self.root, now)?.signing_for(self.life))
     }
 
-    fn parts(&self) -> anyhow::Result<EmbeddedParts> {
-        let now = Timestamp::now();
+    fn parts(&self, now: Timestamp) -> anyhow::Result<EmbeddedParts> {
         let authority = self.authority(now)?;
         Ok(EmbeddedParts {
             view: Arc::clone(&self.view),
@@ -157,8 +175,8 @@ impl Wiring {
     }
 
     /// Whether there is a kubeconfig by which clients find the API that is served now.
-    fn has_kubeconfig(&self, address: SocketAddr) -> bool {
-        let authority = self.authority(Timestamp::now());
+    fn has_kubeconfig(&self, address: SocketAddr, now: Timestamp) -> bool {
+        let authority = self.authority(now);
         let known = disk::read_small(&self.root.join(KUBECONFIG), 1);
         let (Ok(authority), Ok(known)) = (authority, known) else {
             return false;
@@ -167,15 +185,23 @@ impl Wiring {
         leads_to(&known, address, authority.certificate())
     }
 
-    fn write_kubeconfig(&self, address: SocketAddr) -> anyhow::Result<()> {
-        let authority = self.authority(Timestamp::now())?;
-        let client = authority.client(Timestamp::now())?;
+    fn write_kubeconfig(&self, address: SocketAddr, now: Timestamp) -> anyhow::Result<()> {
+        let authority = self.authority(now)?;
+        let client = authority.client(now)?;
         let path = self.root.join(KUBECONFIG);
         check_ours(&path)?;
         let text = kubeconfig(address, authority.certificate(), &client);
         disk::replace(&path, text.as_bytes())
             .with_context(|| format!("failed to write {}", path.display()))
     }
+}
+
+/// Whether certificates are to be replaced that were made at `issued` to hold for `life`: a part of it is
+/// over, or the clock was set to a time before they hold.
+fn is_due(issued: Timestamp, life: Duration, now: Timestamp) -> bool {
+    let begin = issued.saturating_sub(CLOCKS_APART).unwrap_or(issued);
+    let due = issued.saturating_add(life / RENEWED_AFTER);
+    now < begin || now >= due.unwrap_or(issued)
 }
 
 /// Checks that a kubeconfig may be replaced.
@@ -357,6 +383,27 @@ mod tests {
             let leads = leads_to(text, at(port), authority);
             // embedded 68
             assert_eq!(leads, expected, "{port} {authority}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_due_by_the_clock_whichever_way_it_is_set() {
+        const DAY: i64 = 24 * 60;
+        let issued: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        for (minutes, expected) in [
+            (0, false),
+            (1, false),
+            (30 * DAY, false),
+            (31 * DAY, true),
+            // The agent started with a clock that was behind, or ahead.
+            (50 * 365 * DAY, true),
+            (-59, false),
+            (-61, true),
+            (-50 * 365 * DAY, true),
+        ] {
+            let now = Timestamp::from_second(issued.as_second() + minutes * 60).unwrap();
+            // embedded 32
+            assert_eq!(is_due(issued, SIGNED_FOR, now), expected, "{minutes}");
         }
     }
 

@@ -27,8 +27,12 @@ const VALID_FOR: Duration = Duration::from_hours(10 * 365 * 24);
 const RENEWED_BEFORE: Duration = Duration::from_hours(2 * 365 * 24);
 /// The validity of the certificates that it signs.
 pub const SIGNED_FOR: Duration = Duration::from_hours(365 * 24);
-/// The difference by which the clocks of clients may be behind ours.
-const CLOCKS_APART: Duration = Duration::from_hours(1);
+/// The difference by which the clocks of clients may be behind ours: what is signed holds for so long
+/// already.
+pub const CLOCKS_APART: Duration = Duration::from_hours(1);
+/// The start of 2026, when this was written: a clock that is behind it is wrong. Machines without a
+/// clock of their own start so, and have the time of the network a moment later.
+const CLOCK_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
 /// The group that may do everything, as in a cluster.
 const ADMINS: &str = "system:masters";
 
@@ -49,7 +53,8 @@ pub struct Credential {
 }
 
 impl Authority {
-    /// The authority of that root, made if there is none, or if it ends soon. Blocks on the disk.
+    /// The authority of that root, made if there is none, if it ends soon, or if it was made while the
+    /// clock was wrong and doesn't hold yet. Blocks on the disk.
     ///
     /// # Errors
     /// Its file can't be written, or one that is there can't be used.
@@ -67,7 +72,7 @@ impl Authority {
                     cause: format!("{cause}; remove the file to have another one made"),
                 };
                 let kept = Self::read(&text).ok_or_else(|| unusable("it holds no authority"))?;
-                if kept.ends_after(now.saturating_add(RENEWED_BEFORE).unwrap_or(now)) {
+                if kept.holds(now) {
                     return Ok(kept);
                 }
             }
@@ -126,10 +131,15 @@ impl Authority {
         Ok((made, text))
     }
 
-    fn ends_after(&self, moment: Timestamp) -> bool {
+    /// Whether it holds, and will as long as all that it signs. With a clock that is wrong for certain
+    /// it stays: another one would be of no use, and copies of the kubeconfig would be lost.
+    fn holds(&self, now: Timestamp) -> bool {
         let der = CertificateDer::from_pem_slice(self.certificate.as_bytes());
         let leaf = der.ok().and_then(|der| Leaf::read(&der));
-        leaf.is_some_and(|leaf| leaf.not_after > moment)
+        let until = now.saturating_add(RENEWED_BEFORE).unwrap_or(now);
+        leaf.is_some_and(|leaf| {
+            leaf.not_after > until && (leaf.not_before <= now || now < CLOCK_FROM)
+        })
     }
 
     /// Its certificate, PEM.
@@ -197,13 +207,35 @@ fn set_validity(params: &mut CertificateParams, now: Timestamp, valid_for: Durat
 mod tests {
     use super::*;
 
+    fn at(years: u64) -> Timestamp {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        now + Duration::from_hours(years * 365 * 24)
+    }
+
+    #[test]
+    fn an_authority_that_was_made_while_the_clock_was_wrong_is_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let of = |now| {
+            let authority = Authority::of_root(root.path(), now).unwrap();
+            authority.certificate().to_owned()
+        };
+        let late = of(at(20));
+        // A machine that has not asked for the time yet.
+        let unset = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
+        // embedded 32
+        assert_eq!(of(unset), late);
+        let right = of(at(0));
+        assert_ne!(right, late);
+        assert_eq!(of(unset), right);
+        // A clock that was set back a little.
+        assert_eq!(of(at(0) - Duration::from_mins(30)), right);
+        // embedded 32
+        assert_eq!(of(at(1)), right);
+    }
+
     #[test]
     fn an_authority_stays_until_its_end_is_near() {
         let root = tempfile::tempdir().unwrap();
-        let at = |years: u64| {
-            let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-            now + Duration::from_hours(years * 365 * 24)
-        };
         let first = Authority::of_root(root.path(), at(0)).unwrap();
         let later = Authority::of_root(root.path(), at(7)).unwrap();
         assert_eq!(later.certificate(), first.certificate());

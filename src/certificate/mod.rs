@@ -18,7 +18,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::certificate::Validity;
 use mirrorlet_host::random;
 
-pub use self::authority::{Authority, Credential, SIGNED_FOR};
+pub use self::authority::{Authority, CLOCKS_APART, Credential, SIGNED_FOR};
 pub use self::der::Leaf;
 pub use self::keys::{CertificateError, alternative_names, from_pem, split_pem};
 pub use self::request::wanted;

@@ -63,6 +63,15 @@ pub fn embedded_api_renewed(kubeconfig: &std::path::Path) {
     );
 }
 
+/// Reports that the certificates of the embedded API can't be replaced. Call it when that begins, or
+/// its cause changes.
+pub fn embedded_api_not_renewed(error: &str) {
+    tracing::error!(
+        error,
+        "failed to replace the certificates of the embedded API; retrying"
+    );
+}
+
 /// Reports that the CAs of client certificates were reloaded.
 pub fn client_authorities_replaced(from: &str) {
     tracing::info!(
