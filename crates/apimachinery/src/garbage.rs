@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cache::Key;
 use crate::meta;
-use crate::resources::Resource;
+use crate::resources::{LEASES, Resource};
 use crate::status::{Cause, Status};
 
 /// The finalizer of an object that goes after its dependents.
@@ -222,7 +222,7 @@ pub fn let_go(members: &[Member<'_>], owner: &Value) -> Vec<(Key, Value)> {
 /// The state of the owner that a reference means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// It is there, or of a kind that isn't known here.
+    /// It is there, or may be: its kind isn't served, or isn't kept over restarts of the server.
     Solid,
     /// It goes after its dependents.
     Waiting,
@@ -269,16 +269,18 @@ impl<'a> Graph<'a> {
     fn owner(&self, dependent: &Key, reference: &Value) -> Owner {
         let said = |key: &str| reference[key].as_str().unwrap_or_default();
         let (version, kind) = (said("apiVersion"), said("kind"));
-        let is_known = Resource::of_kind(kind).is_some_and(|of| of.api_version() == version);
-        if !is_known {
+        let resource = Resource::of_kind(kind).filter(|of| of.api_version() == version);
+        let Some(resource) = resource else {
             return Owner::Solid;
-        }
+        };
         let owner = self.by_uid.get(uid_in(reference)).filter(|owner| {
             let key = owner.key;
             let is_near = key.namespace.is_empty() || key.namespace == dependent.namespace;
             key.resource.kind == kind && key.name == said("name") && is_near
         });
         match owner {
+            // Leases are in memory: after a restart of the server none is there, and none is gone.
+            None if resource == &LEASES => Owner::Solid,
             None => Owner::Absent,
             Some(owner) if is_foreground(owner.object) => Owner::Waiting,
             Some(_) => Owner::Solid,

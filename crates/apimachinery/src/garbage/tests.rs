@@ -107,6 +107,7 @@ fn what_has_lost_its_owners_goes() {
         reference
     };
     let owner = || map("owner");
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "leader", "uid": "uid-leader"});
     // The objects, and the names of those that are left.
     for (objects, left) in [
         (
@@ -148,6 +149,8 @@ fn what_has_lost_its_owners_goes() {
             vec![owned("x", &[elsewhere("apiVersion", "example.com/v1")])],
             vec!["x"],
         ),
+        // Leases are forgotten with the agent.
+        (vec![owned("x", std::slice::from_ref(&lease))], vec!["x"]),
         // Its own finalizer holds it.
         (
             vec![held(
