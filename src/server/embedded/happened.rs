@@ -31,6 +31,8 @@ pub(super) struct Events {
     next: u64,
     /// When each happened last.
     times: BTreeMap<Key, Timestamp>,
+    /// The earliest of these.
+    oldest: Option<Timestamp>,
     /// Those whose pods were not shown yet, with the UIDs that the agent has for these: the journal
     /// has some a moment before the agent shows their pods.
     early: VecDeque<(Key, String)>,
@@ -43,6 +45,7 @@ impl Events {
             correlator: Correlator::new(node),
             next: 0,
             times: BTreeMap::new(),
+            oldest: None,
             early: VecDeque::new(),
         }
     }
@@ -113,7 +116,14 @@ impl Events {
         });
     }
 
-    fn drop_old(&mut self, now: Timestamp, cache: &mut Cache) {
+    /// Whether one of them is older than events that are shown.
+    pub(super) fn has_old(&self, now: Timestamp) -> bool {
+        let oldest = self.oldest;
+        oldest.is_some_and(|oldest| elapsed(oldest, now) >= EVENT_AGE_MAX)
+    }
+
+    /// Drops those that are old, and the oldest of too many.
+    pub(super) fn drop_old(&mut self, now: Timestamp, cache: &mut Cache) {
         let mut forget = |key: &Key| cache.remove(key);
         self.times.retain(|key, at| {
             let is_new = elapsed(*at, now) < EVENT_AGE_MAX;
@@ -130,6 +140,7 @@ impl Events {
             self.times.remove(&oldest);
             forget(&oldest);
         }
+        self.oldest = self.times.values().min().copied();
     }
 }
 

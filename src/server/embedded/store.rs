@@ -160,8 +160,12 @@ impl Store {
 
     /// Looks at the newest objects.
     pub(super) fn read<T>(&self, look: impl FnOnce(&Cache) -> T) -> T {
+        self.read_at(Timestamp::now(), look)
+    }
+
+    fn read_at<T>(&self, now: Timestamp, look: impl FnOnce(&Cache) -> T) -> T {
         let mut state = self.state.lock();
-        self.renew(&mut state);
+        self.renew(&mut state, now);
         look(&state.cache)
     }
 
@@ -213,7 +217,7 @@ impl Store {
     /// are not all known yet.
     pub(super) fn is_collectable(&self) -> bool {
         let mut state = self.state.lock();
-        self.renew(&mut state);
+        self.renew(&mut state, Timestamp::now());
         state.collectable || !state.complete
     }
 
@@ -223,7 +227,7 @@ impl Store {
         let mut state = self.state.lock();
         // The agent's news of what it has loaded may come later.
         state.seen = None;
-        self.renew(&mut state);
+        self.renew(&mut state, Timestamp::now());
         state.complete || self.began.elapsed() >= DELIVERY_MAX
     }
 
@@ -231,7 +235,7 @@ impl Store {
     /// known that is there.
     pub(super) fn members<T: Default>(&self, look: impl FnOnce(&[Member<'_>]) -> T) -> T {
         let mut state = self.state.lock();
-        self.renew(&mut state);
+        self.renew(&mut state, Timestamp::now());
         let State {
             cache,
             origins,
@@ -289,11 +293,14 @@ impl Store {
         ])
     }
 
-    /// Makes the objects anew, unless nothing can have changed.
-    fn renew(&self, state: &mut State) {
+    /// Makes the objects anew, unless nothing can have changed but that events have got old.
+    fn renew(&self, state: &mut State, now: Timestamp) {
         // Before the look at the agent: what changes meanwhile is looked at again.
         let counters = self.changes().counters();
         if state.seen == Some(counters) {
+            if state.events.has_old(now) {
+                state.events.drop_old(now, &mut state.cache);
+            }
             return;
         }
         state.seen = Some(counters);
@@ -341,7 +348,7 @@ impl Store {
         state.cache.replace(projection.objects);
         state
             .events
-            .take(&*self.view, &shown, Timestamp::now(), &mut state.cache);
+            .take(&*self.view, &shown, now, &mut state.cache);
         state.origins = projection.origins;
         state.documents = projection.documents;
         state.templates = projection.templates;

@@ -1,5 +1,8 @@
 use std::fs;
 
+use mirrorlet_apimachinery::selector::Selector;
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::events::{EventType, Happening, pod_ref};
 use serde_json::Value;
 
 use super::*;
@@ -46,4 +49,30 @@ async fn objects_are_shown_where_the_disk_takes_nothing() {
     bed.api.store.touch();
     // embedded 68
     assert!(revision(&bed) < kept());
+}
+
+#[tokio::test]
+async fn an_event_is_over_after_an_hour_in_which_nothing_happens() {
+    let bed = Bed::new();
+    let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    bed.view.happened.lock().unwrap().push(Happening {
+        involved: pod_ref(&FullName::new("web", "default"), &PodUid::from("u-1"), None),
+        event_type: EventType::Normal,
+        reason: "Started".to_owned(),
+        message: "Container started".to_owned(),
+        at,
+    });
+    let mut before = 0;
+    for (minutes, shown) in [(0, 1), (59, 1), (60, 0), (61, 0)] {
+        let now = at + Duration::from_mins(minutes);
+        let (found, revision) = bed.api.store.read_at(now, |cache| {
+            let found = cache.list(&EVENTS, "default", &Selector::default());
+            (found.len(), cache.revision())
+        });
+        // embedded 69
+        assert_eq!(found, shown, "{minutes}");
+        let is_news = [0, 60].contains(&minutes);
+        assert_eq!(revision > before, is_news, "{minutes}");
+        before = revision;
+    }
 }
