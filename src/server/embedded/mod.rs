@@ -38,6 +38,7 @@ mod streams;
 mod templates;
 mod texts;
 mod times;
+mod turns;
 mod workloads;
 mod writes;
 
@@ -65,7 +66,7 @@ use mirrorlet_host::telemetry::Metrics;
 use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -74,6 +75,7 @@ use self::body::Bodies;
 use self::checks::{check_host, check_impersonation};
 use self::events::Watches;
 use self::store::Store;
+use self::turns::Turns;
 use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
 use super::node::{Shared, listen, tls};
 use super::view::AgentView;
@@ -135,7 +137,7 @@ struct Api {
     /// Set once the agent has read manifests and what is stored: before, a list would lack objects.
     known: Arc<OnceCell<()>>,
     /// One write at a time, which begins with [`Api::turn`].
-    writing: Arc<Mutex<()>>,
+    writing: Turns,
     bodies: Bodies,
     watches: Watches,
     /// The state of the node API's streams.
@@ -216,7 +218,7 @@ impl EmbeddedApi {
                 store: Arc::new(store),
                 node: parts.node,
                 known: Arc::default(),
-                writing: Arc::default(),
+                writing: Turns::new(cancel.clone()),
                 bodies: Bodies::default(),
                 watches: Watches::new(cancel.clone()),
                 streams: Shared::new(parts.view, parts.metrics, cancel.clone()),
@@ -229,14 +231,15 @@ impl EmbeddedApi {
         self.renewal.clone()
     }
 
-    /// Serves until `cancel`; watches and streams end then.
+    /// Serves until `cancel`; watches, streams and writes end then.
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
-        let streams = self.api.streams.clone();
+        let (streams, writing) = (self.api.streams.clone(), self.api.writing.clone());
         let collecting = garbage::collect(self.api.clone(), cancel.clone());
         let router = router(self.api, Arc::clone(&self.gate));
         let serving = listen::serve(listener, self.tls, router, self.gate, self.metrics, cancel);
         tokio::join!(serving, collecting);
         streams.ended().await;
+        writing.ended().await;
     }
 }
 
@@ -278,13 +281,13 @@ impl Api {
         let target = target(&path)?;
         self.check_known().await?;
         let user = request.extensions().get::<User>();
-        let call = Call {
+        let call = Arc::new(Call {
             target,
             method: request.method().as_str().to_owned(),
             query,
             headers: request.headers().clone(),
             user: user.cloned().unwrap_or_default(),
-        };
+        });
         self.of_target(&call, request).await
     }
 
@@ -317,7 +320,7 @@ impl Api {
         timeout(KNOWN_WAIT, delivered).await.is_ok() || self.store.has_delivered()
     }
 
-    async fn of_target(&self, call: &Call, request: Request) -> Result<Response, Status> {
+    async fn of_target(&self, call: &Arc<Call>, request: Request) -> Result<Response, Status> {
         let (target, resource) = (&call.target, call.target.resource);
         let name = target.name.as_deref();
         let may = |verb: &str| {
@@ -355,13 +358,13 @@ impl Api {
             }
             _ => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.write(call, &bytes).await
+                self.write(call, bytes).await
             }
         }
     }
 
     /// Answers a request that changes an object, or a collection of them.
-    async fn write(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
+    async fn write(&self, call: &Arc<Call>, bytes: body::Held) -> Result<Response, Status> {
         let (resource, method) = (call.target.resource, call.method.as_str());
         let verb = match (method, &call.target.name) {
             ("POST", None) => "create",
@@ -374,21 +377,29 @@ impl Api {
         if !resource.verbs.contains(&verb) {
             return Err(Status::not_allowed(verb, resource));
         }
-        let applies = body::content_type(&call.headers) == APPLY;
         match verb {
-            "create" => self.create(call, bytes).await,
-            "delete" => self.delete(call, bytes).await,
-            "deletecollection" => self.delete_collection(call, bytes).await,
-            "patch" if applies => self.apply(call, bytes).await,
-            _ if resource == &NODES => self.change_node(call, bytes).await,
-            _ => self.change(call, bytes).await,
+            "delete" => return self.delete(call, &bytes).await,
+            "deletecollection" => return self.delete_collection(call, &bytes).await,
+            _ => {}
         }
+        let call = Arc::clone(call);
+        let write = move |api: Self| async move {
+            match verb {
+                "create" => api.create(&call, &bytes).await,
+                "patch" if body::content_type(&call.headers) == APPLY => {
+                    api.apply(&call, &bytes).await
+                }
+                _ if resource == &NODES => api.change_node(&call, &bytes).await,
+                _ => api.change(&call, &bytes).await,
+            }
+        };
+        self.in_turn(resource, write).await
     }
 
     async fn of_subresource(
         &self,
         subresource: &str,
-        call: &Call,
+        call: &Arc<Call>,
         request: Request,
     ) -> Result<Response, Status> {
         let resource = call.target.resource;
@@ -397,11 +408,15 @@ impl Api {
             ("GET", "scale") => self.get_scale(call),
             ("PUT" | "PATCH", "scale") => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.change(call, &bytes).await
+                let call = Arc::clone(call);
+                let write = move |api: Self| async move { api.change(&call, &bytes).await };
+                self.in_turn(resource, write).await
             }
             ("PUT" | "PATCH", "ephemeralcontainers") => {
                 let bytes = self.bodies.read(request.into_body()).await?;
-                self.debug(call, &bytes).await
+                let call = Arc::clone(call);
+                let write = move |api: Self| async move { api.debug(&call, &bytes).await };
+                self.in_turn(resource, write).await
             }
             ("POST", "eviction") => {
                 let bytes = self.bodies.read(request.into_body()).await?;

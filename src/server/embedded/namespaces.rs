@@ -48,7 +48,7 @@ impl Api {
         Err(Status::forbidden(key.resource, &key.name, &why))
     }
 
-    /// Removes a namespace and all that the API stores in it. The caller holds the lock of writes.
+    /// Removes a namespace and all that the API stores in it. The caller has its turn.
     ///
     /// # Errors
     /// Something in it is defined elsewhere: the namespace would stay, so nothing is removed.

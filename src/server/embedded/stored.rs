@@ -12,8 +12,8 @@ use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::sizes::BYTES_TOTAL_MAX;
 use mirrorlet_host::disk::{self, IfThere as _};
 use serde_json::Value;
-use tokio::sync::MutexGuard;
 
+use super::turns::Turn;
 use super::{Api, files};
 
 /// When a client may ask again whose write was refused because the one before isn't loaded yet.
@@ -123,12 +123,30 @@ impl Api {
     ///
     /// # Errors
     /// The agent doesn't load what was stored before.
-    pub(super) async fn turn_of(&self, resource: &Resource) -> Result<MutexGuard<'_, ()>, Status> {
+    async fn turn_of(&self, resource: &Resource) -> Result<Turn, Status> {
         if resource == &LEASES {
             // They are in memory.
-            return Ok(self.writing.lock().await);
+            return Ok(self.writing.next().await);
         }
         self.turn().await
+    }
+
+    /// Waits until a write of that resource has its turn, and runs it to its end, whether its client
+    /// waits for that or not.
+    ///
+    /// # Errors
+    /// Those of the write, or the agent doesn't load what was stored before.
+    pub(super) async fn in_turn<T, F>(
+        &self,
+        resource: &Resource,
+        write: impl FnOnce(Self) -> F,
+    ) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + Send + 'static,
+    {
+        let turn = self.turn_of(resource).await?;
+        self.writing.run(turn, write(self.clone())).await
     }
 
     /// Waits until a write has its turn, and until the agent has loaded what was stored before: the next
@@ -136,8 +154,8 @@ impl Api {
     ///
     /// # Errors
     /// It doesn't load it.
-    pub(super) async fn turn(&self) -> Result<MutexGuard<'_, ()>, Status> {
-        let turn = self.writing.lock().await;
+    pub(super) async fn turn(&self) -> Result<Turn, Status> {
+        let turn = self.writing.next().await;
         if self.store.is_behind() && !self.taken_in().await {
             let message =
                 "the agent has not loaded yet what was stored before; try again in a moment";

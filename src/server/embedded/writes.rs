@@ -127,13 +127,12 @@ impl Api {
         Ok(prepared)
     }
 
-    /// Answers `create`.
+    /// Answers `create`, in its turn.
     pub(super) async fn create(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let resource = call.target.resource;
-        // Decoded bodies are much larger than bytes: only one request has one.
-        let _turn = self.turn_of(resource).await?;
+        // Decoded bodies are much larger than bytes: only the request that has its turn has one.
         let mut object = body::object(&call.headers, bytes)?;
         check_lists(&object)?;
         meta::place(&mut object, resource, &call.target.namespace)?;
@@ -169,7 +168,7 @@ impl Api {
         Ok(answer::with_warnings(answer, &dropped))
     }
 
-    /// Answers `update` and `patch`, of the object itself or of its scale.
+    /// Answers `update` and `patch`, of the object itself or of its scale, in its turn.
     pub(super) async fn change(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
@@ -177,7 +176,6 @@ impl Api {
         let key = call.key();
         let is_patch = call.method == "PATCH";
         let scales = call.target.subresource.as_deref() == Some("scale");
-        let _turn = self.turn_of(resource).await?;
         let before = self.find(&key)?;
         let mut object = if scales {
             scaled(call, &before, bytes)?
@@ -270,13 +268,12 @@ impl Api {
         words.collect()
     }
 
-    /// Answers a server-side apply, which creates what isn't there.
+    /// Answers a server-side apply, which creates what isn't there, in its turn.
     pub(super) async fn apply(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let resource = call.target.resource;
         let key = call.key();
-        let _turn = self.turn_of(resource).await?;
         let mut applied = body::yaml(bytes)?;
         check_lists(&applied)?;
         meta::place(&mut applied, resource, &key.namespace)?;
