@@ -204,6 +204,19 @@ impl CacheReader {
         self.0.with(uid, watch::Sender::subscribe)
     }
 
+    /// Forgets a pod of which the runtime holds nothing and that no task asks for any more: whoever
+    /// asked for it last made an entry for it.
+    pub fn release(&self, uid: &PodUid) {
+        let mut entries = self.0.entries.write();
+        let is_left = |sender: &watch::Sender<Entry>| {
+            let entry = sender.borrow();
+            sender.receiver_count() == 0 && entry.status.is_empty() && entry.error.is_none()
+        };
+        if entries.get(uid).is_some_and(is_left) {
+            entries.remove(uid);
+        }
+    }
+
     /// A receiver that changes whenever a pod is seen for the first time, and whenever the runtime
     /// holds something again of a pod that it held nothing of.
     pub fn members(&self) -> watch::Receiver<u64> {
@@ -306,6 +319,28 @@ mod tests {
             waiting.await.unwrap().status.ips,
             vec!["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_nobody_asks_for_any_more_is_forgotten_unless_something_is_left_of_it() {
+        let (writer, reader) = cache();
+        let (gone, held, failed) = (PodUid::from("a"), PodUid::from("b"), PodUid::from("c"));
+        let asks = [&gone, &held, &failed].map(|uid| reader.subscribe(uid));
+        writer.set(&gone, Ok(PodStatus::empty(gone.clone())), Instant::now());
+        writer.set(&held, Ok(holding("b")), Instant::now());
+        let error = RuntimeError::Unavailable("no answer".to_owned());
+        writer.set(&failed, Err(error), Instant::now());
+        writer.delete(&gone);
+        reader.release(&gone);
+        assert_eq!(reader.all().len(), 3);
+        drop(asks);
+        for uid in [&gone, &held, &failed] {
+            reader.release(uid);
+        }
+        let mut left: Vec<_> = reader.all().iter().map(|e| e.status.uid.clone()).collect();
+        left.sort();
+        // node 6i
+        assert_eq!(left, [held, failed]);
     }
 
     #[tokio::test(start_paused = true)]

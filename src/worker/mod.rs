@@ -451,6 +451,7 @@ impl PodWorkers {
         };
         self.evicted.forget(&uid);
         self.locks.lives.set(&uid, PodLife::Gone);
+        self.context.cache.release(&uid);
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
             self.admit_and_start(pod, pause, cancel);

@@ -21,8 +21,8 @@ pub(super) const LOOKED_AFTER_AT_A_TIME: usize = 256;
 /// The bytes that a value of a pod takes beside its text, about.
 const VALUE_BYTES: usize = 200;
 /// Most bytes of the texts of all pods that wait. Of further ones only the names are kept, and they are
-/// asked for in their turn.
-const WAITING_BYTES_MAX: usize = 16 << 20;
+/// asked for in their turn: memory that a burst once took stays with the agent.
+const WAITING_BYTES_MAX: usize = 2 << 20;
 
 /// Most mirrors that are held of which no static pod has the name. Whoever may create Pods can make any number
 /// of them; the agent deletes them one by one.

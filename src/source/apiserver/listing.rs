@@ -18,7 +18,7 @@ pub(super) const LOCATION: &str = "api server";
 
 /// Pods that are not over, and are taken up beyond those that the node runs: they are on their way to
 /// be refused.
-const REFUSED_AT_A_TIME: usize = 256;
+const REFUSED_AT_A_TIME: usize = 64;
 
 /// The API server's pods of our Node.
 #[derive(Debug)]
