@@ -118,7 +118,12 @@ impl Bootstrap {
 
     /// Whether its files are as they were, and its credentials have not ended. Blocks on the disk.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
-        self.ends.is_none_or(|ends| now < ends) && is_same(&self.fingerprint)
+        self.ends.is_none_or(|ends| now < ends) && self.is_of_its_files()
+    }
+
+    /// Whether its files are as they were. Blocks on the disk.
+    pub(super) fn is_of_its_files(&self) -> bool {
+        is_same(&self.fingerprint)
     }
 }
 

@@ -97,8 +97,8 @@ pub struct ClientCertificateTask {
     bootstrap: Option<Bootstrap>,
     /// The one whose credentials a plug-in makes.
     making: Option<Making>,
-    /// Why the plug-in made none, until it is reported.
-    unmade: Option<ConnectError>,
+    /// What its run came to, until that is used or reported.
+    made: Option<Result<Bootstrap, ConnectError>>,
     /// When the certificate of that validity is to be renewed: chosen once for each.
     renewal: Option<(Validity, Timestamp)>,
     /// The problem reported last.
@@ -124,7 +124,7 @@ impl ClientCertificateTask {
             telemetry,
             bootstrap: None,
             making: None,
-            unmade: None,
+            made: None,
             renewal: None,
             told: None,
             asked: None,
@@ -154,10 +154,7 @@ impl ClientCertificateTask {
     /// Ends the run of the plug-in that was under way.
     fn end_making(&mut self, made: Result<Bootstrap, ConnectError>) {
         self.making = None;
-        match made {
-            Ok(bootstrap) => self.bootstrap = Some(bootstrap),
-            Err(error) => self.unmade = Some(error),
-        }
+        self.made = Some(made);
     }
 
     /// Looks at the identity once, and goes one step on where another is due. Says how long to
@@ -174,7 +171,7 @@ impl ClientCertificateTask {
                 .set_client_certificate_ends(validity.not_after);
         }
         if !matches!(verdict, Verdict::Needed(_)) {
-            (self.making, self.unmade) = (None, None);
+            (self.making, self.made) = (None, None);
         }
         match verdict {
             Verdict::Good => {
@@ -265,13 +262,16 @@ impl ClientCertificateTask {
         access: ApiAccess,
         now: Timestamp,
     ) -> Result<Option<Bootstrap>, ConnectError> {
-        if let Some(error) = self.unmade.take() {
-            return Err(error);
-        }
-        let known = self.bootstrap.take();
-        let fresh = disk::blocking(move || known.filter(|known| known.is_fresh(now))).await;
-        if fresh.is_some() {
-            return Ok(fresh);
+        let (made, known) = (self.made.take().transpose()?, self.bootstrap.take());
+        let usable = disk::blocking(move || {
+            // The API server judges what was just made: its clock may be another, and another run
+            // would make nothing better.
+            let made = made.filter(Bootstrap::is_of_its_files);
+            made.or_else(|| known.filter(|known| known.is_fresh(now)))
+        });
+        let usable = usable.await;
+        if usable.is_some() {
+            return Ok(usable);
         }
         let files = self.making.as_ref().map(Making::files);
         if let Some(files) = files

@@ -242,3 +242,29 @@ async fn a_bootstrap_plug_in_is_waited_for_beside_all_else() {
     assert!(task.making.is_none());
     assert_eq!(*standing.get(), IdentityState::Given);
 }
+
+#[tokio::test]
+async fn a_bootstrap_plug_in_whose_credentials_have_ended_runs_once_for_each_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bootstrap, runs) = (dir.path().join("bootstrap"), dir.path().join("runs"));
+    let script = format!(
+        r#"echo >> {}; echo "{{status: {{token: t, expirationTimestamp: 2001-01-01T00:00:00Z}}}}""#,
+        runs.display()
+    );
+    with_user(&bootstrap, &plug_in(&script));
+    let (mut task, standing) = without_identity(dir.path(), &bootstrap);
+    let words = || standing.get().problem().unwrap_or_default().to_owned();
+    for count in 1..=2 {
+        task.look(Timestamp::now()).await;
+        assert!(task.making.is_some());
+        let made = end_of(&mut task.making).await;
+        task.end_making(made);
+        // What was made is asked with, and the next run waits for the next look.
+        let pause = task.look(Timestamp::now()).await;
+        // identity 14
+        assert!(task.making.is_none() && pause > Duration::ZERO, "{pause:?}");
+        assert!(!words().contains("plug-in"), "{}", words());
+        // identity 14
+        assert_eq!(std::fs::read(&runs).unwrap().len(), count);
+    }
+}
