@@ -47,8 +47,12 @@ impl Client {
         let mut url = url_of(get)?;
         let mut headers = headers_of(get)?;
         let first_host = url.host_str().unwrap_or_default().to_owned();
-        for _ in 0..REQUESTS_MAX {
-            let step = self.ask(&url, &headers).await?;
+        for number in 0..REQUESTS_MAX {
+            let mut asked = self.ask(&url, &headers).await;
+            if let Err(ProbeError::Exhausted { is_sent_on, .. }) = &mut asked {
+                *is_sent_on = number > 0;
+            }
+            let step = asked?;
             let answer = HttpAnswer {
                 status: step.status.as_u16(),
                 body: step.body,

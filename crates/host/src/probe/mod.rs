@@ -50,6 +50,8 @@ pub enum ProbeError {
         address: String,
         /// The system's words.
         why: String,
+        /// Whether a server that was asked before had sent the request on to there.
+        is_sent_on: bool,
     },
     /// It ended without an answer, or with one that makes no sense.
     #[error("{0}")]
@@ -150,7 +152,11 @@ impl Client {
         let failed = |error: &io::Error, is_short: bool| {
             let (address, why) = (authority(host, port), why(error));
             if is_short {
-                ProbeError::Exhausted { address, why }
+                ProbeError::Exhausted {
+                    address,
+                    why,
+                    is_sent_on: false,
+                }
             } else {
                 ProbeError::Connect { address, why }
             }

@@ -69,3 +69,30 @@ async fn a_redirect_to_another_port_of_the_host_is_followed_and_to_another_host_
     let answer = ask(&get(elsewhere.address, "/")).await;
     assert!(matches!(answer, Err(ProbeError::Broken(_))), "{answer:?}");
 }
+
+#[tokio::test]
+async fn a_shortage_after_a_redirect_is_told_apart() {
+    let server = redirecting(1, |_| "/next".to_owned()).await;
+    let request = HttpGet {
+        host: "db".to_owned(),
+        ..get(server.address, "/")
+    };
+    for (found, is_sent_on) in [(0, false), (1, true)] {
+        let looked_up = AtomicUsize::new(0);
+        let client = Client::resolving_by(move |_| {
+            if looked_up.fetch_add(1, Ordering::SeqCst) < found {
+                Ok(vec![[127, 0, 0, 1].into()])
+            } else {
+                Err(Errno::MFILE.into())
+            }
+        });
+        let exhausted = ProbeError::Exhausted {
+            address: format!("db:{}", request.port),
+            why: io::Error::from(Errno::MFILE).to_string(),
+            is_sent_on,
+        };
+        let asked = client.http_get(&request, LONG).await;
+        // pods 56a
+        assert_eq!(asked, Err(exhausted), "{found}");
+    }
+}
