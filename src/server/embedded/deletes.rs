@@ -257,17 +257,10 @@ impl Api {
         Ok(true)
     }
 
-    /// Removes what a deletion that ended with an error may have left of an object: it would come back
-    /// from it.
+    /// Removes what a deletion that ended with an error may have left of an object.
     async fn forget_held(&self, key: &Key) -> Result<(), Status> {
         let (directory, key) = (self.store.held_directory().to_owned(), key.clone());
-        let forgotten = disk::blocking(move || {
-            if files::path(&directory, &key).exists() {
-                files::remove(&directory, &key)
-            } else {
-                Ok(())
-            }
-        });
+        let forgotten = disk::blocking(move || held::forget(&directory, &key));
         forgotten.await.map_err(|error| unstored(&error))
     }
 

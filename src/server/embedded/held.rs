@@ -154,6 +154,19 @@ impl Held {
     }
 }
 
+/// Removes what a deletion that ended with an error may have left of an object: it would come back
+/// from it. Blocks on the disk.
+///
+/// # Errors
+/// As the system says.
+pub(super) fn forget(directory: &Path, key: &Key) -> io::Result<()> {
+    if files::path(directory, key).exists() {
+        files::remove(directory, key)
+    } else {
+        Ok(())
+    }
+}
+
 fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![directory.to_owned()];
     // NAMESPACE, RESOURCE, NAME.yaml

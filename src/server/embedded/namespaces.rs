@@ -4,6 +4,7 @@
 //! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::deletes::deletion;
 use super::stored::{text_of, unstored};
-use super::{Api, files};
+use super::{Api, files, held};
 use mirrorlet_core::small::SmallCollect;
 
 /// Whether objects of a kind are removed after those that use them.
@@ -109,13 +110,15 @@ impl Api {
         Ok(others)
     }
 
-    /// Removes files, and waits until the agent has read that.
+    /// Removes files, with what failed deletions left of their objects, and waits until the agent has
+    /// read that.
     async fn remove_all(&self, keys: Vec<Key>) -> Result<(), Status> {
         if keys.is_empty() {
             return Ok(());
         }
         self.store.set_behind(true);
         let directory = self.store.directory().to_owned();
+        let held_directory = self.store.held_directory().to_owned();
         let (leases, files): (Vec<_>, Vec<_>) =
             keys.into_iter().partition(|key| key.resource == &LEASES);
         self.store.leases(|all| {
@@ -123,7 +126,14 @@ impl Api {
                 all.remove(key);
             }
         });
-        let remove = move || {
+        // The file of what is shown from it stays, as does that which says how the namespace ends.
+        let left: Vec<Key> = self.store.held(|held| {
+            let is_left = |key: &&Key| key.resource != &NAMESPACES && !held.has(key);
+            files.iter().filter(is_left).cloned().collect()
+        });
+        let remove = move || -> io::Result<()> {
+            left.iter()
+                .try_for_each(|key| held::forget(&held_directory, key))?;
             files
                 .iter()
                 .try_for_each(|key| files::remove(&directory, key))

@@ -133,6 +133,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_deletion_of_a_namespace_leaves_nothing_that_comes_back() {
+        let bed = Bed::new();
+        let shop = json!({"metadata": {"name": "shop"}});
+        let (code, answer) = bed.ask("POST", "/api/v1/namespaces", &shop).await;
+        assert_eq!(code, 201, "{answer}");
+        let key = Key::new(&CONFIG_MAPS, "shop", "cfg");
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cfg", "namespace": "shop"}});
+        bed.store(&key, &object);
+        bed.api.store.touch();
+        // An earlier deletion ended with an error, and its finalizer was removed.
+        let mut former = object;
+        former["metadata"]["finalizers"] = json!(["example.com/keep"]);
+        garbage::mark(
+            &mut former,
+            Propagation::Background,
+            "2026-01-02T03:04:05Z",
+            30,
+        );
+        let directory = bed.api.store.held_directory();
+        files::write(directory, &key, &files::text(&former).unwrap()).unwrap();
+        let path = "/api/v1/namespaces/shop";
+        let (code, answer) = bed.ask("DELETE", path, &json!({})).await;
+        assert_eq!(code, 200, "{answer}");
+        // embedded 70
+        assert!(!files::path(directory, &key).exists());
+        assert!(!bed.file(&key).exists());
+    }
+
+    #[tokio::test]
     async fn a_write_whose_client_goes_away_does_not_stay_if_it_is_not_loaded() {
         let bed = Bed::new();
         let map = |name: &str| {
