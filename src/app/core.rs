@@ -217,7 +217,8 @@ fn start_counts(
     spawn_until(parts, cancel, "counts", counting);
     let workloads = counts::count_workloads(sources.clone(), metrics.clone());
     spawn_until(parts, cancel, "workload counts", workloads);
-    let unready = counts::count_unready(sources.clone(), board.clone(), metrics.clone());
+    let (merged, board) = (merged.clone(), board.clone());
+    let unready = counts::count_unready(sources.clone(), merged, board, metrics.clone());
     spawn_until(parts, cancel, "counts of unready pods", unready);
     let failed = counts::count_failed_jobs(jobs.reader(), metrics.clone());
     spawn_until(parts, cancel, "counts of failed Jobs", failed);

@@ -97,16 +97,22 @@ pub(super) async fn count_workloads(sources: Vec<SourceReader>, metrics: Metrics
 }
 
 /// Keeps the number of pods that workloads want and that are not Ready until cancelled.
-pub(super) async fn count_unready(sources: Vec<SourceReader>, board: Board, metrics: Metrics) {
+pub(super) async fn count_unready(
+    sources: Vec<SourceReader>,
+    mut merged: Reader<Merged>,
+    board: Board,
+    metrics: Metrics,
+) {
     let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
     let mut changed = board.changed();
     loop {
         changed.mark_unchanged();
         let sets: Vec<Arc<SourceState>> = states.iter().map(Reader::get).collect();
         let sets: Vec<_> = sets.iter().filter_map(|state| state.set()).collect();
-        metrics.set_unready_pods(&unready(&sets, || board.all()));
+        metrics.set_unready_pods(&unready(&sets, &merged.get(), || board.all()));
         tokio::select! {
             lasts = any_changed(&mut states) => if !lasts { return },
+            told = merged.changed() => if told.is_err() { return },
             told = changed.changed() => if told.is_err() { return },
         }
     }
@@ -115,14 +121,17 @@ pub(super) async fn count_unready(sources: Vec<SourceReader>, board: Board, metr
 /// How many of the pods that the workloads of each kind want are not Ready.
 fn unready(
     sets: &[&Arc<SourceSet>],
+    merged: &Merged,
     views: impl FnOnce() -> Vec<PodView>,
 ) -> BTreeMap<WorkloadKind, usize> {
-    // Two documents of one workload count once.
+    // Of two documents of one workload the one that has its name counts.
     let workloads = sets.iter().flat_map(|set| &set.workloads);
     let mut missing: BTreeMap<WorkloadKey, usize> = workloads
         .filter_map(|one| {
             let key = WorkloadKey::of_owner(&one.namespace, &one.owner)?;
-            key.kind.stays().then_some((key, one.pods.len()))
+            let owner = merged.workloads.get(&key);
+            let has_lost = owner.is_some_and(|owner| !owner.is_same_document(&one.origin));
+            (key.kind.stays() && !has_lost).then_some((key, one.pods.len()))
         })
         .collect_map();
     if missing.is_empty() {
@@ -441,8 +450,24 @@ mod tests {
         // The third is not on the board yet.
         let views = vec![view(0, "True"), view(1, "False")];
         let counts = BTreeMap::from([(WorkloadKind::Deployment, 2)]);
-        assert_eq!(unready(&[&set, &set], || views), counts);
-        assert_eq!(unready(&[&set_of("")], Vec::new), BTreeMap::new());
+        let none = Merged::default();
+        assert_eq!(unready(&[&set, &set], &none, || views), counts);
+        assert_eq!(unready(&[&set_of("")], &none, Vec::new), BTreeMap::new());
+        // The document that has the name wants no pods, another one three.
+        let owner = set_of(&text.replace("replicas: 3", "replicas: 0"));
+        let mut other = SourceSet::clone(&set);
+        "/m/b.yaml".clone_into(&mut other.workloads[0].origin.location);
+        let other = Arc::new(other);
+        let workload = &owner.workloads[0];
+        let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner).unwrap();
+        let merged = Merged {
+            workloads: BTreeMap::from([(key, workload.origin.clone())]),
+            ..Merged::default()
+        };
+        let counts = BTreeMap::from([(WorkloadKind::Deployment, 0)]);
+        for sets in [[&owner, &other], [&other, &owner]] {
+            assert_eq!(unready(&sets, &merged, Vec::new), counts);
+        }
     }
 
     #[tokio::test]
