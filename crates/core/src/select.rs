@@ -65,7 +65,7 @@ fn suggestion(near: &[String]) -> String {
 /// `namespace/name`, a UID, its mirror pod's UID, or a beginning of either of at least
 /// [`UID_PREFIX_MIN`] characters.
 /// A reading further left in this list wins over those after it. Of several versions of a pod a name
-/// means the one that is not being stopped.
+/// means the one that is not being stopped, and one that a source has before one that none has so far.
 ///
 /// # Errors
 /// No pod, or more than one, is meant.
@@ -85,9 +85,13 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
     for (index, reading) in readings.iter().enumerate() {
         let mut found: Vec<&PodReport> = pods.iter().filter(reading).collect();
         if index < BY_NAME {
+            let is_newer = |new: &PodReport, old: &PodReport| {
+                (old.is_ending() && !new.is_ending())
+                    || (old.is_adopted() && !new.source.is_empty())
+            };
             let is_replaced = |old: &PodReport| {
                 let mut pods = pods.iter();
-                old.is_ending() && pods.any(|new| !new.is_ending() && new.is_same_pod(old))
+                pods.any(|new| is_newer(new, old) && new.is_same_pod(old))
             };
             found.retain(|pod| !is_replaced(pod));
         }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::View;
-use super::pods::{UNKNOWN, named, report};
+use super::pods::{named, report};
 use crate::store::board::{Phase, PodView};
-use mirrorlet_core::api::report::PodReport;
+use mirrorlet_core::api::report::{PodReport, UNKNOWN};
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::RuntimeReach;
@@ -107,6 +107,7 @@ mod tests {
             assert_eq!(words, ["web", UNKNOWN, UNKNOWN]);
             assert_eq!(report.workload.as_deref(), owner);
             assert_eq!((&*report.message, report.is_well()), (message, false));
+            assert!(report.is_adopted());
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{ClusterView, View};
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::report::{
     ContainerReport, LastInstance, PAUSED, PodReport, PortReport, RESTARTING, STARTING, STOPPED,
-    STOPPING, TERMINATING,
+    STOPPING, TERMINATING, UNKNOWN,
 };
 use mirrorlet_core::api::{FullName, Pod, PodUid, core, keys};
 use mirrorlet_core::desired::SourcePod;
@@ -21,9 +21,6 @@ use mirrorlet_core::spec::{self, annotation};
 use mirrorlet_core::status::trouble::with_troubles;
 use mirrorlet_core::status::{all_container_statuses, ended_and_failing, is_ready, printed_status};
 use mirrorlet_core::workload::WorkloadKey;
-
-/// The word for a pod at which no look has succeeded yet; upstream has it as a phase.
-pub(super) const UNKNOWN: &str = "Unknown";
 
 /// The pods that are wanted: those that are to run, those beside them, and those that wait for their
 /// turn to start.

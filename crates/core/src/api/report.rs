@@ -360,6 +360,9 @@ pub struct PodReport {
     pub problems: Vec<Diagnostic>,
 }
 
+/// Status of a pod at which no look has succeeded yet, and of one that runs and that no source has.
+pub const UNKNOWN: &str = "Unknown";
+
 /// Status of a pod that is being stopped.
 pub const TERMINATING: &str = "Terminating";
 
@@ -388,6 +391,11 @@ impl PodReport {
     /// Whether the pod is being stopped, as the old version of an edited pod is.
     pub fn is_ending(&self) -> bool {
         self.status == TERMINATING
+    }
+
+    /// Whether it runs though no source has it so far: the agent before has started it.
+    pub fn is_adopted(&self) -> bool {
+        self.status == UNKNOWN && self.source.is_empty()
     }
 
     /// Whether the newest version runs, rather than one in its place.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::api::report::MirrorReport;
+use crate::api::report::{MirrorReport, UNKNOWN};
 
 fn pod(namespace: &str, manifest_name: &str, uid: &str) -> PodReport {
     PodReport {
@@ -123,6 +123,32 @@ fn a_name_means_the_version_that_is_not_being_stopped() {
     assert_eq!(find_pod(&pods, "aaaaaa11").unwrap(), &old);
     assert!(find_pod(&pods, "aaaaaa").is_err());
     assert_eq!(find_pod(&pods[..1], "web").unwrap(), &old);
+}
+
+#[test]
+fn a_name_means_the_version_that_a_source_has() {
+    let adopted = |uid: &str| PodReport {
+        status: UNKNOWN.to_owned(),
+        ready: 0,
+        ..pod("default", "web", uid)
+    };
+    let mut new = pod("default", "web", "aaaaaa22");
+    new.source = "/m/web.yaml".to_owned();
+    // One that no look has succeeded at is wanted all the same.
+    for status in ["Running", "Pending", UNKNOWN] {
+        new.status = status.to_owned();
+        let pods = [adopted("aaaaaa11"), new.clone()];
+        for text in ["web", "web-box-docker", "default/web", "aaaaaa22"] {
+            let found = find_pod(&pods, text).map(|pod| pod.uid.as_str());
+            // box 13
+            assert_eq!(found, Ok("aaaaaa22"), "{text} {status}");
+        }
+        assert_eq!(find_pod(&pods, "aaaaaa11").unwrap(), &pods[0]);
+    }
+    // Which of them a source will have is not known.
+    let both = [adopted("aaaaaa11"), adopted("aaaaaa33")];
+    assert!(find_pod(&both, "web").is_err());
+    assert_eq!(find_pod(&both[..1], "web").unwrap(), &both[0]);
 }
 
 #[test]
