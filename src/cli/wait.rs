@@ -170,7 +170,8 @@ impl Awaited {
         )))
     }
 
-    /// Whether a workload has the state: all the pods that it wants have.
+    /// Whether a workload has the state: all the pods that it wants have. One that no source has so far
+    /// may be of a former version, and nothing is known of its state; it counts as one that is there.
     fn workload_is(
         &self,
         kind: WorkloadKind,
@@ -182,7 +183,8 @@ impl Awaited {
         let is_of = |of: &str| namespace.is_none_or(|namespace| namespace == of);
         let is_its =
             |pod: &&PodReport| pod.workload.as_ref() == Some(&owner) && is_of(&pod.namespace);
-        let pods: Vec<&PodReport> = report.pods.iter().filter(is_its).collect();
+        let counts = |pod: &&PodReport| state == WaitFor::Deleted || !pod.is_adopted();
+        let pods: Vec<&PodReport> = report.pods.iter().filter(is_its).filter(counts).collect();
         match kind {
             WorkloadKind::CronJob => Err(Failure::Usage(anyhow!(
                 "a CronJob reaches no state; wait for one of its Jobs: mirrorlet wait job/NAME --for=complete"

@@ -204,18 +204,21 @@ fn a_workload_has_the_state_that_all_its_pods_have() {
         pod("default", name, status, &more)
     };
     let [first, second] = ["web-0", "web-1"].map(|name| of(name, "Running", 1));
+    // No source has it so far: the workload has fewer pods than it had.
+    let mut adopted = of("web-2", "Unknown", 0);
+    adopted["source"] = json!("");
+    let all = [first.clone(), second.clone(), adopted.clone()].to_vec();
+    let stopped = ["web-0", "web-1"].map(|name| of(name, "Stopped", 0));
     for (pods, met) in [
-        (vec![], &[][..]),
+        (all, &[Ready, Healthy][..]),
+        (vec![first.clone(), adopted.clone()], &[]),
+        ([&stopped[..], &[adopted.clone()]].concat(), &[Stopped]),
+        (vec![], &[]),
         (vec![first.clone()], &[]),
         (vec![first.clone(), of("web-1", "Running", 0)], &[]),
         (vec![first.clone(), second.clone()], &[Ready, Healthy]),
         (vec![first, second, of("web-1", "Terminating", 0)], &[]),
-        (
-            ["web-0", "web-1"]
-                .map(|name| of(name, "Stopped", 0))
-                .to_vec(),
-            &[Stopped],
-        ),
+        (stopped.to_vec(), &[Stopped]),
     ] {
         let report = workloads(&pods, "Running");
         for typed in [
@@ -227,6 +230,7 @@ fn a_workload_has_the_state_that_all_its_pods_have() {
         ] {
             for state in [Ready, Healthy, Stopped, Deleted] {
                 let awaited = looked(typed, &report, state);
+                // box 13
                 assert_eq!(
                     awaited.met,
                     met.contains(&state),
@@ -241,6 +245,7 @@ fn a_workload_has_the_state_that_all_its_pods_have() {
     seen.look(&report(&[]), Deleted).unwrap();
     assert!(seen.met);
     assert_eq!(seen.line(), "deployment/web condition met\n");
+    assert!(!looked("deployment/web", &report(&[adopted]), Deleted).met);
     let mut gone = Awaited::new("sts/web");
     gone.look(&report(&[]), Deleted).unwrap();
     assert!(gone.met);
