@@ -401,6 +401,7 @@ impl Wired {
             pressures: self.pressures.clone(),
             addresses: self.addresses.clone(),
             lacks: docker.lacks.clone(),
+            members: core.cache.members(),
             cache: core.cache.clone(),
             is_listed: false,
             version: version.clone(),

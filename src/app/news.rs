@@ -43,6 +43,8 @@ pub(super) struct News {
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
     /// The observed pods. That all are known for the first time is news.
     pub(super) cache: CacheReader,
+    /// Changes when more is known of a pod than before, so that all may be known.
+    pub(super) members: watch::Receiver<u64>,
     /// Whether that was reported.
     pub(super) is_listed: bool,
     pub(super) version: watch::Sender<u64>,
@@ -64,6 +66,7 @@ impl News {
             Ok(_) = self.pressures.changed() => true,
             Ok(_) = self.addresses.changed() => true,
             Ok(()) = self.lacks.changed() => true,
+            Ok(()) = self.members.changed() => true,
             () = self.cache.listed(), if !self.is_listed => {
                 self.is_listed = true;
                 true
@@ -179,6 +182,8 @@ mod tests {
     use mirrorlet_core::api::report::JobReport;
     use mirrorlet_core::desired::{Origin, PodSource, SourceSet, SourceWorkload};
     use mirrorlet_core::merge::SourceName;
+    use mirrorlet_core::observed::PodStatus;
+    use mirrorlet_runtime::RuntimeError;
     use mirrorlet_testing::fake_runtime::FakeRuntime;
     use serde_json::json;
     use tokio::time::Instant;
@@ -243,6 +248,7 @@ mod tests {
                 pressures,
                 addresses,
                 lacks,
+                members: cache.members(),
                 cache,
                 is_listed: false,
                 version,
@@ -306,6 +312,14 @@ mod tests {
         // box 13, embedded 67
         assert!(bed.has_news().await);
         bed.cache.update_time(Instant::now() + LONG);
+        assert!(!bed.has_news().await);
+        // A look at a pod fails, and the next one finds nothing.
+        let failed = RuntimeError::Unavailable("x".into());
+        for found in [Err(failed), Ok(PodStatus::empty("u".into()))] {
+            bed.cache.set(&"u".into(), found, Instant::now());
+            // box 13
+            assert!(bed.has_news().await);
+        }
         assert!(!bed.has_news().await);
         bed.cancel.cancel();
         while let Some(ended) = bed.parts.join_next().await {

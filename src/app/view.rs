@@ -171,7 +171,7 @@ impl AgentView for View {
             agent: self.agent(),
             lacks: self.lacks.borrow().clone(),
             engine: EngineReport {
-                unlisted: self.cache.known_until().is_none(),
+                unlisted: !self.cache.knows_all(),
                 ..self.engine.borrow().clone()
             },
             api: self.cluster.as_ref().map(ClusterView::api),

@@ -98,7 +98,8 @@ impl CacheWriter {
                 news = entry.modified.is_none();
                 match found {
                     Ok(status) => {
-                        news |= entry.status.is_empty() && !status.is_empty();
+                        let is_news = entry.error.is_some() || !status.is_empty();
+                        news |= entry.status.is_empty() && is_news;
                         let is_same = *entry.status == status;
                         changed = entry.error.take().is_some() || !is_same;
                         // Workers keep the status that they saw last: one copy is enough.
@@ -217,8 +218,9 @@ impl CacheReader {
         }
     }
 
-    /// A receiver that changes whenever a pod is seen for the first time, and whenever the runtime
-    /// holds something again of a pod that it held nothing of.
+    /// A receiver that changes whenever a pod is seen for the first time, whenever the runtime holds
+    /// something again of a pod that it held nothing of, and whenever a look succeeds at a pod of which
+    /// nothing was known but that looks failed.
     pub fn members(&self) -> watch::Receiver<u64> {
         self.0.members.subscribe()
     }
@@ -226,6 +228,14 @@ impl CacheReader {
     /// Up to when everything is known; none before the first complete list.
     pub fn known_until(&self) -> Option<Instant> {
         *self.0.floor.borrow()
+    }
+
+    /// Whether all pods are known that there were at some time: they were listed, and of each a look has
+    /// succeeded.
+    pub fn knows_all(&self) -> bool {
+        let entries = self.0.entries.read();
+        let is_unknown = |entry: &Entry| entry.error.is_some() && entry.status.is_empty();
+        self.known_until().is_some() && !entries.values().any(|entry| is_unknown(&entry.borrow()))
     }
 
     /// Waits until everything is known that there was at some time: the first complete list.
@@ -394,6 +404,33 @@ mod tests {
         assert!(!news(PodStatus::empty("a".into())));
         // docker 57
         assert!(news(holding("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn not_all_is_known_while_looks_at_a_pod_fail() {
+        let (writer, reader) = cache();
+        let uid = PodUid::from("a");
+        let failed = || Err(RuntimeError::Unavailable("x".into()));
+        assert!(!reader.knows_all());
+        writer.update_time(Instant::now());
+        assert!(reader.knows_all());
+        // It runs, or is gone.
+        for found in [holding("a"), PodStatus::empty("a".into())] {
+            writer.delete(&uid);
+            writer.set(&uid, failed(), Instant::now());
+            // box 13
+            assert!(!reader.knows_all());
+            let members = reader.members();
+            writer.set(&uid, Ok(found), Instant::now());
+            // box 13
+            assert!(reader.knows_all());
+            assert!(members.has_changed().unwrap());
+            // What it was is known.
+            writer.set(&uid, Ok(holding("a")), Instant::now());
+            writer.set(&uid, failed(), Instant::now());
+            assert!(reader.knows_all());
+            writer.set(&uid, Ok(PodStatus::empty("a".into())), Instant::now());
+        }
     }
 
     #[tokio::test(start_paused = true)]

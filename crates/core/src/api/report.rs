@@ -134,7 +134,7 @@ pub struct EngineReport {
     /// Whether the last call got an answer.
     pub reachable: bool,
     /// Whether the agent doesn't know yet what runs there: it lists the containers after its start, and
-    /// looks at each.
+    /// looks at each pod. One of which every look has failed so far is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unlisted: bool,
     /// Version of the Engine, once known.
