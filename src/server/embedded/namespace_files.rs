@@ -242,6 +242,42 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_namespace_that_is_edited_while_it_is_being_deleted_stays_so() {
+        let bed = Bed::new();
+        let created = with_shop(&bed).await;
+        let deleted = without_shop(&bed).await;
+        let (key, held) = (
+            Key::new(&NAMESPACES, "", "shop"),
+            bed.api.store.held_directory(),
+        );
+        files::write(held, &key, &files::text(&deleted).unwrap()).unwrap();
+        let edit = json!({"metadata": {"labels": {"team": "a"}}});
+        let (code, edited) = bed.ask("PATCH", PATH, &edit).await;
+        assert_eq!(code, 200, "{edited}");
+        assert!(files::path(held, &key).exists());
+        assert!(!bed.file(&key).exists());
+        // The next agent goes on with it.
+        let (view, directory) = (bed.api.store.view(), bed.api.store.directory());
+        let next = Store::new(Arc::clone(view), directory.to_owned(), "box").unwrap();
+        let again = next.read(|cache| cache.get(&key)).unwrap();
+        let metadata = [&edited["metadata"], &again["metadata"]];
+        let phases = [&edited["status"]["phase"], &again["status"]["phase"]];
+        // embedded 65
+        assert_eq!(phases, ["Terminating"; 2]);
+        for metadata in metadata {
+            // embedded 65
+            assert_eq!(metadata["labels"], json!({"team": "a", NAME_LABEL: "shop"}));
+            assert_eq!(
+                metadata["deletionTimestamp"],
+                deleted["metadata"]["deletionTimestamp"]
+            );
+            for field in ["uid", "creationTimestamp", "annotations"] {
+                assert_eq!(metadata[field], created["metadata"][field]);
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn a_namespace_that_is_made_again_is_not_being_deleted() {
         let bed = Bed::new();
         let first = with_shop(&bed).await;

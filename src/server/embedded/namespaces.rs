@@ -89,6 +89,20 @@ impl Api {
         terminating
     }
 
+    /// Stores the next version of a namespace that is being deleted. It stays so: it has no file but the one
+    /// that says that.
+    pub(super) async fn store_end(&self, key: &Key, object: &Value) -> Result<Value, Status> {
+        let held = self.store.held_directory();
+        let path = files::path(held, key);
+        // There is one only if finalizers hold something in it.
+        if disk::blocking(move || path.exists()).await {
+            self.write_file(held, key, text_of(object)?).await?;
+        }
+        self.store.change_end(&key.name, object);
+        self.loaded().await?;
+        self.find(key)
+    }
+
     /// Marks those objects of a namespace as deleted that finalizers hold: the namespace stays as long
     /// as they do. Returns the keys of the others.
     async fn hold_contents(

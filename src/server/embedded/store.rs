@@ -198,6 +198,14 @@ impl Store {
         state.ending.entry(name).or_insert(ending);
     }
 
+    /// Has a namespace that is being deleted shown with the metadata of that object.
+    pub(super) fn change_end(&self, namespace: &str, object: &serde_json::Value) {
+        let mut state = self.state.lock();
+        if let Some(ending) = state.ending.get_mut(namespace) {
+            ending.stored = Ending::of(object).stored;
+        }
+    }
+
     /// The directory of the files of what finalizers hold after its end.
     pub(super) fn held_directory(&self) -> &Path {
         &self.held_directory

@@ -230,10 +230,12 @@ impl Api {
             options,
         } = next;
         let deleted = before.filter(|before| garbage::is_deleted(before));
+        // It goes with the last of what is in it, not with a finalizer.
+        let is_ending = deleted.is_some() && key.resource == &NAMESPACES;
         if let Some(before) = deleted {
             garbage::check_finalizers(&object, before, key.resource)?;
             let is_last = !garbage::has_finalizers(&object);
-            if is_last || self.store.held(|held| held.has(key)) {
+            if !is_ending && (is_last || self.store.held(|held| held.has(key))) {
                 if options.dry_run {
                     return Ok((dry(object, before), Vec::new()));
                 }
@@ -248,6 +250,7 @@ impl Api {
         let stored = match before {
             Some(before) if options.dry_run => dry(prepared.object, before),
             None if options.dry_run => prepared.object,
+            _ if is_ending => self.store_end(key, &prepared.object).await?,
             _ => self.store(key, &prepared.object).await?,
         };
         Ok((stored, prepared.warnings))
