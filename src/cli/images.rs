@@ -18,7 +18,7 @@ pub async fn images(args: &ImagesArgs, root: &Path) -> Outcome {
     let body = client::get(root, "/v1/images").await?.whole().await?;
     let mut report: ImagesReport = client::parse(&body)?;
     if args.unused {
-        report.images.retain(|image| image.pods.is_empty());
+        report.images.retain(|image| image.users().next().is_none());
     }
     print_document(args.output, &report, |report| {
         render(&report.images, Timestamp::now())
@@ -40,10 +40,10 @@ fn render(images: &[ImageReport], now: Timestamp) -> String {
             id.into(),
             megabytes(image.size_bytes).into(),
             pulled.as_deref().unwrap_or("-").into(),
-            image.pods.join(", ").into(),
+            image.users().collect::<Vec<_>>().join(", ").into(),
         ]
     };
-    let titles = ["IMAGE", "ID", "SIZE", "PULLED", "PODS"];
+    let titles = ["IMAGE", "ID", "SIZE", "PULLED", "USED BY"];
     table::titled(titles, images.iter().map(row))
 }
 
@@ -54,20 +54,23 @@ mod tests {
     #[test]
     fn images_are_a_table() {
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
-        let image = |names: &[&str], pulled, pods: &[&str]| ImageReport {
+        let image = |names: &[&str], pulled, pods: &[&str], workloads: &[&str]| ImageReport {
             id: format!("sha256:{}", "0123456789abcdef".repeat(4)),
             names: names.iter().copied().map(str::to_owned).collect(),
             size_bytes: 7_654_321,
             pulled_at: pulled,
             pods: pods.iter().copied().map(str::to_owned).collect(),
+            workloads: workloads.iter().copied().map(str::to_owned).collect(),
         };
         let images = [
             image(
                 &["nginx:1", "nginx:1.27"],
                 Some(at(0)),
                 &["default/web-box", "shop/web-box"],
+                &["cronjob/default/dump"],
             ),
-            image(&[], None, &[]),
+            image(&[], None, &[], &["deployment/default/off"]),
+            image(&[], None, &[], &[]),
         ];
         let table = render(&images, at(3600));
         insta::assert_snapshot!(anstream::adapter::strip_str(&table).to_string());

@@ -329,6 +329,7 @@ fn annotations(
 }
 
 pub mod claims;
+pub mod images;
 pub mod revisions;
 pub mod standing;
 #[cfg(test)]

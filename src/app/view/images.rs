@@ -8,10 +8,13 @@ use super::pods::wanted;
 use crate::server::view::{ViewError, ViewErrorKind};
 use mirrorlet_core::api::report::{ImageReport, ImagesReport};
 use mirrorlet_core::api::{FullName, Pod};
+use mirrorlet_core::desired::{SourceState, SourceWorkload};
 use mirrorlet_core::reference::{Reference, is_id_of};
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::all_container_statuses;
+use mirrorlet_core::workload::WorkloadKey;
+use mirrorlet_core::workload::images::template_images;
 use mirrorlet_docker::ListedImage;
 
 impl View {
@@ -30,23 +33,55 @@ impl View {
         });
         let finished = merged.finished.pods().map(Arc::new);
         let pods: Vec<_> = wanted.chain(known).chain(finished).collect();
-        Ok(report(listed, &pods))
+        let states = self.sources.iter().map(|source| source.state.get());
+        let states: Vec<Arc<SourceState>> = states.collect();
+        let sets = states.iter().filter_map(|state| state.set());
+        Ok(report(listed, &pods, sets.flat_map(|set| &set.workloads)))
     }
 }
 
-/// The images, with the pods that name them in their specs or run them.
-fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
-    let mut users = BTreeMap::<String, BTreeSet<String>>::new();
+/// Those who use an image.
+#[derive(Default)]
+struct Users {
+    pods: BTreeSet<String>,
+    workloads: BTreeSet<String>,
+}
+
+/// The images, with the pods that name them in their specs or run them, and the workloads that name them
+/// and have no such pod: a `CronJob` between two runs, a Deployment that is scaled to 0.
+fn report<'a>(
+    listed: Vec<ListedImage>,
+    pods: &[Arc<Pod>],
+    workloads: impl Iterator<Item = &'a SourceWorkload>,
+) -> ImagesReport {
+    let mut users = BTreeMap::<String, Users>::new();
+    let mut by_pods = BTreeSet::new();
     for pod in pods {
         let FullName { namespace, name } = FullName::of(pod);
         let statuses = pod.status.iter().flat_map(all_container_statuses);
         let ids = statuses.map(|container| container.image_id.clone());
+        let owner = WorkloadKey::of(pod);
         // As it stands, too: it may be an id.
         let written = spec::image_names(pod).map(str::to_owned);
         let names = spec::image_names(pod).filter_map(full);
         for image in written.chain(names).chain(ids) {
+            by_pods.insert((image.clone(), owner.clone()));
             let of_image = users.entry(image).or_default();
-            of_image.insert(format!("{namespace}/{name}"));
+            of_image.pods.insert(format!("{namespace}/{name}"));
+        }
+    }
+    for workload in workloads {
+        let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
+            continue;
+        };
+        for written in template_images(workload) {
+            let name = full(&written);
+            for image in name.into_iter().chain([written]) {
+                if !by_pods.contains(&(image.clone(), Some(key.clone()))) {
+                    let of_image = users.entry(image).or_default();
+                    of_image.workloads.insert(key.typed());
+                }
+            }
         }
     }
     let mut images: Vec<_> = listed.into_iter().map(|image| one(image, &users)).collect();
@@ -56,18 +91,20 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
     ImagesReport { images }
 }
 
-fn one(image: ListedImage, users: &BTreeMap<String, BTreeSet<String>>) -> ImageReport {
+fn one(image: ListedImage, users: &BTreeMap<String, Users>) -> ImageReport {
     let names = image.tags.iter().filter_map(|tag| full(tag));
     let by_name = names.chain(image.digests.iter().filter_map(|digest| full(digest)));
     let keys = by_name.chain(image.image_ids());
     let by_id = users.iter().filter(|(name, _)| is_id_of(name, &image.id));
-    let pods: BTreeSet<&String> = keys
-        .filter_map(|key| users.get(&key))
-        .chain(by_id.map(|(_, pods)| pods))
-        .flatten()
-        .collect_set();
+    let of_image = keys.filter_map(|key| users.get(&key));
+    let of_image: Vec<&Users> = of_image.chain(by_id.map(|(_, users)| users)).collect();
+    let names = |of: fn(&Users) -> &BTreeSet<String>| -> Vec<String> {
+        let names = of_image.iter().flat_map(|users| of(users));
+        names.collect_set().into_iter().cloned().collect()
+    };
     ImageReport {
-        pods: pods.into_iter().cloned().collect(),
+        pods: names(|users| &users.pods),
+        workloads: names(|users| &users.workloads),
         names: if image.tags.is_empty() {
             image.digests
         } else {
@@ -86,6 +123,10 @@ fn full(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use mirrorlet_core::api::keys;
+    use mirrorlet_core::desired::{Origin, PodSource};
+    use serde_json::json;
+
     use super::*;
 
     fn pod(name: &str, image: &str, id: &str) -> Arc<Pod> {
@@ -132,7 +173,7 @@ mod tests {
             pod("by-id", "sha256:tools", ""),
             pod("by-short-id", "sha256:too", ""),
         ];
-        let report = report(listed, &pods);
+        let report = report(listed, &pods, std::iter::empty());
         let told: Vec<_> = report
             .images
             .iter()
@@ -152,5 +193,55 @@ mod tests {
             ]
         );
         assert_eq!(report.images[2].names, [digest]);
+    }
+
+    fn workload(owner: &str, image: &str) -> SourceWorkload {
+        let template = json!({"spec": {"containers": [{"name": "c", "image": image}]}});
+        let spec = match owner.split_once('/') {
+            Some(("CronJob", _)) => json!({"jobTemplate": {"spec": {"template": template}}}),
+            _ => json!({"template": template}),
+        };
+        SourceWorkload {
+            namespace: "default".to_owned(),
+            owner: owner.to_owned(),
+            document: Arc::new(json!({"spec": spec})),
+            pods: BTreeSet::new(),
+            set: None,
+            template_hash: String::new(),
+            origin: Origin::whole(PodSource::File, "/m/w.yaml"),
+            held: false,
+        }
+    }
+
+    #[test]
+    fn an_image_is_used_by_workloads_without_a_pod_that_uses_it() {
+        let listed = ["dump:1", "old:1", "web:1"].map(|tag| ListedImage {
+            id: format!("sha256:{tag}"),
+            tags: vec![tag.to_owned()],
+            ..ListedImage::default()
+        });
+        // One of its pods is there.
+        let mut web = pod("web-0", "web:1", "");
+        let annotations = &mut Arc::make_mut(&mut web).metadata.annotations;
+        let (key, owner) = (keys::WORKLOAD.to_owned(), "Deployment/web".to_owned());
+        annotations.get_or_insert_default().insert(key, owner);
+        let workloads = [
+            workload("CronJob/dump", "docker.io/library/dump:1"),
+            workload("Deployment/web", "web:1"),
+            workload("Deployment/off", "web:1"),
+        ];
+        let report = report(listed.into(), &[web], workloads.iter());
+        let told = report.images.iter().map(|image| {
+            let users: Vec<_> = image.users().collect();
+            (image.names.join(" "), users.join(" "))
+        });
+        let told: Vec<_> = told.collect();
+        let expected = [
+            ("dump:1", "cronjob/default/dump"),
+            ("old:1", ""),
+            ("web:1", "default/web-0 deployment/default/off"),
+        ];
+        let expected = expected.map(|(name, users)| (name.to_owned(), users.to_owned()));
+        assert_eq!(told, expected);
     }
 }

@@ -52,7 +52,7 @@ pub struct ImagesArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
     pub output: DocumentOutput,
-    /// Show only images that no pod uses.
+    /// Show only images that no pod and no workload uses.
     #[arg(long)]
     pub unused: bool,
 }

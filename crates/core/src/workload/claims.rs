@@ -9,15 +9,20 @@ use crate::desired::SourceWorkload;
 use crate::objects::claims::ClaimName;
 use crate::small::SmallCollect;
 
+/// Returns the template of a workload's pods.
+pub(super) fn template(workload: &SourceWorkload) -> Option<&Value> {
+    let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+    let mut path = key.kind.template_path().split('.');
+    path.try_fold(&*workload.document, |value, key| value.get(key))
+}
+
 /// Returns the claims that the volumes of a workload's template name. Claims that a `StatefulSet` has
 /// for each of its pods are not among them.
 pub fn template_claims(workload: &SourceWorkload) -> BTreeSet<ClaimName> {
     let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
         return BTreeSet::new();
     };
-    let mut path = key.kind.template_path().split('.');
-    let template = path.try_fold(&*workload.document, |value, key| value.get(key));
-    let volumes = template
+    let volumes = template(workload)
         .and_then(|template| template.pointer("/spec/volumes"))
         .and_then(Value::as_array);
     let names = volumes.into_iter().flatten().filter_map(|volume| {

@@ -28,4 +28,15 @@ pub struct ImageReport {
     /// The pods that use it, as namespace/name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
+    /// The workloads that name it and have no pod that uses it, as `cronjob/default/dump`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<String>,
+}
+
+impl ImageReport {
+    /// Whatever uses it.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        let users = self.pods.iter().chain(&self.workloads);
+        users.map(String::as_str)
+    }
 }
