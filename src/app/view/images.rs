@@ -124,9 +124,9 @@ fn full(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use mirrorlet_core::api::keys;
-    use mirrorlet_core::desired::{Origin, PodSource};
     use serde_json::json;
 
+    use super::super::volumes::tests::workload_of;
     use super::*;
 
     fn pod(name: &str, image: &str, id: &str) -> Arc<Pod> {
@@ -196,21 +196,10 @@ mod tests {
     }
 
     fn workload(owner: &str, image: &str) -> SourceWorkload {
-        let template = json!({"spec": {"containers": [{"name": "c", "image": image}]}});
-        let spec = match owner.split_once('/') {
-            Some(("CronJob", _)) => json!({"jobTemplate": {"spec": {"template": template}}}),
-            _ => json!({"template": template}),
-        };
-        SourceWorkload {
-            namespace: "default".to_owned(),
-            owner: owner.to_owned(),
-            document: Arc::new(json!({"spec": spec})),
-            pods: BTreeSet::new(),
-            set: None,
-            template_hash: String::new(),
-            origin: Origin::whole(PodSource::File, "/m/w.yaml"),
-            held: false,
-        }
+        workload_of(
+            owner,
+            &json!({"containers": [{"name": "c", "image": image}]}),
+        )
     }
 
     #[test]

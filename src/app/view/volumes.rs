@@ -123,11 +123,11 @@ fn claim_users<'a>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use mirrorlet_core::desired::{Origin, PodSource, SourcePod};
     use mirrorlet_core::merge::Waiting;
     use mirrorlet_core::small::SmallCollect;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -178,9 +178,15 @@ mod tests {
         assert_eq!(users, BTreeMap::from(expected));
     }
 
+    /// A workload whose pods use that claim.
     fn workload(owner: &str, claim: &str) -> SourceWorkload {
         let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": claim}});
-        let template = json!({"spec": {"volumes": [volume]}});
+        workload_of(owner, &json!({"volumes": [volume]}))
+    }
+
+    /// A workload whose pods have that spec.
+    pub(in crate::app::view) fn workload_of(owner: &str, pod: &Value) -> SourceWorkload {
+        let template = json!({"spec": pod});
         let spec = match owner.split_once('/') {
             Some(("CronJob", _)) => json!({"jobTemplate": {"spec": {"template": template}}}),
             _ => json!({"template": template}),

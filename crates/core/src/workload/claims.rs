@@ -19,9 +19,6 @@ pub(super) fn template(workload: &SourceWorkload) -> Option<&Value> {
 /// Returns the claims that the volumes of a workload's template name. Claims that a `StatefulSet` has
 /// for each of its pods are not among them.
 pub fn template_claims(workload: &SourceWorkload) -> BTreeSet<ClaimName> {
-    let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
-        return BTreeSet::new();
-    };
     let volumes = template(workload)
         .and_then(|template| template.pointer("/spec/volumes"))
         .and_then(Value::as_array);
@@ -30,7 +27,7 @@ pub fn template_claims(workload: &SourceWorkload) -> BTreeSet<ClaimName> {
         name.as_str()
     });
     names
-        .map(|name| ClaimName::new(&key.namespace, name))
+        .map(|name| ClaimName::new(&workload.namespace, name))
         .collect_set()
 }
 
