@@ -223,8 +223,9 @@ fn is_of_api(source: &SourceReport) -> bool {
     source.kind == PodSource::Api.as_str()
 }
 
-/// Whether what is not in a report is not there: the agent knows what runs, and has read the sources. The
-/// API server counts only for its own pods, `of_api`: of the others nothing is missing while it is silent.
+/// Whether a pod or Job that the report lacks is gone: the agent has listed the containers and read the
+/// sources. The API server counts only for its own pods, `of_api`: of the others nothing is missing
+/// while it is silent.
 fn has_all(report: &StatusReport, of_api: bool) -> bool {
     let counts = |source: &&SourceReport| of_api || !is_of_api(source);
     let mut sources = report.sources.iter().filter(counts);

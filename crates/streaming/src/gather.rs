@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(began.elapsed(), waited);
     }
 
-    /// What a client of a log gets: standard output alone.
+    /// The bytes that a client of a log receives, which asked for standard output alone.
     fn written(pieces: Vec<Result<Chunk, Cause>>) -> Bytes {
         let pieces = pieces.into_iter().map(Result::unwrap);
         let bytes = pieces.map(|piece| piece.bytes().to_vec());

@@ -363,7 +363,7 @@ pub(super) fn tunnel<R: AsyncRead + Unpin + std::marker::Send, W>(
 pub(super) struct Tunnel<W> {
     write: W,
     answers: mpsc::Receiver<Outgoing<Send>>,
-    /// What is written around the bytes that go in.
+    /// The buffer of what the tunnel adds to the bytes that go in: the heads of frames.
     wire: BytesMut,
 }
 

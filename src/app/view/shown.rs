@@ -200,8 +200,8 @@ impl View {
     }
 }
 
-/// Whether what no merge has is gone: all sources of manifests have delivered, it is known which
-/// version of each pod runs, and every pod that runs though it is not wanted is being stopped.
+/// Whether a pod that is not in `merged` is gone: all sources of manifests have delivered, the running
+/// version of each pod is known, and every pod that runs unwanted is being stopped.
 fn knows_all(
     merged: &Merged,
     mut may_run: impl Iterator<Item = PodUid>,

@@ -36,7 +36,7 @@ pub(super) struct Making {
     run: BoxFuture<'static, Result<Bootstrap, ConnectError>>,
 }
 
-/// What a look at the files of an access comes to.
+/// The result of reading the bootstrap kubeconfig.
 pub(super) enum Access {
     /// A request can be made.
     Ready(Box<Bootstrap>),

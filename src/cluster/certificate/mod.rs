@@ -97,7 +97,7 @@ pub struct ClientCertificateTask {
     bootstrap: Option<Bootstrap>,
     /// The one whose credentials a plug-in makes.
     making: Option<Making>,
-    /// What its run came to, until that is used or reported.
+    /// The result of the plug-in's run, until it is used or reported.
     made: Option<Result<Bootstrap, ConnectError>>,
     /// When the certificate of that validity is to be renewed: chosen once for each.
     renewal: Option<(Validity, Timestamp)>,

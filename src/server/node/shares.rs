@@ -79,7 +79,7 @@ impl Resource {
     }
 }
 
-/// Whose shares there are.
+/// A holder of a share: the node, or one of its users, namespaces or pods.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Share {
     All,

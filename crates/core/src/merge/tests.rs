@@ -276,7 +276,7 @@ fn places(merged: &Merged) -> Vec<&str> {
     places.collect_set().into_iter().collect()
 }
 
-/// What an agent knows of names that did not see what was wanted.
+/// The names that the next agent knows: it was not there when they were taken.
 fn known_to_the_next_agent(merged: &Merged) -> Incumbents {
     Incumbents {
         workloads: merged.workloads.clone(),

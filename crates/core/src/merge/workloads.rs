@@ -10,7 +10,7 @@ use crate::objects::Object;
 use crate::small::SmallCollect;
 use crate::workload::{WorkloadKey, WorkloadKind};
 
-/// Who has which name in a merge.
+/// The document that has each name of a workload, during one merge.
 pub(super) struct Names<'a> {
     owners: BTreeMap<WorkloadKey, &'a Origin>,
     /// The documents that have lost a name, and were reported.

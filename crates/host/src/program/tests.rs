@@ -15,7 +15,7 @@ fn shell(script: &str) -> Command {
     command
 }
 
-/// What a script writes and how it ends, or why there is no answer of it.
+/// The standard output of a script and its exit code, or the error.
 async fn answer_of(script: &str, input: &str) -> Result<(String, Option<i32>), String> {
     let ended = run(&mut shell(script), input.as_bytes(), LIMITS).await;
     let ended = ended.map_err(|error| error.to_string())?;

@@ -337,7 +337,7 @@ pub fn credentials_failed(fault: CredentialsFault, error: &str) {
     tracing::error!(error, "{}", consequence(fault));
 }
 
-/// What follows from a problem with the credentials for the API server.
+/// The sentence of the log about what the agent does while it has that problem with its credentials.
 fn consequence(fault: CredentialsFault) -> &'static str {
     match fault {
         CredentialsFault::Missing => "no credentials for the API server; they are read again",
