@@ -69,9 +69,10 @@ const MORE_CALLS: f64 = 3.0;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long traffic goes on before an edit and after it.
 const CALM: Duration = Duration::from_millis(1500);
-/// The script of the server: it answers with the edition of its image, and runs `END` on SIGTERM.
-const SCRIPT: &str =
-    "mkdir /w; echo $EDITION > /w/x; trap 'END' TERM; httpd -f -p 8080 -h /w & wait";
+/// Source of the server.
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/rollouts/web.rs");
+/// The script of a container: the server answers with the edition of its image, and `END` runs on SIGTERM.
+const SCRIPT: &str = "trap 'END' TERM; /server/web & wait";
 /// It ends at once, as Compose's does.
 const AT_ONCE: &str = "exit 0";
 /// It finishes what it has begun.
@@ -113,23 +114,38 @@ fn clean_up(settings: &Settings, bed: &Bed) -> anyhow::Result<()> {
 }
 
 async fn measure(settings: &Settings, bed: &Bed, report: &mut Report) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let server = directory.path();
+    compile_server(server)?;
     let agent = Agent::start(settings, bed).await?;
     let composed = match &settings.compose {
-        Some(program) => Some(compose_edits(settings, program, bed.root())?),
+        Some(program) => Some(compose_edits(settings, program, bed.root(), server)?),
         None => None,
     };
     let here = Editions::here();
-    let (recreated, calls) = edits(settings, bed, &agent, "Recreate", &here).await?;
+    let of = |rollout, editions| edits(settings, bed, &agent, rollout, editions, server);
+    let (recreated, calls) = of("Recreate", &here).await?;
     report.found(recreate_figures(composed.as_deref(), &recreated, &calls));
     let registry = Registry::open().await;
     let away = Editions::away(&registry);
-    let (pulled, _) = edits(settings, bed, &agent, "Recreate", &away).await?;
+    let (pulled, _) = of("Recreate", &away).await?;
     report.found([pulled_figure(&recreated, &pulled)]);
-    let (first, first_calls) = edits(settings, bed, &agent, "StartFirst", &here).await?;
+    let (first, first_calls) = of("StartFirst", &here).await?;
     report.found(start_first_figures(&first, &first_calls));
     bed.remove("web")?;
     agent.quiet().await?;
     agent.stop()?;
+    Ok(())
+}
+
+/// Compiles the server into a static program of this directory.
+fn compile_server(directory: &Path) -> anyhow::Result<()> {
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--edition=2024", "-O", "-Ctarget-feature=+crt-static", "-o"]);
+    let output = rustc.arg(directory.join("web")).arg(SERVER).output();
+    let output = output.context("can't run rustc")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "rustc: {words}");
     Ok(())
 }
 
@@ -329,6 +345,7 @@ async fn edits(
     agent: &Agent,
     rollout: &str,
     editions: &Editions,
+    server: &Path,
 ) -> anyhow::Result<(Vec<Seen>, BTreeMap<String, f64>)> {
     let port = free_port()?;
     let at = (Ipv4Addr::LOCALHOST, port).into();
@@ -352,8 +369,11 @@ spec:
     command: ["sh", "-c", "{script}"]
     env: [{{name: EDITION, value: "{edition}"}}]
     ports: [{{containerPort: 8080, hostPort: {port}}}]
+    volumeMounts: [{{name: server, mountPath: /server, readOnly: true}}]
+  volumes: [{{name: server, hostPath: {{path: "{server}"}}}}]
 "#,
-            image = editions.image(edition)
+            image = editions.image(edition),
+            server = server.display()
         )
     };
     let edit = |edition: u64| -> anyhow::Result<()> {
@@ -388,7 +408,12 @@ spec:
 }
 
 /// The same edits made by Compose.
-fn compose_edits(settings: &Settings, program: &Path, dir: &Path) -> anyhow::Result<Vec<Seen>> {
+fn compose_edits(
+    settings: &Settings,
+    program: &Path,
+    dir: &Path,
+    server: &Path,
+) -> anyhow::Result<Vec<Seen>> {
     let port = free_port()?;
     let at = (Ipv4Addr::LOCALHOST, port).into();
     let file = dir.join("compose.yaml");
@@ -411,7 +436,9 @@ fn compose_edits(settings: &Settings, program: &Path, dir: &Path) -> anyhow::Res
     pull_policy: never
     command: ["sh", "-c", "{script}"]
     ports: ["{port}:8080"]
-"#
+    volumes: ["{server}:/server:ro"]
+"#,
+            server = server.display()
         );
         std::fs::write(&file, text)?;
         compose(&["up", "-d"])
