@@ -13,7 +13,7 @@ use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
 use mirrorlet_core::api::report::JobReport;
 use mirrorlet_core::api::{Pod, PodUid};
-use mirrorlet_core::desired::{SourceSet, SourceState};
+use mirrorlet_core::desired::{SourceSet, SourceState, SourceWorkload};
 use mirrorlet_core::finished::FinishedPods;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::SmallCollect;
@@ -128,7 +128,7 @@ fn unready(
     let workloads = sets.iter().flat_map(|set| &set.workloads);
     let mut missing: BTreeMap<WorkloadKey, usize> = workloads
         .filter_map(|one| {
-            let key = WorkloadKey::of_owner(&one.namespace, &one.owner)?;
+            let key = one.key()?;
             let owner = merged.workloads.get(&key);
             let has_lost = owner.is_some_and(|owner| !owner.is_same_document(&one.origin));
             (key.kind.stays() && !has_lost).then_some((key, one.pods.len()))
@@ -190,9 +190,7 @@ pub(super) async fn any_changed<T: Send + Sync + 'static>(readers: &mut [Reader<
 /// How many workloads of each kind there are. Two documents of one workload count once.
 fn by_kind<'a>(sets: impl Iterator<Item = &'a Arc<SourceSet>>) -> BTreeMap<WorkloadKind, usize> {
     let workloads = sets.flat_map(|set| &set.workloads);
-    let keys: BTreeSet<WorkloadKey> = workloads
-        .filter_map(|one| WorkloadKey::of_owner(&one.namespace, &one.owner))
-        .collect_set();
+    let keys: BTreeSet<WorkloadKey> = workloads.filter_map(SourceWorkload::key).collect_set();
     let mut counts = BTreeMap::new();
     for key in keys {
         *counts.entry(key.kind).or_default() += 1;
@@ -459,7 +457,7 @@ mod tests {
         "/m/b.yaml".clone_into(&mut other.workloads[0].origin.location);
         let other = Arc::new(other);
         let workload = &owner.workloads[0];
-        let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner).unwrap();
+        let key = workload.key().unwrap();
         let merged = Merged {
             workloads: BTreeMap::from([(key, workload.origin.clone())]),
             ..Merged::default()

@@ -71,7 +71,7 @@ fn report<'a>(
         }
     }
     for workload in workloads {
-        let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
+        let Some(key) = workload.key() else {
             continue;
         };
         for written in template_images(workload) {

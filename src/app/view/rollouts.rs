@@ -121,10 +121,7 @@ fn whom(
     }
     if keys.is_empty() {
         // A Job or CronJob may have none now.
-        let of_documents = workloads.iter().filter_map(|workload| {
-            let (namespace, owner) = (&workload.namespace, &workload.owner);
-            WorkloadKey::of_owner(namespace, owner)
-        });
+        let of_documents = workloads.iter().filter_map(SourceWorkload::key);
         keys = of_documents.filter(is_named).collect_set();
     }
     let mut keys = keys.into_iter();

@@ -270,7 +270,7 @@ pub(super) fn staying(
     workloads: &[SourceWorkload],
 ) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {
     workloads.iter().filter_map(|workload| {
-        let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+        let key = workload.key()?;
         key.kind.stays().then_some((key, workload))
     })
 }

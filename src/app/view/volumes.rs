@@ -109,7 +109,7 @@ fn claim_users<'a>(
         }
     }
     for workload in workloads {
-        let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) else {
+        let Some(key) = workload.key() else {
             continue;
         };
         for claim in template_claims(workload) {

@@ -237,7 +237,7 @@ struct Known<'a> {
 
 impl<'a> Known<'a> {
     fn of(workload: &'a SourceWorkload) -> Option<Self> {
-        let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+        let key = workload.key()?;
         let uid = match meta::uid(&workload.document) {
             "" => uid_of(&key.to_string()),
             uid => uid.to_owned(),

@@ -53,7 +53,7 @@ impl<'a> Names<'a> {
             }
         }
         for workload in offered {
-            if let Some(key) = WorkloadKey::of_owner(&workload.namespace, &workload.owner) {
+            if let Some(key) = workload.key() {
                 offer(key, &workload.origin, false);
             }
         }
@@ -117,7 +117,7 @@ pub(super) fn take_workloads<'a>(
     let mut claims = Vec::new();
     let sets = sources.values().filter_map(SourceState::set);
     for known in sets.flat_map(|set| &set.workloads) {
-        let Some(key) = WorkloadKey::of_owner(&known.namespace, &known.owner) else {
+        let Some(key) = known.key() else {
             continue;
         };
         let has_name = names.take(&key, &known.origin, &mut merged.conflicts);

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::WorkloadKey;
 use crate::desired::SourceWorkload;
 use crate::objects::claims::ClaimName;
 use crate::small::SmallCollect;
 
 /// Returns the template of a workload's pods.
 pub(super) fn template(workload: &SourceWorkload) -> Option<&Value> {
-    let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+    let key = workload.key()?;
     let mut path = key.kind.template_path().split('.');
     path.try_fold(&*workload.document, |value, key| value.get(key))
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::api::{Pod, keys, split_name};
+use crate::desired::SourceWorkload;
 use crate::spec::annotation;
 use crate::stateful::StatefulSet;
 
@@ -135,6 +136,13 @@ impl WorkloadKey {
     /// The value of [`keys::WORKLOAD`] on its pods: `Deployment/web`.
     pub fn owner(&self) -> String {
         format!("{}/{}", self.kind, self.name)
+    }
+}
+
+impl SourceWorkload {
+    /// Its key; none if its owner is not one.
+    pub fn key(&self) -> Option<WorkloadKey> {
+        WorkloadKey::of_owner(&self.namespace, &self.owner)
     }
 }
 

@@ -44,7 +44,7 @@ pub fn revisions<'a>(
     histories: impl Iterator<Item = &'a History>,
     members: &[Member<'_>],
 ) -> Vec<WorkloadRevision> {
-    let key = WorkloadKey::of_owner(&document.namespace, &document.owner);
+    let key = document.key();
     let last = histories.filter_map(|history| Some((history, &history.revisions.last()?.pod)));
     let of_it = last.filter(|(_, pod)| key.is_some() && WorkloadKey::of(pod) == key);
     // Those of pods that are gone are known for a while.

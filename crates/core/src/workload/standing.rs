@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use super::{RECREATE, ROLLING_DEFAULT, WorkloadKey, WorkloadKind};
+use super::{RECREATE, ROLLING_DEFAULT, WorkloadKind};
 use crate::api::report::{
     PodReport, RolloutPhase, RolloutReport, SetRevisions, WorkloadCondition, WorkloadReport,
 };
@@ -176,7 +176,7 @@ pub fn report(
         revisions: None,
         conditions: Vec::new(),
     };
-    let key = WorkloadKey::of_owner(&document.namespace, &document.owner);
+    let key = document.key();
     let failed = row.failed().or_else(|| clash.map(str::to_owned));
     let undone = row.undone();
     let is_paused = !members.is_empty() && members.iter().all(is_paused);
