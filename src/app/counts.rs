@@ -124,15 +124,12 @@ fn unready(
     merged: &Merged,
     views: impl FnOnce() -> Vec<PodView>,
 ) -> BTreeMap<WorkloadKind, usize> {
-    // Of two documents of one workload the one that has its name counts.
-    let workloads = sets.iter().flat_map(|set| &set.workloads);
-    let mut missing: BTreeMap<WorkloadKey, usize> = workloads
-        .filter_map(|one| {
-            let key = one.key()?;
-            let owner = merged.workloads.get(&key);
-            let has_lost = owner.is_some_and(|owner| !owner.is_same_document(&one.origin));
-            (key.kind.stays() && !has_lost).then_some((key, one.pods.len()))
-        })
+    let documents = merged.one_of_each(sets.iter().flat_map(|set| &set.workloads));
+    // While a name is kept for a source that has not answered, nobody wants the pods of another document.
+    let with_name = documents.into_iter().filter(|one| !merged.has_lost(one));
+    let mut missing: BTreeMap<WorkloadKey, usize> = with_name
+        .filter_map(|one| Some((one.key()?, one.pods.len())))
+        .filter(|(key, _)| key.kind.stays())
         .collect_map();
     if missing.is_empty() {
         return BTreeMap::new();
@@ -464,7 +461,13 @@ mod tests {
         };
         let counts = BTreeMap::from([(WorkloadKind::Deployment, 0)]);
         for sets in [[&owner, &other], [&other, &owner]] {
+            // workloads 5b
             assert_eq!(unready(&sets, &merged, Vec::new), counts);
+        }
+        // The merge has seen neither: the first counts.
+        for (sets, number) in [([&owner, &other], 0), ([&other, &owner], 3)] {
+            let counts = BTreeMap::from([(WorkloadKind::Deployment, number)]);
+            assert_eq!(unready(&sets, &none, Vec::new), counts);
         }
     }
 

@@ -116,24 +116,10 @@ impl View {
     /// The workloads of all sources; of two with one name the one that has it.
     pub(super) fn workloads(&self) -> Vec<SourceWorkload> {
         let merged = self.merged.get();
-        let has_name = |workload: &SourceWorkload| {
-            let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner);
-            let owner = key.and_then(|key| merged.workloads.get(&key));
-            owner.is_some_and(|owner| owner.is_same_document(&workload.origin))
-        };
-        let mut workloads: BTreeMap<(String, String), SourceWorkload> = BTreeMap::new();
-        for source in &self.sources {
-            let state = source.state.get();
-            for workload in state.set().into_iter().flat_map(|set| &set.workloads) {
-                let key = (workload.namespace.clone(), workload.owner.clone());
-                if has_name(workload) {
-                    workloads.insert(key, workload.clone());
-                } else {
-                    workloads.entry(key).or_insert_with(|| workload.clone());
-                }
-            }
-        }
-        workloads.into_values().collect()
+        let states: Vec<_> = self.sources.iter().map(|one| one.state.get()).collect();
+        let sets = states.iter().filter_map(|state| state.set());
+        let documents = merged.one_of_each(sets.flat_map(|set| &set.workloads));
+        documents.into_iter().cloned().collect()
     }
 
     /// The states of the workloads whose pods stay.

@@ -373,6 +373,39 @@ fn a_name_waits_for_a_source_that_has_not_answered() {
 }
 
 #[test]
+fn of_the_documents_of_a_workload_the_one_that_has_its_name_stands_for_it() {
+    let (_, both) = directory(&[deployment_file("a", 2), deployment_file("b", 1)]);
+    let offered = &both.set().unwrap().workloads;
+    let (a, b) = ("/m/a", "/m/b");
+    let of = |location: &str| offered.iter().find(|one| one.origin.location == location);
+    let (of_a, of_b) = (of(a).unwrap(), of(b).unwrap());
+    let of_url = Origin::whole(PodSource::Http, "http://a");
+    for (owner, expected, lost) in [
+        // The merge has seen neither.
+        (None, [a, b], [false, false]),
+        (Some(&of_a.origin), [a, a], [false, true]),
+        (Some(&of_b.origin), [b, b], [true, false]),
+        // That of a source that has not answered.
+        (Some(&of_url), [a, b], [true, true]),
+    ] {
+        let names = owner.map(|owner| (of_a.key().unwrap(), owner.clone()));
+        let merged = Merged {
+            workloads: names.into_iter().collect_map(),
+            ..Merged::default()
+        };
+        let orders = [[of_a, of_b], [of_b, of_a]];
+        let shown: [Vec<&str>; 2] = orders.map(|documents| {
+            let one = merged.one_of_each(documents.into_iter());
+            one.into_iter().map(|one| &*one.origin.location).collect()
+        });
+        // workloads 5b
+        assert_eq!(shown, expected.map(|location| vec![location]), "{owner:?}");
+        let have_lost = [of_a, of_b].map(|one| merged.has_lost(one));
+        assert_eq!(have_lost, lost, "{owner:?}");
+    }
+}
+
+#[test]
 fn a_conflict_names_both_places() {
     let files = vec![file("/m/b", "web", "2"), file("/m/a", "web", "1")];
     let merged = merge_sources(

@@ -107,6 +107,32 @@ impl<'a> Names<'a> {
     }
 }
 
+impl Merged {
+    /// Whether another document has the name of the workload. A name that no document has yet is lost
+    /// to nobody.
+    pub fn has_lost(&self, workload: &SourceWorkload) -> bool {
+        let owner = workload.key().and_then(|key| self.workloads.get(&key));
+        owner.is_some_and(|owner| !owner.is_same_document(&workload.origin))
+    }
+
+    /// One document of each workload that is offered, by namespace and owner: the one that has the name,
+    /// or else the first.
+    pub fn one_of_each<'a>(
+        &self,
+        offered: impl Iterator<Item = &'a SourceWorkload>,
+    ) -> Vec<&'a SourceWorkload> {
+        let mut known: BTreeMap<(&str, &str), &'a SourceWorkload> = BTreeMap::new();
+        for workload in offered {
+            let key = (&*workload.namespace, &*workload.owner);
+            let one = known.entry(key).or_insert(workload);
+            if self.has_lost(one) && !self.has_lost(workload) {
+                *one = workload;
+            }
+        }
+        known.into_values().collect()
+    }
+}
+
 /// Gives names to workloads that want no pods, and takes the `StatefulSet`s among all. Returns their
 /// claims.
 pub(super) fn take_workloads<'a>(
