@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::store::kept::{Claim, StateDir, file_name};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::small::SmallCollect;
-use mirrorlet_host::disk;
 
 /// Version of the file format. A file of another version can't be read.
 const FORMAT_VERSION: u32 = 1;
@@ -39,7 +38,7 @@ pub(super) struct RecordStore<T> {
     closed: Option<String>,
 }
 
-impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
+impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
     /// Reads the records of a directory under the root. Blocks.
     pub(super) fn load(root: &Path, directory: &str) -> Self {
         let kept = StateDir {
@@ -112,22 +111,13 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> RecordStore<T> {
         if changes.is_empty() {
             return BTreeMap::new();
         }
-        let kept = self.kept.clone();
-        let written = disk::blocking(move || {
-            let files = changes.iter().map(|(job, record)| {
-                let stored = record.as_ref().map(|record| Stored {
-                    version: FORMAT_VERSION,
-                    job: job.clone(),
-                    record,
-                });
-                (file_name(job), stored)
-            });
-            let results = kept.keep(files);
-            changes.into_iter().zip(results).collect::<Vec<_>>()
-        })
-        .await;
+        let written = self.kept.keep_named(changes, |job, record| Stored {
+            version: FORMAT_VERSION,
+            job,
+            record,
+        });
         let mut failed = BTreeMap::new();
-        for ((job, record), result) in written {
+        for (job, record, result) in written.await {
             if let Err(error) = result {
                 failed.insert(job, error.to_string());
                 continue;

@@ -12,7 +12,6 @@ use crate::store::kept::{Claim, StateDir, file_name};
 use mirrorlet_core::api::{Code, Diagnostic, FullName};
 use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
 use mirrorlet_core::rollout::{History, REVISIONS_MAX};
-use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 
 /// Name of the directory under the root.
@@ -87,21 +86,13 @@ impl HistoryStore {
             self.failing = None;
             return true;
         }
-        let kept = self.kept.clone();
-        let written = disk::blocking(move || {
-            let files = writes.iter().map(|(name, history)| {
-                let stored = history.clone().map(|history| Stored {
-                    version: FORMAT_VERSION,
-                    full_name: name.clone(),
-                    history,
-                });
-                (file_name(name), stored)
-            });
-            let results = kept.keep(files);
-            writes.into_iter().zip(results).collect::<Vec<_>>()
+        let written = self.kept.keep_named(writes, |full_name, history| Stored {
+            version: FORMAT_VERSION,
+            full_name,
+            history,
         });
         let mut failed = None;
-        for ((name, history), result) in written.await {
+        for (name, history, result) in written.await {
             self.saved.remove(&name);
             self.unsure.remove(&name);
             match (result, history) {

@@ -10,7 +10,6 @@ use tokio::sync::{mpsc, oneshot};
 use super::kept::{Claim, StateDir, file_name};
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName, VolumeSeen};
-use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 
 /// Name of the directory under the root.
@@ -119,21 +118,12 @@ impl ClaimStore {
         if changes.is_empty() {
             return &self.saved;
         }
-        let kept = self.kept.clone();
-        let written = disk::blocking(move || {
-            let files = changes.iter().map(|(name, bound)| {
-                let stored = bound.clone().map(|bound| Stored {
-                    version: FORMAT_VERSION,
-                    claim: name.clone(),
-                    bound,
-                });
-                (file_name(name), stored)
-            });
-            let results = kept.keep(files);
-            changes.into_iter().zip(results).collect::<Vec<_>>()
-        })
-        .await;
-        for ((name, bound), result) in written {
+        let written = self.kept.keep_named(changes, |claim, bound| Stored {
+            version: FORMAT_VERSION,
+            claim,
+            bound,
+        });
+        for (name, bound, result) in written.await {
             match (result, bound) {
                 (Ok(()), Some(bound)) => {
                     self.saved.insert(name, bound);

@@ -182,6 +182,34 @@ impl StateDir {
         results
     }
 
+    /// The same for values, each in the file of its name, on a thread where blocking is allowed. `stored`
+    /// makes what a file holds. Returns each change with its result.
+    pub async fn keep_named<K, V, T>(
+        &self,
+        changes: Vec<(K, Option<V>)>,
+        stored: fn(K, V) -> T,
+    ) -> Vec<(K, Option<V>, io::Result<()>)>
+    where
+        K: fmt::Display + Clone + Send + 'static,
+        V: Clone + Send + 'static,
+        T: Serialize + 'static,
+    {
+        let dir = self.clone();
+        disk::blocking(move || {
+            let files = changes.iter().map(|(key, value)| {
+                let value = value.clone();
+                let stored = value.map(|value| stored(key.clone(), value));
+                (file_name(key), stored)
+            });
+            let results = dir.keep(files);
+            let written = changes.into_iter().zip(results);
+            written
+                .map(|((key, value), result)| (key, value, result))
+                .collect()
+        })
+        .await
+    }
+
     fn change(&self, name: &str, stored: Option<&impl Serialize>) -> io::Result<()> {
         let path = self.dir.join(name);
         match stored {
