@@ -104,13 +104,13 @@ impl Api {
     }
 
     /// Marks those objects of a namespace as deleted that finalizers hold: the namespace stays as long
-    /// as they do. Returns the keys of the others.
+    /// as they do. What failed deletions left of those that have ended goes. Returns the keys of the others.
     async fn hold_contents(
         &self,
         contents: Vec<(Key, Arc<Value>)>,
         options: &Value,
     ) -> Result<Vec<Key>, Status> {
-        let mut others = Vec::new();
+        let (mut others, mut ended) = (Vec::new(), Vec::new());
         for (key, object) in contents {
             let origin = self.store.origin(&key);
             let is_own = origin.is_some_and(|origin| self.store.is_own_file(&key, &origin));
@@ -119,8 +119,11 @@ impl Api {
             } else if !garbage::is_deleted(&object) {
                 let propagation = Propagation::Background;
                 self.hold(&key, &object, options, propagation).await?;
+            } else if self.store.held(|held| held.has(&key)) {
+                ended.push(key);
             }
         }
+        self.remove_all(ended).await?;
         Ok(others)
     }
 

@@ -162,6 +162,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_deletion_of_a_namespace_ends_what_a_failed_deletion_left() {
+        let bed = Bed::new();
+        let shop = json!({"metadata": {"name": "shop"}});
+        let (code, answer) = bed.ask("POST", "/api/v1/namespaces", &shop).await;
+        assert_eq!(code, 201, "{answer}");
+        let (_, mut object) = pod(&["example.com/keep"]);
+        object["metadata"]["namespace"] = "shop".into();
+        let key = Key::new(&PODS, "shop", "web");
+        bed.store(&key, &object);
+        bed.api.store.touch();
+        // The disk takes the mark, and keeps the file.
+        let file = bed.file(&key);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        let path = "/api/v1/namespaces/shop";
+        let nothing = Value::Null;
+        let (code, answer) = bed
+            .ask("DELETE", &format!("{path}/pods/web"), &nothing)
+            .await;
+        assert_eq!(code, 500, "{answer}");
+        fs::remove_dir(&file).unwrap();
+        fs::write(&file, text).unwrap();
+        let (code, answer) = bed.ask("DELETE", path, &nothing).await;
+        assert_eq!(code, 200, "{answer}");
+        // embedded 70
+        assert!(!file.exists());
+        // Its finalizer holds it, and so its namespace.
+        let directory = bed.api.store.held_directory();
+        assert!(files::path(directory, &key).exists());
+        let (_, shown) = bed.ask("GET", path, &nothing).await;
+        assert_eq!(shown["status"]["phase"], "Terminating");
+    }
+
+    #[tokio::test]
     async fn a_write_whose_client_goes_away_does_not_stay_if_it_is_not_loaded() {
         let bed = Bed::new();
         let map = |name: &str| {
