@@ -60,6 +60,19 @@ pub fn file_name(of: impl fmt::Display) -> String {
     format!("{}{SUFFIX}", hex(&digest[..16]))
 }
 
+/// Sets a file aside that can't be used, and returns the problem. `what` is the term for the file in
+/// messages. Blocks on the disk.
+pub fn set_aside(path: &Path, what: &str, why: &str) -> Diagnostic {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(SET_ASIDE);
+    let done = match fs::rename(path, &aside) {
+        Ok(()) => "set aside".to_owned(),
+        Err(error) => format!("failed to rename it: {error}"),
+    };
+    let message = format!("a {what} is unusable ({why}); {done}");
+    Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
+}
+
 impl StateDir {
     /// Hands every file that can be used to `take`, with the problems so far; returns all
     /// problems.
@@ -86,7 +99,7 @@ impl StateDir {
             } else if !name.ends_with(SET_ASIDE) {
                 match self.read(&path, &name, &claim) {
                     Ok(stored) => take(stored, &mut problems),
-                    Err(why) => problems.push(self.set_aside(&path, &why)),
+                    Err(why) => problems.push(set_aside(&path, self.what, &why)),
                 }
             }
         }
@@ -148,17 +161,6 @@ impl StateDir {
             return Err("its name doesn't match its content".to_owned());
         }
         Ok(stored)
-    }
-
-    fn set_aside(&self, path: &Path, why: &str) -> Diagnostic {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(SET_ASIDE);
-        let done = match fs::rename(path, &aside) {
-            Ok(()) => "set aside".to_owned(),
-            Err(error) => format!("failed to rename it: {error}"),
-        };
-        let message = format!("a {} is unusable ({why}); {done}", self.what);
-        Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
     }
 
     /// Makes files, given by their names, hold these values, or removes them where there is none, and makes

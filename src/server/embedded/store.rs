@@ -17,6 +17,7 @@ use mirrorlet_core::api::core::NodeCondition;
 use mirrorlet_core::desired::{Origin, PodSource};
 use mirrorlet_core::objects::Object;
 use mirrorlet_host::disk::{self, IfThere as _};
+use mirrorlet_host::telemetry::occurrences;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -31,12 +32,16 @@ use super::project::{Context, Deletion, namespace_uid, project};
 use super::templates::Templates;
 use super::times::{owner_since, times};
 use crate::server::view::AgentView;
+use crate::store::kept::set_aside;
 use mirrorlet_core::small::SmallCollect;
 
 /// The file with the revision that the next agent begins after.
 const REVISION_FILE: &str = ".revision";
 /// The number of revisions that are reserved at a time: the file is written once for so many changes.
 const REVISIONS_RESERVED: u64 = 1_000_000;
+/// The number of revisions that are left out where it is lost which ones were given out: agents may
+/// have reserved as many beyond those by the clock, by starting a million times in a short time.
+const REVISIONS_LOST_MAX: u64 = 1_000_000 * REVISIONS_RESERVED;
 /// Longest time after the start in which clients wait for manifest URLs and the runtime.
 pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(10);
 /// The directory of objects that have no namespace. No namespace has that name.
@@ -99,7 +104,7 @@ impl Store {
         node: &str,
     ) -> io::Result<Self> {
         let started_at = Timestamp::now();
-        let revision = first_revision(last_revision(&directory)?, started_at);
+        let revision = first_revision(last_revision(&directory), started_at);
         let mut reserved = revision.saturating_add(REVISIONS_RESERVED);
         if let Err(error) = keep_revision(&directory, reserved) {
             tracing::warn!(%error, "failed to reserve revisions for the embedded API; retrying with its next changes");
@@ -435,21 +440,30 @@ fn has_directories(directory: &Path) -> io::Result<bool> {
 }
 
 /// The revision after which an agent begins that starts now: none beyond it was given out. `kept` is
-/// what the agents before have reserved. One that could not keep what it reserved began by the clock,
-/// as all do: there are fewer changes than milliseconds.
-fn first_revision(kept: u64, now: Timestamp) -> u64 {
+/// what the agents before have reserved, unless that is lost. One that could not keep what it reserved
+/// began by the clock, as all do: there are fewer changes than milliseconds.
+fn first_revision(kept: Option<u64>, now: Timestamp) -> u64 {
     let by_clock = u64::try_from(now.as_millisecond()).unwrap_or_default();
-    kept.max(by_clock.saturating_add(REVISIONS_RESERVED))
+    let by_clock = by_clock.saturating_add(REVISIONS_RESERVED);
+    kept.map_or(by_clock.saturating_add(REVISIONS_LOST_MAX), |kept| {
+        kept.max(by_clock)
+    })
 }
 
-/// The last revision that an agent before has reserved. Blocks on the disk.
-fn last_revision(directory: &Path) -> io::Result<u64> {
+/// The last revision that an agent before has reserved. None if the file doesn't say that: it is set
+/// aside. Blocks on the disk.
+fn last_revision(directory: &Path) -> Option<u64> {
     let path = directory.join(REVISION_FILE);
-    let Some(bytes) = disk::read_small(&path, 1).if_there()? else {
-        return Ok(1);
+    let why = match disk::read_small(&path, 1).if_there() {
+        Ok(None) => return Some(1),
+        Ok(Some(bytes)) => match String::from_utf8_lossy(&bytes).trim().parse::<u64>() {
+            Ok(number) => return Some(number),
+            Err(_) => "it holds no number".to_owned(),
+        },
+        Err(error) => error.to_string(),
     };
-    let number = String::from_utf8_lossy(&bytes).trim().parse();
-    number.map_err(|_| io::Error::other(format!("{} holds no number", path.display())))
+    occurrences::manifest_problem(&set_aside(&path, "last reserved revision", &why));
+    None
 }
 
 fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {

@@ -16,16 +16,18 @@ fn revision(bed: &Bed) -> u64 {
 fn no_revision_is_given_out_twice() {
     let now = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
     for (kept, milliseconds, expected) in [
-        (1, 0, REVISIONS_RESERVED),
-        (1, 5_000_000, 5_000_000 + REVISIONS_RESERVED),
+        (Some(1), 0, REVISIONS_RESERVED),
+        (Some(1), 5_000_000, 5_000_000 + REVISIONS_RESERVED),
         // The agent before has just started, or the clock is wrong.
-        (9_000_000, 7_000_000, 9_000_000),
-        (9_000_000, -1, 9_000_000),
-        (u64::MAX, 0, u64::MAX),
+        (Some(9_000_000), 7_000_000, 9_000_000),
+        (Some(9_000_000), -1, 9_000_000),
+        (Some(u64::MAX), 0, u64::MAX),
+        // Agents have started again and again, and the file is damaged.
+        (None, 5, 5 + REVISIONS_RESERVED + REVISIONS_LOST_MAX),
     ] {
         let first = first_revision(kept, now(milliseconds));
         // embedded 68
-        assert_eq!(first, expected, "{kept} {milliseconds}");
+        assert_eq!(first, expected, "{kept:?} {milliseconds}");
     }
 }
 
@@ -49,6 +51,28 @@ async fn objects_are_shown_where_the_disk_takes_nothing() {
     bed.api.store.touch();
     // embedded 68
     assert!(revision(&bed) < kept());
+}
+
+#[tokio::test]
+async fn objects_are_shown_where_the_last_revision_is_damaged() {
+    for damaged in ["", "12x\n", "99999999999999999999\n"] {
+        let mut bed = Bed::new();
+        let before = revision(&bed);
+        let directory = bed.api.store.directory().to_owned();
+        fs::write(directory.join(REVISION_FILE), damaged).unwrap();
+        let view = Arc::clone(bed.api.store.view());
+        let next = Store::new(view, directory.clone(), "box").unwrap();
+        bed.api.store = Arc::new(next);
+        let (code, list) = bed.ask("GET", "/api/v1/namespaces", &Value::Null).await;
+        // embedded 68
+        assert_eq!(code, 200, "{damaged:?} {list}");
+        assert!(revision(&bed) > before, "{damaged:?}");
+        let aside = directory.join(format!("{REVISION_FILE}.set-aside"));
+        assert_eq!(fs::read_to_string(aside).unwrap(), damaged);
+        // The next agent knows what this one has reserved.
+        let kept = last_revision(&directory).unwrap();
+        assert!(kept > revision(&bed), "{damaged:?}");
+    }
 }
 
 #[tokio::test]
