@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::common::cluster::{Cluster, Options};
 use crate::common::link::Link;
 use crate::common::node::{Identity, NodeBed, QUIET, condition, is_ready, uid, until};
-use crate::common::{IMAGE, IMAGE_2, TestAgent};
+use crate::common::{IMAGE, IMAGE_2, TestAgent, eventually};
 use mirrorlet::config::node::ApiAccess;
 use serde_json::{Value, json};
 
@@ -136,9 +136,17 @@ async fn every_change_converges(partition: Partition, restart: bool) {
         away,
         "nothing is restarted when it is back"
     );
-    // Five changes cost a handful of writes each: it doesn't come back with a burst.
-    let mut record = bed.cluster.audit_of(&format!("system:node:{}", bed.node));
-    record.retain(|entry| entry.at > back && entry.resource == "pods" && entry.writes());
+    // Five changes cost a handful of writes each: it doesn't come back with a burst. On record after
+    // their answers: of each mirror that changes, one at least.
+    let user = format!("system:node:{}", bed.node);
+    let record = eventually("a write of each changed mirror on record", || {
+        let mut record = bed.cluster.audit_of(&user);
+        record.retain(|entry| entry.at > back && entry.resource == "pods" && entry.writes());
+        let has = |name: &str| record.iter().any(|entry| entry.name.starts_with(name));
+        let changed = ["added", "edited", "removed", "killed"];
+        changed.into_iter().all(has).then_some(record)
+    })
+    .await;
     let written: Vec<_> = record.iter().map(|e| (e.what(), &e.name, e.code)).collect();
     assert!(written.len() <= 25, "{written:#?}");
     agent.stop().await;
