@@ -131,6 +131,13 @@ fn hold_all(
 }
 
 impl FileDecision {
+    /// Whether something of the last good version is in force in the place of what is rejected.
+    pub fn holds(&self) -> bool {
+        self.pods.iter().any(|pod| pod.held)
+            || self.objects.iter().any(|object| object.held)
+            || self.workloads.iter().any(|workload| workload.held)
+    }
+
     /// Puts a document's last good version in force, or only adds its problems when it is there
     /// already. Those of an object belong to no pod.
     fn hold(&mut self, present: Present<'_>, good: &LastGoodDocument, problems: &[Diagnostic]) {

@@ -11,7 +11,8 @@ pub const VALUES_TOTAL_MAX: usize = 100_000;
 /// Most bytes of the manifests of a directory together: far above what a node runs.
 pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 
-/// The sizes of the files of a directory, by path. A file that is refused has none.
+/// The sizes of the files of a directory, by path. A file that is refused has that of its last good
+/// version, which stays in force: nothing else gets its room.
 pub type Sizes = BTreeMap<String, Size>;
 
 /// The size of manifests: each value takes several hundred bytes in memory, each byte of text several.
@@ -30,6 +31,15 @@ impl Size {
         Self {
             values: self.values.saturating_add(other.values),
             bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// The larger of both, in values and in bytes.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            values: self.values.max(other.values),
+            bytes: self.bytes.max(other.bytes),
         }
     }
 
@@ -93,9 +103,10 @@ fn put_one(
     (location, size): (&str, Size),
     refused: &mut BTreeMap<String, Diagnostic>,
 ) {
-    sizes.remove(location);
+    let former = sizes.remove(location);
     if let Some(problem) = size.too_much_with(sizes.values().copied(), location) {
         refused.insert(location.to_owned(), problem);
+        sizes.extend(former.map(|former| (location.to_owned(), former)));
     } else {
         refused.remove(location);
         sizes.insert(location.to_owned(), size);
@@ -121,7 +132,7 @@ mod tests {
             sizes.collect_map()
         };
         // Those before, the new ones, whether the others go, those in the end, and the refused ones.
-        let cases: [(Files<'_>, Files<'_>, bool, Files<'_>, &[&str]); 7] = [
+        let cases: [(Files<'_>, Files<'_>, bool, Files<'_>, &[&str]); 8] = [
             (&[], &[("a", 10)], false, &[("a", 10)], &[]),
             (&[], &[("a", 11)], false, &[], &["a"]),
             (&[("b", 9)], &[("a", 2)], false, &[("b", 9)], &["a"]),
@@ -137,12 +148,19 @@ mod tests {
             ),
             // So does one that is gone.
             (&[("z", 9)], &[("a", 9)], true, &[("a", 9)], &[]),
-            // A version that is refused has no size, so that the next file fits.
+            // One that is refused stays as it was, and keeps its room.
             (
                 &[("a", 5), ("c", 3)],
                 &[("a", 8), ("b", 7)],
                 false,
-                &[("b", 7), ("c", 3)],
+                &[("a", 5), ("c", 3)],
+                &["a", "b"],
+            ),
+            (
+                &[("a", 5), ("c", 3)],
+                &[("a", 8), ("b", 2)],
+                false,
+                &[("a", 5), ("b", 2), ("c", 3)],
                 &["a"],
             ),
         ];

@@ -44,7 +44,8 @@ struct Known {
     again: Option<Instant>,
     /// Whether it defines a Secret.
     is_secret: bool,
-    /// The size of what is held of it.
+    /// The size of what is in memory of it: of its text, and of the version before it as long as that
+    /// is in force.
     size: Size,
 }
 
@@ -228,7 +229,7 @@ impl Directory {
         self.decide(&entry.path, &bytes, &parsed, digest, now);
         if let Some(known) = self.files.get_mut(&entry.path) {
             known.identity = settled;
-            known.size = size;
+            known.size = known.size.max(size);
         }
         true
     }
@@ -270,6 +271,9 @@ impl Directory {
             seen_for: now.saturating_duration_since(since),
         };
         let decision = decide_file(present, self.last_good.get(&location));
+        // Otherwise a bad edit would give its room to another file.
+        let former = self.files.get(path).filter(|_| decision.holds());
+        let size = former.map(|known| known.size).unwrap_or_default();
         let FileDecision {
             pods,
             objects,
@@ -293,7 +297,7 @@ impl Directory {
                 problems,
                 again: look_again.map(|wait| now + wait),
                 is_secret: parsed.documents.iter().any(Document::is_secret),
-                size: Size::default(),
+                size,
             },
         );
     }

@@ -54,7 +54,13 @@ pub fn with_files(
     let parsed: Vec<Parsed> = files.iter().map(|file| parse(file, node_name)).collect();
     let sizes = files.iter().zip(&parsed);
     let mut sizes: Vec<(&str, Size)> = sizes
-        .map(|(file, parsed)| (&*file.location, parsed.size(file.bytes.len())))
+        .map(|(file, parsed)| {
+            let size = parsed.size(file.bytes.len());
+            let former = present.sizes.get(&file.location);
+            let former = former.filter(|_| parsed.has_rejected());
+            let size = former.map_or(size, |former| size.max(*former));
+            (&*file.location, size)
+        })
         .collect();
     sizes.small_sort_by_key(|(location, _)| *location);
     let is_there = |location: &str| !whole || is_new(location);

@@ -126,3 +126,43 @@ fn no_file_is_waited_for_while_the_directory_is_away() {
     fs::rename(&away, &here).unwrap();
     assert!(bed.directory.look().unwrap().again.is_some());
 }
+
+#[test]
+fn a_bad_edit_gives_its_room_to_no_other_file() {
+    // Of 50 pods with 19 values each, and three for each variable.
+    let large = |name: &str, variables: usize| {
+        let variables = "{name: a, value: b}, ".repeat(variables);
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 50\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      containers: [{{name: c, image: i, env: [{variables}]}}]\n"
+        )
+    };
+    let mut bed = Bed::new(&[]);
+    let good = BTreeMap::from([("a", large("a", 360)), ("z", large("z", 160))]);
+    for (name, text) in &good {
+        bed.write(name, text);
+    }
+    assert_eq!(bed.look().unwrap().len(), 100);
+    let held = |look: &Look| look.set.pods.iter().filter(|pod| pod.held).count();
+    for (name, bad) in [
+        ("a", "a: ]\n".to_owned()),
+        // Too much by itself, and with the other one.
+        ("a", large("a", 700)),
+        ("z", large("z", 360)),
+    ] {
+        bed.write(name, &bad);
+        assert_eq!(held(&bed.directory.look().unwrap()), 50, "{name}");
+        bed.write("b", &large("b", 160));
+        let look = bed.directory.look().unwrap();
+        let of_b = bed.path("b").display().to_string();
+        let problems = look.set.problems.iter();
+        let mut problems = problems.filter(|problem| problem.file == of_b);
+        let code = problems.next().map(|problem| problem.code);
+        // tenants M8
+        assert_eq!((look.set.pods.len(), code), (100, Some(Code::TooLarge)));
+        bed.write(name, &good[name]);
+        bed.remove("b");
+        assert_eq!(bed.look(), None);
+        let look = bed.directory.look().unwrap();
+        assert_eq!((look.set.pods.len(), held(&look)), (100, 0), "{name}");
+    }
+}
