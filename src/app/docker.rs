@@ -15,7 +15,7 @@ use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
-use mirrorlet_docker::image::{ImageGc, ImageGcOptions, ImageReclaim, LocalDisk};
+use mirrorlet_docker::image::{ImageGc, ImageGcOptions, ImageReclaim, LocalDisk, WorkloadImages};
 use mirrorlet_docker::translate::NodeFacts;
 use mirrorlet_docker::{DockerManager, DockerManagerOptions, ImagePuller, PullerOptions};
 use mirrorlet_host::probe::Client;
@@ -41,6 +41,8 @@ pub(super) struct DockerInputs {
     pub(super) node: NodeFacts,
     /// Gives what pods refer to.
     pub(super) objects: PodObjects,
+    /// Says which images workloads name.
+    pub(super) workload_images: WorkloadImages,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
@@ -96,6 +98,7 @@ impl Docker {
             orphans,
             node,
             objects,
+            workload_images,
             telemetry,
         } = inputs;
         let images = Arc::new(ImagePuller::new(
@@ -115,7 +118,8 @@ impl Docker {
         .await;
         let host_look = host_look.looking_for(&owner, orphans);
         let (needed_images, needed) = watch::channel(BTreeSet::new());
-        let image_gc = image_gc(config, &engine, &images, &files, needed, &telemetry);
+        let stays = (needed, workload_images);
+        let image_gc = image_gc(config, &engine, &images, &files, stays, &telemetry);
         let image_reclaim = image_gc.as_ref().map(ImageGc::reclaim);
         let image_gc = image_gc.map(|gc| {
             let report = gc.report();
@@ -159,7 +163,7 @@ fn image_gc(
     engine: &SharedEngine,
     images: &Arc<ImagePuller>,
     files: &HostFiles,
-    needed: watch::Receiver<BTreeSet<String>>,
+    (needed, workloads): (watch::Receiver<BTreeSet<String>>, WorkloadImages),
     telemetry: &Telemetry,
 ) -> Option<ImageGc> {
     let max_age = config.maximum_image_gc_age;
@@ -184,6 +188,7 @@ fn image_gc(
         pod_infra_image: config.pod_infra_image.clone(),
         disk: Arc::new(disk),
         needed,
+        workloads,
     };
     let (engine, images) = (Arc::clone(engine), Arc::clone(images));
     let now = Timestamp::now();

@@ -157,6 +157,7 @@ impl Agent {
             orphans,
             node: facts::for_containers(&config, &machine),
             objects: objects.clone(),
+            workload_images: images::of_workloads(sources.clone()),
             telemetry: telemetry.clone(),
         };
         let docker = Docker::start(&config, inputs, &mut parts, cancel).await;

@@ -14,6 +14,7 @@ use crate::common::{Bed, IMAGE, docker_host};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_core::image_gc::{DiskUsage, ImageGcPolicy};
+use mirrorlet_core::workload::images::NamedImages;
 use mirrorlet_docker::engine::Engine as _;
 use mirrorlet_docker::image::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
 use mirrorlet_docker::{BollardEngine, ImagePuller, PullerOptions};
@@ -60,6 +61,7 @@ impl GcBed {
             pod_infra_image: None,
             disk: Arc::new(TestDisk(free_percent.into())),
             needed: tokio::sync::watch::channel(BTreeSet::new()).1,
+            workloads: Box::new(NamedImages::default),
         };
         let telemetry = Telemetry::new();
         let gc = ImageGc::new(engine.clone(), puller.clone(), telemetry, options, began);

@@ -88,7 +88,8 @@ pub struct SeenImage {
     pub size_bytes: u64,
     /// When it came, where that is known.
     pub since: Option<Timestamp>,
-    /// Whether a container was made from it, running or not.
+    /// Whether a container was made from it, running or not, or a pod or workload may be started with
+    /// it.
     pub is_in_use: bool,
     /// Whether it stays whatever happens: the sandbox's, one that another image was built on, one
     /// that is none of our business.
@@ -99,7 +100,7 @@ pub struct SeenImage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     first_detected: Timestamp,
-    /// When a container of it was last seen; never, for none.
+    /// When it was last seen in use; never, for none.
     last_used: Option<Timestamp>,
 }
 

@@ -29,6 +29,7 @@ use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageRecords, SeenImage};
 use mirrorlet_core::reference::{Reference, is_id_of};
 use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::workload::images::NamedImages;
 use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};
 use mirrorlet_host::volume::HostFiles;
 
@@ -77,6 +78,9 @@ impl DiskReader for LocalDisk {
     }
 }
 
+/// Says which images the workloads name now. It is asked by each pass that may remove something.
+pub type WorkloadImages = Box<dyn Fn() -> NamedImages + Send + Sync>;
+
 /// Options of an [`ImageGc`].
 pub struct ImageGcOptions {
     /// When images are removed.
@@ -89,6 +93,9 @@ pub struct ImageGcOptions {
     pub disk: Arc<dyn DiskReader>,
     /// Images that stay though no container uses them, as pods name them.
     pub needed: watch::Receiver<BTreeSet<String>>,
+    /// Images that stay though their workload has no pod now: a `CronJob` between two runs, a
+    /// Deployment that is scaled to 0.
+    pub workloads: WorkloadImages,
 }
 
 /// Why a pass failed.
@@ -293,7 +300,11 @@ impl ImageGc {
             .map(|image| image.parent_id.as_str())
             .filter(|parent| !parent.is_empty())
             .collect_set();
-        let needed: BTreeSet<String> = self.options.needed.borrow().clone();
+        let of_workloads = (self.options.workloads)();
+        let mut needed: BTreeSet<String> = self.options.needed.borrow().clone();
+        needed.extend(of_workloads.names);
+        // While workloads may be unknown, only what can be pulled again goes.
+        let all = self.options.all && of_workloads.is_complete;
         let parse = |name: &String| Reference::parse(name).ok();
         let needed_names: Vec<Reference> = needed.iter().filter_map(parse).collect();
         let is_needed = |image: &ImageSummary| {
@@ -303,16 +314,15 @@ impl ImageGc {
                 || names.any(|name| needed_names.iter().any(|needed| is_same(needed, &name)))
         };
         let is_kept = |image: &ImageSummary| {
-            is_needed(image)
-                || parents.contains(image.id.as_str())
+            parents.contains(image.id.as_str())
                 || self.is_pinned(image)
-                || (!self.options.all && !ours.contains_key(&image.id))
+                || (!all && !ours.contains_key(&image.id))
         };
         let seen = listed.iter().map(|image| SeenImage {
             id: image.id.clone(),
             size_bytes: image.size.try_into().unwrap_or(0),
             since: ours.get(&image.id).copied(),
-            is_in_use: in_use.contains(&image.id),
+            is_in_use: in_use.contains(&image.id) || is_needed(image),
             is_kept: is_kept(image),
         });
         let names = listed.iter().map(|image| {

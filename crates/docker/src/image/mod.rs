@@ -20,7 +20,7 @@ use mirrorlet_core::reference::Reference;
 pub use directory::image_directory;
 pub use facts::ImageFacts;
 pub(crate) use facts::id_of_local;
-pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk};
+pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk, WorkloadImages};
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ImagePuller, ListedImage, PullerOptions};
 

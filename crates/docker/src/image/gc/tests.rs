@@ -36,6 +36,7 @@ struct Bed {
     events: Submissions,
     began: Timestamp,
     needed: watch::Sender<BTreeSet<String>>,
+    named: Arc<Mutex<NamedImages>>,
 }
 
 fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
@@ -46,12 +47,18 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
     let events = telemetry.journal.subscribe();
     let began = Timestamp::now();
     let (needed, needed_reader) = watch::channel(BTreeSet::new());
+    let named = Arc::new(Mutex::new(NamedImages {
+        is_complete: true,
+        ..NamedImages::default()
+    }));
+    let of_workloads = Arc::clone(&named);
     let options = ImageGcOptions {
         policy,
         all,
         pod_infra_image: Some("infra:1".into()),
         disk: disk.clone(),
         needed: needed_reader,
+        workloads: Box::new(move || of_workloads.lock().clone()),
     };
     let gc = ImageGc::new(
         engine.clone(),
@@ -69,6 +76,7 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
         events,
         began,
         needed,
+        named,
     }
 }
 
@@ -153,6 +161,46 @@ async fn what_a_pod_may_be_started_with_stays() {
     assert_eq!(bed.names().await, left);
     bed.needed.send_replace(BTreeSet::new());
     bed.pass(20, 10).await;
+    assert!(bed.names().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_image_that_a_workload_will_run_stays() {
+    let policy = ImageGcPolicy {
+        max_age: Some(Duration::from_hours(1)),
+        ..ImageGcPolicy::default()
+    };
+    let mut bed = bed(true, policy);
+    for name in ["dump:1", "init:1", "old:1"] {
+        bed.engine.add_image(name, sized(60));
+    }
+    bed.pull("pulled:1", 60).await;
+    let names = ["docker.io/library/dump:1", "init:1"];
+    bed.named.lock().names = names.map(str::to_owned).into();
+    bed.pass(0, 1000).await;
+    bed.pass(120, 10).await;
+    // docker 51
+    assert_eq!(bed.names().await, ["dump:1", "init:1"]);
+    // Its document is gone. It was used until the pass before.
+    bed.named.lock().names.clear();
+    bed.pass(150, 1000).await;
+    // docker 51
+    assert_eq!(bed.names().await, ["dump:1", "init:1"]);
+    bed.pass(181, 1000).await;
+    assert!(bed.names().await.is_empty());
+}
+
+#[tokio::test]
+async fn before_every_source_has_delivered_only_what_can_be_pulled_again_goes() {
+    let mut bed = bed(true, ImageGcPolicy::default());
+    bed.engine.add_image("built:1", sized(60));
+    bed.pull("pulled:1", 60).await;
+    bed.named.lock().is_complete = false;
+    bed.pass(5, 10).await;
+    // docker 51
+    assert_eq!(bed.names().await, ["built:1"]);
+    bed.named.lock().is_complete = true;
+    bed.pass(10, 10).await;
     assert!(bed.names().await.is_empty());
 }
 
