@@ -17,32 +17,63 @@ pub(super) const LEAN_BYTES: usize = 4 << 10;
 ///
 /// Clones share the same bytes.
 #[derive(Clone)]
-pub struct Budget(Arc<Semaphore>);
+pub struct Budget(Arc<[Arc<Semaphore>]>);
 
 impl Budget {
+    /// The bytes of a default budget: what some fifty connections hold whose processes or clients read
+    /// slowly.
+    pub const BYTES: usize = 16 << 20;
+
     /// A budget of this many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
+        let bytes = Semaphore::new(bytes.min(Semaphore::MAX_PERMITS));
+        Self(Arc::new([Arc::new(bytes)]))
+    }
+
+    /// A part of this budget that some connections have: their bytes count in each of `shares`, too, so
+    /// that they leave others what is beyond those.
+    #[must_use]
+    pub fn within(&self, shares: &[Self]) -> Self {
+        // Those first: who waits for a share takes nothing of what others could have meanwhile.
+        let budgets = shares.iter().chain([self]);
+        let bytes = budgets.flat_map(|budget| budget.0.iter().cloned());
+        Self(bytes.collect())
     }
 
     /// Bytes that are left.
     #[must_use]
     pub fn left(&self) -> usize {
-        self.0.available_permits()
+        let left = self.0.iter().map(|bytes| bytes.available_permits());
+        left.min().unwrap_or_default()
     }
 
     /// Takes bytes if they are left.
     pub(super) fn try_take(&self, bytes: usize) -> Option<Held> {
-        let taken = Arc::clone(&self.0).try_acquire_many_owned(permits(bytes));
-        taken.ok().map(Held::within)
+        let budgets = self.0.iter().cloned();
+        let taken = budgets.map(|budget| budget.try_acquire_many_owned(permits(bytes)));
+        taken.collect::<Result<Vec<_>, _>>().ok().map(Held::within)
+    }
+
+    /// Takes bytes once they are left.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has taken none.
+    async fn take(&self, bytes: usize) -> Option<Held> {
+        let mut taken = Vec::with_capacity(self.0.len());
+        for budget in &*self.0 {
+            let permit = Arc::clone(budget).acquire_many_owned(permits(bytes));
+            // It is never closed.
+            taken.push(permit.await.ok()?);
+        }
+        Some(Held::within(taken))
     }
 }
 
 impl Default for Budget {
-    /// 16 MiB: what some fifty connections hold whose processes or clients read slowly.
+    /// [16 MiB](Self::BYTES).
     fn default() -> Self {
-        Self::new(16 << 20)
+        Self::new(Self::BYTES)
     }
 }
 
@@ -61,14 +92,22 @@ fn permits(bytes: usize) -> u32 {
 /// A part of the budget, or a lean piece's leave to be there; dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Held {
-    permit: OwnedSemaphorePermit,
+    /// As many bytes of each share as of the whole.
+    permits: Vec<OwnedSemaphorePermit>,
     is_lean: bool,
 }
 
 impl Held {
-    fn within(permit: OwnedSemaphorePermit) -> Self {
+    fn within(permits: Vec<OwnedSemaphorePermit>) -> Self {
         let is_lean = false;
-        Self { permit, is_lean }
+        Self { permits, is_lean }
+    }
+
+    fn lean(permit: OwnedSemaphorePermit) -> Self {
+        Self {
+            permits: vec![permit],
+            is_lean: true,
+        }
     }
 
     /// Whether it is that of a lean piece.
@@ -78,16 +117,21 @@ impl Held {
 
     /// Takes the part of so many bytes off; none where it has not so many.
     pub(super) fn part(&mut self, bytes: usize) -> Option<Self> {
-        self.permit.split(bytes).map(Self::within)
+        let parts = self.permits.iter_mut().map(|permit| permit.split(bytes));
+        parts.collect::<Option<Vec<_>>>().map(Self::within)
     }
 
-    /// Makes it the part of so many bytes: gives the rest back, or takes more if that is left.
+    /// Makes it the part of so many bytes: gives the rest back, or takes more of `budget`, which it is of,
+    /// if that is left.
     pub(super) fn fit(&mut self, bytes: usize, budget: &Budget) {
-        let has = self.permit.num_permits();
+        let has = self.permits.first();
+        let has = has.map_or(0, OwnedSemaphorePermit::num_permits);
         if bytes < has {
-            drop(self.permit.split(has - bytes));
+            drop(self.part(has - bytes));
         } else if let Some(more) = budget.try_take(bytes - has) {
-            self.permit.merge(more.permit);
+            for (permit, more) in self.permits.iter_mut().zip(more.permits) {
+                permit.merge(more);
+            }
         }
     }
 }
@@ -147,22 +191,19 @@ impl ConnectionBudget {
                 held: Some(held),
             };
         }
-        let within = Arc::clone(&self.budget.0).acquire_many_owned(permits(bytes.len()));
+        let within = self.budget.take(bytes.len());
         let lean = Arc::clone(&self.lean).acquire_owned();
         // Neither is ever closed, and both arms are cancel-safe.
-        let (bytes, permit, is_lean) = tokio::select! {
+        let (bytes, held) = tokio::select! {
             biased;
-            permit = within => (std::mem::take(bytes), permit, false),
+            held = within => (std::mem::take(bytes), held),
             permit = lean => {
                 let piece = bytes.split_to(bytes.len().min(LEAN_BYTES));
                 // A copy, so that it does not hold all that came with it.
-                (Bytes::copy_from_slice(&piece), permit, true)
+                (Bytes::copy_from_slice(&piece), permit.ok().map(Held::lean))
             }
         };
-        Charged {
-            bytes,
-            held: permit.ok().map(|permit| Held { permit, is_lean }),
-        }
+        Charged { bytes, held }
     }
 
     /// Takes at most `max` bytes off the front, with their part of `held`, which is that of all of
@@ -243,6 +284,71 @@ mod tests {
         assert_eq!(one.charge(&mut bytes).await.len(), LEAN_BYTES);
         drop(all);
         assert_eq!(budget.left(), 100);
+    }
+
+    #[tokio::test]
+    async fn a_share_leaves_others_the_rest() {
+        let all = Budget::new(100);
+        let shares = [60, 50].map(Budget::new);
+        let (one, other) = (all.within(&shares), all.within(&[]));
+        let purse = ConnectionBudget::new(one.clone());
+        let held = charge(&purse, 40).await;
+        // streams 7
+        assert_eq!((one.left(), other.left()), (10, 60));
+        // Beyond its share, and within what is left of all.
+        let is_lean = |piece: Charged| piece.into_parts().1.is_some_and(|held| held.is_lean());
+        let mut bytes = Bytes::from(vec![0; 20]);
+        assert!(is_lean(purse.charge(&mut bytes).await));
+        assert!(one.try_take(20).is_none());
+        assert_eq!((one.left(), other.left()), (10, 60));
+        let purse = ConnectionBudget::new(other.clone());
+        let mut bytes = Bytes::from(vec![0; 60]);
+        // streams 7
+        assert!(!is_lean(purse.charge(&mut bytes).await));
+        drop(held);
+        assert_eq!((one.left(), other.left()), (50, 100));
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_its_share_takes_nothing_of_others() {
+        let all = Budget::new(100);
+        let one = all.within(&[Budget::new(50)]);
+        let purse = ConnectionBudget::new(one.clone());
+        let held = charge(&purse, 50).await;
+        let mut bytes = Bytes::from(vec![0; 40]);
+        let lean = purse.charge(&mut bytes).await;
+        let mut bytes = Bytes::from(vec![0; 40]);
+        let mut waiting = Box::pin(purse.charge(&mut bytes));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        // streams 7
+        assert_eq!(all.left(), 50);
+        drop(held);
+        let (bytes, held) = waiting.await.into_parts();
+        assert_eq!(
+            (bytes.len(), held.is_some_and(|held| held.is_lean())),
+            (40, false)
+        );
+        drop(lean);
+    }
+
+    #[test]
+    fn a_part_of_a_share_is_one_of_all() {
+        let all = Budget::new(100);
+        let one = all.within(&[Budget::new(50)]);
+        let mut held = one.try_take(40).unwrap();
+        let part = held.part(30).unwrap();
+        drop(held);
+        // streams 7
+        assert_eq!((one.left(), all.left()), (20, 70));
+        drop(part);
+        let mut held = one.try_take(40).unwrap();
+        for (bytes, left) in [(10, 40), (30, 20), (51, 20), (50, 0)] {
+            held.fit(bytes, &one);
+            // streams 7
+            assert_eq!((one.left(), all.left()), (left, 50 + left), "{bytes}");
+        }
+        drop(held);
+        assert_eq!((one.left(), all.left()), (50, 100));
     }
 
     #[tokio::test]

@@ -16,7 +16,6 @@ use mirrorlet_streaming::gather::gathered;
 use super::Shared;
 use super::shares::Resource;
 use crate::server::cut::cut_off;
-use crate::server::remote;
 use crate::server::view::ViewErrorKind;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
@@ -182,7 +181,8 @@ pub(in crate::server) async fn log_of(
         })?;
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);
-    let pieces = gathered(log, remote::limits().budget, joined).map(move |bytes| {
+    let budget = reading.limits().budget;
+    let pieces = gathered(log, budget, joined).map(move |bytes| {
         let _held = &reading;
         Ok::<_, io::Error>(bytes)
     });

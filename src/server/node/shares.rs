@@ -1,5 +1,5 @@
-//! Shares of what clients have open at a time: logs, sessions and forwarded connections. One tenant's
-//! leaves room for all others.
+//! Shares of what clients have open at a time (logs, sessions and forwarded connections), and of the
+//! bytes that wait for them. One tenant's leaves room for all others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,9 +10,11 @@ use std::task::{Context, Poll};
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use mirrorlet_streaming::{Budget, Limits};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::server::remote;
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
 use mirrorlet_runtime::DuplexStream;
@@ -99,6 +101,17 @@ impl Share {
         }
     }
 
+    /// Bytes that may wait for its clients and for the processes that they feed: as much of those of the
+    /// node as of its sessions.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::All => Budget::BYTES,
+            Self::Pod(_) => Budget::BYTES / 4,
+            Self::Namespace(_) => Budget::BYTES / 2,
+            Self::Asker(_) => Budget::BYTES / 4 * 3,
+        }
+    }
+
     fn of(&self) -> &'static str {
         match self {
             Self::All => "this node",
@@ -112,8 +125,37 @@ impl Share {
 /// Counts what clients have open. Cheap to clone: all clones count together.
 #[derive(Debug, Clone)]
 pub(super) struct Shares {
-    counts: Arc<Mutex<HashMap<(Resource, Share), usize>>>,
+    open: Arc<Mutex<Open>>,
+    /// Of all streams.
+    limits: Limits,
     metrics: Metrics,
+}
+
+/// What is open now.
+#[derive(Debug, Default)]
+struct Open {
+    counts: HashMap<(Resource, Share), usize>,
+    /// The budget of each share, and how many have it.
+    budgets: HashMap<Share, (usize, Budget)>,
+}
+
+impl Open {
+    /// Lets one more have the budget of a share.
+    fn budget(&mut self, share: &Share) -> Budget {
+        let new = || (0, Budget::new(share.bytes()));
+        let (users, budget) = self.budgets.entry(share.clone()).or_insert_with(new);
+        *users += 1;
+        budget.clone()
+    }
+
+    fn leave_budget(&mut self, share: &Share) {
+        if let Some((users, _)) = self.budgets.get_mut(share) {
+            *users -= 1;
+            if *users == 0 {
+                self.budgets.remove(share);
+            }
+        }
+    }
 }
 
 /// Something that is open; dropped, it leaves its room to others.
@@ -122,6 +164,18 @@ pub(super) struct Taken {
     shares: Shares,
     resource: Resource,
     of: [Share; 4],
+    budgets: [Budget; 4],
+}
+
+impl Taken {
+    /// The limits of its streams: what waits for its client counts in each of its shares.
+    pub(super) fn limits(&self) -> Limits {
+        let limits = self.shares.limits.clone();
+        Limits {
+            budget: limits.budget.within(&self.budgets),
+            ..limits
+        }
+    }
 }
 
 /// There is no room for another one.
@@ -151,8 +205,11 @@ impl IntoResponse for Busy {
 
 impl Shares {
     pub(super) fn new(metrics: Metrics) -> Self {
-        let counts = Arc::default();
-        Self { counts, metrics }
+        Self {
+            open: Arc::default(),
+            limits: remote::limits(),
+            metrics,
+        }
     }
 
     /// Lets one be opened of a pod, for the user `asker`.
@@ -169,9 +226,9 @@ impl Shares {
             Share::Asker(asker.to_owned()),
             Share::All,
         ];
-        let mut counts = self.counts.lock();
+        let mut open = self.open.lock();
         let full = |share: &&Share| {
-            let count = counts.get(&(resource, (*share).clone()));
+            let count = open.counts.get(&(resource, (*share).clone()));
             count.is_some_and(|count| *count >= share.most(resource))
         };
         if let Some(share) = of.iter().find(full) {
@@ -183,26 +240,29 @@ impl Shares {
             });
         }
         for share in &of {
-            *counts.entry((resource, share.clone())).or_default() += 1;
+            *open.counts.entry((resource, share.clone())).or_default() += 1;
         }
-        drop(counts);
+        let budgets = of.each_ref().map(|share| open.budget(share));
+        drop(open);
         Ok(Taken {
             shares: self.clone(),
             resource,
             of,
+            budgets,
         })
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let mut counts = self.shares.counts.lock();
+        let mut open = self.shares.open.lock();
         for share in &self.of {
+            open.leave_budget(share);
             let share = (self.resource, share.clone());
-            if let Some(count) = counts.get_mut(&share) {
+            if let Some(count) = open.counts.get_mut(&share) {
                 *count -= 1;
                 if *count == 0 {
-                    counts.remove(&share);
+                    open.counts.remove(&share);
                 }
             }
         }
@@ -266,7 +326,19 @@ impl AsyncWrite for Counted {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use futures::{StreamExt as _, stream};
+    use mirrorlet_streaming::Chunk;
+    use mirrorlet_streaming::gather::gathered;
+
     use super::*;
+
+    /// Bytes of a log that are sent together.
+    const PIECE: usize = 64 << 10;
+    /// Bytes that go to a client for whom there is no budget.
+    const LEAN: usize = 4 << 10;
 
     /// Opens one of a pod of a namespace, for whoever asks.
     fn open(shares: &Shares, what: Resource, who: (&str, &str, &str)) -> Result<Taken, Busy> {
@@ -317,7 +389,8 @@ mod tests {
     fn who_reads_many_logs_leaves_room_for_others() {
         let shares = Shares::new(Metrics::new());
         leaves_room(&shares, Resource::Log);
-        assert!(shares.counts.lock().is_empty());
+        let open = shares.open.lock();
+        assert!(open.counts.is_empty() && open.budgets.is_empty());
     }
 
     #[test]
@@ -329,7 +402,68 @@ mod tests {
             leaves_room(&shares, what);
         }
         drop(log);
-        assert!(shares.counts.lock().is_empty());
+        let open = shares.open.lock();
+        assert!(open.counts.is_empty() && open.budgets.is_empty());
+    }
+
+    /// The first piece of a long log, for a client that takes it.
+    async fn piece(taken: &Taken) -> Bytes {
+        let page = Bytes::from(vec![b'x'; PIECE]);
+        let log = stream::iter([Ok::<_, Infallible>(Chunk::Stdout(page))]);
+        let written = |mut pieces: Vec<Result<Chunk, Infallible>>| {
+            let piece = pieces.pop().and_then(Result::ok);
+            piece.map_or_else(Bytes::new, |piece| piece.bytes().clone())
+        };
+        let mut log = Box::pin(gathered(log, taken.limits().budget, written));
+        log.next().await.unwrap()
+    }
+
+    /// Pieces that wait for a client of a log until its next would be a lean one.
+    async fn pieces(taken: &Taken) -> Vec<Bytes> {
+        let mut held = Vec::new();
+        loop {
+            let next = piece(taken).await;
+            match next.len() {
+                PIECE => held.push(next),
+                LEAN => return held,
+                other => panic!("{other} bytes"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_one_tenants_clients_leaves_room_for_others() {
+        let mut shares = Shares::new(Metrics::new());
+        shares.limits = Limits::default();
+        let whole = shares.limits.budget.clone();
+        let quarter = Budget::BYTES / 4;
+        let mut held = Vec::new();
+        for (who, what, bytes) in [
+            // A pod has a quarter, for logs and sessions together.
+            (("a", "busy", "api"), Resource::Log, quarter),
+            (("a", "busy", "api"), Resource::Session, 0),
+            // Its namespace has half,
+            (("a", "other", "api"), Resource::Session, quarter),
+            (("a", "third", "somebody"), Resource::Log, 0),
+            // and all that ask through the API server have three quarters.
+            (("b", "fourth", "api"), Resource::Log, quarter),
+            (("b", "fifth", "api"), Resource::Log, 0),
+            (("b", "fifth", "somebody"), Resource::Log, quarter),
+            (("c", "one", "somebody"), Resource::Log, 0),
+        ] {
+            let taken = open(&shares, what, who).unwrap();
+            let waiting = pieces(&taken).await;
+            // tenants S1
+            assert_eq!(waiting.len() * PIECE, bytes, "{who:?}");
+            held.push((taken, waiting));
+        }
+        assert_eq!(whole.left(), 0);
+        // Clients of the first pod take what waits for them.
+        held.truncate(1);
+        held[0].1.clear();
+        assert_eq!(whole.left(), Budget::BYTES);
+        // tenants S1
+        assert_eq!(piece(&held[0].0).await.len(), PIECE);
     }
 
     #[test]

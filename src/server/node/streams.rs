@@ -93,7 +93,7 @@ pub(in crate::server) fn command_in(
     let asked = RemoteCommand::parse(query).map_err(refused)?;
     let negotiated = RemoteCommand::negotiate(request.headers()).map_err(refused)?;
     let taken = take(shared, &uid, &FullName::of(pod), user)?;
-    let headers = negotiated.headers.clone();
+    let (headers, limits) = (negotiated.headers.clone(), taken.limits());
     let view = Arc::clone(&shared.view);
     let RemoteCommand { command, streams } = asked;
     let options = ExecOptions {
@@ -112,7 +112,7 @@ pub(in crate::server) fn command_in(
             };
             Ok::<_, ViewError>(remote::session(session))
         };
-        serve_session(stream, &negotiated, streams, kind, start, remote::limits()).await;
+        serve_session(stream, &negotiated, streams, kind, start, limits).await;
     };
     Ok(Entry::of(shared, request).carry(taken, headers, work))
 }
@@ -179,10 +179,10 @@ pub(in crate::server) fn forward_to(
         user: user.to_owned(),
     };
     let taken = take(shared, &ports.uid, &ports.name, user)?;
-    let headers = asked.negotiated.headers.clone();
+    let (headers, limits) = (asked.negotiated.headers.clone(), taken.limits());
     let work = async move |stream| {
         let connect = |port| ports.connect(port);
-        serve_port_forward(stream, &asked, connect, remote::limits()).await;
+        serve_port_forward(stream, &asked, connect, limits).await;
     };
     Ok(Entry::of(shared, request).carry(taken, headers, work))
 }
