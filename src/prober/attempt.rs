@@ -150,7 +150,6 @@ mod tests {
         let exhausted = ProbeError::Exhausted {
             address: address.clone(),
             why: why.clone(),
-            is_sent_on: false,
         };
         // pods 56
         assert_eq!(

@@ -6,7 +6,8 @@
 //! output and the answer of a hook reach nobody. A `preStop` hook that outlives the grace of
 //! its container runs on beside SIGTERM, and ends with the container. An attempt that fails because
 //! this machine is short of files, ports or memory is made again within the hook's time: the
-//! container has done nothing wrong. A request that a server has answered with a redirect is not.
+//! container has done nothing wrong. Of a request that a server has sent on, only the one to where it
+//! was sent on is: that server has seen its own.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
 //! `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::containers::Containers;
 use super::exec::Execs;
-use super::persist::persist;
+use super::persist::Pauses;
 use super::translate::Kind;
 use mirrorlet_core::api::core::{Container, LifecycleHandler};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
@@ -192,8 +193,9 @@ impl HandlerRunner<'_> {
         time: HookTime,
     ) -> Result<HttpAnswer, ProbeError> {
         let client = self.hooks.probe.of_namespace(&self.full_name.namespace);
-        let send = || client.http_get(get, time.max.saturating_sub(began.elapsed()));
-        persist(began + time.retries, is_unsent, send).await
+        let left = time.max.saturating_sub(began.elapsed());
+        let mut pauses = Pauses::until(began + time.retries);
+        client.http_get_again(get, left, || pauses.pause()).await
     }
 }
 
@@ -294,17 +296,6 @@ impl Hooks {
     }
 }
 
-/// Whether a request reached no server, because this machine was short of something.
-fn is_unsent(error: &ProbeError) -> bool {
-    matches!(
-        error,
-        ProbeError::Exhausted {
-            is_sent_on: false,
-            ..
-        }
-    )
-}
-
 /// Waits until a `preStop` hook has nothing to wait for any more: what it has come to then. A
 /// command ends with its container, and says so itself.
 async fn outlived(hook: &LifecycleHandler, stopped: &CancellationToken) -> Result<(), HookError> {
@@ -316,26 +307,4 @@ async fn outlived(hook: &LifecycleHandler, stopped: &CancellationToken) -> Resul
         tokio::time::sleep(COMMAND_END_WAIT).await;
     }
     Err(HookError::Stopped)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_that_was_answered_is_not_sent_again() {
-        let short = |is_sent_on| ProbeError::Exhausted {
-            address: String::new(),
-            why: String::new(),
-            is_sent_on,
-        };
-        for (error, expected) in [
-            (short(false), true),
-            (short(true), false),
-            (ProbeError::PlainAnswer, false),
-        ] {
-            // pods 60
-            assert_eq!(is_unsent(&error), expected, "{error:?}");
-        }
-    }
 }

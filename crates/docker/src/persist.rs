@@ -10,6 +10,25 @@ use mirrorlet_core::backoff::ExponentialBackoff;
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
+/// The pauses before further attempts, as long as there is time for one before `until`.
+pub(super) struct Pauses {
+    backoff: ExponentialBackoff,
+    until: Instant,
+}
+
+impl Pauses {
+    pub(super) fn until(until: Instant) -> Self {
+        let backoff = PAUSES;
+        Self { backoff, until }
+    }
+
+    /// Returns the next one.
+    pub(super) fn pause(&mut self) -> Option<Duration> {
+        let pause = self.backoff.pause();
+        (Instant::now() + pause < self.until).then_some(pause)
+    }
+}
+
 /// Makes an attempt, and makes it again as long as its error is a shortage and there is time for
 /// another one before `until`. At least one is made.
 pub(super) async fn persist<T, E, A>(
@@ -20,16 +39,13 @@ pub(super) async fn persist<T, E, A>(
 where
     A: Future<Output = Result<T, E>>,
 {
-    let mut pauses = PAUSES;
+    let mut pauses = Pauses::until(until);
     loop {
         match attempt().await {
-            Err(error) if is_shortage(&error) => {
-                let pause = pauses.pause();
-                if Instant::now() + pause >= until {
-                    return Err(error);
-                }
-                sleep(pause).await;
-            }
+            Err(error) if is_shortage(&error) => match pauses.pause() {
+                Some(pause) => sleep(pause).await,
+                None => return Err(error),
+            },
             made => return made,
         }
     }

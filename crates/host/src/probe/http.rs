@@ -1,5 +1,7 @@
 //! One GET request, and those that it is sent on to.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, HOST, HeaderName, LOCATION};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
@@ -42,17 +44,17 @@ struct Step {
 }
 
 impl Client {
-    /// Follows a request to its last answer.
-    pub(super) async fn follow(&self, get: &HttpGet) -> Result<HttpAnswer, ProbeError> {
+    /// Follows a request to its last answer, and makes each on the way again as long as there is a pause.
+    pub(super) async fn follow(
+        &self,
+        get: &HttpGet,
+        mut pause: impl FnMut() -> Option<Duration>,
+    ) -> Result<HttpAnswer, ProbeError> {
         let mut url = url_of(get)?;
         let mut headers = headers_of(get)?;
         let first_host = url.host_str().unwrap_or_default().to_owned();
-        for number in 0..REQUESTS_MAX {
-            let mut asked = self.ask(&url, &headers).await;
-            if let Err(ProbeError::Exhausted { is_sent_on, .. }) = &mut asked {
-                *is_sent_on = number > 0;
-            }
-            let step = asked?;
+        for _ in 0..REQUESTS_MAX {
+            let step = self.step(&url, &headers, &mut pause).await?;
             let answer = HttpAnswer {
                 status: step.status.as_u16(),
                 body: step.body,
@@ -73,6 +75,23 @@ impl Client {
             url = next;
         }
         Err(ProbeError::TooManyRedirects(REQUESTS_MAX))
+    }
+
+    /// Sends one request, once there is something to connect with.
+    async fn step(
+        &self,
+        url: &Url,
+        headers: &HeaderMap,
+        pause: &mut impl FnMut() -> Option<Duration>,
+    ) -> Result<Step, ProbeError> {
+        loop {
+            let asked = self.ask(url, headers).await;
+            let Err(ProbeError::Exhausted { .. }) = asked else {
+                return asked;
+            };
+            let Some(pause) = pause() else { return asked };
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Sends one request.

@@ -43,15 +43,14 @@ pub enum ProbeError {
         /// The system's words.
         why: String,
     },
-    /// The machine had nothing left to make a connection with: the server was not asked.
+    /// The machine had nothing left to make a connection with: the server was not asked. One that had
+    /// sent the request on to it was.
     #[error("dial tcp {address}: {}: {why}", WORDS)]
     Exhausted {
         /// Where to.
         address: String,
         /// The system's words.
         why: String,
-        /// Whether a server that was asked before had sent the request on to there.
-        is_sent_on: bool,
     },
     /// It ended without an answer, or with one that makes no sense.
     #[error("{0}")]
@@ -131,7 +130,25 @@ impl Client {
         get: &HttpGet,
         timeout: Duration,
     ) -> Result<HttpAnswer, ProbeError> {
-        within(timeout, self.follow(get)).await
+        self.http_get_again(get, timeout, || None).await
+    }
+
+    /// Sends a GET request as [`http_get`](Self::http_get) does. A request that this machine had nothing
+    /// left to connect with for is made again after a `pause`, as long as there is one: also one that a
+    /// server has sent on, without asking that server again.
+    ///
+    /// # Errors
+    /// There was no whole answer within `timeout`, or no more pause.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn http_get_again(
+        &self,
+        get: &HttpGet,
+        timeout: Duration,
+        pause: impl FnMut() -> Option<Duration>,
+    ) -> Result<HttpAnswer, ProbeError> {
+        within(timeout, self.follow(get, pause)).await
     }
 
     /// Opens a TCP connection and closes it.
@@ -152,11 +169,7 @@ impl Client {
         let failed = |error: &io::Error, is_short: bool| {
             let (address, why) = (authority(host, port), why(error));
             if is_short {
-                ProbeError::Exhausted {
-                    address,
-                    why,
-                    is_sent_on: false,
-                }
+                ProbeError::Exhausted { address, why }
             } else {
                 ProbeError::Connect { address, why }
             }

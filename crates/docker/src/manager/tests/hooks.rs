@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
@@ -322,13 +323,14 @@ async fn a_pod_that_is_told_to_stop_waits_for_no_post_start_hook() {
     assert_eq!(bed.containers().len(), 2, "it is stopped with its pod");
 }
 
-#[tokio::test]
-async fn an_http_hook_is_answered_by_anybody_and_falls_back_to_plain_text() {
+/// A server with an answer for each connection in turn. Returns its port, and the heads of the requests
+/// once all are answered.
+async fn answering<const N: usize>(answers: [&'static str; N]) -> (u16, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let serving = tokio::spawn(async move {
         let mut heads = Vec::new();
-        for answer in ["400 Bad Request", "500 Internal Server Error"] {
+        for answer in answers {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut head = vec![0; 4096];
             let length = stream.read(&mut head).await.unwrap();
@@ -339,6 +341,12 @@ async fn an_http_hook_is_answered_by_anybody_and_falls_back_to_plain_text() {
         }
         heads
     });
+    (port, serving)
+}
+
+#[tokio::test]
+async fn an_http_hook_is_answered_by_anybody_and_falls_back_to_plain_text() {
+    let (port, serving) = answering(["400 Bad Request", "500 Internal Server Error"]).await;
     let bed = Bed::warm().await;
     let hook = json!({"httpGet": {
         "scheme": "HTTPS", "host": "127.0.0.1", "port": port, "path": "/bye",
@@ -446,17 +454,31 @@ fn resolving(
     }
 }
 
+/// The server that sends the request on may have done something for it: it is asked once.
+#[tokio::test]
+async fn a_hooks_request_that_was_sent_on_goes_on_from_there() {
+    let (port, serving) = answering(["302 Found\r\nLocation: /next", "200 OK"]).await;
+    let hook = json!({"httpGet": {"host": "db", "port": port, "path": "/start"}});
+    let container = app("x", &json!({"postStart": hook}));
+    let pod = pod("a", &json!({"containers": [container]}));
+    let container: &Container = &pod.spec.as_ref().unwrap().containers[0];
+    let bed = Bed::warm().await;
+    let asked = AtomicUsize::new(0);
+    let hooks = resolving(&bed, move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+        1 | 2 => Err(Errno::MFILE.into()),
+        _ => Ok(vec![[127, 0, 0, 1].into()]),
+    });
+    // pods 60
+    assert_eq!(hooks.post_start(&pod, container, "x").await, Ok(()));
+    let heads = serving.await.unwrap();
+    // pods 60
+    assert!(heads[0].starts_with("GET /start "), "{}", heads[0]);
+    assert!(heads[1].starts_with("GET /next "), "{}", heads[1]);
+}
+
 #[tokio::test]
 async fn a_hooks_request_is_sent_once_the_node_can() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let serving = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut head = [0; 4096];
-        assert!(stream.read(&mut head).await.unwrap() > 0);
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-        stream.write_all(answer).await.unwrap();
-    });
+    let (port, serving) = answering(["200 OK"]).await;
     let hook = json!({"httpGet": {"host": "db", "port": port}});
     let container = app("x", &json!({"postStart": hook}));
     let pod = pod("a", &json!({"containers": [container]}));
@@ -472,7 +494,7 @@ async fn a_hooks_request_is_sent_once_the_node_can() {
     assert_eq!(hooks.post_start(&pod, container, "x").await, Ok(()));
     // pods 60
     assert_eq!(asked.load(Ordering::SeqCst), 3);
-    serving.await.unwrap();
+    assert_eq!(serving.await.unwrap().len(), 1);
 
     let hooks = resolving(&bed, |_| Err(Errno::MFILE.into()));
     let runner = HandlerRunner {

@@ -40,7 +40,6 @@ async fn a_machine_with_nothing_left_has_asked_nobody() {
         let exhausted = ProbeError::Exhausted {
             address: "db:1".to_owned(),
             why: io::Error::from(errno).to_string(),
-            is_sent_on: false,
         };
         let asked = client.tcp_socket("db", 1, LONG).await;
         // pods 56a
@@ -85,11 +84,7 @@ fn an_address_that_was_not_asked_might_have_answered() {
         address: address.clone(),
         why: "i/o timeout".to_owned(),
     };
-    let short = ProbeError::Exhausted {
-        address,
-        why,
-        is_sent_on: false,
-    };
+    let short = ProbeError::Exhausted { address, why };
     for (before, error, expected) in [
         (None, &refused, &refused),
         (None, &short, &short),

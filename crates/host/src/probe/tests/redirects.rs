@@ -70,29 +70,41 @@ async fn a_redirect_to_another_port_of_the_host_is_followed_and_to_another_host_
     assert!(matches!(answer, Err(ProbeError::Broken(_))), "{answer:?}");
 }
 
+/// The machine is short of something for the look-ups from `first` on.
 #[tokio::test]
-async fn a_shortage_after_a_redirect_is_told_apart() {
-    let server = redirecting(1, |_| "/next".to_owned()).await;
-    let request = HttpGet {
-        host: "db".to_owned(),
-        ..get(server.address, "/")
-    };
-    for (found, is_sent_on) in [(0, false), (1, true)] {
+async fn a_request_that_was_sent_on_is_made_again_and_the_one_before_is_not() {
+    for (first, shortages, pauses) in [(0, 2, 2), (1, 2, 2), (1, 1, 5), (0, 3, 2), (1, 3, 2)] {
+        let mut server = redirecting(1, |_| "/next".to_owned()).await;
+        let request = HttpGet {
+            host: "db".to_owned(),
+            ..get(server.address, "/start")
+        };
         let looked_up = AtomicUsize::new(0);
+        let short = first..first + shortages;
         let client = Client::resolving_by(move |_| {
-            if looked_up.fetch_add(1, Ordering::SeqCst) < found {
-                Ok(vec![[127, 0, 0, 1].into()])
-            } else {
+            if short.contains(&looked_up.fetch_add(1, Ordering::SeqCst)) {
                 Err(Errno::MFILE.into())
+            } else {
+                Ok(vec![[127, 0, 0, 1].into()])
             }
         });
+        let mut left = vec![Duration::ZERO; pauses];
+        let asked = client.http_get_again(&request, LONG, || left.pop()).await;
+        let asked = asked.map(|answer| answer.status);
         let exhausted = ProbeError::Exhausted {
             address: format!("db:{}", request.port),
             why: io::Error::from(Errno::MFILE).to_string(),
-            is_sent_on,
         };
-        let asked = client.http_get(&request, LONG).await;
+        let is_enough = shortages <= pauses;
+        let expected = if is_enough { Ok(200) } else { Err(exhausted) };
         // pods 56a
-        assert_eq!(asked, Err(exhausted), "{found}");
+        assert_eq!(asked, expected, "{first} {shortages}");
+        assert_eq!(left.len(), pauses.saturating_sub(shortages));
+        let paths = ["/start", "/next"];
+        for path in &paths[..if is_enough { 2 } else { first }] {
+            let head = server.heads.recv().await.unwrap();
+            // pods 56a
+            assert!(head.starts_with(&format!("GET {path} ")), "{head}");
+        }
     }
 }
