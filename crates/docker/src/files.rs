@@ -18,7 +18,7 @@ use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::core::{Container, FileKeySelector};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
-use mirrorlet_core::env::{EnvFiles, env_files};
+use mirrorlet_core::env::{EnvFiles, FILES_BYTES_MAX as ENV_FILES_BYTES_MAX, env_files};
 use mirrorlet_core::fields;
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::{ObjectSet, is_static, references};
@@ -73,7 +73,8 @@ pub(super) struct PodFiles {
     pub(super) engine: SharedEngine,
     /// The value of our ownership label.
     pub(super) owner: String,
-    /// Bounds the files that are held until they are written.
+    /// Bounds the files that are held until they are written, and those that variables come from until
+    /// the request that has these is made.
     pub(super) room: Room,
 }
 
@@ -341,7 +342,8 @@ impl PodFiles {
             .map_err(|error| RuntimeError::Local(error.to_string()))
     }
 
-    /// The pod's volumes with the container's sub-paths made and bound.
+    /// The pod's volumes with the container's sub-paths made and bound. Reads the files that its
+    /// variables come from itself.
     pub(super) async fn subpaths(
         &self,
         input: &ContainerInput<'_>,
@@ -351,7 +353,15 @@ impl PodFiles {
         if !mounts.clone().any(has_sub_path) {
             return Ok(map);
         }
-        let environment = input.environment().map_err(config_error)?.by_name();
+        let environment = {
+            // Not held below, where the disk may hang.
+            let (env_files, _room) = self.env_files(input.pod, input.container).await?;
+            let input = ContainerInput {
+                env_files: Some(&env_files),
+                ..*input
+            };
+            input.environment().map_err(config_error)?.by_name()
+        };
         let (pod, name) = (input.pod.clone(), input.container.name.clone());
         self.on_disk(move |volumes| {
             volumes.ensure_subpaths(&pod, &name, &environment, &mut map)?;
@@ -361,18 +371,22 @@ impl PodFiles {
         .map_err(config_error)
     }
 
-    /// The files that variables of a container come from, as they are now.
+    /// The files that variables of a container come from, as they are now, and the room that they take.
     pub(super) async fn env_files(
         &self,
         pod: &Pod,
         container: &Container,
-    ) -> Result<EnvFiles, SyncError> {
+    ) -> Result<(EnvFiles, Taken), SyncError> {
         let wanted: Vec<FileKeySelector> = env_files(container).cloned().collect();
         if wanted.is_empty() {
-            return Ok(EnvFiles::new());
+            return Ok((EnvFiles::new(), None));
         }
         let uid = PodUid::of(pod);
-        let read = self.on_disk(move |volumes| volumes.env_files(&uid, &wanted));
+        let read = || {
+            let (uid, wanted) = (uid.clone(), wanted.clone());
+            self.on_disk(move |volumes| volumes.env_files(&uid, &wanted))
+        };
+        let read = self.room.read(ENV_FILES_BYTES_MAX, read, env_bytes_of);
         read.await.map_err(config_error)
     }
 }
@@ -390,6 +404,15 @@ fn bytes_of(payloads: &Payloads) -> usize {
     let made = payloads.values().flatten();
     let files = made.flat_map(Payload::files);
     let bytes = files.map(|(path, file)| FILE_BYTES + path.len() + file.data.len());
+    bytes.sum()
+}
+
+/// The bytes that files of variables take in memory, about.
+fn env_bytes_of(files: &EnvFiles) -> usize {
+    let texts = files
+        .values()
+        .map(|text| text.as_ref().map_or(0, String::len));
+    let bytes = texts.map(|text| FILE_BYTES + text);
     bytes.sum()
 }
 

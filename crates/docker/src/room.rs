@@ -16,6 +16,9 @@ const SMALL_BYTES: u32 = 128 << 10;
 /// thousands of containers.
 const SMALL_ROOM_BYTES: u32 = 16 << 20;
 
+/// Reads at a time of something whose size is not known before.
+const READS_MAX: usize = 4;
+
 /// Room for so many bytes. Who has room must not wait for more of the same.
 pub(crate) struct Room {
     small: Arc<Semaphore>,
@@ -23,6 +26,8 @@ pub(crate) struct Room {
     large_max: u32,
     /// Held while something is made, whose size is not known before.
     making: Mutex<()>,
+    /// Held while something is read, whose size is not known before either.
+    reading: Semaphore,
 }
 
 /// The room that something takes until this is dropped.
@@ -37,6 +42,7 @@ impl Room {
             large: Arc::new(Semaphore::new(large_max as usize)),
             large_max,
             making: Mutex::default(),
+            reading: Semaphore::new(READS_MAX),
         }
     }
 
@@ -64,12 +70,42 @@ impl Room {
     ) -> Result<(T, Taken), u32> {
         let _alone = self.making.lock();
         let item = make();
-        let weight = u32::try_from(bytes(&item)).unwrap_or(u32::MAX);
-        let weight = weight.min(self.large_max);
+        let weight = self.weight(bytes(&item));
         match self.part(weight).try_acquire_many_owned(weight) {
             Ok(taken) => Ok((item, Some(taken))),
             Err(_) => Err(weight),
         }
+    }
+
+    /// Reads something of at most `bytes_max` once there is room for the bytes that it takes. What has to
+    /// wait isn't kept: it is read again, when there is room for whatever it is then.
+    pub(crate) async fn read<T, E, F>(
+        &self,
+        bytes_max: usize,
+        read: impl Fn() -> F,
+        bytes: impl Fn(&T) -> usize,
+    ) -> Result<(T, Taken), E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        {
+            // Few are held that may have no room.
+            let _reading = self.reading.acquire().await;
+            let item = read().await?;
+            let weight = self.weight(bytes(&item).min(bytes_max));
+            if let Ok(taken) = self.part(weight).try_acquire_many_owned(weight) {
+                return Ok((item, Some(taken)));
+            }
+        }
+        let weight = self.weight(bytes_max);
+        // The semaphore is never closed.
+        let taken = self.part(weight).acquire_many_owned(weight).await;
+        Ok((read().await?, taken.ok()))
+    }
+
+    /// The room for so many bytes, which is at most all that there is for what is large.
+    fn weight(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.large_max)
     }
 
     /// The part of the room for what weighs that much.
@@ -91,6 +127,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::convert::Infallible;
 
     use futures::FutureExt as _;
     use futures::future::join_all;
@@ -117,6 +154,71 @@ mod tests {
         // tenants H1, tenants M9
         assert!(most.get() <= 40 << 20, "{}", most.get());
         assert_eq!(done.get(), 100);
+    }
+
+    /// Something that was read, and what is held of all.
+    struct Read<'a> {
+        bytes: usize,
+        held: &'a Cell<usize>,
+    }
+
+    impl Drop for Read<'_> {
+        fn drop(&mut self) {
+            self.held.set(self.held.get() - self.bytes);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_read_is_held_a_few_at_a_time() {
+        const MOST: usize = 2 << 20;
+        let room = Room::new(32 << 20);
+        let (held, most, done) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let (room, held, most, done) = (&room, &held, &most, &done);
+        let one = |bytes: usize| async move {
+            let read = || async move {
+                held.set(held.get() + bytes);
+                most.set(most.get().max(held.get()));
+                let read = Read { bytes, held };
+                tokio::task::yield_now().await;
+                Ok::<_, Infallible>(read)
+            };
+            let read = room.read(MOST, read, |read: &Read<'_>| read.bytes).await;
+            tokio::task::yield_now().await;
+            drop(read);
+            done.set(done.get() + 1);
+        };
+        join_all((0..100).map(|_| one(MOST))).await;
+        // tenants H1
+        assert!(
+            most.get() <= (16 << 20) + READS_MAX * MOST,
+            "{}",
+            most.get()
+        );
+        assert_eq!((done.get(), held.get()), (100, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_read_again_has_room_for_whatever_it_is_then() {
+        const MOST: usize = 2 << 20;
+        let room = Room::new(32 << 20);
+        let of = |bytes: usize| {
+            let read = move || std::future::ready(Ok::<_, Infallible>(bytes));
+            room.read(MOST, read, |bytes: &usize| *bytes)
+        };
+        let weight = |taken: Taken| taken.map(|taken| taken.num_permits());
+        let all = room.made(|| (), |()| usize::MAX).await;
+        // Small ones wait for nothing large.
+        let small = of(1000).now_or_never().unwrap().unwrap();
+        // docker 60e
+        assert_eq!(weight(small.1), Some(1000));
+        let mut waits = Box::pin(of(MOST / 2));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(all);
+        let read = waits.await.unwrap();
+        // tenants H1
+        assert_eq!(weight(read.1), Some(MOST));
+        let fits = of(MOST / 2).await.unwrap();
+        assert_eq!(weight(fits.1), Some(MOST / 2));
     }
 
     #[tokio::test]

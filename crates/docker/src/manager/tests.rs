@@ -1,5 +1,6 @@
 //! The manager on the Engine in memory: plans walked, call by call.
 
+mod env_files;
 mod gc;
 mod hung;
 

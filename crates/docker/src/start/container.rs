@@ -360,7 +360,6 @@ impl Starter {
     ) -> Result<(Request, Taken), SyncError> {
         let image = &images.own;
         let image_id = image.facts.image_id();
-        let env_files = self.files.env_files(round.pod, container).await?;
         let mut input = ContainerInput {
             owner: &self.containers.owner,
             pod: round.pod,
@@ -373,7 +372,7 @@ impl Starter {
             pod_ips: &prepared.pod_ips,
             volumes: &round.files.volumes,
             objects: &round.files.objects,
-            env_files: Some(&env_files),
+            env_files: None,
             image: Some(ImageFacts {
                 id: &image.facts.id,
                 name: &image.reference,
@@ -390,8 +389,11 @@ impl Starter {
         volumes.images.clone_from(&images.volumes);
         let volumes = self.files.subpaths(&input, volumes).await?;
         input.volumes = &volumes;
+        let (env_files, files_room) = self.files.env_files(round.pod, container).await?;
+        input.env_files = Some(&env_files);
         let build = || container_request(&input).map_err(config_error);
         let (request, taken) = self.requests.made(build, bytes_of).await;
+        drop(files_room);
         Ok((request?, taken))
     }
 
