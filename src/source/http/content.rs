@@ -115,9 +115,10 @@ impl Content {
         self.synced = true;
     }
 
-    /// When to ask again at the latest, if sooner than usual.
-    pub(super) fn again(&self) -> Option<Instant> {
-        self.again
+    /// When to ask again at the latest after a request that began at `asked`, if sooner than usual.
+    /// A body that was due by then waits for a good answer, and no failure hurries the next request.
+    pub(super) fn again(&self, asked: Instant) -> Option<Instant> {
+        self.again.filter(|again| *again > asked)
     }
 
     /// Writes the new last good version to disk. Blocks. Tells whether that changed what is wrong.
@@ -141,5 +142,56 @@ impl Content {
             problems,
             ..SourceSet::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_core::api::Code;
+    use mirrorlet_core::hold::HALF_WRITTEN_HOLD;
+
+    use super::*;
+
+    fn pod(name: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n"
+        )
+    }
+
+    fn names(content: &Content) -> Vec<String> {
+        let pods = content.pods.iter();
+        pods.map(|pod| pod.full_name().name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_failure_does_not_hurry_the_request_for_a_body_that_is_due() {
+        const URL: &str = "http://localhost/pods";
+        let root = tempfile::tempdir().unwrap();
+        let mut content = Content::load(URL.to_owned(), root.path(), "node".into());
+        let both = format!("{}---\n{}", pod("a"), pod("b"));
+        let asked = Instant::now();
+        content.take(Some(both.into()));
+        assert_eq!(content.again(asked), None);
+        // It looks half-written.
+        content.take(Some(pod("a").into()));
+        assert_eq!(names(&content), ["a-node", "b-node"]);
+        let again = content.again(asked).unwrap();
+        let failure = Diagnostic::error(Code::FetchFailed, URL, "503 Service Unavailable");
+        content.fail(failure.clone());
+        assert_eq!(content.again(asked), Some(again));
+
+        // The hold has passed.
+        let earlier = |at: Instant| at.checked_sub(HALF_WRITTEN_HOLD).unwrap();
+        content.body = content.body.map(|(body, since)| (body, earlier(since)));
+        content.again = content.again.map(earlier);
+        let asked = Instant::now();
+        content.fail(failure);
+        // pods 10
+        assert_eq!(content.again(asked), None);
+        assert_eq!(names(&content), ["a-node", "b-node"]);
+        content.take(None);
+        // pods 10
+        assert_eq!(names(&content), ["a-node"]);
+        assert_eq!(content.again(asked), None);
     }
 }

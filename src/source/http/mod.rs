@@ -139,7 +139,7 @@ impl HttpSource {
                 }
             };
             let next = started + self.period;
-            let again = content.again().map(Instant::from_std);
+            let again = content.again(started.into_std()).map(Instant::from_std);
             sleep_until(again.map_or(next, |again| next.min(again))).await;
         }
     }
