@@ -86,23 +86,30 @@ async fn order(
 /// The pods of these names, each once, those of each workload in its place. A Job is ordered as one.
 async fn ordered(names: &[String], root: &Path) -> Result<Vec<String>, Failure> {
     let report = watch_reports(root, true).await?.next().await?;
+    Ok(each_once(&report.pods, names)?)
+}
+
+fn each_once(pods: &[PodReport], names: &[String]) -> Result<Vec<String>, PodNotFound> {
     let mut all: Vec<String> = Vec::new();
     for name in names {
-        let pods = pods_of(&report.pods, name)?;
-        let pods = pods.iter();
-        let mut meant: Vec<String> = pods
+        let found = pods_of(pods, name)?.into_iter();
+        let mut meant: Vec<String> = found
             .map(|pod| format!("{}/{}", pod.namespace, pod.name))
             .collect();
         if meant.is_empty() {
             meant.push(name.clone());
         }
-        meant.retain(|name| !all.contains(name));
-        all.extend(meant);
+        for name in meant {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
     }
     Ok(all)
 }
 
-/// The pod that a text means, or those of a workload; none where it means a Job, or may mean one.
+/// The pod that a text means, or those of a workload that aren't ending; none where it means a Job, or
+/// may mean one.
 fn pods_of<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
     let word = text.split_once('/').map(|(word, _)| word);
     let kind = word.and_then(WorkloadKind::of_word);
@@ -113,8 +120,13 @@ fn pods_of<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, 
         let owner = pod.workload.as_deref();
         owner.is_some_and(|owner| owner.starts_with("Job/"))
     };
+    let is_pod = find_pod(pods, text).is_ok();
     match find_pods(pods, text) {
-        Ok(found) if find_pod(pods, text).is_err() && found.iter().any(of_job) => Ok(Vec::new()),
+        Ok(found) if !is_pod && found.iter().any(of_job) => Ok(Vec::new()),
+        Ok(mut found) if !is_pod => {
+            found.retain(|pod| !pod.is_ending());
+            Ok(found)
+        }
         // The agent may know a Job of that name that has no pods.
         Err(PodNotFound::Unknown { .. }) if kind.is_none() => Ok(Vec::new()),
         found => found,
@@ -152,4 +164,52 @@ async fn order_each(
         return Err(Failure::Problems);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, status: &str, owner: Option<&str>) -> PodReport {
+        let pod = json!({
+            "name": name, "manifestName": name, "namespace": "default",
+            "uid": format!("{name}-{status}"), "source": "/m", "status": status,
+            "phase": "Running", "ready": 1, "containersTotal": 1, "restarts": 0,
+            "containers": [], "held": false, "workload": owner,
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn an_order_for_a_workload_is_for_each_of_its_pods_once() {
+        let (web, night) = (Some("Deployment/web"), Some("Job/night"));
+        let pods = [
+            // The old version of an edited pod comes first.
+            pod("web-0", "Terminating", web),
+            pod("web-0", "Running", web),
+            pod("web-1", "Stopped", web),
+            // The workload has fewer pods than before.
+            pod("web-2", "Terminating", web),
+            pod("gone-0", "Terminating", Some("Deployment/gone")),
+            pod("night-x", "Running", night),
+        ];
+        for (typed, expected) in [
+            ("deployment/web", "default/web-0 default/web-1"),
+            ("web", "default/web-0 default/web-1"),
+            ("web-1 web web-0", "default/web-1 default/web-0"),
+            ("deploy/web Deployment/web", "default/web-0 default/web-1"),
+            // The agent says what is wrong with it.
+            ("web-2", "default/web-2"),
+            ("deployment/gone", "deployment/gone"),
+            ("job/night night other", "job/night night other"),
+            ("night-x", "default/night-x"),
+        ] {
+            let names: Vec<String> = typed.split(' ').map(str::to_owned).collect();
+            let ordered = each_once(&pods, &names).unwrap();
+            // box 13
+            assert_eq!(ordered.join(" "), expected, "{typed}");
+        }
+    }
 }
