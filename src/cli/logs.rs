@@ -12,7 +12,7 @@ use crate::server::admin::LogsQuery;
 use crate::server::frame::{Frame, FrameReader};
 use mirrorlet_core::api::report::{PodReport, STOPPED, STOPPING, StatusReport, TERMINATING};
 use mirrorlet_core::api::{PodUid, Timestamp};
-use mirrorlet_core::select::find_pods;
+use mirrorlet_core::select::{find_pods, names_cron_job, names_job};
 
 mod lines;
 mod many;
@@ -100,7 +100,7 @@ fn pods_named<'a>(report: &'a StatusReport, text: &str) -> anyhow::Result<Vec<&'
         Ok(pods) => return Ok(pods),
         Err(error) => error,
     };
-    if let Some(job) = report.jobs.iter().find(|job| job.is_named(text)) {
+    if let Some(job) = report.jobs.iter().find(|job| names_job(text, job)) {
         let why = if job.ended_at.is_some() {
             "they were removed after it ended, see its ttlSecondsAfterFinished"
         } else {
@@ -109,7 +109,11 @@ fn pods_named<'a>(report: &'a StatusReport, text: &str) -> anyhow::Result<Vec<&'
         let (namespace, name, condition) = (&job.namespace, &job.name, &job.condition);
         anyhow::bail!("job {namespace}/{name} ({condition}) has no pods: {why}");
     }
-    if let Some(cron) = report.cron_jobs.iter().find(|cron| cron.is_named(text)) {
+    if let Some(cron) = report
+        .cron_jobs
+        .iter()
+        .find(|cron| names_cron_job(text, cron))
+    {
         let (namespace, name) = (&cron.namespace, &cron.name);
         anyhow::bail!("cronjob {namespace}/{name} has no pods: none of its Jobs has any");
     }

@@ -12,7 +12,7 @@ use crate::config::args::{StatusArgs, StatusOrder, StatusOutput};
 use mirrorlet_core::api::report::{CronJobReport, PodReport, StatusReport};
 use mirrorlet_core::api::{Diagnostic, Timestamp};
 use mirrorlet_core::labels::LabelSelector;
-use mirrorlet_core::select::{PodNotFound, find_pods};
+use mirrorlet_core::select::{PodNotFound, find_pods, names_cron_job, names_job};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::workload::standing;
 
@@ -86,9 +86,10 @@ fn selected(
         let mut jobs = std::mem::take(&mut report.jobs);
         jobs.retain(|job| {
             let of_pod = |pod: &PodReport| job.has(pod);
-            pods.iter().any(of_pod) || args.pods.iter().any(|text| job.is_named(text))
+            pods.iter().any(of_pod) || args.pods.iter().any(|text| names_job(text, job))
         });
-        let is_named = |cron: &CronJobReport| args.pods.iter().any(|text| cron.is_named(text));
+        let is_named =
+            |cron: &CronJobReport| args.pods.iter().any(|text| names_cron_job(text, cron));
         report.cron_jobs.retain(is_named);
         report.workloads.retain(|one| {
             let of_pod = |pod: &PodReport| one.has(pod);
@@ -172,8 +173,12 @@ pub(super) fn named(
                 }
             }
             Err(_) if watching => {}
-            Err(_) if report.jobs.iter().any(|job| job.is_named(text)) => {}
-            Err(_) if report.cron_jobs.iter().any(|cron| cron.is_named(text)) => {}
+            Err(_) if report.jobs.iter().any(|job| names_job(text, job)) => {}
+            Err(_)
+                if report
+                    .cron_jobs
+                    .iter()
+                    .any(|cron| names_cron_job(text, cron)) => {}
             // One that wants no pods has none.
             Err(PodNotFound::Unknown { .. })
                 if report

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use strsim::osa_distance;
 
-use crate::api::report::{PodReport, StatusReport};
+use crate::api::report::{CronJobReport, JobReport, PodReport, StatusReport};
 use crate::api::{FullName, Pod, split_name};
 use crate::small::{SmallCollect, SmallSort};
 use crate::spec::{all_container_names, annotation};
@@ -187,6 +187,22 @@ pub fn workload_kind(
     }
     let kind = owners.first().and_then(|owner| owner.split_once('/'));
     Ok(kind.and_then(|(word, _)| WorkloadKind::of_word(word)))
+}
+
+/// Whether a text names a Job: `job/backup`, also with its namespace.
+pub fn names_job(text: &str, job: &JobReport) -> bool {
+    names(text, WorkloadKind::Job, &job.namespace, &job.name)
+}
+
+/// Whether a text names a `CronJob`: `cronjob/backup`, also with its namespace.
+pub fn names_cron_job(text: &str, cron: &CronJobReport) -> bool {
+    names(text, WorkloadKind::CronJob, &cron.namespace, &cron.name)
+}
+
+fn names(text: &str, kind: WorkloadKind, namespace: &str, name: &str) -> bool {
+    WorkloadKind::named(text).is_some_and(|(of, owner)| {
+        owner == format!("{kind}/{name}") && of.is_none_or(|of| of == namespace)
+    })
 }
 
 /// A workload as a person types it, `deployment/web`.

@@ -109,8 +109,7 @@ impl View {
 
     /// The Job that a text means: `job/backup`, or its bare name where no pod has it.
     fn job(&self, text: &str) -> Result<Option<JobName>, ViewError> {
-        let kinds = ["job/", "jobs/", "job.batch/"];
-        let stripped = kinds.iter().find_map(|kind| text.strip_prefix(kind));
+        let stripped = name_after(text, WorkloadKind::Job);
         if stripped.is_none() && self.static_pod(text).is_ok() {
             return Ok(None);
         }
@@ -132,9 +131,7 @@ impl View {
 
     /// Has a run of a CronJob begin, named as `backup` or `cronjob/backup`.
     async fn run_job(&self, text: &str) -> Result<OrderAnswer, ViewError> {
-        let kinds = ["cronjob/", "cronjobs/", "cj/"];
-        let stripped = kinds.iter().find_map(|kind| text.strip_prefix(kind));
-        let text = stripped.unwrap_or(text);
+        let text = name_after(text, WorkloadKind::CronJob).unwrap_or(text);
         let states = self.jobs.states();
         let named = states.cron_jobs.iter();
         let named = named.map(|cron| (&cron.namespace, &cron.name));
@@ -183,17 +180,19 @@ fn newest_instances(view: &PodView, containers: &[String]) -> BTreeSet<Container
     newest.map(|instance| instance.id.clone()).collect_set()
 }
 
+/// The name, or namespace and name, that follows a word for the kind.
+fn name_after(text: &str, kind: WorkloadKind) -> Option<&str> {
+    let (word, name) = text.split_once('/')?;
+    (WorkloadKind::of_word(word) == Some(kind)).then_some(name)
+}
+
 /// The error for an order for a `CronJob`, which has no pods of its own.
 fn run_instead(text: &str) -> Option<ViewError> {
-    let (word, name) = text.split_once('/')?;
-    let is_cron_job = WorkloadKind::of_word(word) == Some(WorkloadKind::CronJob);
-    is_cron_job.then(|| {
-        ViewErrorKind::Invalid
-            .error(format!("CronJob {name} can only be run"))
-            .help(format!(
-                "use mirrorlet run-job {name}; spec.suspend of its document stops new runs"
-            ))
-    })
+    let name = name_after(text, WorkloadKind::CronJob)?;
+    let error = ViewErrorKind::Invalid.error(format!("CronJob {name} can only be run"));
+    Some(error.help(format!(
+        "use mirrorlet run-job {name}; spec.suspend of its document stops new runs"
+    )))
 }
 
 /// The name, or namespace and name, that a text is.
@@ -253,6 +252,23 @@ fn pulls(order: &Order, is_started: bool) -> Option<PullWhen> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_takes_a_job_as_it_is_shown() {
+        for (text, job, cron_job) in [
+            ("job/backup", Some("backup"), None),
+            ("Job/backup", Some("backup"), None),
+            ("job.batch/shop/backup", Some("shop/backup"), None),
+            ("CronJob/backup", None, Some("backup")),
+            ("cj/shop/backup", None, Some("shop/backup")),
+            ("shop/backup", None, None),
+            ("backup", None, None),
+        ] {
+            // workloads 27
+            assert_eq!(name_after(text, WorkloadKind::Job), job, "{text}");
+            assert_eq!(name_after(text, WorkloadKind::CronJob), cron_job, "{text}");
+        }
+    }
 
     #[test]
     fn a_cron_job_is_run_and_not_restarted() {

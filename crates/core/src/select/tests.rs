@@ -32,6 +32,39 @@ fn pod(namespace: &str, manifest_name: &str, uid: &str) -> PodReport {
 }
 
 #[test]
+fn a_job_is_named_as_kubectl_and_the_status_name_it() {
+    let job: JobReport = serde_json::from_value(serde_json::json!({
+        "namespace": "default", "name": "backup", "source": "/m", "active": 0,
+        "succeeded": 0, "failed": 0, "condition": "Running",
+    }))
+    .unwrap();
+    let cron: CronJobReport = serde_json::from_value(serde_json::json!({
+        "namespace": "default", "name": "backup", "source": "/m", "schedule": "@daily",
+        "timeZone": "UTC", "suspended": false, "active": 0,
+    }))
+    .unwrap();
+    for (text, is_job, is_cron) in [
+        ("job/backup", true, false),
+        ("jobs/default/backup", true, false),
+        ("job.batch/backup", true, false),
+        ("Job/backup", true, false),
+        ("cronjob/backup", false, true),
+        ("CronJob/default/backup", false, true),
+        ("cj/backup", false, true),
+        ("job/other", false, false),
+        ("job/shop/backup", false, false),
+        ("cj/shop/backup", false, false),
+        ("deployment/backup", false, false),
+        ("default/backup", false, false),
+        ("backup", false, false),
+    ] {
+        // workloads 27
+        assert_eq!(names_job(text, &job), is_job, "{text}");
+        assert_eq!(names_cron_job(text, &cron), is_cron, "{text}");
+    }
+}
+
+#[test]
 fn a_workload_means_its_pods() {
     let of = |namespace: &str, name: &str, owner: Option<&str>| PodReport {
         workload: owner.map(str::to_owned),

@@ -83,16 +83,6 @@ pub struct CronJobReport {
 }
 
 impl JobReport {
-    /// Whether a text names it: `job/backup`, or with its namespace.
-    pub fn is_named(&self, text: &str) -> bool {
-        is_named(
-            text,
-            &["job/", "jobs/", "job.batch/"],
-            &self.namespace,
-            &self.name,
-        )
-    }
-
     /// Whether a pod is its.
     pub fn has(&self, pod: &PodReport) -> bool {
         let owner = pod.workload.as_deref();
@@ -104,24 +94,4 @@ impl JobReport {
     pub fn has_failed(&self) -> bool {
         self.condition == "Failed"
     }
-}
-
-impl CronJobReport {
-    /// Whether a text names it: `cronjob/backup`, or with its namespace.
-    pub fn is_named(&self, text: &str) -> bool {
-        is_named(
-            text,
-            &["cronjob/", "cronjobs/", "cj/"],
-            &self.namespace,
-            &self.name,
-        )
-    }
-}
-
-fn is_named(text: &str, kinds: &[&str], namespace: &str, name: &str) -> bool {
-    let named = kinds.iter().find_map(|kind| text.strip_prefix(kind));
-    named.is_some_and(|named| match named.split_once('/') {
-        Some((of, known)) => of == namespace && known == name,
-        None => named == name,
-    })
 }
