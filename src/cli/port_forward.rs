@@ -19,8 +19,8 @@ use crate::config::args::PortForwardArgs;
 use mirrorlet_core::api::report::PodReport;
 use mirrorlet_core::select::find_one_of;
 
-/// Most connections at a time; further ones wait in the listener's queue. The agent takes as
-/// many.
+/// Most connections at a time; further ones wait, of each listener all but one in its queue. The agent
+/// takes as many.
 const CONNECTIONS_MAX: usize = 60;
 
 /// Bytes read from a local connection at a time.
@@ -166,8 +166,6 @@ impl Target {
         let local = listener.local_addr().map_or(0, |address| address.port());
         let mut connections = JoinSet::new();
         loop {
-            // Never closed, so a permit always comes.
-            let permit = Arc::clone(&self.room).acquire_owned().await.ok();
             let stream = loop {
                 tokio::select! {
                     accepted = listener.accept() => match accepted {
@@ -177,6 +175,9 @@ impl Target {
                     Some(_) = connections.join_next() => {}
                 }
             };
+            // Only now: a port to which nobody connects takes no room. Never closed, so a permit always
+            // comes.
+            let permit = Arc::clone(&self.room).acquire_owned().await.ok();
             let told = say(&format!("Handling connection for {local}"));
             if let Err(error) = told {
                 return error;
@@ -254,7 +255,12 @@ async fn downwards(mut receiver: Receiver, mut write: OwnedWriteHalf) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// Longest wait for the end of a connection; reached only when it never comes.
+    const PATIENCE: Duration = Duration::from_mins(2);
 
     #[test]
     fn ports_are_read_as_kubectl_reads_them() {
@@ -313,5 +319,29 @@ mod tests {
         let error = listen(taken, &addresses).await.unwrap_err();
         let words = format!("{:#}", error.error().unwrap());
         assert!(words.contains("choose another local port"), "{words}");
+    }
+
+    #[tokio::test]
+    async fn a_port_to_which_nobody_connects_takes_no_room() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Arc::new(Target {
+            root: root.path().to_owned(),
+            uid: "u".to_owned(),
+            room: Arc::new(Semaphore::new(1)),
+        });
+        let mut listening = JoinSet::new();
+        let mut addresses = Vec::new();
+        for _ in 0..2 {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            addresses.push(listener.local_addr().unwrap());
+            listening.spawn(Arc::clone(&target).accept(listener, 80));
+        }
+        for at in [1, 1, 0] {
+            let mut stream = TcpStream::connect(addresses[at]).await.unwrap();
+            // There is no agent: a connection ends once it was its turn.
+            let ended = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 1])).await;
+            // docker 55
+            assert!(matches!(ended, Ok(Ok(0))), "{at}: {ended:?}");
+        }
     }
 }
