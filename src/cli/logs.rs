@@ -36,8 +36,7 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     };
     let mut query = query(args, Timestamp::now());
     let name = chosen_name(args, pod);
-    let goes_on = args.follow && !args.previous && args.limit_bytes.is_none();
-    if goes_on {
+    if goes_on(args) {
         query.instance = instance(pod, &name);
     }
     let lines = || args.prefix.then(|| Lines::with_prefix(prefix(pod, &name)));
@@ -61,6 +60,11 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     }
 }
 
+/// Whether a pod's log goes on with the instances that follow.
+fn goes_on(args: &LogsArgs) -> bool {
+    args.follow && !args.previous && args.limit_bytes.is_none()
+}
+
 /// The next step of a followed log, once an instance of its container has ended.
 #[derive(Debug, PartialEq, Eq)]
 enum After {
@@ -68,24 +72,28 @@ enum After {
     Instance(String),
     /// Wait: no newer instance exists yet.
     Nothing,
-    /// End: the pod is gone, over, being removed or stopped.
+    /// End: no newer one will exist.
     End,
 }
 
 /// Decides by a report how a followed log goes on after the instance `last`.
 fn after(report: &StatusReport, uid: &PodUid, container: &str, last: &str) -> After {
-    let Some(pod) = report.pods.iter().find(|pod| pod.uid == *uid) else {
-        return After::End;
-    };
-    match instance(pod, container).filter(|id| id != last) {
+    let pod = report.pods.iter().find(|pod| pod.uid == *uid);
+    let newest = pod.and_then(|pod| instance(pod, container));
+    match newest.filter(|id| id != last) {
         Some(next) => After::Instance(next),
-        None if ["Succeeded", "Failed"].contains(&pod.phase.as_str())
-            || [STOPPED, STOPPING, TERMINATING].contains(&pod.status.as_str()) =>
-        {
-            After::End
-        }
+        None if is_over(report, uid) => After::End,
         None => After::Nothing,
     }
+}
+
+/// Whether a pod starts no further instances: it is gone, over, being removed or stopped.
+fn is_over(report: &StatusReport, uid: &PodUid) -> bool {
+    let pod = report.pods.iter().find(|pod| pod.uid == *uid);
+    pod.is_none_or(|pod| {
+        ["Succeeded", "Failed"].contains(&pod.phase.as_str())
+            || [STOPPED, STOPPING, TERMINATING].contains(&pod.status.as_str())
+    })
 }
 
 /// The id of the newest instance of a container.

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 
-use super::{Lines, log, path, pods_named, prefix, query};
+use super::{Lines, goes_on, is_over, log, path, pods_named, prefix, query};
 use crate::cli::status::{self, watch_reports};
 use crate::cli::{Failure, Outcome, is_broken_pipe};
 use crate::config::args::LogsArgs;
@@ -42,9 +42,14 @@ struct Target {
 pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     let is_selection = args.pods.is_empty();
     if is_selection && args.follow && !args.previous {
-        return follow(args, root).await;
+        return follow(args, root, None).await;
     }
-    let mut targets = targets(args, &status::fetch(root, false).await?)?;
+    let mut targets = targets(args, &status::fetch(root, false).await?, None)?;
+    if goes_on(args)
+        && let Some(uid) = only_pod(&targets)
+    {
+        return follow(args, root, Some(uid)).await;
+    }
     if is_selection {
         targets.retain(|target| target.instance.is_some());
         if targets.is_empty() {
@@ -101,21 +106,30 @@ async fn print(target: &Target, query: &LogsQuery, root: &Path) -> Outcome {
     log(root, &path, Some(lines)).await
 }
 
-/// Follows the logs of the selected pods until interrupted: each instance of a container once, those
-/// that start later from their beginning.
-async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
+/// The pod that all the targets are of, if anything of it has started. Otherwise the agent says for each
+/// container why it has no log.
+fn only_pod(targets: &[Target]) -> Option<&PodUid> {
+    let (first, others) = targets.split_first()?;
+    let is_one = others.iter().all(|other| other.uid == first.uid);
+    let has_begun = targets.iter().any(|target| target.instance.is_some());
+    (is_one && has_begun).then_some(&first.uid)
+}
+
+/// Follows the logs of the selected pods until interrupted, or those of one pod until it is over: each
+/// instance of a container once, those that start later from their beginning.
+async fn follow(args: &LogsArgs, root: &Path, only: Option<&PodUid>) -> Outcome {
     let limit = usize::from(args.max_log_requests);
     let query = query(args, Timestamp::now());
     let mut reports = watch_reports(root, false).await?;
     let mut known = Known::default();
     let mut waiting: VecDeque<(Target, LogsQuery)> = VecDeque::new();
     let mut streams = FuturesUnordered::new();
-    let mut is_first = true;
-    loop {
+    let (mut is_first, mut ends, mut has_failed) = (true, false, false);
+    while !ends || !streams.is_empty() {
         tokio::select! {
-            report = reports.next() => {
-                let found = targets(args, &report?)?;
-                let new = known.new_instances(found);
+            next = reports.next() => {
+                let next = next?;
+                let new = known.new_instances(targets(args, &next, only)?);
                 if is_first {
                     check_limit(new.len(), args)?;
                 }
@@ -129,10 +143,14 @@ async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
                     (target, query)
                 }));
                 is_first = false;
+                ends = only.is_some_and(|uid| is_over(&next, uid));
             }
             Some(outcome) = streams.next() => match outcome {
                 Err(failure) if ends_all(&failure) => return Err(failure),
-                Err(failure) => report(&failure),
+                Err(failure) => {
+                    report(&failure);
+                    has_failed = true;
+                }
                 Ok(()) => {}
             },
         }
@@ -142,6 +160,10 @@ async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
             streams.push(async move { print(&target, &query, root).await });
         }
     }
+    if has_failed {
+        return Err(Failure::Problems);
+    }
+    Ok(())
 }
 
 /// The instances whose logs were begun, of the pods that are there.
@@ -179,11 +201,20 @@ fn report(failure: &Failure) {
     }
 }
 
-/// The containers whose logs are asked for, in the order of the report and of the manifests.
-fn targets(args: &LogsArgs, report: &StatusReport) -> Result<Vec<Target>, Failure> {
+/// The containers whose logs are asked for, in the order of the report and of the manifests; of one pod
+/// alone where `only` says so, and none once it is gone.
+fn targets(
+    args: &LogsArgs,
+    report: &StatusReport,
+    only: Option<&PodUid>,
+) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::new();
     let is_coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    for pod in pods(args, report)? {
+    let pods: Vec<&PodReport> = match only {
+        Some(uid) => report.pods.iter().filter(|pod| pod.uid == *uid).collect(),
+        None => pods(args, report)?,
+    };
+    for pod in pods {
         let is_asked = |name: &str| args.container.as_deref().is_none_or(|asked| asked == name);
         let containers = pod.containers.iter().filter(|c| is_asked(&c.name));
         targets.extend(containers.map(|container| Target {
@@ -199,6 +230,7 @@ fn targets(args: &LogsArgs, report: &StatusReport) -> Result<Vec<Target>, Failur
     }
     if let (true, Some(asked)) = (targets.is_empty(), &args.container)
         && !args.pods.is_empty()
+        && only.is_none()
     {
         let pods = args.pods.join(", ");
         return Err(Failure::Failed(anyhow::anyhow!(
@@ -264,6 +296,20 @@ mod tests {
         assert!(outcome.is_err_and(|failure| is_closed(&failure)));
         for (failure, ends) in [(no_log(), false), (stop(), true), (closed(), true)] {
             assert_eq!(ends_all(&failure), ends, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn one_pod_is_followed_over_its_restarts_once_it_has_begun() {
+        for (targets, only) in [
+            (vec![], None),
+            (vec![target("a", None)], None),
+            (vec![target("a", None), target("a", Some("1"))], Some("a")),
+            (vec![target("a", Some("1")), target("b", None)], None),
+        ] {
+            let found = only_pod(&targets).map(PodUid::as_str);
+            // docker 52
+            assert_eq!(found, only, "{targets:?}");
         }
     }
 

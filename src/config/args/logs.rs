@@ -35,7 +35,7 @@ pub struct LogsArgs {
     /// Prefix each line with its pod and container.
     #[arg(long)]
     pub prefix: bool,
-    /// Stream new lines. Of one pod, go on with the next instance when the container is restarted,
+    /// Stream new lines. Of one pod, go on with the next instance when a container is restarted,
     /// until the pod is over, stopped or replaced; of several named pods, until their containers
     /// end; with --selector or --all-pods also from containers and pods that start later, until
     /// interrupted.

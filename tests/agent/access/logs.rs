@@ -303,6 +303,7 @@ async fn all_containers_of_a_pod_are_shown_with_their_names() {
         common::IMAGE
     );
     let manifest = pod("web", &more, &format!("echo of c; {SLEEPS}"));
+    let manifest = manifest.replace("restartPolicy: Never", "restartPolicy: Always");
     let agent = started(&bed, &manifest, "web").await;
     let all = ["logs", "web", "--all-containers"];
     eventually("all words", || {
@@ -325,18 +326,24 @@ async fn all_containers_of_a_pod_are_shown_with_their_names() {
     );
     assert_eq!(text(&one.stdout), "[pod/web-box/other] of other\n");
     assert_eq!(text(&one.stderr), "[pod/web-box/other] err\n");
-    // Followed side by side, to the end of both.
-    let following = super::mirrorlet(&bed, &[&all[..], &["-f", "--prefix"]].concat())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
+    // Followed side by side, over a restart, until the pod is stopped.
+    let mut following = mirrorlet(&bed, &[&all[..], &["-f", "--prefix"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    for container in ["c", "other"] {
-        bed.docker(&["kill", &bed.running_id(container)]);
-    }
-    let shown = text(&following.wait_with_output().unwrap().stdout);
-    assert!(shown.contains("[pod/web-box/c] of c\n"), "{shown}");
-    assert!(shown.contains("[pod/web-box/other] of other\n"), "{shown}");
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().map(Result::unwrap);
+    let mut both = [line(), line()];
+    both.sort();
+    let [of_c, of_other] = ["[pod/web-box/c] of c", "[pod/web-box/other] of other"];
+    assert_eq!(both.map(Option::unwrap), [of_c, of_other]);
+    bed.docker(&["kill", &bed.running_id("c")]);
+    // docker 52
+    assert_eq!(line().as_deref(), Some(of_c));
+    assert!(ask(&bed, &["stop", "web"]).status.success());
+    assert_eq!(line(), None);
+    assert!(following.wait().unwrap().success());
     agent.stop().await;
 }
 
