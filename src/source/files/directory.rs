@@ -84,6 +84,8 @@ pub(super) struct Directory {
     ignored: Vec<String>,
     /// Whether it was ever looked at.
     known: bool,
+    /// The file system that it was on when it was last read.
+    device: Option<u64>,
     /// Why it couldn't be read last time.
     unavailable: Option<Diagnostic>,
     /// When it came back after having been away.
@@ -107,6 +109,7 @@ impl Directory {
             files: BTreeMap::new(),
             ignored: Vec::new(),
             known: false,
+            device: None,
             unavailable: None,
             returned: None,
             missed: BTreeSet::new(),
@@ -118,9 +121,13 @@ impl Directory {
     /// missed it; the first of them answers [`FilesMissing`].
     pub(super) fn look(&mut self) -> Result<Look, FilesMissing> {
         let now = Instant::now();
-        match self.list() {
+        // Asked before the files are: those of a file system that goes in between are missing from one
+        // look only.
+        let device = fs::metadata(&self.path).ok().map(|dir| dir.dev());
+        let is_elsewhere = self.device.is_some() && device != self.device;
+        match self.list(is_elsewhere) {
             Ok(listing) => {
-                if self.unavailable.take().is_some() {
+                if self.unavailable.take().is_some() || is_elsewhere {
                     self.returned = Some(now);
                 }
                 self.ignored = listing.ignored;
@@ -132,6 +139,7 @@ impl Directory {
                 }
                 let (gone, has_others) = self.confirm(self.missing(&seen))?;
                 self.known = true;
+                self.device = device;
                 self.settle_missing(gone, now);
                 let mut look = self.whole(None);
                 if has_others {
@@ -157,11 +165,21 @@ impl Directory {
     }
 
     /// The manifests: those of the directory itself, or of the embedded API's directories below it.
-    fn list(&self) -> std::io::Result<Listing> {
-        match self.source {
+    ///
+    /// # Errors
+    /// It can't be read, or is on another file system than before and has none: what is seen of a
+    /// directory that was unmounted is the empty one below.
+    fn list(&self, is_elsewhere: bool) -> std::io::Result<Listing> {
+        let listing = match self.source {
             PodSource::Embedded => scan::list_stored(&self.path),
             PodSource::File | PodSource::Http | PodSource::Api => scan::list(&self.path),
+        }?;
+        if is_elsewhere && listing.manifests.is_empty() && !self.files.is_empty() {
+            return Err(std::io::Error::other(
+                "another file system is there, and has no manifests",
+            ));
         }
+        Ok(listing)
     }
 
     /// Writes new last good versions to disk. Tells whether that changed what is wrong.
@@ -180,7 +198,9 @@ impl Directory {
             self.path.display().to_string(),
             message,
         )
-        .help("create or repair the directory; to stop pods, remove their manifests one by one")
+        .help(
+            "create, repair or mount the directory; to stop pods, remove their manifests one by one",
+        )
     }
 
     /// Looks at one file. Tells whether it is there.

@@ -144,7 +144,10 @@ impl Watch {
 }
 
 impl WatchedPath {
-    /// Moves the watch to the directory that is at the path now; to none if there is none.
+    /// Moves the watch to the directory that is at the path now; to none if there is none. One that seems
+    /// to be watched is asked for again: the kernel drops the watch with a mount, nobody is told of
+    /// that, and the same file system may be mounted again. Not so directories with all below them,
+    /// which are many, and are the agent's own.
     fn follow(
         &mut self,
         watcher: &mut RecommendedWatcher,
@@ -154,10 +157,11 @@ impl WatchedPath {
         let present = present
             .filter(fs::Metadata::is_dir)
             .map(|m| (m.dev(), m.ino()));
-        if present == self.watched {
+        if present != self.watched {
+            self.leave(watcher);
+        } else if recursive {
             return Ok(());
         }
-        self.leave(watcher);
         if present.is_some() {
             let mode = if recursive {
                 RecursiveMode::Recursive
@@ -309,6 +313,25 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
         changes.come().await;
         watched("removed", (false, true));
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_the_kernel_has_dropped_is_renewed() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("manifests");
+        fs::create_dir(&dir).unwrap();
+        let changes = Arc::new(Changes::default());
+        let mut watch = Watch::new(&dir, false, Arc::clone(&changes));
+        watch.ensure().unwrap();
+        // As an unmount does, of which the watcher hears nothing.
+        watch.watcher.as_mut().unwrap().unwatch(&dir).unwrap();
+        watch.ensure().unwrap();
+        // One that is there stays.
+        watch.ensure().unwrap();
+        fs::write(dir.join("a.yaml"), "").unwrap();
+        let told = timeout(Duration::from_mins(2), changes.come()).await;
+        // pods 4
+        assert!(told.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

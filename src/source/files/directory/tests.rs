@@ -83,6 +83,64 @@ fn a_file_is_gone_once_two_looks_in_a_row_have_missed_it() {
     assert_eq!(bed.look(), names(&[]));
 }
 
+/// A directory of these pods that is on another file system than when it was last read. Its files are
+/// set aside, and nothing is in their place.
+fn unmounted(pods: &[&str]) -> (Bed, PathBuf) {
+    let mut bed = Bed::new(pods);
+    bed.directory.device = bed.directory.device.map(|device| device + 1);
+    let aside = bed.temp.path().join("aside");
+    let here = bed.temp.path().join("manifests");
+    fs::rename(&here, &aside).unwrap();
+    fs::create_dir(here).unwrap();
+    (bed, aside)
+}
+
+#[test]
+fn a_directory_that_was_unmounted_is_away_until_it_is_back() {
+    let (mut bed, aside) = unmounted(&["a", "b"]);
+    for _ in 0..3 {
+        let look = bed.directory.look().unwrap();
+        let problem = look.unavailable.unwrap();
+        let words = "its pods keep running: another file system is there, and has no manifests";
+        assert!(problem.message.contains(words), "{}", problem.message);
+        // pods 1
+        assert_eq!(look.set.pods.len(), 2);
+    }
+
+    // The same file system again, with fewer files.
+    let here = bed.temp.path().join("manifests");
+    fs::remove_dir(&here).unwrap();
+    fs::rename(aside, here).unwrap();
+    bed.directory.device = bed.directory.device.map(|device| device - 1);
+    bed.remove("a");
+    assert_eq!(bed.look(), None);
+    let look = bed.directory.look().unwrap();
+    assert_eq!(look.unavailable, None);
+    let held: Vec<bool> = look.set.pods.iter().map(|pod| pod.held).collect();
+    assert_eq!(held, [true, false]);
+}
+
+#[test]
+fn a_manifest_on_another_file_system_ends_the_wait_for_the_one_before() {
+    let (mut bed, _) = unmounted(&["a", "b"]);
+    assert_eq!(bed.look(), names(&["a", "b"]));
+    bed.write("c", &pod("c"));
+    assert_eq!(bed.look(), None);
+    // Whoever replaces a directory fills it file by file.
+    let look = bed.directory.look().unwrap();
+    let held: Vec<bool> = look.set.pods.iter().map(|pod| pod.held).collect();
+    // pods 1
+    assert_eq!(held, [true, true, false]);
+    assert!(look.again.is_some());
+    // From now on this is its file system.
+    bed.directory.returned = None;
+    assert_eq!(bed.look(), None);
+    assert_eq!(bed.look(), names(&["c"]));
+    bed.remove("c");
+    assert_eq!(bed.look(), None);
+    assert_eq!(bed.look(), names(&[]));
+}
+
 #[test]
 fn files_that_go_one_after_the_other_hold_up_a_directory_for_a_few_looks_only() {
     let mut bed = Bed::new(&["a", "b", "c", "d", "e"]);
