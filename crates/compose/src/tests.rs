@@ -9,6 +9,7 @@ mod keys;
 mod load;
 mod names;
 mod reports;
+mod scale;
 
 /// A disk of text files below `/srv/shop`, the first of which is imported.
 struct Case {

@@ -53,9 +53,9 @@ pub const KEYS: &[Key] = keys! {
     "services.*.depends_on.*.restart" Lost Any "a restart of one pod doesn't restart others";
     "services.*.depends_on.*.required" Carried Flag "";
     "services.*.deploy" Carried Map "";
-    "services.*.deploy.mode" Carried Text "`global` is a DaemonSet, `replicated-job` and `global-job` are Jobs";
+    "services.*.deploy.mode" Carried Text "`global` is a DaemonSet, and with another number of replicas than 1 a Deployment; `replicated-job` and `global-job` are Jobs";
     "services.*.deploy.endpoint_mode" Lost Any "a name leads to the addresses of all pods";
-    "services.*.deploy.replicas" Carried Whole "`replicas`";
+    "services.*.deploy.replicas" Carried Whole "`replicas`; of a Job `completions` and `parallelism`, and with 0 `suspend`";
     "services.*.deploy.labels" Partly Pairs "annotations of the Deployment, if the name can be one";
     "services.*.deploy.rollback_config" Lost Any "a version that fails is replaced by the last healthy one at once";
     "services.*.deploy.update_config" Carried Map "";
@@ -175,7 +175,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.read_only" Carried Flag "`securityContext.readOnlyRootFilesystem`";
     "services.*.restart" Partly Text "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported. Without it, a service that others wait for to complete is a Job. Of a service that joins another one's pod: `restartPolicy` of its container";
     "services.*.runtime" Lost Any "the Engine's own runtime is used";
-    "services.*.scale" Carried Whole "`replicas`";
+    "services.*.scale" Carried Whole "as `deploy.replicas`";
     "services.*.secrets" Partly Items "a volume of the Secret, a file in `/run/secrets`";
     "services.*.secrets[].source" Carried Text "";
     "services.*.secrets[].target" Carried Text "`mountPath`; `/run/secrets/NAME` without it";

@@ -154,29 +154,14 @@ impl Build<'_, '_> {
         let restart = self.restart(service);
         let (replicas, file) = (replicas(service), service.id.as_str());
         if self.is_job(service) {
-            let template = Map::new()
-                .with("metadata", pod_metadata(service, Map::new(), &pod))
-                .with("spec", pod.spec().with("restartPolicy", restart.as_str()));
-            let many = (replicas > 1).then_some(replicas);
-            let spec = Map::new()
-                .with_some("completions", many)
-                .with_some("parallelism", many)
-                .with("template", template);
-            let metadata = self.metadata(file);
-            self.add(
-                file,
-                "batch/v1",
-                "Job",
-                metadata,
-                Map::new().with("spec", spec),
-            );
-            return;
+            return self.add_job(service, &pod, restart);
         }
         if restart != Restart::Always {
             return self.add_pods(service, pod, restart);
         }
-        let is_global = service.node.at(&["deploy", "mode"]).and_then(Node::text);
-        let is_global = is_global.as_deref() == Some("global");
+        let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
+        // Compose starts as many containers as the service asks for, whatever its mode is.
+        let is_global = mode.as_deref() == Some("global") && replicas == 1;
         let template = Map::new()
             .with("metadata", pod_metadata(service, Map::new(), &pod))
             .with("spec", pod.spec());
@@ -203,6 +188,28 @@ impl Build<'_, '_> {
             file,
             "apps/v1",
             kind,
+            metadata,
+            Map::new().with("spec", spec),
+        );
+    }
+
+    /// Adds the `Job` of a service. One of which compose starts no container is suspended.
+    fn add_job(&mut self, service: &Service, pod: &super::Pod, restart: Restart) {
+        let (replicas, file) = (replicas(service), service.id.as_str());
+        let template = Map::new()
+            .with("metadata", pod_metadata(service, Map::new(), pod))
+            .with("spec", pod.spec().with("restartPolicy", restart.as_str()));
+        let many = (replicas > 1).then_some(replicas);
+        let spec = Map::new()
+            .with_some("suspend", (replicas == 0).then_some(true))
+            .with_some("completions", many)
+            .with_some("parallelism", many)
+            .with("template", template);
+        let metadata = self.metadata(file);
+        self.add(
+            file,
+            "batch/v1",
+            "Job",
             metadata,
             Map::new().with("spec", spec),
         );
@@ -294,9 +301,15 @@ impl Build<'_, '_> {
 
     /// Reports the services that a service doesn't wait for.
     pub(super) fn dependencies(&mut self, service: &Service, groups: &Groups) {
+        let project = self.project;
         for name in dependencies(service) {
             // Only init containers of the own pod are waited for.
             let is_carried = groups.is_init(&name) && groups.owner(&name) == service.name;
+            let other = project.service(&name);
+            // Compose doesn't wait for a service of which it starts no container.
+            if other.is_some_and(|other| replicas(other) == 0) {
+                continue;
+            }
             let entries = service
                 .node
                 .get("depends_on")
@@ -306,9 +319,9 @@ impl Build<'_, '_> {
             };
             let path = field(service, &format!("depends_on.{name}"));
             let is_required = entry.value.get("required").and_then(Node::bool) != Some(false);
-            if self.project.service(&name).is_none() && is_required {
+            if other.is_none() && is_required {
                 self.lost(&entry.place, path, "this service isn't imported", "");
-            } else if !is_carried && self.project.service(&name).is_some() {
+            } else if !is_carried && other.is_some() {
                 let is_joined = groups.owner(&name) == groups.owner(&service.name);
                 let (what, help) = if is_joined {
                     (

@@ -204,10 +204,22 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.deploy.mode", "services.*.deploy.replicas"],
+        "deploy: {mode: replicated-job, replicas: 0}",
+        "",
+        &["kind: Job", "suspend: true", "!completions"],
+    ),
+    (
         &["services.*.deploy.mode"],
         "deploy: {mode: global}",
         "",
         &["kind: DaemonSet"],
+    ),
+    (
+        &["services.*.deploy.mode", "services.*.scale"],
+        "deploy: {mode: global}\n    scale: 0",
+        "",
+        &["kind: Deployment", "replicas: 0", "!kind: DaemonSet"],
     ),
     (
         &[

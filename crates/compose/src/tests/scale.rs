@@ -1,0 +1,42 @@
+//! Services of which compose starts no container, or several.
+
+use super::*;
+
+/// The text of a file of an import; empty without the file.
+fn file<'a>(imported: &'a Imported, name: &str) -> &'a str {
+    let mut files = imported.files.iter();
+    let found = files.find(|file| file.name == name);
+    found.map_or("", |file| file.text.as_str())
+}
+
+#[test]
+fn a_service_of_scale_zero_runs_nothing_and_nobody_waits_for_it() {
+    let (completed, healthy) = ("service_completed_successfully", "service_healthy");
+    for (keys, condition, piece) in [
+        ("scale: 0", completed, "suspend: true\n"),
+        ("deploy: {replicas: 0}", completed, "suspend: true\n"),
+        ("restart: 'no', scale: 0", completed, "suspend: true\n"),
+        ("restart: always, scale: 0", completed, "replicas: 0\n"),
+        ("scale: 0", healthy, "replicas: 0\n"),
+        ("deploy: {mode: global}, scale: 0", healthy, "replicas: 0\n"),
+        ("scale: 0", "service_started", "replicas: 0\n"),
+    ] {
+        let text = format!(
+            "services:\n  seed: {{image: s, {keys}}}\n  web: {{image: w, depends_on: {{seed: {{condition: {condition}}}}}}}\n"
+        );
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        let seed = file(&imported, "seed.yaml");
+        // box 14
+        assert!(seed.contains(piece), "{text}{seed}");
+        assert!(
+            !file(&imported, "web.yaml").contains("image: s\n"),
+            "{text}"
+        );
+        assert_eq!(lines(&imported), Vec::<String>::new(), "{text}");
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+    }
+    let text = "services: {once: {image: i, restart: 'no', scale: 0}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    let once = file(&imported, "once.yaml");
+    assert!(!once.contains("image: i\n"), "{once}");
+}
