@@ -178,7 +178,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.scale" Carried Whole "as `deploy.replicas`";
     "services.*.secrets" Partly Items "a volume of the Secret, a file in `/run/secrets`";
     "services.*.secrets[].source" Carried Text "";
-    "services.*.secrets[].target" Carried Text "`mountPath`; `/run/secrets/NAME` without it";
+    "services.*.secrets[].target" Carried Text "a file in `/run/secrets` or in a directory below it, elsewhere `mountPath`; `/run/secrets/NAME` without it";
     "services.*.secrets[].uid" Carried Whole "`user` of the file";
     "services.*.secrets[].gid" Partly Text "0; others are reported";
     "services.*.secrets[].mode" Carried Mode "`mode` of the file";

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::input::Content;
+use crate::paths::absolute;
 use crate::project::{Service, external_name};
 use crate::tree::{Entry, Node};
 use crate::value::{Map, Value};
@@ -44,6 +45,20 @@ fn key_of(name: &str) -> String {
         }
     };
     name.chars().map(sign).collect()
+}
+
+/// The path of a config or secret in a container, without `.` and `..`, as the Engine mounts it.
+fn target_of(section: &str, item: &Node, source: &str) -> String {
+    let written = item.set("target").and_then(Node::text);
+    let written = written.filter(|written| !written.is_empty());
+    let base = match section {
+        "secrets" => SECRETS_DIR,
+        _ => "/",
+    };
+    let written = written.as_deref().unwrap_or(source);
+    absolute(written, Path::new(base), None)
+        .display()
+        .to_string()
 }
 
 impl Build<'_, '_> {
@@ -150,23 +165,20 @@ impl Build<'_, '_> {
                 {
                     self.lost(&item.place, path, "the file's group; only its mode is", "");
                 }
-                let target = item.set("target").and_then(Node::text);
-                let target = target.unwrap_or_else(|| source.clone());
-                let target = match (target.starts_with('/'), section) {
-                    (true, _) => target,
-                    (false, "secrets") => format!("{SECRETS_DIR}/{target}"),
-                    (false, _) => format!("/{target}"),
-                };
-                let (dir, file) = target.rsplit_once('/').unwrap_or(("", &target));
+                let target = target_of(section, item, &source);
+                let (_, file) = target.rsplit_once('/').unwrap_or(("", &target));
+                // A mount below the directory would need a mount point in it, and the volume is read-only.
+                let below = target.strip_prefix(SECRETS_DIR);
+                let below = below.and_then(|below| below.strip_prefix('/'));
                 let entry = Map::new()
                     .with("key", key_of(&source))
-                    .with("path", file)
+                    .with("path", below.unwrap_or(file))
                     .with_some("mode", item.set("mode").and_then(Node::mode))
                     .with_some(
                         "user",
                         item.set("uid").and_then(Node::int).filter(|uid| *uid > 0),
                     );
-                if dir == SECRETS_DIR {
+                if below.is_some() {
                     let source = Map::new().with("name", object).with("items", vec![entry]);
                     projected.push(Map::new().with(kind, source));
                     continue;

@@ -119,6 +119,18 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.secrets[].target", "services.*.configs[].target"],
+        "secrets: [s, {source: t, target: tls/cert.pem}, {source: u, target: ../own/x.pem}]\n    configs: [{source: c, target: /run/secrets/tls/ca.pem}]",
+        "secrets: {s: {file: s.txt}, t: {file: s.txt}, u: {file: s.txt}}\nconfigs: {c: {file: s.txt}}",
+        &[
+            "mountPath: /run/secrets\n",
+            "path: tls/cert.pem\n",
+            "path: tls/ca.pem\n",
+            "mountPath: /run/own/x.pem\n          subPath: x.pem\n",
+            "!mountPath: /run/secrets/",
+        ],
+    ),
+    (
         &[
             "secrets.*.external",
             "secrets.*.external.name",
