@@ -185,7 +185,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.security_opt" Partly Texts "`no-new-privileges`, `seccomp=unconfined`, `apparmor=…`, `label=…`";
     "services.*.shm_size" Carried Text "an `emptyDir` in memory at `/dev/shm`";
     "services.*.stdin_open" Carried Flag "`stdin`";
-    "services.*.stop_grace_period" Carried Text "`terminationGracePeriodSeconds`; 10 without it, as in compose";
+    "services.*.stop_grace_period" Carried Text "`terminationGracePeriodSeconds`; 10 without it, as in compose. A pod of several services has the longest";
     "services.*.stop_signal" Carried Text "`lifecycle.stopSignal`";
     "services.*.storage_opt" Lost Any "a manifest has no options of storage drivers";
     "services.*.sysctls" Carried Values "`securityContext.sysctls` of the pod";

@@ -46,7 +46,8 @@ pub(super) struct Pod {
     settings: Map,
     security: Map,
     groups: Vec<i64>,
-    grace: Option<i64>,
+    /// The longest time in seconds that one of its services has to stop.
+    grace: i64,
 }
 
 impl Pod {
@@ -65,10 +66,7 @@ impl Pod {
         let os = self
             .has_stop_signal
             .then(|| Map::new().with("name", "linux"));
-        let mut spec = Map::new().with(
-            "terminationGracePeriodSeconds",
-            self.grace.unwrap_or(GRACE_SECONDS),
-        );
+        let mut spec = Map::new().with("terminationGracePeriodSeconds", self.grace);
         for (key, value) in &self.settings.0 {
             spec.put(key, value.clone());
         }
@@ -145,19 +143,20 @@ impl Build<'_, '_> {
         }
         self.label_files(service, pod);
         self.logging(service, pod);
-        if let Some(grace) = service.node.set("stop_grace_period") {
-            if let Some(seconds) = grace.text().and_then(|text| words::seconds(&text)) {
-                pod.grace = Some(pod.grace.unwrap_or_default().max(seconds));
-            } else {
-                let path = field(service, "stop_grace_period");
-                self.invalid(
-                    &grace.clone(),
-                    path,
-                    "this is not a duration",
-                    WRITE_DURATION,
-                );
-            }
+        pod.grace = pod.grace.max(self.grace(service));
+    }
+
+    /// The seconds that a service has to stop.
+    fn grace(&mut self, service: &Service) -> i64 {
+        let Some(written) = service.node.set("stop_grace_period") else {
+            return GRACE_SECONDS;
+        };
+        let seconds = written.text().and_then(|text| words::seconds(&text));
+        if seconds.is_none() {
+            let path = field(service, "stop_grace_period");
+            self.invalid(written, path, "this is not a duration", WRITE_DURATION);
         }
+        seconds.unwrap_or(GRACE_SECONDS)
     }
 
     /// Has the sandbox reap processes, if one of the pod's services asks for an init. With the host's

@@ -1,4 +1,4 @@
-//! Services of which compose starts no container, or several.
+//! Services of which compose starts no container, or several, and several in one pod.
 
 use super::*;
 
@@ -39,4 +39,30 @@ fn a_service_of_scale_zero_runs_nothing_and_nobody_waits_for_it() {
     let imported = Case::new(&[("compose.yaml", text)]).import();
     let once = file(&imported, "once.yaml");
     assert!(!once.contains("image: i\n"), "{once}");
+}
+
+#[test]
+fn a_pod_has_the_longest_grace_period_that_compose_gives_one_of_its_services() {
+    let of = |seconds: &str| format!("stop_grace_period: {seconds}");
+    for (owner, joined, expected) in [
+        (of("1s"), None, 1),
+        (of("0s"), None, 0),
+        ("tty: false".to_owned(), None, 10),
+        (of("1s"), Some("tty: false".to_owned()), 10),
+        ("tty: false".to_owned(), Some(of("1s")), 10),
+        (of("1s"), Some(of("2s")), 2),
+        ("tty: false".to_owned(), Some(of("1m")), 60),
+    ] {
+        let joined =
+            joined.map(|keys| format!(", side: {{image: s, network_mode: 'service:web', {keys}}}"));
+        let text = format!(
+            "services: {{web: {{image: w, {owner}}}{}}}\n",
+            joined.unwrap_or_default()
+        );
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        let web = file(&imported, "web.yaml");
+        let grace = format!("terminationGracePeriodSeconds: {expected}\n");
+        assert!(web.contains(&grace), "{text}{web}");
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+    }
 }
