@@ -116,7 +116,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.init" Carried Flag "`shareProcessNamespace`: the sandbox reaps processes. With `pid: host` it is reported";
     "services.*.ipc" Partly Text "`host` is `hostIPC`";
     "services.*.isolation" Lost Any "it is for Windows";
-    "services.*.label_file" Partly Files "annotations of the pod, if the name can be one";
+    "services.*.label_file" Partly Files "annotations of the pod, if the name can be one; others are reported";
     "services.*.label_file[].path" Carried Text "";
     "services.*.labels" Partly Pairs "annotations of the pod, if the name can be one; reported, because programs that read labels of containers, as Traefik does, don't see them";
     "services.*.links" Carried Texts "an alias is a `Service` of that name, for all pods";

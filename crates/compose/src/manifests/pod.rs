@@ -14,6 +14,10 @@ use super::{Build, WRITE_DURATION, field};
 /// Help for an extra host that can't be read.
 const WRITE_HOST: &str = "write for example db=10.0.0.5";
 
+/// Why a label isn't carried over whose name can't be that of an annotation.
+const NO_ANNOTATION: &str =
+    "this is no name of an annotation: up to 63 letters, digits, -, _ and .";
+
 /// The seconds that compose gives a container to stop.
 const GRACE_SECONDS: i64 = 10;
 
@@ -294,8 +298,7 @@ impl Build<'_, '_> {
                 found.put(&entry.key, entry.value.text().unwrap_or_default());
             } else {
                 let path = field(service, &format!("{key}.{}", entry.key));
-                let why = "this is no name of an annotation: up to 63 letters, digits, -, _ and .";
-                self.lost(&entry.place, path, why, "");
+                self.lost(&entry.place, path, NO_ANNOTATION, "");
             }
         }
         found
@@ -317,7 +320,10 @@ impl Build<'_, '_> {
                 .loader
                 .env_file(path.as_ref(), &variables, true, Some(&place));
             for (key, value) in values.unwrap_or_default() {
-                if is_qualified(&key) && pod.annotations.get(&key).is_none() {
+                if !is_qualified(&key) {
+                    let path = field(service, &format!("label_file.{key}"));
+                    self.lost(&place, path, NO_ANNOTATION, "");
+                } else if pod.annotations.get(&key).is_none() {
                     pod.annotations.put(&key, value);
                 }
             }

@@ -20,6 +20,7 @@ fn case(service: &str, beside: &str) -> Case {
         ("s.txt", "in s.txt"),
         ("a.env", "FROM=file-value\nOWN=file\n"),
         ("raw.env", "RAW=${NAME}\n"),
+        ("odd.env", "fine=x\n[odd]=y\n"),
         (
             "base.yaml",
             "services:\n  base:\n    image: base:1\n    environment: [BASE=1]\n    volumes: ['./data:/data']\n",

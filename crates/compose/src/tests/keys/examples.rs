@@ -427,6 +427,15 @@ pub(super) const EXAMPLES: &[Example] = &[
         &["FROM: file-value\n OWN: file\n    spec"],
     ),
     (
+        &["services.*.label_file"],
+        "label_file: [a.env, odd.env]",
+        "",
+        &[
+            "fine: x\n",
+            "compose.yaml:4:25: services.web.label_file.[odd]: not carried over: this is no name of an annotation",
+        ],
+    ),
+    (
         &["services.*.links"],
         "links: ['db:database']",
         "",
