@@ -130,7 +130,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.mem_swappiness" Lost Any "a manifest has no setting of swap";
     "services.*.memswap_limit" Lost Any "a manifest has no setting of swap";
     "services.*.models" Lost Any "no models are run";
-    "services.*.network_mode" Partly Text "`host` is `hostNetwork`; `service:NAME` is a container in that one's pod; `none` is reported";
+    "services.*.network_mode" Partly Text "`host` is `hostNetwork`; `service:NAME` is a container in each pod of that service: with a scale of 0 there is none, and any other scale than that service's is reported; `none` is reported";
     "services.*.networks" Partly Named "names alone: networks don't separate pods";
     "services.*.networks.*" Partly Map "";
     "services.*.networks.*.aliases" Partly Texts "a `Service` of that name; if several services of a network have the alias, it selects the pods of all";

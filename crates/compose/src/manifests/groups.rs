@@ -33,7 +33,8 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn of(project: &Project) -> Self {
         let mut joined = BTreeMap::new();
-        for service in &project.services {
+        // A pod would run the container of a service of which compose starts none.
+        for service in project.services.iter().filter(|one| replicas(one) > 0) {
             if let Some(owner) = network_owner(project, service) {
                 joined.insert(service.name.clone(), owner);
             }

@@ -280,6 +280,19 @@ impl Build<'_, '_> {
         self.check_restart(init);
     }
 
+    /// Reports the scale of a service whose containers are in another one's pods, if there are more
+    /// or fewer of those.
+    fn check_scale(&mut self, joined: &Service, owner: &Service) {
+        let (own, pods) = (replicas(joined), replicas(owner));
+        if own != pods {
+            let name = &owner.name;
+            let why = format!(
+                "its scale of {own}: each pod of {name} has one container of it, and {name} has a scale of {pods}"
+            );
+            self.lost_key(joined, "network_mode", &why, "");
+        }
+    }
+
     /// A pod of a service's containers.
     fn pod(&mut self, service: &Service, groups: &Groups) -> Pod {
         let mut pod = Pod::default();
@@ -300,6 +313,7 @@ impl Build<'_, '_> {
             .collect();
         for other in &joined {
             self.check_restart(other);
+            self.check_scale(other, service);
             self.pod_settings(other, &mut pod);
             let container = self.container(other, &mut pod, false);
             let restart = self.joined_restart(other, service);

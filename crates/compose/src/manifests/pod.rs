@@ -9,7 +9,7 @@ use crate::tree::Node;
 use crate::value::{Map, Value};
 use crate::words;
 
-use super::{Build, WRITE_DURATION, field};
+use super::{Build, WRITE_DURATION, field, replicas};
 
 /// Help for an extra host that can't be read.
 const WRITE_HOST: &str = "write for example db=10.0.0.5";
@@ -188,6 +188,10 @@ impl Build<'_, '_> {
                 let name = &mode["service:".len()..];
                 if self.project.service(name).is_none() {
                     self.lost_key(service, "network_mode", "that service isn't imported", "");
+                } else if replicas(service) == 0 {
+                    let why = format!("with a scale of 0 the service is left out of {name}'s pod");
+                    let help = "to run it there, give it a scale of 1 and import the project again";
+                    self.lost_key(service, "network_mode", &why, help);
                 }
             }
             Some(_) => {

@@ -66,3 +66,45 @@ fn a_pod_has_the_longest_grace_period_that_compose_gives_one_of_its_services() {
         assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
     }
 }
+
+#[test]
+fn a_service_joins_a_pod_as_often_as_there_are_pods_or_is_reported() {
+    let left = "services.side.network_mode: not carried over: with a scale of 0 the service is left out of web's pod";
+    for (owner, joined, is_inside, expected) in [
+        ("tty: false", "tty: false", true, None),
+        ("scale: 2", "deploy: {replicas: 2}", true, None),
+        ("tty: false", "scale: 0", false, Some(left)),
+        ("scale: 0", "deploy: {replicas: 0}", false, Some(left)),
+        (
+            "tty: false",
+            "scale: 2",
+            true,
+            Some(
+                "its scale of 2: each pod of web has one container of it, and web has a scale of 1",
+            ),
+        ),
+        (
+            "scale: 3",
+            "tty: false",
+            true,
+            Some(
+                "its scale of 1: each pod of web has one container of it, and web has a scale of 3",
+            ),
+        ),
+    ] {
+        let text = format!(
+            "services:\n  web: {{image: w, {owner}}}\n  side: {{image: s, network_mode: 'service:web', {joined}}}\n"
+        );
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+        let web = file(&imported, "web.yaml");
+        assert_eq!(web.contains("image: s\n"), is_inside, "{text}{web}");
+        let side = file(&imported, "side.yaml");
+        assert_eq!(side.contains("replicas: 0\n"), !is_inside, "{text}{side}");
+        let said = lines(&imported);
+        assert_eq!(said.len(), usize::from(expected.is_some()), "{said:#?}");
+        let is_right = expected
+            .is_none_or(|words| said[0].starts_with("compose.yaml:3:") && said[0].contains(words));
+        assert!(is_right, "{said:#?}");
+    }
+}
