@@ -183,7 +183,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.secrets[].gid" Partly Text "0; others are reported";
     "services.*.secrets[].mode" Carried Mode "`mode` of the file";
     "services.*.security_opt" Partly Texts "`no-new-privileges`, `seccomp=unconfined`, `apparmor=…`, `label=…`";
-    "services.*.shm_size" Carried Text "an `emptyDir` in memory at `/dev/shm`";
+    "services.*.shm_size" Carried Text "an `emptyDir` in memory at `/dev/shm`; 0 is the Engine's default, as in compose";
     "services.*.stdin_open" Carried Flag "`stdin`";
     "services.*.stop_grace_period" Carried Text "`terminationGracePeriodSeconds`; 10 without it, as in compose. A pod of several services has the longest";
     "services.*.stop_signal" Carried Text "`lifecycle.stopSignal`";

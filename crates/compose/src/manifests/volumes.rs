@@ -52,6 +52,8 @@ impl Build<'_, '_> {
         }
         if let Some(size) = service.node.set("shm_size") {
             match size.text().and_then(|text| words::bytes(&text)) {
+                // Zero is the Engine's default.
+                Some(0) => {}
                 Some(bytes) => {
                     let memory = memory(Some(bytes), None);
                     let name = pod.volume("shm", ("emptyDir", memory), false);

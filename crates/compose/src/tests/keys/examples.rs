@@ -610,6 +610,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.shm_size"],
+        "shm_size: 0",
+        "",
+        &["image: img:1", "!/dev/shm"],
+    ),
+    (
         &["services.*.stop_grace_period"],
         "stop_grace_period: 1m",
         "",
