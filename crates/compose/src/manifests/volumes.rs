@@ -237,10 +237,11 @@ impl Build<'_, '_> {
         let text = item.text()?;
         let (target, options) = text.split_once(':').unwrap_or((&text, ""));
         let (mut size, mut mode) = (None, None);
+        let octal = |text: &str| i64::from_str_radix(text, 8).ok();
         for option in options.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("size", text)) if words::bytes(text).is_some() => size = words::bytes(text),
-                Some(("mode", text)) => mode = i64::from_str_radix(text, 8).ok(),
+                Some(("mode", text)) if octal(text).is_some() => mode = octal(text),
                 _ => {
                     let why =
                         format!("a volume in memory has size and mode, and no option {option}");

@@ -644,6 +644,15 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.tmpfs"],
+        "tmpfs: '/run:size=big,mode=rwx'",
+        "",
+        &[
+            "services.web.tmpfs: not carried over: a volume in memory has size and mode, and no option size=big",
+            "services.web.tmpfs: not carried over: a volume in memory has size and mode, and no option mode=rwx",
+        ],
+    ),
+    (
         &["services.*.user"],
         "user: 1000:50",
         "",
