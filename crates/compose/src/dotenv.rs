@@ -21,15 +21,18 @@ impl BadLine {
 }
 
 /// Reads a file of variables, in order. `known` are the variables that its values may refer to, and
-/// those that a name without a value takes. Variables that aren't set are added to `unset`, by the
-/// line of the value that refers to them, from 1.
+/// those that a name without a value takes. `before` are those of the files before it, which values
+/// may refer to, too, unless `known` has the name. Variables that aren't set are added to `unset`, by
+/// the line of the value that refers to them, from 1.
 pub(crate) fn parse(
     text: &str,
     known: &Variables,
+    before: &Variables,
     unset: &mut BTreeMap<usize, BTreeSet<String>>,
 ) -> Result<Vec<(String, String)>, BadLine> {
     let mut found: Vec<(String, String)> = Vec::new();
-    let mut scope = known.clone();
+    let mut scope = before.clone();
+    scope.extend(known.clone());
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut line = 1;
     while !rest.is_empty() {
@@ -190,7 +193,8 @@ mod tests {
         let text = "# comment\n\nA=1\nexport B = two words # c\nC='raw $A #x'\nD=\"$A\\n${HOST}\"\nHOST\nNOT\n\
                     E=a#b\nF=\nG: yaml\nH=\"two\nlines\"\nI=${NONE:-d}$NONE\nJ=\"a\\$b\"\n";
         let mut unset = BTreeMap::new();
-        let found = parse(text, &known, &mut unset).unwrap();
+        let none = Variables::new();
+        let found = parse(text, &known, &none, &mut unset).unwrap();
         let found: Vec<(&str, &str)> = found.iter().map(|(n, v)| (&**n, &**v)).collect();
         assert_eq!(
             found,
@@ -218,14 +222,15 @@ mod tests {
             ("=x", 1),
             ("A=${", 1),
         ] {
-            assert_eq!(parse(text, &known, &mut unset).unwrap_err().line, line);
+            let bad = parse(text, &known, &none, &mut unset).unwrap_err();
+            assert_eq!(bad.line, line);
         }
     }
 
     /// The last value of a file in which all variables are set.
     fn last(text: &str, known: &Variables) -> String {
         let mut unset = BTreeMap::new();
-        let found = parse(text, known, &mut unset).unwrap();
+        let found = parse(text, known, &Variables::new(), &mut unset).unwrap();
         assert_eq!(unset, BTreeMap::new(), "{text}");
         found.last().unwrap().1.clone()
     }
@@ -274,7 +279,8 @@ mod tests {
         ] {
             assert_eq!(last(text, &Variables::new()), value, "{text}");
         }
-        let found = parse("export\tA=1", &Variables::new(), &mut BTreeMap::new());
+        let none = Variables::new();
+        let found = parse("export\tA=1", &none, &none, &mut BTreeMap::new());
         assert_eq!(found.unwrap(), [("A".to_owned(), "1".to_owned())]);
     }
 
@@ -299,7 +305,8 @@ mod tests {
             ("B=1\nA='two\nlines' B=2", 3, behind),
             (r"A='C:\'", 1, "the quote is not closed"),
         ] {
-            let bad = parse(text, &Variables::new(), &mut BTreeMap::new()).unwrap_err();
+            let none = Variables::new();
+            let bad = parse(text, &none, &none, &mut BTreeMap::new()).unwrap_err();
             assert_eq!(bad.line, line, "{text}");
             assert!(bad.why.starts_with(why), "{text}: {}", bad.why);
         }

@@ -126,7 +126,8 @@ impl<'a> Loader<'a> {
         let mut found = Variables::new();
         for file in files {
             let known: Variables = found.clone().into_iter().chain(over.clone()).collect_map();
-            if let Some(values) = self.env_file(file, &known, is_named, None) {
+            let none = Variables::new();
+            if let Some(values) = self.env_file(file, &known, &none, is_named, None) {
                 found.extend(values);
             }
         }
@@ -135,18 +136,19 @@ impl<'a> Loader<'a> {
     }
 
     /// The variables of a file; none if it is missing and need not be there. `place` is where the
-    /// file is named.
+    /// file is named; `known` and `before` are those of [`dotenv::parse`].
     pub(crate) fn env_file(
         &mut self,
         file: &Path,
         known: &Variables,
+        before: &Variables,
         is_required: bool,
         place: Option<&Place>,
     ) -> Option<Vec<(String, String)>> {
         let shown = self.shown(file);
         let text = self.text(file, is_required, place)?;
         let mut unset = BTreeMap::new();
-        let parsed = dotenv::parse(&text, known, &mut unset);
+        let parsed = dotenv::parse(&text, known, before, &mut unset);
         for (line, names) in &unset {
             let place = line_of(&shown, &text, *line);
             self.problems.push(not_set(&place, names));

@@ -93,7 +93,7 @@ impl Build<'_, '_> {
                 text.map(|text| raw_variables(&text))
             } else {
                 self.loader
-                    .env_file(path, &known, is_required, Some(&place))
+                    .env_file(path, &known, &all, is_required, Some(&place))
             };
             all.extend(values.unwrap_or_default());
         }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use mirrorlet_core::manifest::is_qualified;
 
+use crate::interpolate::Variables;
 use crate::project::{Service, label};
 use crate::tree::Node;
 use crate::value::{Map, Value};
@@ -308,7 +309,9 @@ impl Build<'_, '_> {
         found
     }
 
+    /// Labels of files as annotations. Those of later files count, and before them the service's own.
     fn label_files(&mut self, service: &Service, pod: &mut Pod) {
+        let (mut labels, none) = (Variables::new(), Variables::new());
         for item in service
             .node
             .get("label_file")
@@ -318,18 +321,22 @@ impl Build<'_, '_> {
             let Some(path) = item.get("path").and_then(Node::text) else {
                 continue;
             };
-            let variables = self.project.variables.clone();
             let place = item.place.clone();
-            let values = self
+            // A file can refer to labels of the files before it, and to no variable of the project.
+            let found = self
                 .loader
-                .env_file(path.as_ref(), &variables, true, Some(&place));
-            for (key, value) in values.unwrap_or_default() {
+                .env_file(path.as_ref(), &labels, &none, true, Some(&place));
+            for (key, value) in found.unwrap_or_default() {
                 if !is_qualified(&key) {
                     let path = field(service, &format!("label_file.{key}"));
                     self.lost(&place, path, NO_ANNOTATION, "");
-                } else if pod.annotations.get(&key).is_none() {
-                    pod.annotations.put(&key, value);
                 }
+                labels.insert(key, value);
+            }
+        }
+        for (key, value) in labels {
+            if is_qualified(&key) && pod.annotations.get(&key).is_none() {
+                pod.annotations.put(&key, value);
             }
         }
     }

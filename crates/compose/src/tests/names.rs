@@ -44,6 +44,52 @@ fn a_file_of_variables_can_refer_to_those_of_its_service() {
 }
 
 #[test]
+fn a_file_can_refer_to_the_files_before_it_and_the_last_value_counts() {
+    let mut case = Case::new(&[
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: i\n    env_file: [a.env, {path: raw.env, format: raw}, b.env]\n    label_file: [a.labels, b.labels]\n",
+        ),
+        ("a.env", "USER=one\nHOST=db\nOUTER=file\n"),
+        ("raw.env", "RAW=$r\n"),
+        (
+            "b.env",
+            "USER=two\nHOST\nURL=pg://${USER}@${HOST}/${RAW}/${OUTER}\n",
+        ),
+        ("a.labels", "tier=one\nname=x\n"),
+        ("b.labels", "tier=two\nboth=${name}-${tier}\n"),
+    ]);
+    case.options.environment = [("OUTER".to_owned(), "outer".to_owned())].into();
+    let imported = case.import();
+    assert_eq!(lines(&imported), Vec::<String>::new());
+    let text = text_of(&imported);
+    for piece in [
+        "USER: two\n",
+        "HOST: db\n",
+        "URL: pg://two@db/$r/outer\n",
+        "tier: two\n",
+        // As in compose, the value of an earlier file is the one that is referred to.
+        "both: x-one\n",
+    ] {
+        assert!(text.contains(piece), "{piece}\n{text}");
+    }
+    // Variables of the project are none of a file of labels.
+    let case = Case::new(&[
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: i\n    label_file: a.labels\n",
+        ),
+        (".env", "V=1\n"),
+        ("a.labels", "l=a${V}b\n"),
+    ]);
+    let imported = case.import();
+    assert!(text_of(&imported).contains("l: ab\n"), "{imported:#?}");
+    let said = lines(&imported);
+    let is_said = |line: &String| line.starts_with("a.labels:1:1: the variable V isn't set");
+    assert!(said.iter().any(is_said), "{said:#?}");
+}
+
+#[test]
 fn names_that_clash_get_a_number_or_an_error_with_its_line() {
     let case = Case::new(&[
         (
