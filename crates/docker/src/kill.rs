@@ -116,7 +116,7 @@ impl Killer {
             .iter()
             .filter(|sandbox| sandbox.state == mirrorlet_core::observed::ContainerState::Running);
         let kills = sandboxes.map(|sandbox| async move {
-            let torn_down = self.tear_down(&sandbox.id.id, &running.full_name).await;
+            let torn_down = self.torn_down(&sandbox.id.id, &running.full_name);
             let stopped = self.containers.stop(&sandbox.id.id, SANDBOX_GRACE).await;
             let mut result =
                 SyncResult::new(SyncAction::KillPodSandbox, running.full_name.to_string());
@@ -137,9 +137,9 @@ impl Killer {
         result
     }
 
-    /// Tears down a sandbox's network, unless it is the host's. What fails holds up no stop, and is
-    /// tried again before the sandbox is removed.
-    async fn tear_down(&self, id: &str, full_name: &FullName) -> Option<SyncResult> {
+    /// The result for a sandbox's network, unless it is the host's: the Engine tears it down when
+    /// it stops the sandbox.
+    fn torn_down(&self, id: &str, full_name: &FullName) -> Option<SyncResult> {
         let record = self.containers.index.get(id)?;
         let Kind::Sandbox {
             host_network: false,
@@ -148,14 +148,8 @@ impl Killer {
         else {
             return None;
         };
-        let mut result = SyncResult::new(SyncAction::TeardownNetwork, full_name.to_string());
-        if let Err(error) = self.networks.tear_down_network(id).await {
-            result.fail(SyncError::new(
-                SyncErrorReason::TeardownNetworkError,
-                error.to_string(),
-            ));
-        }
-        Some(result)
+        let action = SyncAction::TeardownNetwork;
+        Some(SyncResult::new(action, full_name.to_string()))
     }
 
     /// Stops one container: with its whole pod, or alone for a reason. Its preStop hook comes

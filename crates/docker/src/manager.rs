@@ -144,7 +144,6 @@ impl DockerManager {
         let remains = Arc::new(Remains {
             containers: Arc::clone(&containers),
             files: Arc::clone(&files),
-            networks: Arc::clone(&networks),
             logs: Arc::clone(&logs),
         });
         let killer = Arc::new(Killer {
@@ -268,7 +267,7 @@ impl Runtime for DockerManager {
             .map(|error| ("DockerDaemonNotReady", error.to_string()));
         let no_network = self
             .networks
-            .plugin
+            .network
             .status()
             .await
             .err()
@@ -469,11 +468,11 @@ impl Runtime for DockerManager {
         // hears of the new stream, so that a call that needs the whole picture lists first.
         self.containers.index.begin_gap();
         self.facts.forget();
-        self.networks.plugin.forget();
+        self.networks.network.forget();
         self.networks.host_ports.forget();
         self.networks.host_ports.look_at_rules();
         self.facts.engine_facts().await?;
-        if let Err(error) = self.networks.plugin.status().await {
+        if let Err(error) = self.networks.network.status().await {
             occurrences::network_not_ready(&self.telemetry, &error.to_string());
         }
         let gap = PodEvent::Gap {

@@ -11,11 +11,10 @@ use super::engine::EngineError;
 use super::files::PodFiles;
 use super::index::Record;
 use super::log_links::ContainerLogs;
-use super::network::Networks;
 use super::translate::Kind;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_host::telemetry::occurrences;
-use mirrorlet_runtime::{Result, RuntimeError};
+use mirrorlet_runtime::Result;
 
 /// How long somebody else's removal of a container is waited for, and how often it is asked for:
 /// only the Engine's event stream says when it is done.
@@ -26,7 +25,6 @@ const REMOVAL_POLL: Duration = Duration::from_millis(100);
 pub(super) struct Remains {
     pub(super) containers: Arc<Containers>,
     pub(super) files: Arc<PodFiles>,
-    pub(super) networks: Arc<Networks>,
     pub(super) logs: Arc<ContainerLogs>,
 }
 
@@ -47,10 +45,6 @@ impl Remains {
     /// Removes a container that is not running. One that is gone is success; a removal that is
     /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
-        self.networks
-            .tear_down_network(id)
-            .await
-            .map_err(|error| RuntimeError::Local(error.to_string()))?;
         let record = self.containers.index.get(id);
         let began = Instant::now();
         loop {

@@ -53,7 +53,6 @@ mirrorlet_core::words! {
         KillContainerError = "KillContainerError",
         CreatePodSandboxError = "CreatePodSandboxError",
         SetupNetworkError = "SetupNetworkError",
-        TeardownNetworkError = "TeardownNetworkError",
         KillPodSandboxError = "KillPodSandboxError",
         RuntimeUnavailable = "RuntimeUnavailable",
     }

@@ -1,10 +1,9 @@
-//! The pods' network: a seam, and the networks of the Engine behind it.
+//! The pods' network, one of the Engine's.
 //!
-//! A sandbox is created in the mode that the [plugin](NetworkPlugin) names, started, and set up:
-//! the plugin says which addresses it has. What a pod's `resolv.conf` says is the same in every
-//! network; where the Engine puts its own resolver into it, it is written anew in place, so that
-//! the containers that share the file see it. A network is torn down before its sandbox is
-//! stopped and again before it is removed, for each may be the first to be tried with success.
+//! The Engine connects a sandbox to its network when it starts it, and disconnects it when it ends;
+//! the agent checks that the network exists and that the sandbox has an address. What a pod's
+//! `resolv.conf` says is the same in every network; where the Engine puts its own resolver into it,
+//! it is written anew in place, so that the containers that share the file see it.
 //!
 //! Upstream: `pkg/kubelet/dockershim/network/plugins.go`, cri-dockerd `core/sandbox_run.go`.
 
@@ -18,19 +17,18 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
 use super::index::Record;
-use super::translate::{Kind, compute_dns};
+use super::translate::compute_dns;
 pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
 pub use host_ports::LedPorts;
 pub use host_ports::table_name;
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::Pod;
 use mirrorlet_core::spec;
 use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
 
@@ -68,19 +66,6 @@ pub(crate) enum NetworkError {
     Engine(#[from] EngineError),
 }
 
-/// A sandbox that runs, as a plugin needs to know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodSandbox<'a> {
-    /// Full name of the pod.
-    pub(crate) full_name: &'a FullName,
-    /// UID of the pod.
-    pub(crate) uid: &'a PodUid,
-    /// Id of the sandbox.
-    pub(crate) id: &'a str,
-    /// Its addresses as the Engine tells them, IPv4 first.
-    pub(crate) ips: &'a [IpAddr],
-}
-
 /// Why a sandbox did not start, in words.
 pub(crate) struct FailedStart {
     /// All there is to say.
@@ -89,32 +74,7 @@ pub(crate) struct FailedStart {
     pub(crate) conflict: Option<String>,
 }
 
-/// Gives pods that are not in the host's network one of their own. Calls for different pods may run
-/// side by side; for one pod they come one after the other.
-#[async_trait]
-pub(crate) trait NetworkPlugin: Send + Sync {
-    /// The network mode that sandboxes are created with.
-    fn sandbox_mode(&self) -> &str;
-
-    /// Whether the Engine points a container's `resolv.conf` to a resolver of its own.
-    fn has_own_resolver(&self) -> bool;
-
-    /// Whether pods can be given a network. Cheap once it was found to be so.
-    async fn status(&self) -> Result<(), NetworkError>;
-
-    /// Drops cached facts about the Engine, which was away.
-    fn forget(&self);
-
-    /// Connects a sandbox that runs, and says which addresses it has, at least one, IPv4 first. Doing
-    /// it again is success.
-    async fn set_up_pod(&self, sandbox: &PodSandbox<'_>) -> Result<Vec<IpAddr>, NetworkError>;
-
-    /// Disconnects a sandbox. One that isn't connected, or is gone, is success.
-    async fn tear_down_pod(&self, sandbox: &PodSandbox<'_>) -> Result<(), NetworkError>;
-}
-
-/// A network of the Engine's: it connects a sandbox when it starts it, and disconnects it when it
-/// ends.
+/// The network of the Engine's that pods that are not in the host's network are in.
 pub(crate) struct EngineNetwork {
     engine: SharedEngine,
     /// The network; the default bridge when none.
@@ -135,19 +95,19 @@ impl EngineNetwork {
     fn mark(&self, is_there: bool) {
         *self.is_there.lock() = is_there;
     }
-}
 
-#[async_trait]
-impl NetworkPlugin for EngineNetwork {
-    fn sandbox_mode(&self) -> &str {
+    /// The network mode that sandboxes are created with.
+    pub(crate) fn sandbox_mode(&self) -> &str {
         self.name.as_deref().unwrap_or("default")
     }
 
+    /// Whether the Engine points a container's `resolv.conf` to a resolver of its own.
     fn has_own_resolver(&self) -> bool {
         self.name.is_some()
     }
 
-    async fn status(&self) -> Result<(), NetworkError> {
+    /// Whether pods can be given a network. Cheap once it was found to be so.
+    pub(crate) async fn status(&self) -> Result<(), NetworkError> {
         // The default bridge is there whenever the Engine is.
         let Some(name) = &self.name else {
             return Ok(());
@@ -170,26 +130,24 @@ impl NetworkPlugin for EngineNetwork {
         Ok(())
     }
 
-    fn forget(&self) {
+    /// Drops cached facts about the Engine, which was away.
+    pub(crate) fn forget(&self) {
         self.mark(false);
     }
 
-    async fn set_up_pod(&self, sandbox: &PodSandbox<'_>) -> Result<Vec<IpAddr>, NetworkError> {
-        if sandbox.ips.is_empty() {
+    /// Checks the addresses that the Engine gave a sandbox that runs: it needs one.
+    fn set_up_pod(&self, ips: &[IpAddr]) -> Result<(), NetworkError> {
+        if ips.is_empty() {
             let name = self.name.as_deref().unwrap_or(DEFAULT_BRIDGE);
             return Err(NetworkError::WithoutAddress(name.to_owned()));
         }
-        Ok(sandbox.ips.to_vec())
-    }
-
-    async fn tear_down_pod(&self, _sandbox: &PodSandbox<'_>) -> Result<(), NetworkError> {
         Ok(())
     }
 }
 
 /// The networks of pods.
 pub(super) struct Networks {
-    pub(super) plugin: Box<dyn NetworkPlugin>,
+    pub(super) network: EngineNetwork,
     pub(super) containers: Arc<Containers>,
     pub(super) files: Arc<PodFiles>,
     /// Host ports that are led to pods by rules of ours.
@@ -203,9 +161,8 @@ impl Networks {
         network: Option<String>,
     ) -> Self {
         let host_ports = HostPorts::new(Arc::clone(containers), network.as_deref());
-        let plugin = EngineNetwork::new(Arc::clone(&containers.engine), network);
         Self {
-            plugin: Box::new(plugin),
+            network: EngineNetwork::new(Arc::clone(&containers.engine), network),
             containers: Arc::clone(containers),
             files: Arc::clone(files),
             host_ports,
@@ -235,20 +192,12 @@ impl Networks {
                 error => failed(&error),
             })?;
         let record = self.containers.index.get(id);
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        let sandbox = PodSandbox {
-            full_name: &full_name,
-            uid: &uid,
-            id,
-            ips: record.as_ref().map(Record::ips).unwrap_or_default(),
-        };
-        let ips = self
-            .plugin
-            .set_up_pod(&sandbox)
-            .await
+        let ips = record.as_ref().map(Record::ips).unwrap_or_default();
+        self.network
+            .set_up_pod(ips)
             .map_err(|error| failed(&error))?;
         self.ensure_resolv_conf(pod, id).await?;
-        Ok(ips)
+        Ok(ips.to_vec())
     }
 
     /// Makes the `resolv.conf` of a sandbox that runs say what it is to say; an agent may have
@@ -258,7 +207,7 @@ impl Networks {
         pod: &Arc<Pod>,
         id: &str,
     ) -> Result<(), SyncError> {
-        if spec::is_host_network(pod) || !self.plugin.has_own_resolver() {
+        if spec::is_host_network(pod) || !self.network.has_own_resolver() {
             return Ok(());
         }
         let record = self.containers.index.get(id);
@@ -292,36 +241,12 @@ impl Networks {
             .map_err(|error| failed(&error.to_string()))
     }
 
-    /// Tears down the network of a sandbox. Nothing in the host's network is.
-    pub(super) async fn tear_down_network(&self, id: &str) -> Result<(), NetworkError> {
-        let Some(record) = self.containers.index.get(id) else {
-            return Ok(());
-        };
-        match record.ours.kind {
-            Kind::Sandbox {
-                host_network: false,
-                ..
-            } => {}
-            Kind::Sandbox {
-                host_network: true, ..
-            }
-            | Kind::Container { .. } => return Ok(()),
-        }
-        let sandbox = PodSandbox {
-            full_name: &record.ours.full_name,
-            uid: &record.ours.uid,
-            id,
-            ips: record.ips(),
-        };
-        self.plugin.tear_down_pod(&sandbox).await
-    }
-
     /// Fails, in words that say what to do, while pod network is not ready.
     pub(super) async fn check_network(&self, pod: &Pod) -> Result<(), SyncError> {
         if spec::is_host_network(pod) {
             return Ok(());
         }
-        self.plugin.status().await.map_err(|error| {
+        self.network.status().await.map_err(|error| {
             let reason = match &error {
                 NetworkError::Engine(EngineError::Unavailable { .. }) => {
                     SyncErrorReason::RuntimeUnavailable

@@ -10,6 +10,7 @@ use super::super::operation::Operation;
 use super::holds::{GRACE_MAX, kill_at};
 use super::ports::{HostPort, conflict, listener, process, publisher};
 use super::*;
+use mirrorlet_core::api::{FullName, PodUid};
 
 #[tokio::test]
 async fn a_named_network_must_be_there_and_give_addresses() {

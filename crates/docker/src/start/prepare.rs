@@ -230,7 +230,7 @@ impl Starter {
             owner: &self.containers.owner,
             pod,
             attempt: 0,
-            network_mode: self.networks.plugin.sandbox_mode(),
+            network_mode: self.networks.network.sandbox_mode(),
             gateway,
             image: NOT_MADE,
             node: &self.files.node_now().await,

@@ -94,7 +94,7 @@ impl Starter {
             owner: &self.containers.owner,
             pod,
             attempt,
-            network_mode: self.networks.plugin.sandbox_mode(),
+            network_mode: self.networks.network.sandbox_mode(),
             gateway,
             image,
             node: &node,
@@ -162,7 +162,6 @@ impl Starter {
             Ok(ips) => ips,
             Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
                 // A step that fails here is repeated by the next sync or by garbage collection.
-                let _ = self.networks.tear_down_network(id).await;
                 let _ = self.containers.stop(id, SANDBOX_GRACE).await;
                 let _ = self.remains.remove(id).await;
                 return Err(error);
@@ -237,7 +236,7 @@ impl Starter {
             self.facts.learn_no_negative_oom_score();
         }
         // Perhaps its network has gone since it was seen last.
-        self.networks.plugin.forget();
+        self.networks.network.forget();
         self.networks.host_ports.forget();
         let told = self.networks.explain_start(error).await;
         if let Some(conflict) = &told.conflict {
