@@ -12,13 +12,14 @@ use super::kinds::{self, Fault, Kind, NONE};
 use mirrorlet_core::api::core::Taint;
 use mirrorlet_core::api::keys;
 use mirrorlet_core::api::quantity::{Quantity, binary_text};
+use mirrorlet_core::manifest::{is_label_value, is_qualified};
 use mirrorlet_core::small::SmallCollect;
 
 /// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
 const IN_CLUSTER: &str = "in-cluster";
 /// The taint of our Node unless another is set: ordinary pods and `DaemonSets` stay away.
 pub const DEFAULT_TAINT: &str = "mirrorlet.dev/docker:NoSchedule";
-/// Longest name part of a label or taint key, and longest label or taint value.
+/// Longest name part of a label or taint key, and longest label or taint value; for messages.
 const LABEL_MAX: usize = 63;
 
 /// How the API server is reached.
@@ -274,12 +275,9 @@ fn reservation(text: &str) -> Result<Reservation, Fault> {
 
 /// `[prefix/]name`, as upstream's `IsQualifiedName`.
 fn qualified_name(text: &str, of: &str) -> Result<String, Fault> {
-    let (prefix, name) = match text.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, text),
-    };
-    let prefix_is_fine = prefix.is_none_or(|prefix| kinds::subdomain(prefix).is_ok());
-    if prefix_is_fine && !name.is_empty() && is_label_text(name) {
+    // The parts of a prefix are no longer than those of a host's name.
+    let prefix = text.split_once('/').map(|(prefix, _)| prefix);
+    if is_qualified(text) && prefix.is_none_or(|prefix| kinds::subdomain(prefix).is_ok()) {
         Ok(text.to_owned())
     } else {
         Err(format!(
@@ -289,24 +287,13 @@ fn qualified_name(text: &str, of: &str) -> Result<String, Fault> {
 }
 
 fn label_value(text: &str, of: &str) -> Result<String, Fault> {
-    if is_label_text(text) {
+    if is_label_value(text) {
         Ok(text.to_owned())
     } else {
         Err(format!(
             "{text:?} is not the value of a {of}: at most {LABEL_MAX} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
         ))
     }
-}
-
-/// Whether a text may be a label's value; the empty text may.
-fn is_label_text(text: &str) -> bool {
-    let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-    text.len() <= LABEL_MAX
-        && edge(text.chars().next())
-        && edge(text.chars().next_back())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 #[cfg(test)]
@@ -365,6 +352,7 @@ mod tests {
         assert_eq!(label("disk=ssd"), Ok(("disk".to_owned(), "ssd".to_owned())));
         assert_eq!(label("a.b/c="), Ok(("a.b/c".to_owned(), String::new())));
         let long = format!("{}=x", "k".repeat(64));
+        let long_part = format!("{}.b/c=x", "a".repeat(64));
         for bad in [
             "disk",
             "=x",
@@ -373,6 +361,7 @@ mod tests {
             "a=-x",
             "a=x y",
             long.as_str(),
+            long_part.as_str(),
             "mirrorlet.dev/node=false",
         ] {
             assert!(label(bad).is_err(), "{bad}");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mirrorlet_core::api::quantity::{binary_text, milli_text};
+
 /// The words of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Words {
@@ -164,14 +166,7 @@ pub(crate) fn bytes(text: &str) -> Option<i64> {
 
 /// A size as a quantity: `512Mi` where it is a whole number of units.
 pub(crate) fn quantity(bytes: i64) -> String {
-    let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    let unit = units
-        .into_iter()
-        .find(|(unit, _)| bytes > 0 && bytes % unit == 0);
-    unit.map_or_else(
-        || bytes.to_string(),
-        |(unit, name)| format!("{}{name}", bytes / unit),
-    )
+    binary_text(bytes.unsigned_abs())
 }
 
 /// A number of CPUs in thousandths.
@@ -185,11 +180,7 @@ pub(crate) fn milli(number: f64) -> Option<i64> {
 
 /// Thousandths of a CPU as a quantity: `500m`, `2`.
 pub(crate) fn cpus(milli: i64) -> String {
-    if milli % 1000 == 0 {
-        (milli / 1000).to_string()
-    } else {
-        format!("{milli}m")
-    }
+    milli_text(milli.unsigned_abs())
 }
 
 #[cfg(test)]
@@ -270,6 +261,7 @@ mod tests {
             ("512m", Some("512Mi")),
             ("1.5gb", Some("1536Mi")),
             ("64M", Some("64Mi")),
+            ("1t", Some("1Ti")),
             ("1000", Some("1000")),
             ("x", None),
         ] {
