@@ -1,8 +1,6 @@
 //! Limits on the memory that a request may cost: a few kilobytes of a patch, or three megabytes of
 //! tiny values, can take hundreds of megabytes once they are decoded.
 
-use std::io::{self, Write};
-
 use serde_json::Value;
 
 use crate::status::Status;
@@ -150,27 +148,6 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
         Value::Object(fields) => fields.values().any(deeper),
         _ => false,
     }
-}
-
-/// The length of a value as JSON.
-pub fn json_bytes(value: &Value) -> usize {
-    struct Count(usize);
-
-    impl Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count(0);
-    // Neither the sink nor a value fails.
-    drop(serde_json::to_writer(&mut count, value));
-    count.0
 }
 
 /// The memory that a value takes, about: a node of a map has room for 11 fields, which are 6 on

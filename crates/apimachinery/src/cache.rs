@@ -8,6 +8,7 @@ mod key;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use mirrorlet_core::sizes::json_size;
 use mirrorlet_core::small::SmallCollect;
 use serde_json::Value;
 
@@ -68,7 +69,7 @@ pub struct Version {
 impl Version {
     fn new(object: Arc<Value>) -> Self {
         Self {
-            bytes: bounds::json_bytes(&object),
+            bytes: json_size(&*object).bytes,
             memory: bounds::memory(&object),
             held: Held::Value(object),
         }

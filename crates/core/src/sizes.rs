@@ -1,6 +1,9 @@
-//! The size of the manifests of a directory together.
+//! The size of values as JSON, and of the manifests of a directory together.
 
 use std::collections::BTreeMap;
+use std::io;
+
+use serde::Serialize;
 
 use crate::api::{Code, Diagnostic};
 
@@ -15,7 +18,8 @@ pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 /// version, which stays in force: nothing else gets its room.
 pub type Sizes = BTreeMap<String, Size>;
 
-/// The size of manifests: each value takes several hundred bytes in memory, each byte of text several.
+/// The size of manifests or JSON: each value takes several hundred bytes in memory, each byte of text
+/// several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
     /// Values in lists and mappings, as often as there are pods of them.
@@ -74,6 +78,32 @@ impl Size {
     }
 }
 
+/// Counts what is written to it.
+#[derive(Default)]
+struct Count(Size);
+
+impl io::Write for Count {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let begins = |sign: &&u8| matches!(sign, b',' | b'[' | b'{');
+        self.0.bytes += text.len();
+        self.0.values += text.iter().filter(begins).count();
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The size of a value as JSON, which is not kept. Its values are counted by the signs that begin one,
+/// those in strings as well.
+pub fn json_size<T: Serialize + ?Sized>(value: &T) -> Size {
+    let mut count = Count::default();
+    // Counting doesn't fail, nor does a value of ours.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
+}
+
 /// Puts `files`, in the order of their paths, into a directory whose files have these `sizes`. Returns
 /// the problems of those that are refused.
 ///
@@ -117,6 +147,20 @@ fn put_one(
 mod tests {
     use super::*;
     use crate::small::SmallCollect;
+
+    #[test]
+    fn json_is_measured_without_being_kept() {
+        for value in [
+            serde_json::json!(null),
+            serde_json::json!({"a": [1, {"b": "\"\u{e4}\n"}], "c": {}}),
+        ] {
+            let bytes = serde_json::to_vec(&value).unwrap().len();
+            assert_eq!(json_size(&value).bytes, bytes, "{value}");
+        }
+        // A comma of a string counts.
+        let values = json_size(&serde_json::json!({"a": [1, "2,"]})).values;
+        assert_eq!(values, 4);
+    }
 
     #[test]
     fn files_are_refused_that_are_too_much_beside_the_others() {

@@ -10,13 +10,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
-use mirrorlet_apimachinery::bounds;
 use mirrorlet_apimachinery::meta;
 use mirrorlet_apimachinery::paging::Page;
 use mirrorlet_apimachinery::resources::Resource;
 use mirrorlet_apimachinery::status::Status;
 use mirrorlet_apimachinery::table::{Include, definitions, row, table};
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::sizes::json_size;
 use serde_json::{Value, json};
 
 use super::header_text;
@@ -188,7 +188,7 @@ impl ListPieces {
     fn text(&self, object: &Arc<Value>) -> Bytes {
         let encode = || {
             let item = (self.item)(object);
-            texts::encoded(&item, bounds::json_bytes(&item))
+            texts::encoded(&item, json_size(&item).bytes)
         };
         match &self.texts {
             Some(texts) => texts.of(TextForm::Item, object, encode),

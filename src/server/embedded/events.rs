@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mirrorlet_apimachinery::bounds;
 use mirrorlet_apimachinery::cache::ChangeKind;
 use mirrorlet_apimachinery::status::Status;
+use mirrorlet_core::sizes::json_size;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
@@ -60,7 +60,7 @@ struct Event<'a> {
 
 /// The line of an event.
 pub(super) fn line(kind: &str, object: &Value) -> Vec<u8> {
-    let mut line = texts::encoded(&Event { kind, object }, bounds::json_bytes(object));
+    let mut line = texts::encoded(&Event { kind, object }, json_size(object).bytes);
     line.push(b'\n');
     line
 }

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 
 use mirrorlet_core::api::meta::Time;
@@ -11,6 +10,7 @@ use mirrorlet_core::desired::{ApiPods, PodSource};
 use mirrorlet_core::ending::{is_over, is_released, is_settled, remains, remains_of_deleted};
 use mirrorlet_core::finished::FinishedPod;
 use mirrorlet_core::manager::is_mirror_pod;
+use mirrorlet_core::sizes::json_size;
 
 /// Most bytes that pods may take which are not over, about, for another one to be taken up. A pod of
 /// everyday size takes 20 to 100 KB.
@@ -30,31 +30,9 @@ pub(super) const STRANGE_MIRRORS_MAX: usize = 10_000;
 
 /// The bytes that a pod takes here, about.
 fn bytes_of(pod: &Pod) -> usize {
-    /// Counts bytes, and the signs that begin a value.
-    #[derive(Default)]
-    struct Count {
-        bytes: usize,
-        values: usize,
-    }
-
-    impl io::Write for Count {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            let begins = |sign: &&u8| matches!(sign, b',' | b'[' | b'{');
-            self.bytes += text.len();
-            self.values += text.iter().filter(begins).count();
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count::default();
-    // Nothing fails there.
-    let _ = serde_json::to_writer(&mut count, pod);
+    let size = json_size(pod);
     // As the server has it, and as this node marks it.
-    2 * count.bytes + count.values * VALUE_BYTES
+    2 * size.bytes + size.values * VALUE_BYTES
 }
 
 /// The form in which an object is kept.

@@ -1,6 +1,5 @@
 //! Starting one container: its image, its files, its creation, its start.
 
-use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::plan::Reason;
+use mirrorlet_core::sizes::json_size;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::one_per_family;
 use mirrorlet_host::disk;
@@ -44,25 +44,8 @@ const REQUEST_COPIES: usize = 3;
 
 /// The bytes that a request takes until its container is created.
 fn bytes_of(request: &Result<Request, SyncError>) -> usize {
-    struct Count(usize);
-
-    impl io::Write for Count {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            self.0 += text.len();
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count(0);
-    if let Ok(request) = request {
-        // Nothing fails there.
-        let _ = serde_json::to_writer(&mut count, &request.body);
-    }
-    REQUEST_COPIES * count.0
+    let bytes = |request: &Request| json_size(&request.body).bytes;
+    REQUEST_COPIES * request.as_ref().map_or(0, bytes)
 }
 
 /// Why a container was not created.
