@@ -221,10 +221,9 @@ impl MergeTask {
             ManifestReporter::operation(&self.telemetry, &operation);
             match &operation {
                 PodOperation::Add(_) => {
-                    occurrences::pod_added(
-                        self.telemetry.pod(&pod.full_name(), &pod.uid()),
-                        &pod.origin.location,
-                    );
+                    let source = &pod.origin.location;
+                    self.telemetry
+                        .about(&pod.pod, |of| occurrences::pod_added(of, source));
                 }
                 PodOperation::Remove(_) => {
                     let reason = if self.outputs.pods.is_settled(&pod.uid()) {
@@ -232,10 +231,8 @@ impl MergeTask {
                     } else {
                         "its source no longer contains it"
                     };
-                    occurrences::pod_removed(
-                        self.telemetry.pod(&pod.full_name(), &pod.uid()),
-                        reason,
-                    );
+                    self.telemetry
+                        .about(&pod.pod, |of| occurrences::pod_removed(of, reason));
                 }
                 PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
             }

@@ -90,8 +90,8 @@ impl PodWorkers {
                 reason, message, ..
             }) if runs && !is_api_pod(pod) => {
                 let message = format!("the pod is already running and is not stopped: {message}");
-                let (name, uid) = (FullName::of(pod), PodUid::of(pod));
-                occurrences::note(self.context.telemetry.pod(&name, &uid), &reason, &message);
+                let telemetry = &self.context.telemetry;
+                telemetry.about(pod, |of| occurrences::note(of, &reason, &message));
                 admitted
             }
             verdict => verdict,

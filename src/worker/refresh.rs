@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::api::Pod;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::objects::references;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
@@ -90,11 +90,9 @@ impl Refresh {
                     after
                 }
                 Err(error) => {
-                    let (telemetry, uid) = (&context.telemetry, PodUid::of(pod));
-                    occurrences::volumes_not_refreshed(
-                        telemetry.pod(&FullName::of(pod), &uid),
-                        &error,
-                    );
+                    context
+                        .telemetry
+                        .about(pod, |of| occurrences::volumes_not_refreshed(of, &error));
                     Some(self.backoff.pause())
                 }
             };

@@ -202,12 +202,9 @@ impl PodFiles {
                 tell_kept(&self.telemetry, pod, &volumes);
                 let pull_secrets = pull_secrets(pod, &objects);
                 if !pull_secrets.unreadable.is_empty() {
-                    let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
                     let names = &pull_secrets.unreadable;
-                    occurrences::pull_secrets_unreadable(
-                        self.telemetry.pod(&full_name, &uid),
-                        names,
-                    );
+                    self.telemetry
+                        .about(pod, |of| occurrences::pull_secrets_unreadable(of, names));
                 }
                 Ok(Files {
                     volumes,
@@ -314,10 +311,8 @@ impl PodFiles {
         match refreshed.await {
             Ok(Ok(written)) if written.is_empty() => {}
             Ok(Ok(written)) => {
-                occurrences::volumes_refreshed(
-                    self.telemetry.pod(&FullName::of(pod), &PodUid::of(pod)),
-                    &written,
-                );
+                self.telemetry
+                    .about(pod, |of| occurrences::volumes_refreshed(of, &written));
             }
             Ok(Err(error)) => return Err(mount_error(&error)),
             Err(error) => return Err(config_error(error)),
@@ -427,8 +422,7 @@ fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
         let message = format!(
             "failed to update volume {volume:?}, which keeps its previous content: {error}"
         );
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        occurrences::note(telemetry.pod(&full_name, &uid), FAILED_MOUNT, &message);
+        telemetry.about(pod, |of| occurrences::note(of, FAILED_MOUNT, &message));
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kill::Stop;
 use super::start::{Sandbox, Start, Starter};
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::api::{ContainerId, Pod};
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Plan, Reason, Step, kill_grace};
 use mirrorlet_host::telemetry::{calls, occurrences};
@@ -30,12 +30,13 @@ impl Starter {
         plan: &Plan,
         cancel: &CancellationToken,
     ) -> PodSyncResult {
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        occurrences::plan_decided(self.telemetry.pod(&full_name, &uid), plan);
+        self.telemetry
+            .about(pod, |of| occurrences::plan_decided(of, plan));
         // On the heap: the state of a whole round is large.
         let walking = Box::pin(self.walk_steps(pod, status, plan, cancel));
         let (result, made) = calls::noted(walking).await;
-        occurrences::engine_called(self.telemetry.pod(&full_name, &uid), &made);
+        self.telemetry
+            .about(pod, |of| occurrences::engine_called(of, &made));
         result
     }
 
@@ -55,8 +56,8 @@ impl Starter {
             steps = rest;
             match step {
                 Step::KillPod { reason } => {
-                    let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-                    occurrences::pod_killed(self.telemetry.pod(&full_name, &uid), reason);
+                    self.telemetry
+                        .about(pod, |of| occurrences::pod_killed(of, reason));
                     let running = status.to_running_pod();
                     let killing = self.killer.stop_pod(Some(pod), &running, None);
                     if let Some(killed) = cancel.run_until_cancelled(killing).await {
@@ -97,9 +98,9 @@ impl Starter {
         name: &str,
         reason: &Reason,
     ) -> SyncResult {
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         let why = reason.to_string();
-        occurrences::container_killing(self.telemetry.pod(&full_name, &uid), name, &why);
+        self.telemetry
+            .about(pod, |of| occurrences::container_killing(of, name, &why));
         let stop = Stop {
             pod: Some(pod),
             id: &id.id,
@@ -118,9 +119,9 @@ impl Starter {
         let Err(error) = self.remains.remove(&id.id).await else {
             return true;
         };
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         let message = format!("container {name}: {error}");
-        occurrences::remove_failed(self.telemetry.pod(&full_name, &uid), &message);
+        self.telemetry
+            .about(pod, |of| occurrences::remove_failed(of, &message));
         false
     }
 }

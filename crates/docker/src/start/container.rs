@@ -15,7 +15,7 @@ use super::super::translate::{
 use super::images::Images;
 use super::{EngineError, Round, Start, Starter, Up, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::core::Container;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::api::{ContainerId, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::plan::Reason;
 use mirrorlet_core::sizes::json_size;
@@ -99,14 +99,11 @@ impl Starter {
             }
             Ok(()) => {
                 self.logs.link_log(&id).await;
-                occurrences::container_started(
-                    self.telemetry
-                        .pod(&FullName::of(round.pod), &PodUid::of(round.pod)),
-                    start.name,
-                    &ContainerId::docker(id.as_str()),
-                    start.restart_count,
-                    &start.reason.to_string(),
-                );
+                self.telemetry.about(round.pod, |of| {
+                    let (id, why) = (ContainerId::docker(id.as_str()), start.reason.to_string());
+                    let count = start.restart_count;
+                    occurrences::container_started(of, start.name, &id, count, &why);
+                });
                 self.note_restarts(round.pod, start).await;
                 tokio::select! {
                     hooked = self.hooked(round.pod, &container, &id) => hooked,
@@ -163,11 +160,11 @@ impl Starter {
             }
             return Err(error);
         }
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         // Only once the sandbox runs: an immediate retry would log it twice.
         if was_present {
             let image = container.image.as_deref().unwrap_or_default();
-            occurrences::image_present(self.telemetry.pod(&full_name, &uid), start.name, image);
+            self.telemetry
+                .about(pod, |of| occurrences::image_present(of, start.name, image));
         }
         let id = created?;
         if round.cancel.is_cancelled() {
@@ -184,11 +181,9 @@ impl Starter {
             return Ok(None);
         }
         let container_id = ContainerId::docker(id.as_str());
-        occurrences::container_created(
-            self.telemetry.pod(&full_name, &uid),
-            start.name,
-            &container_id,
-        );
+        self.telemetry.about(pod, |of| {
+            occurrences::container_created(of, start.name, &container_id);
+        });
         Ok(Some(id))
     }
 

@@ -10,7 +10,7 @@ use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::translate::check_image_volume;
 use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
-use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_core::fields;
 use mirrorlet_core::small::SmallCollect;
@@ -70,10 +70,10 @@ impl Starter {
         policy: PullPolicy,
         secrets: &PullSecrets,
     ) -> Result<EnsuredImage, SyncError> {
-        let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
+        let uid = PodUid::of(pod);
         let (telemetry, name) = (&self.telemetry, &container.name);
         let began = Instant::now();
-        let awaited = || occurrences::image_awaited(telemetry.pod(&full_name, &uid), name, image);
+        let awaited = || telemetry.about(pod, |of| occurrences::image_awaited(of, name, image));
         let ensured = self
             .images
             .ensure_image(&uid, image, policy, secrets, Timestamp::now(), awaited)
@@ -82,17 +82,15 @@ impl Starter {
         match &ensured {
             Ok(there) if there.pulled => {
                 let size = there.facts.size;
-                occurrences::image_pulled(telemetry.pod(&full_name, &uid), name, image, size, took);
+                telemetry.about(pod, |of| {
+                    occurrences::image_pulled(of, name, image, size, took);
+                });
             }
             Ok(_) => {}
             Err(error) => {
-                occurrences::image_failed(
-                    telemetry.pod(&full_name, &uid),
-                    name,
-                    image,
-                    took,
-                    error,
-                );
+                telemetry.about(pod, |of| {
+                    occurrences::image_failed(of, name, image, took, error);
+                });
             }
         }
         ensured

@@ -326,11 +326,8 @@ impl Starter {
                 "failed to record the restart count of {}: {error}",
                 start.name
             );
-            occurrences::note(
-                self.telemetry.pod(&FullName::of(pod), &PodUid::of(pod)),
-                NOT_NOTED,
-                &message,
-            );
+            self.telemetry
+                .about(pod, |of| occurrences::note(of, NOT_NOTED, &message));
         }
     }
 }
@@ -400,9 +397,7 @@ fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
         } else {
             occurrences::note
         };
-        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        let of = telemetry.pod(&full_name, &uid);
-        tell(of, note.reason, &note.message);
+        telemetry.about(pod, |of| tell(of, note.reason, &note.message));
     }
 }
 

@@ -15,7 +15,7 @@ use super::super::translate::{
 };
 use super::{Since, Starter, Turn, names_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::admit::HOST_PORT_CONFLICT;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, keys};
+use mirrorlet_core::api::{ContainerId, Pod, PodUid, keys};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
@@ -113,8 +113,8 @@ impl Starter {
                 "the pod runs twice: another mirrorlet on this Engine still runs its containers (docker ps --filter label={}={uid}); stop that agent and run mirrorlet cleanup --yes with its root directory",
                 keys::POD_UID
             );
-            let name = FullName::of(pod);
-            occurrences::note(self.telemetry.pod(&name, &uid), "RunsTwice", &message);
+            self.telemetry
+                .about(pod, |of| occurrences::note(of, "RunsTwice", &message));
         }
     }
 
@@ -240,12 +240,9 @@ impl Starter {
         self.networks.host_ports.forget();
         let told = self.networks.explain_start(error).await;
         if let Some(conflict) = &told.conflict {
-            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-            occurrences::note(
-                self.telemetry.pod(&full_name, &uid),
-                HOST_PORT_CONFLICT,
-                conflict,
-            );
+            self.telemetry.about(pod, |of| {
+                occurrences::note(of, HOST_PORT_CONFLICT, conflict);
+            });
         }
         let _ = self.remains.remove(id).await;
         SyncError {
@@ -259,10 +256,8 @@ impl Starter {
     }
 
     pub(super) fn tell_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {
-        occurrences::sandbox_created(
-            self.telemetry.pod(&FullName::of(pod), &PodUid::of(pod)),
-            &ContainerId::docker(id),
-            ips,
-        );
+        self.telemetry.about(pod, |of| {
+            occurrences::sandbox_created(of, &ContainerId::docker(id), ips);
+        });
     }
 }

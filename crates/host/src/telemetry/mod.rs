@@ -21,7 +21,7 @@ pub use metrics::{
 };
 pub use requests::ApiRequest;
 
-use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
 
 /// Metrics and the journal, in which occurrences are recorded. Clones share both.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +45,11 @@ impl Telemetry {
             name,
             uid,
         }
+    }
+
+    /// Records an occurrence of a pod, which is there as a whole.
+    pub fn about(&self, pod: &Pod, record: impl FnOnce(PodTelemetry<'_>)) {
+        record(self.pod(&FullName::of(pod), &PodUid::of(pod)));
     }
 
     /// Adds an event of the Node to the journal.
