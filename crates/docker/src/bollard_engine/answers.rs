@@ -53,101 +53,89 @@ const fn list(keep: &'static Keep) -> Answer {
 }
 
 /// The list of our containers.
-pub(super) static CONTAINERS: Answer = list(&Keep::Each(&Keep::Fields(&[
-    ("Id", Keep::All),
-    ("Names", Keep::All),
-    ("Image", Keep::All),
-    ("ImageID", Keep::All),
-    ("Created", Keep::All),
-    ("State", Keep::All),
-    ("Labels", Keep::Keys(&READ_BACK)),
-])));
+pub(super) static CONTAINERS: Answer = list(&Keep::Each(&Keep::Fields(
+    &["Id", "Names", "Image", "ImageID", "Created", "State"],
+    &[("Labels", Keep::Fields(&READ_BACK, &[]))],
+)));
 
 /// The list of containers that publish a port.
-pub(super) static PUBLISHERS: Answer = list(&Keep::Each(&Keep::Fields(&[
-    ("Id", Keep::All),
-    ("Names", Keep::All),
-    ("Ports", Keep::All),
-    ("Labels", Keep::Keys(&READ_BACK)),
-])));
+pub(super) static PUBLISHERS: Answer = list(&Keep::Each(&Keep::Fields(
+    &["Id", "Names", "Ports"],
+    &[("Labels", Keep::Fields(&READ_BACK, &[]))],
+)));
 
 /// The images of all containers.
-pub(super) static USERS: Answer = list(&Keep::Each(&Keep::Fields(&[
-    ("ImageID", Keep::All),
-    (
-        "Mounts",
-        Keep::Each(&Keep::Fields(&[("Type", Keep::All), ("Name", Keep::All)])),
-    ),
-])));
+pub(super) static USERS: Answer = list(&Keep::Each(&Keep::Fields(
+    &["ImageID"],
+    &[("Mounts", Keep::Each(&Keep::Fields(&["Type", "Name"], &[])))],
+)));
 
-/// The list of images.
-pub(super) static IMAGES: Answer = list(&Keep::Each(&Keep::Fields(&[
-    ("Id", Keep::All),
-    ("ParentId", Keep::All),
-    ("RepoTags", Keep::All),
-    ("RepoDigests", Keep::All),
-    ("Created", Keep::All),
-    ("Size", Keep::All),
-    ("SharedSize", Keep::All),
-    ("Containers", Keep::All),
-    // The model wants it to be there.
-    ("Labels", Keep::Keys(&[])),
-])));
+/// The list of images. The model wants labels to be there.
+pub(super) static IMAGES: Answer = list(&Keep::Each(&Keep::Fields(
+    &[
+        "Id",
+        "ParentId",
+        "RepoTags",
+        "RepoDigests",
+        "Created",
+        "Size",
+        "SharedSize",
+        "Containers",
+    ],
+    &[("Labels", Keep::Fields(&[], &[]))],
+)));
+
+/// The state of a container, without its health.
+const STATE: Keep = Keep::Fields(
+    &[
+        "Status",
+        "Running",
+        "Paused",
+        "Restarting",
+        "OOMKilled",
+        "Dead",
+        "Pid",
+        "ExitCode",
+        "Error",
+        "StartedAt",
+        "FinishedAt",
+    ],
+    &[],
+);
+const CONFIG: Keep = Keep::Fields(
+    &["Image", "Tty", "OpenStdin"],
+    &[("Labels", Keep::Fields(&READ_BACK, &[]))],
+);
+const NETWORK: Keep = Keep::Fields(&["NetworkID", "IPAddress", "GlobalIPv6Address"], &[]);
 
 /// A container.
 pub(super) static CONTAINER: Answer = Answer {
-    keep: &Keep::Fields(&[
-        ("Id", Keep::All),
-        ("Created", Keep::All),
-        ("Name", Keep::All),
-        ("Image", Keep::All),
-        (
-            "State",
-            Keep::Keys(&[
-                "Status",
-                "Running",
-                "Paused",
-                "Restarting",
-                "OOMKilled",
-                "Dead",
-                "Pid",
-                "ExitCode",
-                "Error",
-                "StartedAt",
-                "FinishedAt",
-            ]),
-        ),
-        ("LogPath", Keep::All),
-        ("ResolvConfPath", Keep::All),
-        ("HostConfig", Keep::Keys(&["NetworkMode", "OomScoreAdj"])),
-        (
-            "Mounts",
-            Keep::Each(&Keep::Keys(&["Source", "Destination"])),
-        ),
-        (
-            "Config",
-            Keep::Fields(&[
-                ("Image", Keep::All),
-                ("Tty", Keep::All),
-                ("OpenStdin", Keep::All),
-                ("Labels", Keep::Keys(&READ_BACK)),
-            ]),
-        ),
-        (
-            "NetworkSettings",
-            Keep::Fields(&[
-                ("Ports", Keep::All),
-                (
-                    "Networks",
-                    Keep::Each(&Keep::Keys(&[
-                        "NetworkID",
-                        "IPAddress",
-                        "GlobalIPv6Address",
-                    ])),
-                ),
-            ]),
-        ),
-    ]),
+    keep: &Keep::Fields(
+        &[
+            "Id",
+            "Created",
+            "Name",
+            "Image",
+            "LogPath",
+            "ResolvConfPath",
+        ],
+        &[
+            ("State", STATE),
+            (
+                "HostConfig",
+                Keep::Fields(&["NetworkMode", "OomScoreAdj"], &[]),
+            ),
+            (
+                "Mounts",
+                Keep::Each(&Keep::Fields(&["Source", "Destination"], &[])),
+            ),
+            ("Config", CONFIG),
+            (
+                "NetworkSettings",
+                Keep::Fields(&["Ports"], &[("Networks", Keep::Each(&NETWORK))]),
+            ),
+        ],
+    ),
     kept_max: INSPECT_MAX,
     read_max: usize::MAX,
     what: "the Docker Engine's description of the container",
@@ -155,14 +143,10 @@ pub(super) static CONTAINER: Answer = Answer {
 
 /// An image.
 pub(super) static IMAGE: Answer = Answer {
-    keep: &Keep::Fields(&[
-        ("Id", Keep::All),
-        ("RepoTags", Keep::All),
-        ("RepoDigests", Keep::All),
-        ("Size", Keep::All),
-        ("Config", Keep::Keys(&["User"])),
-        ("RootFS", Keep::All),
-    ]),
+    keep: &Keep::Fields(
+        &["Id", "RepoTags", "RepoDigests", "Size", "RootFS"],
+        &[("Config", Keep::Fields(&["User"], &[]))],
+    ),
     kept_max: INSPECT_MAX,
     read_max: IMAGE_MAX,
     what: "the configuration of the image, with its labels and variables,",

@@ -23,10 +23,8 @@ const KEY_MAX: usize = 256;
 pub(super) enum Keep {
     /// Everything.
     All,
-    /// These members of an object, and these parts of them.
-    Fields(&'static [(&'static str, Keep)]),
-    /// These members of an object.
-    Keys(&'static [&'static str]),
+    /// Some members of an object whole, and these parts of others.
+    Fields(&'static [&'static str], &'static [(&'static str, Keep)]),
     /// These parts of each element of an array, or of each member of an object.
     Each(&'static Keep),
 }
@@ -141,7 +139,7 @@ impl Pruner {
                 let next = match (open.is_object, open.keep) {
                     (true, _) => self.next.take().unwrap_or(Next::Dropped),
                     (false, Keep::Each(each)) => Next::Kept(each),
-                    (false, Keep::All | Keep::Fields(_) | Keep::Keys(_)) => Next::Dropped,
+                    (false, Keep::All | Keep::Fields(..)) => Next::Dropped,
                 };
                 self.begin(byte, next)
             }
@@ -166,7 +164,7 @@ impl Pruner {
         }
         let is_object = byte == b'{';
         match (byte, keep) {
-            (b'{', Keep::Fields(_) | Keep::Keys(_) | Keep::Each(_)) | (b'[', Keep::Each(_)) => {
+            (b'{', Keep::Fields(..) | Keep::Each(_)) | (b'[', Keep::Each(_)) => {
                 self.kept.push(byte);
                 self.open.push(Open {
                     keep,
@@ -176,7 +174,7 @@ impl Pruner {
                 1
             }
             // Not of the expected type.
-            (b'[', Keep::Fields(_) | Keep::Keys(_)) => {
+            (b'[', Keep::Fields(..)) => {
                 self.kept.extend_from_slice(b"null");
                 self.enter(byte, false)
             }
@@ -235,11 +233,11 @@ impl Pruner {
         let keep = self.open.last().map(|open| open.keep);
         let is = |name: &str| name.as_bytes() == self.key;
         let found = match keep {
-            Some(Keep::Fields(fields)) => {
-                let mut fields = fields.iter();
-                fields.find(|(name, _)| is(name)).map(|(_, keep)| keep)
+            Some(Keep::Fields(whole, _)) if whole.iter().any(|name| is(name)) => Some(&Keep::All),
+            Some(Keep::Fields(_, parts)) => {
+                let mut parts = parts.iter();
+                parts.find(|(name, _)| is(name)).map(|(_, keep)| keep)
             }
-            Some(Keep::Keys(keys)) => keys.iter().any(|name| is(name)).then_some(&Keep::All),
             Some(Keep::Each(each)) if self.key.len() <= KEY_MAX => Some(*each),
             Some(Keep::Each(_) | Keep::All) | None => None,
         };
@@ -362,12 +360,14 @@ mod tests {
 
     use super::*;
 
-    static LABELS: Keep = Keep::Keys(&["a", "b"]);
-    static EACH: Keep = Keep::Fields(&[
-        ("a", Keep::All),
-        ("labels", Keep::Keys(&["a", "b"])),
-        ("each", Keep::Each(&LABELS)),
-    ]);
+    static LABELS: Keep = Keep::Fields(&["a", "b"], &[]);
+    static EACH: Keep = Keep::Fields(
+        &["a"],
+        &[
+            ("labels", Keep::Fields(&["a", "b"], &[])),
+            ("each", Keep::Each(&LABELS)),
+        ],
+    );
     static LIST: Keep = Keep::Each(&EACH);
 
     fn pruned(keep: &'static Keep, text: &[u8], pieces: usize) -> Result<Vec<u8>, TooMuch> {
@@ -381,8 +381,8 @@ mod tests {
     /// The same of a value in memory.
     fn picked(keep: &Keep, value: &Value) -> Value {
         let of = |name: &str| match keep {
-            Keep::Fields(fields) => fields.iter().find(|(n, _)| *n == name).map(|(_, k)| k),
-            Keep::Keys(keys) => keys.contains(&name).then_some(&Keep::All),
+            Keep::Fields(whole, _) if whole.contains(&name) => Some(&Keep::All),
+            Keep::Fields(_, parts) => parts.iter().find(|(n, _)| *n == name).map(|(_, k)| k),
             Keep::Each(each) => Some(*each),
             Keep::All => Some(&Keep::All),
         };
@@ -396,7 +396,7 @@ mod tests {
             (Value::Array(elements), Keep::Each(each)) => {
                 elements.iter().map(|value| picked(each, value)).collect()
             }
-            (Value::Array(_), Keep::Fields(_) | Keep::Keys(_)) => Value::Null,
+            (Value::Array(_), Keep::Fields(..)) => Value::Null,
             _ => value.clone(),
         }
     }
