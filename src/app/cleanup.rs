@@ -12,12 +12,12 @@ use super::lock::RootLock;
 use super::owner::owner_id;
 use super::used_engine::UsedEngine;
 use crate::config::Config;
-use mirrorlet_core::api::{PodUid, keys};
+use mirrorlet_core::api::PodUid;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
-use mirrorlet_docker::engine::Engine as _;
+use mirrorlet_docker::engine::Engine;
 use mirrorlet_docker::translate::labels::Labels;
-use mirrorlet_docker::translate::parse_ours;
-use mirrorlet_docker::{BollardEngine, host_ports_table, remove_dead_log_links};
+use mirrorlet_docker::translate::{Kind, parse_ours};
+use mirrorlet_docker::{BollardEngine, host_ports_table, remove_dead_log_links, remove_running};
 use mirrorlet_host::volume::{HostFiles, VolumeError, VolumeManager};
 use mirrorlet_host::{disk, nat};
 
@@ -41,7 +41,8 @@ pub struct Leftovers {
 ///
 /// # Errors
 /// The root directory can't be read, an agent runs, the Engine doesn't answer or is not the one that the
-/// agent used, or something other than a cgroup can't be removed.
+/// agent used, or something other than a cgroup can't be removed: all else is then removed, but for the
+/// volumes and cgroups of pods that still have a container.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     let known = root.join("owner").try_exists();
@@ -68,14 +69,13 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
             labels.unwrap_or_default(),
         ))
     });
-    let Labelled {
-        ours,
-        mut uids,
-        others,
-    } = sorted_out(&owner, listed);
+    let Labelled { ours, others } = sorted_out(&owner, listed);
     let volumes = VolumeManager::new(root);
+    let containers = ours.iter();
     let mut left = Leftovers {
-        containers: ours,
+        containers: containers
+            .map(|ours| (ours.id.clone(), ours.name.clone()))
+            .collect(),
         others,
         pods: volumes.list_pod_dirs()?.into_iter().collect_set(),
         kept_cgroups: Vec::new(),
@@ -83,21 +83,14 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     if !remove {
         return Ok(Some(left));
     }
-    for (id, name) in &left.containers {
-        let removed = engine.remove_container(id, true).await;
-        removed.with_context(|| {
-            format!(
-                "failed to remove container {name} ({}={owner})",
-                keys::OWNER
-            )
-        })?;
-    }
-    uids.extend(left.pods.iter().cloned());
+    let mut uids = left.pods.clone();
+    uids.extend(ours.iter().map(|ours| ours.uid.clone()));
+    let mut failed = Failed::default();
+    failed.containers(&engine, &ours, &mut uids).await;
     let config = config.clone();
     let files = HostFiles::new(config.host_root.clone());
     files.set_apart(is_apart_from(&config.docker).await);
     let removing = move || {
-        let mut failed = Failed::default();
         // Before anything that may be busy: while they are there, connections lead nowhere.
         failed.note("the rules for host ports", remove_rules(&owner));
         failed.files(&config, files, &volumes, &uids);
@@ -121,13 +114,21 @@ fn remove_rules(owner: &str) -> io::Result<()> {
 /// The containers with an agent's label.
 #[derive(Debug, Default)]
 struct Labelled {
-    /// Ids and names of those of its pods.
-    ours: Vec<(String, String)>,
-    /// The pods that these belong to.
-    uids: BTreeSet<PodUid>,
+    /// Those of its pods, in the order in which they are removed: a sandbox has the network of its
+    /// pod's containers, so sandboxes come last.
+    ours: Vec<Ours>,
     /// Names of the others. A container inherits the labels of its image, which may have been made of a
     /// pod's container.
     others: Vec<String>,
+}
+
+/// A container of a pod.
+#[derive(Debug, PartialEq, Eq)]
+struct Ours {
+    id: String,
+    name: String,
+    uid: PodUid,
+    is_sandbox: bool,
 }
 
 /// Sorts listed containers, each given by its id, its names and its labels.
@@ -140,14 +141,17 @@ fn sorted_out(
         let name = names.first().unwrap_or(&id);
         let name = name.trim_start_matches('/').to_owned();
         match parse_ours(owner, names.iter().map(String::as_str), &labels) {
-            Some(ours) => {
-                found.uids.insert(ours.uid);
-                found.ours.push((id, name));
-            }
+            Some(ours) => found.ours.push(Ours {
+                id,
+                name,
+                uid: ours.uid,
+                is_sandbox: matches!(ours.kind, Kind::Sandbox { .. }),
+            }),
             None => found.others.push(name),
         }
     }
-    found.ours.small_sort_by(|(_, a), (_, b)| a.cmp(b));
+    let place = |ours: &Ours| (ours.is_sandbox, ours.name.clone());
+    found.ours.small_sort_by_cached_key(place);
     found.others.small_sort();
     found
 }
@@ -173,6 +177,23 @@ impl Failed {
     fn note(&mut self, what: impl fmt::Display, removed: Result<(), impl fmt::Display>) {
         if let Err(error) = removed {
             self.others.push(format!("{what}: {error}"));
+        }
+    }
+
+    /// Removes containers in this order. Takes pods that still have one out of `uids`, so that they keep
+    /// their volumes and cgroups.
+    async fn containers(
+        &mut self,
+        engine: &dyn Engine,
+        ours: &[Ours],
+        uids: &mut BTreeSet<PodUid>,
+    ) {
+        for Ours { id, name, uid, .. } in ours {
+            let removed = remove_running(engine, id).await;
+            if removed.is_err() {
+                uids.remove(uid);
+            }
+            self.note(format_args!("container {name}"), removed);
         }
     }
 
@@ -215,6 +236,13 @@ impl Failed {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use bollard::models::ContainerCreateBody;
+    use mirrorlet_core::api::keys;
+    use mirrorlet_docker::Operation;
+    use mirrorlet_docker::engine::EngineError;
+    use mirrorlet_testing::FakeEngine;
+    use mirrorlet_testing::fake_engine::{FakeImage, FaultPoint};
 
     use super::*;
     use crate::config::{Ambient, resolve};
@@ -260,10 +288,22 @@ mod tests {
             let names = vec![format!("/{name}")];
             (id.to_owned(), names, labels(owner))
         };
-        let name = "k8s_app_web_default_u_0";
+        let sandbox = |id: &str, name: &str| {
+            let mut labels = labels("o");
+            for (key, value) in [
+                (keys::KIND, keys::KIND_SANDBOX),
+                (keys::CONTAINER_NAME, keys::SANDBOX_NAME),
+                (keys::NETWORK, "pod"),
+            ] {
+                labels.insert(key.to_owned(), value.to_owned());
+            }
+            (id.to_owned(), vec![format!("/{name}")], labels)
+        };
+        let (pod, name) = ("k8s_POD_web_default_u_0", "k8s_app_web_default_u_0");
         let found = sorted_out(
             "o",
             [
+                sandbox("0", pod),
                 container("1", name, "o"),
                 // Of an image that was made of it.
                 container("2", "mine", "o"),
@@ -273,10 +313,73 @@ mod tests {
                 ("5".to_owned(), Vec::new(), labels("o")),
             ],
         );
+        let last = Ours {
+            is_sandbox: true,
+            ..ours("0", pod, "u")
+        };
         // rollouts S5
-        assert_eq!(found.ours, [("1".to_owned(), name.to_owned())]);
-        assert_eq!(found.uids, BTreeSet::from([PodUid::from("u")]));
+        assert_eq!(found.ours, [ours("1", name, "u"), last]);
         assert_eq!(found.others, ["5", name, "k8s_app_web_default_v_0", "mine"]);
+    }
+
+    fn ours(id: &str, name: &str, uid: &str) -> Ours {
+        Ours {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            uid: uid.into(),
+            is_sandbox: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_container_that_cant_be_removed_keeps_its_pods_files_alone() {
+        let engine = FakeEngine::new();
+        engine.add_image("image", FakeImage::default());
+        let root = tempfile::tempdir().unwrap();
+        let volumes = VolumeManager::new(root.path());
+        let (mut containers, mut uids) = (Vec::new(), BTreeSet::new());
+        for uid in ["broken", "endless", "gone", "leaving", "plain"] {
+            let body = ContainerCreateBody {
+                image: Some("image".to_owned()),
+                ..ContainerCreateBody::default()
+            };
+            let id = engine.create_container(uid, body).await.unwrap();
+            containers.push(ours(&id, uid, uid));
+            uids.insert(PodUid::from(uid));
+            let dir = root.path().join("pods").join(uid).join("volumes");
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let refuse = |index: usize, status: u16, message: &str| {
+            let message = message.to_owned();
+            let error = EngineError::Api { status, message };
+            let id = Some(&*containers[index].id);
+            engine.fail(Operation::RemoveContainer, id, FaultPoint::Before, error);
+        };
+        let removed_already = "removal of container 0123 is already in progress";
+        refuse(0, 500, "driver failed");
+        for _ in 0..1000 {
+            refuse(1, 409, removed_already);
+        }
+        engine
+            .remove_container(&containers[2].id, true)
+            .await
+            .unwrap();
+        refuse(3, 409, removed_already);
+        let mut failed = Failed::default();
+        failed.containers(&engine, &containers, &mut uids).await;
+        failed.pods(&uids, |_| Ok(()), |uid| volumes.remove_pod(uid));
+        // rollouts S5
+        assert_eq!(
+            failed.others,
+            [
+                "container broken: driver failed".to_owned(),
+                format!("container endless: {removed_already}"),
+            ]
+        );
+        let stay = ["broken", "endless"];
+        let there = engine.containers().into_iter().map(|(name, _)| name);
+        assert_eq!(there.collect::<Vec<_>>(), stay);
+        assert_eq!(volumes.list_pod_dirs().unwrap(), stay.map(PodUid::from));
     }
 
     fn busy() -> VolumeError {

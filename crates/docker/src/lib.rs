@@ -56,3 +56,4 @@ pub use manager::{DockerManager, DockerManagerOptions};
 pub use meter::CallMeter;
 pub use network::{HeldPorts, LedPorts, table_name as host_ports_table};
 pub use operation::Operation;
+pub use remove::remove_running;

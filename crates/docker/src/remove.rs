@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::containers::{Containers, Turn};
-use super::engine::EngineError;
+use super::engine::{Engine, EngineError};
 use super::files::PodFiles;
 use super::index::Record;
 use super::log_links::ContainerLogs;
@@ -62,11 +62,7 @@ impl Remains {
                     self.containers.index.not_found(id, asked);
                     break;
                 }
-                Err(error)
-                    if error.is_conflict()
-                        && is_being_removed(&error)
-                        && began.elapsed() < REMOVAL_WAIT =>
-                {
+                Err(error) if is_waited_for(&error, began) => {
                     tokio::time::sleep(REMOVAL_POLL).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -103,7 +99,26 @@ impl Remains {
     }
 }
 
-/// Whether a conflict says that the container is being removed already.
-fn is_being_removed(error: &EngineError) -> bool {
-    error.to_string().contains("is already in progress")
+/// Removes a container that may run, and its anonymous volumes. One that is gone is success; a removal
+/// that is under way already is waited for.
+///
+/// # Errors
+/// The Engine doesn't remove it.
+pub async fn remove_running(engine: &dyn Engine, id: &str) -> Result<(), EngineError> {
+    let began = Instant::now();
+    loop {
+        match engine.remove_container(id, true).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) if is_waited_for(&error, began) => tokio::time::sleep(REMOVAL_POLL).await,
+            removed => return removed,
+        }
+    }
+}
+
+/// Whether the container is being removed already, and the removal, first asked for then, is still waited
+/// for.
+fn is_waited_for(error: &EngineError, began: Instant) -> bool {
+    error.is_conflict()
+        && error.to_string().contains("is already in progress")
+        && began.elapsed() < REMOVAL_WAIT
 }
