@@ -138,6 +138,7 @@ has 'checksum/config' --set config.podNames=false
 lacks '- --config='
 lacks 'kind: ServiceAccount' --set serviceAccount.create=false,serviceAccount.name=x,identity.mode=serviceAccount,rbac.create=false
 has 'serviceAccountName: x' --set serviceAccount.create=false,serviceAccount.name=x
+has 'path: /readyz?exclude=engine'
 has 'dnsPolicy: Default'
 has 'nameservers:' --set 'dnsConfig.nameservers={192.0.2.1}'
 has 'image: shipper' --set 'extraContainers[0].name=s,extraContainers[0].image=shipper'

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -118,28 +118,42 @@ fn prefers_open_metrics(accepted: &[&str]) -> bool {
     open > 0.0 && open >= weight("text/plain")
 }
 
-async fn ready(State(shared): State<Served>) -> Response {
+/// Answers for all checks but those that the query excludes, by `exclude=NAME`, repeatedly.
+///
+/// Upstream: `apiserver/pkg/server/healthz/healthz.go` (`getExcludedChecks`).
+async fn ready(State(shared): State<Served>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let pairs = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "exclude");
+    let excluded: Vec<String> = pairs.map(|(_, name)| name.into_owned()).collect();
     let checks = shared.view.checks();
-    let status = if checks.iter().all(|check| check.failing.is_none()) {
+    let checks: Vec<_> = checks
+        .iter()
+        .map(|check| (check, excluded.contains(&check.name)))
+        .collect();
+    let is_ready = checks
+        .iter()
+        .all(|(check, is_excluded)| *is_excluded || check.failing.is_none());
+    let status = if is_ready {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, render(&checks)).into_response()
+    (status, render(&checks, is_ready)).into_response()
 }
 
-/// One line a check, in the form of Kubernetes' own `/readyz?verbose`.
-fn render(checks: &[Check]) -> String {
+/// One line a check, each with whether it is excluded, in the form of Kubernetes' own
+/// `/readyz?verbose`.
+fn render(checks: &[(&Check, bool)], is_ready: bool) -> String {
     let mut text = String::new();
-    for check in checks {
+    for (check, is_excluded) in checks {
         let written = match &check.failing {
+            _ if *is_excluded => writeln!(text, "[+] {} excluded: ok", check.name),
             None => writeln!(text, "[+] {} ok", check.name),
             Some(why) => writeln!(text, "[-] {} failed: {why}", check.name),
         };
         debug_assert!(written.is_ok(), "a String takes everything");
     }
-    let ready = checks.iter().all(|check| check.failing.is_none());
-    text.push_str(if ready { "ready\n" } else { "not ready\n" });
+    text.push_str(if is_ready { "ready\n" } else { "not ready\n" });
     text
 }
 

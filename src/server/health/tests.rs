@@ -54,6 +54,44 @@ async fn readiness_names_the_checks_that_fail() {
 }
 
 #[tokio::test]
+async fn readiness_leaves_out_what_is_excluded() {
+    let view = Arc::new(FakeView::new());
+    let failing = |name: &str| Check {
+        name: name.to_owned(),
+        failing: Some("away".to_owned()),
+    };
+    *view.checks.lock().unwrap() = vec![failing("engine"), failing("source /etc/a b")];
+    let (engine, source) = (
+        "[-] engine failed: away\n",
+        "[-] source /etc/a b failed: away\n",
+    );
+    let no_engine = "[+] engine excluded: ok\n";
+    let no_source = "[+] source /etc/a b excluded: ok\n";
+    for (query, lines, is_ready) in [
+        ("", [engine, source], false),
+        ("?exclude=", [engine, source], false),
+        ("?exclude=eng", [engine, source], false),
+        ("?verbose&exclude=engine", [no_engine, source], false),
+        (
+            "?exclude=engine&exclude=source%20/etc/a+b",
+            [no_engine, no_source],
+            true,
+        ),
+    ] {
+        let (status, last) = if is_ready {
+            (StatusCode::OK, "ready\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        };
+        let answer = get_path(&view, &format!("/readyz{query}")).await;
+        assert_eq!(answer, (status, lines.concat() + last), "{query}");
+    }
+    view.checks.lock().unwrap().pop();
+    let answer = get_path(&view, "/readyz?exclude=engine").await;
+    assert_eq!(answer, (StatusCode::OK, format!("{no_engine}ready\n")));
+}
+
+#[tokio::test]
 async fn metrics_are_in_the_form_that_is_asked_for() {
     let open = "application/openmetrics-text";
     // The second and third are of Prometheus 2.55 and 2.4.
