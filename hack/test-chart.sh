@@ -214,6 +214,11 @@ refuses image.tag --set "image.repository=r/x@$DIGEST,image.tag=v1"
 refuses serviceAccount.name --set serviceAccount.create=false
 refuses commonLabels --set commonLabels.app\\.kubernetes\\.io/name=x
 refuses config.root --set config.root=/x
+# Helm reads an unquoted `off` as false.
+refuses /config/imageGc --set config.imageGc=false
+has 'imageGc: "off"' --set-string config.imageGc=off
+refuses imageGC --set config.imageGC=all
+refuses /config/maximumImageGcAge --set config.maximumImageGcAge=often
 refuses /dnsPolicy --set dnsPolicy=Sometimes
 refuses unheardOf --set unheardOf=1
 
@@ -246,5 +251,6 @@ for series in $(cat "$MONITORING"/* | grep -o 'mirrorlet_[a-z_]*' | sort -u); do
 done
 
 "$REPO/hack/chart-readme.sh" --check
+"$REPO/hack/chart-schema.sh" --check
 "$REPO/hack/manifests.sh" --check
-say "chart: every option renders, every wrong value is named, README, manifests, alerts and dashboard are in step"
+say "chart: every option renders, every wrong value is named, README, schema, manifests, alerts and dashboard are in step"
