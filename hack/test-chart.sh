@@ -189,6 +189,13 @@ refuses /nodeNameSuffix --set nodeNameSuffix=Docker
 refuses /host/root --set host.root=var/lib
 refuses host.root --set host.root=/
 refuses /host/dockerSocket --set host.dockerSocket=a/b
+for directory in /var /var/run /var/run/; do
+    refuses host.dockerSocketDirectory --set "host.dockerSocketDirectory=$directory"
+    has 'kind: DaemonSet' --set "host.dockerSocketDirectory=$directory,identity.mode=node"
+done
+for directory in /run /var/run/docker /var/r; do
+    has 'kind: DaemonSet' --set "host.dockerSocketDirectory=$directory"
+done
 refuses /identity/mode --set identity.mode=both
 refuses /approver/replicas --set approver.replicas=many
 refuses /identity/bootstrapSecret --set identity.mode=bootstrap,identity.bootstrapSecret=A/b

@@ -111,6 +111,11 @@ matchExpressions:
 {{- range $index, $key := keys . | sortAlpha }}{{ if $index }},{{ end }}{{ $key }}={{ get $map $key }}{{ end -}}
 {{- end -}}
 
+{{- /* Whether a path is a directory or below it: list PATH DIRECTORY. */ -}}
+{{- define "mirrorlet.isWithin" -}}
+{{- if hasPrefix (printf "%s/" (clean (last .))) (printf "%s/" (clean (first .))) }}true{{ end -}}
+{{- end -}}
+
 {{- /* What a schema can't say: values that don't go together. */ -}}
 {{- define "mirrorlet.check" -}}
 {{- $reads := or .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
@@ -157,5 +162,10 @@ matchExpressions:
 {{- if eq (get $.Values.host .) "/" -}}
 {{- fail (printf "host.%s: can't be / itself" .) -}}
 {{- end -}}
+{{- end -}}
+{{- /* The directory is mounted read-only: a mount point below it has to be the host's already, and that of the
+token isn't. /run is another directory than /var/run in the image, which has no symlinks. */ -}}
+{{- if and (has .Values.identity.mode (list "approver" "serviceAccount")) (include "mirrorlet.isWithin" (list "/var/run/secrets/kubernetes.io/serviceaccount" .Values.host.dockerSocketDirectory)) -}}
+{{- fail (printf "host.dockerSocketDirectory: the token of the pod has to be mounted below %s; where /var/run is a link to /run, use /run" .Values.host.dockerSocketDirectory) -}}
 {{- end -}}
 {{- end -}}
