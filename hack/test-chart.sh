@@ -196,6 +196,21 @@ done
 for directory in /run /var/run/docker /var/r; do
     has 'kind: DaemonSet' --set "host.dockerSocketDirectory=$directory"
 done
+# Below host.root, mounts would stay on the host.
+ROOT=/var/lib/mirrorlet
+refuses host.manifests --set "host.manifests=$ROOT/manifests"
+refuses host.manifests --set "host.manifests=$ROOT/"
+has 'kind: DaemonSet' --set "host.manifests=$ROOT/manifests,drain=true"
+has 'kind: DaemonSet' --set "host.manifests=$ROOT/manifests,privileged=false"
+has 'kind: DaemonSet' --set "host.manifests=$ROOT-manifests"
+refuses host.dockerSocketDirectory --set "host.dockerSocketDirectory=$ROOT/run"
+for mode in node bootstrap; do
+    refuses identity.hostDirectory --set "identity.mode=$mode,identity.hostDirectory=$ROOT/identity"
+done
+has 'kind: DaemonSet' --set "identity.hostDirectory=$ROOT/identity"
+has 'kind: DaemonSet' --set "identity.mode=bootstrap,identity.bootstrapSecret=x,identity.hostDirectory=$ROOT/identity"
+refuses nodeApi.hostDirectory --set "nodeApi.hostDirectory=$ROOT/node-api"
+refuses 'extraVolumeMounts[1]' --set "extraVolumeMounts[0].name=a,extraVolumeMounts[0].mountPath=/a,extraVolumeMounts[1].name=b,extraVolumeMounts[1].mountPath=$ROOT/b"
 refuses /identity/mode --set identity.mode=both
 refuses /approver/replicas --set approver.replicas=many
 refuses /identity/bootstrapSecret --set identity.mode=bootstrap,identity.bootstrapSecret=A/b

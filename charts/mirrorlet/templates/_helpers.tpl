@@ -168,4 +168,25 @@ token isn't. /run is another directory than /var/run in the image, which has no 
 {{- if and (has .Values.identity.mode (list "approver" "serviceAccount")) (include "mirrorlet.isWithin" (list "/var/run/secrets/kubernetes.io/serviceaccount" .Values.host.dockerSocketDirectory)) -}}
 {{- fail (printf "host.dockerSocketDirectory: the token of the pod has to be mounted below %s; where /var/run is a link to /run, use /run" .Values.host.dockerSocketDirectory) -}}
 {{- end -}}
+{{- /* What is mounted below host.root, which is Bidirectional, is mounted on the host, too, and stays there. */ -}}
+{{- if .Values.privileged -}}
+{{- $mounted := dict "host.dockerSocketDirectory" .Values.host.dockerSocketDirectory -}}
+{{- if not .Values.drain -}}
+{{- $mounted = set $mounted "host.manifests" .Values.host.manifests -}}
+{{- end -}}
+{{- if has .Values.identity.mode (list "node" "bootstrap") -}}
+{{- $mounted = set $mounted "identity.hostDirectory" (include "mirrorlet.identityDirectory" .) -}}
+{{- end -}}
+{{- with .Values.nodeApi.hostDirectory -}}
+{{- $mounted = set $mounted "nodeApi.hostDirectory" . -}}
+{{- end -}}
+{{- range $index, $mount := default (list) .Values.extraVolumeMounts -}}
+{{- $mounted = set $mounted (printf "extraVolumeMounts[%d]" $index) $mount.mountPath -}}
+{{- end -}}
+{{- range $name, $path := $mounted -}}
+{{- if include "mirrorlet.isWithin" (list $path $.Values.host.root) -}}
+{{- fail (printf "%s: %s is in host.root, %s; what is mounted there would stay on the host" $name $path $.Values.host.root) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
