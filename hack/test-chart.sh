@@ -47,6 +47,22 @@ has '- --manifests=/etc/mirrorlet/manifests'
 has '- --manifests=/drained' --set drain=true
 has 'emptyDir: {}' --set drain=true
 lacks 'emptyDir: {}'
+# Nor are static pods of URLs wanted then.
+urls=(--set 'config.manifestUrls={https://a/b},config.manifestUrlHeaders={A: b},config.manifestUrlCa=/ca.crt')
+has manifestUrls "${urls[@]}"
+for words in manifestUrl '- --config=' 'name: config' 'checksum/config' 'kind: ConfigMap'; do
+    lacks "$words" "${urls[@]}" --set drain=true
+done
+lacks manifestUrl "${urls[@]}" --set drain=true,config.podNames=false
+has 'podNames: false' "${urls[@]}" --set drain=true,config.podNames=false
+sum() { render "$@" | grep 'checksum/config'; }
+[ "$(sum "${urls[@]}" --set config.podNames=false)" != "$(sum "${urls[@]}" --set config.podNames=false,drain=true)" ] \
+    || die "draining doesn't change the checksum of the configuration"
+for argument in --manifest-url=http://a/ --manifest-url; do
+    has "$argument" --set "extraArgs={$argument}"
+    refuses extraArgs --set "drain=true,extraArgs={$argument}"
+done
+refuses extraEnv --set 'drain=true,extraEnv[0].name=MIRRORLET_MANIFEST_URL,extraEnv[0].value=http://a/'
 # The default: an identity of each host, and an account that may only request it.
 has '- --kubeconfig=/var/lib/mirrorlet/node.kubeconfig'
 has '- --bootstrap-kubeconfig=in-cluster'

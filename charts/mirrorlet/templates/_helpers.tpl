@@ -111,6 +111,15 @@ matchExpressions:
 {{- range $index, $key := keys . | sortAlpha }}{{ if $index }},{{ end }}{{ $key }}={{ get $map $key }}{{ end -}}
 {{- end -}}
 
+{{- /* The configuration file of the agents, or nothing. With `drain` it names no URL that static pods come from. */ -}}
+{{- define "mirrorlet.config" -}}
+{{- $config := default dict .Values.config -}}
+{{- if .Values.drain -}}
+{{- $config = omit $config "manifestUrls" "manifestUrlHeaders" "manifestUrlCa" -}}
+{{- end -}}
+{{- with $config }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
 {{- /* Whether a path is a directory or below it: list PATH DIRECTORY. */ -}}
 {{- define "mirrorlet.isWithin" -}}
 {{- if hasPrefix (printf "%s/" (clean (last .))) (printf "%s/" (clean (first .))) }}true{{ end -}}
@@ -186,6 +195,18 @@ token isn't. /run is another directory than /var/run in the image, which has no 
 {{- range $name, $path := $mounted -}}
 {{- if include "mirrorlet.isWithin" (list $path $.Values.host.root) -}}
 {{- fail (printf "%s: %s is in host.root, %s; what is mounted there would stay on the host" $name $path $.Values.host.root) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.drain -}}
+{{- range default (list) .Values.extraArgs -}}
+{{- if hasPrefix "--manifest-url" . -}}
+{{- fail (printf "extraArgs: with drain, static pods of %s would stay; leave it out, or set it as config.manifestUrls" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range default (list) .Values.extraEnv -}}
+{{- if hasPrefix "MIRRORLET_MANIFEST_URL" .name -}}
+{{- fail (printf "extraEnv: with drain, static pods of %s would stay; leave it out, or set it as config.manifestUrls" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
