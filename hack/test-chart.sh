@@ -242,6 +242,17 @@ refuses /podMonitor/interval --set podMonitor.interval=often
 refuses /podDisruptionBudget/minAvailable --set podDisruptionBudget.minAvailable=50%
 refuses metrics.address --set podMonitor.enabled=true
 refuses metrics.address --set podMonitor.enabled=true,metrics.address=::1
+for value in metrics.address approver.metricsAddress nodeApi.address; do
+    for address in localhost '' 10.0.0 '[::1' '::1]' eth0; do
+        refuses "/${value/.//}" --set "$value=$address"
+    done
+done
+for address in 127.0.0.1 127.1.2.3 ::1 '[::1]' 0:0:0:0:0:0:0:1; do
+    refuses approver.metricsAddress --set "approver.metricsAddress=$address"
+    has 'kind: DaemonSet' --set "approver.metricsAddress=$address,identity.mode=node"
+    has 'kind: DaemonSet' --set "metrics.address=$address"
+done
+has 'kind: DaemonSet' --set approver.metricsAddress=fd00::1
 refuses serviceMonitor.enabled --set podMonitor.enabled=true,serviceMonitor.enabled=true,metrics.address=0.0.0.0
 refuses nodeApi.hostDirectory --set nodeApi.clientCaFile=ca.crt
 refuses nodeApi.tlsPrivateKeyFile --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt

@@ -84,6 +84,16 @@ guard is added to each. */ -}}
 {{- . | trimPrefix "[" | trimSuffix "]" -}}
 {{- end -}}
 
+{{- /* Whether an address is the loopback's. */ -}}
+{{- define "mirrorlet.isLoopback" -}}
+{{- if regexMatch "^(.*:)?127[.]|^[0:]+:0*1$" (include "mirrorlet.host" .) }}true{{ end -}}
+{{- end -}}
+
+{{- /* Where the approver serves its metrics. */ -}}
+{{- define "mirrorlet.approverAddress" -}}
+{{- default "0.0.0.0" .Values.approver.metricsAddress -}}
+{{- end -}}
+
 {{- /* An address and a port, as one: list ADDRESS PORT. */ -}}
 {{- define "mirrorlet.hostPort" -}}
 {{- $host := include "mirrorlet.host" (first .) -}}
@@ -129,8 +139,12 @@ matchExpressions:
 {{- define "mirrorlet.check" -}}
 {{- $reads := or .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- $address := include "mirrorlet.host" .Values.metrics.address -}}
-{{- if and $reads (has $address (list "127.0.0.1" "::1" "localhost")) -}}
+{{- if and $reads (include "mirrorlet.isLoopback" $address) -}}
 {{- fail (printf "podMonitor.enabled, serviceMonitor.enabled: Prometheus can't reach metrics.address %s; set it to an address of the host, or 0.0.0.0" $address) -}}
+{{- end -}}
+{{- $approver := include "mirrorlet.approverAddress" . -}}
+{{- if and (eq .Values.identity.mode "approver") (include "mirrorlet.isLoopback" $approver) -}}
+{{- fail (printf "approver.metricsAddress: the kubelet's probe can't reach %s, and would restart the approver again and again; set it to 0.0.0.0 or ::" $approver) -}}
 {{- end -}}
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- fail "podMonitor.enabled, serviceMonitor.enabled: one of them is enough; both count everything twice" -}}
