@@ -274,8 +274,8 @@ refuses unheardOf --set unheardOf=1
 # Alerts and dashboard: they load, they fire when they should, and every series is one of the agent's.
 has 'kind: PrometheusRule' --set prometheusRule.enabled=true
 has 'alert: MirrorletEngineDown' --set prometheusRule.enabled=true
-has 'absent(up{job=~"mirrorlet-metrics|mirrorlet-approver|kube-system/mirrorlet"})' --set prometheusRule.enabled=true
-has 'up{job=~"x-metrics|x-approver|kube-system/x"} == 0' --set prometheusRule.enabled=true,fullnameOverride=x
+has 'absent(up{job=~"mirrorlet|mirrorlet-metrics|mirrorlet-approver|kube-system/mirrorlet"})' --set prometheusRule.enabled=true
+has 'up{job=~"x|x-metrics|x-approver|kube-system/x"} == 0' --set prometheusRule.enabled=true,fullnameOverride=x
 # shellcheck disable=SC2016
 has '{{ $labels.instance }}' --set prometheusRule.enabled=true
 has 'grafana_dashboard: "1"' --set dashboard.enabled=true
