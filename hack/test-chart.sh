@@ -133,6 +133,7 @@ lacks 'name: system:nodes' --set identity.mode=serviceAccount
 has 'value: "none"' --set 'node.taints=null'
 has 'value: "cpu=1,memory=2Gi"' --set-string node.systemReserved.cpu=1,node.systemReserved.memory=2Gi
 has 'helm.sh/hook: test'
+has 'args: [images, --root=/var/lib/mirrorlet]'
 has 'image: r/x@sha256:' --set "image.repository=r/x,image.digest=$DIGEST"
 has "image: r/x:v1@$DIGEST" --set "image.repository=r/x,image.tag=v1,image.digest=$DIGEST"
 has "image: r/x@$DIGEST" --set "image.repository=r/x@$DIGEST"

@@ -197,7 +197,7 @@ kubectl wait --for=condition=Ready pod/beside --timeout=60s >/dev/null
 [[ "$(kubectl get pod beside -o 'jsonpath={.status.podIP}')" = "${HOST_PODS%.0/24}".* ]] || die "it has no address of the pods' network"
 ! docker ps --format '{{.Names}}' | grep -q '^k8s_beside_' || die "the Engine runs the kubelet's pod"
 
-step "helm test: the agent answers"
+step "helm test: the agent and its Engine answer"
 helm test mirrorlet --namespace kube-system --timeout 60s >/dev/null
 
 step "a manifest in the host's directory: the mirror runs on our Node"

@@ -66,6 +66,17 @@ fn puller(engine: &Arc<FakeEngine>) -> ImagePuller {
     ImagePuller::new(engine.clone(), PullerOptions::default())
 }
 
+/// The chart's `helm test` relies on it.
+#[tokio::test]
+async fn images_are_listed_only_while_the_engine_answers() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.add_image("app:latest", FakeImage::default());
+    let puller = puller(&engine);
+    assert_eq!(puller.list_all().await.unwrap().len(), 1);
+    engine.set_available(false);
+    assert!(puller.list_all().await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_policy_decides_what_is_asked() {
     use Operation::{InspectImage, PullImage};
