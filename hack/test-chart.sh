@@ -128,6 +128,17 @@ has '- --max-container-backoff=1m' --set 'extraArgs={--max-container-backoff=1m}
 has '- --node-api-port=10350'
 has '- --tls-cert-file=/etc/x/c.crt' --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt,nodeApi.tlsPrivateKeyFile=c.key
 lacks 'name: node-api' --set nodeApi.port=0
+# A directory that is both is mounted once.
+mounts() { render --show-only templates/daemonset.yaml --set nodeApi.port=0 "$@" | grep -c -E '(mountPath|path): /etc/x/?$'; }
+both=(--set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt,nodeApi.tlsPrivateKeyFile=c.key)
+for directory in /etc/x /etc/x/; do
+    values=(--set "identity.mode=node,identity.hostDirectory=$directory")
+    [ "$(mounts "${both[@]}" "${values[@]}")" = 2 ] || die "identity and node API in $directory are not one mount and one volume"
+    has '- --tls-cert-file=/etc/x/c.crt' "${both[@]}" "${values[@]}"
+    lacks 'name: node-api' --set nodeApi.port=0 "${both[@]}" "${values[@]}"
+done
+has 'name: node-api' --set nodeApi.port=0,identity.hostDirectory=/etc/x "${both[@]}"
+has 'name: node-api' --set nodeApi.port=0,identity.mode=bootstrap,identity.bootstrapSecret=x,identity.hostDirectory=/etc/x "${both[@]}"
 has 'name: system:nodes' --set identity.mode=node
 lacks 'name: system:nodes' --set identity.mode=serviceAccount
 has 'value: "none"' --set 'node.taints=null'
