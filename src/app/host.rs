@@ -337,7 +337,7 @@ fn lost_owner(root: &Path, owner: &str, before: &BTreeSet<String>) -> MissingAcc
             "the file {file} was lost or replaced: containers with the owner id {before} are not recognised, and the agent starts their pods a second time"
         ),
         help: format!(
-            "stop the agent, remove its new containers (docker rm -f $(docker ps -aq --filter name=^k8s_ --filter label={}={owner})), write {before} to {file}, and start it again",
+            "stop the agent, remove its new containers (docker rm -fv $(docker ps -aq --filter name=^k8s_ --filter label={}={owner})), write {before} to {file}, and start it again",
             keys::OWNER
         ),
     }

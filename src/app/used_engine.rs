@@ -81,7 +81,7 @@ impl UsedEngine {
         (self.owner != asked.owner).then(|| {
             let (own, other) = (&self.owner, &asked.owner);
             format!(
-                "{shown}/owner was replaced: it contains {other}, but the agent's containers have owner ID {own}. Remove any containers with ID {other} (docker rm -f $(docker ps -aq --filter name=^k8s_ --filter label={}={other})), write {own} to the file and run the command again",
+                "{shown}/owner was replaced: it contains {other}, but the agent's containers have owner ID {own}. Remove any containers with ID {other} (docker rm -fv $(docker ps -aq --filter name=^k8s_ --filter label={}={other})), write {own} to the file and run the command again",
                 keys::OWNER
             )
         })
@@ -144,7 +144,7 @@ mod tests {
             (
                 ("a", "A", "o"),
                 ("a", "A", "p"),
-                " --filter name=^k8s_ --filter label=mirrorlet.dev/owner=p)), write o to the file and ",
+                " (docker rm -fv $(docker ps -aq --filter name=^k8s_ --filter label=mirrorlet.dev/owner=p)), write o to the file and ",
             ),
         ] {
             let made = |(address, id, owner): (&str, &str, &str)| used(address, id, owner);

@@ -69,7 +69,8 @@ fn owners_before_are_those_of_containers_of_the_same_pods() {
     let report = lost_owner(Path::new("/r"), "new", &owners);
     assert!(report.help.contains("write old to /r/owner"), "{report:?}");
     // A container of an image that was made of a pod's container has the label, too.
-    assert!(report.help.contains(" --filter name=^k8s_ "), "{report:?}");
+    let removal = "(docker rm -fv $(docker ps -aq --filter name=^k8s_ --filter label=";
+    assert!(report.help.contains(removal), "{report:?}");
 }
 
 #[test]
