@@ -41,6 +41,16 @@ grep -q '^ExecStart=/usr/bin/mirrorlet run' /lib/systemd/system/mirrorlet.servic
 grep -q '^Environment=MALLOC_ARENA_MAX=' /lib/systemd/system/mirrorlet.service || die "the unit leaves the number of arenas to the C library"
 grep -q '^StartLimitIntervalSec=0$' <<<"$(sed -n '/^\[Unit\]$/,/^\[Service\]$/p' /lib/systemd/system/mirrorlet.service)" \
     || die "systemd gives up on an agent that fails five times at once"
+# An upgrade restarts the service, and doesn't stop it before: said by the scripts, as systemd may not run here.
+scripts=/var/lib/dpkg/info/mirrorlet
+# shellcheck disable=SC2016
+{
+    grep -q '^[[:space:]]*_dh_action=restart$' "$scripts.postinst" || die "an upgrade doesn't restart the service"
+    grep -q -F 'deb-systemd-invoke $_dh_action mirrorlet.service' "$scripts.postinst" || die "an upgrade restarts another service"
+    [ "$(grep -c -F 'deb-systemd-invoke stop' "$scripts.prerm")" = 1 ] || die "the service is not stopped once, with the package's removal"
+    grep -q -F 'deb-systemd-invoke stop mirrorlet.service' <<<"$(grep -A 1 -F '&& [ "$1" = remove ]; then' "$scripts.prerm")" \
+        || die "an upgrade stops the service"
+}
 # Every setting of the defaults is one that the program knows.
 env -i HOME=/root PATH="$PATH" "$(sed -n 's/^\(MIRRORLET_MANIFESTS=.*\)/\1/p' /etc/default/mirrorlet)" \
     /usr/bin/mirrorlet config show | grep -q '/etc/mirrorlet/manifests .*env MIRRORLET_MANIFESTS' || die "the settings don't reach the program"
