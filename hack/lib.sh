@@ -31,6 +31,11 @@ COMPOSE_VERSION="$(awk '/github.com\/docker\/compose\/v2 v/ { for (i = 1; i <= N
 COMPOSE="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/compose/$COMPOSE_VERSION/docker-compose"
 export COMPOSE_VERSION COMPOSE
 
+# cri-dockerd (hack/cri-dockerd-build.sh).
+CRI_DOCKERD_VERSION="$(awk '$1 == "github.com/Mirantis/cri-dockerd" { print $2 }' "$REPO/hack/cri-dockerd/go.mod")"
+CRI_DOCKERD="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/cri-dockerd/$CRI_DOCKERD_VERSION/cri-dockerd"
+export CRI_DOCKERD_VERSION CRI_DOCKERD
+
 # A current Docker Engine (hack/engine29-build.sh): the version it calls itself, and the Go modules it
 # is built from.
 ENGINE29_VERSION=29.9.0
