@@ -39,7 +39,7 @@ if [ -z "${MACHINE:-}" ]; then
         trap - EXIT INT TERM
         set +e
         [ -z "$inner" ] || { kill -KILL "$inner" && wait "$inner"; } 2>/dev/null
-        no_processes() { ! grep -q . /sys/fs/cgroup/{,*/}"${MACHINE##*/}"/*/cgroup.procs 2>/dev/null; }
+        no_processes() { [ -z "$(find /sys/fs/cgroup -path "*/${MACHINE##*/}/*" -name cgroup.procs -exec cat {} + 2>/dev/null)" ]; }
         wait_for "$STOP_SECONDS" "the containers to end" no_processes
         find /sys/fs/cgroup -depth -type d -path "*/${MACHINE##*/}*" -exec rmdir {} + 2>/dev/null
         rm -rf "$MACHINE"
