@@ -14,7 +14,7 @@ use super::used_engine::UsedEngine;
 use crate::config::Config;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
-use mirrorlet_docker::engine::Engine;
+use mirrorlet_docker::engine::{Engine, EngineError};
 use mirrorlet_docker::translate::labels::Labels;
 use mirrorlet_docker::translate::{Kind, parse_ours};
 use mirrorlet_docker::{BollardEngine, host_ports_table, remove_dead_log_links, remove_running};
@@ -42,7 +42,8 @@ pub struct Leftovers {
 /// # Errors
 /// The root directory can't be read, an agent runs, the Engine doesn't answer or is not the one that the
 /// agent used, or something other than a cgroup can't be removed: all else is then removed, but for the
-/// volumes and cgroups of pods that still have a container.
+/// volumes and cgroups of pods that still have a container. If the Engine goes away meanwhile, all else
+/// stays, too.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     let known = root.join("owner").try_exists();
@@ -85,18 +86,15 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     }
     let mut uids = left.pods.clone();
     uids.extend(ours.iter().map(|ours| ours.uid.clone()));
-    let mut failed = Failed::default();
-    failed.containers(&engine, &ours, &mut uids).await;
     let config = config.clone();
     let files = HostFiles::new(config.host_root.clone());
     files.set_apart(is_apart_from(&config.docker).await);
-    let removing = move || {
+    let rest = move |failed: &mut Failed, uids: &BTreeSet<PodUid>| {
         // Before anything that may be busy: while they are there, connections lead nowhere.
         failed.note("the rules for host ports", remove_rules(&owner));
-        failed.files(&config, files, &volumes, &uids);
-        failed
+        failed.files(&config, files, &volumes, uids);
     };
-    let Failed { cgroups, others } = disk::blocking(removing).await;
+    let Failed { cgroups, others } = Failed::removing(&engine, &ours, uids, rest).await?;
     if others.is_empty() {
         left.kept_cgroups = cgroups;
         return Ok(Some(left));
@@ -180,21 +178,51 @@ impl Failed {
         }
     }
 
+    /// Removes containers, then all else by `rest`, which may block, for those of the pods `uids` that
+    /// have no container any more. An Engine that goes away is an error, and `rest` isn't called.
+    async fn removing(
+        engine: &dyn Engine,
+        ours: &[Ours],
+        mut uids: BTreeSet<PodUid>,
+        rest: impl FnOnce(&mut Self, &BTreeSet<PodUid>) + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let mut failed = Self::default();
+        failed.containers(engine, ours, &mut uids).await?;
+        let removing = move || {
+            rest(&mut failed, &uids);
+            failed
+        };
+        Ok(disk::blocking(removing).await)
+    }
+
     /// Removes containers in this order. Takes pods that still have one out of `uids`, so that they keep
     /// their volumes and cgroups.
+    ///
+    /// # Errors
+    /// The Engine went away. The containers after that one were not removed.
     async fn containers(
         &mut self,
         engine: &dyn Engine,
         ours: &[Ours],
         uids: &mut BTreeSet<PodUid>,
-    ) {
-        for Ours { id, name, uid, .. } in ours {
-            let removed = remove_running(engine, id).await;
-            if removed.is_err() {
-                uids.remove(uid);
+    ) -> anyhow::Result<()> {
+        for (at, Ours { id, name, uid, .. }) in ours.iter().enumerate() {
+            match remove_running(engine, id).await {
+                Err(error @ (EngineError::Unavailable { .. } | EngineError::Timeout { .. })) => {
+                    let left = ours.len() - at + self.others.len();
+                    anyhow::bail!(
+                        "failed to remove container {name}: {error}; containers left: {left}. Their volumes and the rules for host ports stay, too: once the Engine answers, run the command again"
+                    );
+                }
+                removed => {
+                    if removed.is_err() {
+                        uids.remove(uid);
+                    }
+                    self.note(format_args!("container {name}"), removed);
+                }
             }
-            self.note(format_args!("container {name}"), removed);
         }
+        Ok(())
     }
 
     /// Removes what an agent made on disk for these pods, of which nothing runs: cgroups, volumes, links to
@@ -240,7 +268,6 @@ mod tests {
     use bollard::models::ContainerCreateBody;
     use mirrorlet_core::api::keys;
     use mirrorlet_docker::Operation;
-    use mirrorlet_docker::engine::EngineError;
     use mirrorlet_testing::FakeEngine;
     use mirrorlet_testing::fake_engine::{FakeImage, FaultPoint};
 
@@ -331,24 +358,72 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_container_that_cant_be_removed_keeps_its_pods_files_alone() {
+    /// Pods of one container each, with a directory below `root`.
+    async fn pods(root: &Path, uids: &[&str]) -> (FakeEngine, Vec<Ours>, BTreeSet<PodUid>) {
         let engine = FakeEngine::new();
         engine.add_image("image", FakeImage::default());
-        let root = tempfile::tempdir().unwrap();
-        let volumes = VolumeManager::new(root.path());
-        let (mut containers, mut uids) = (Vec::new(), BTreeSet::new());
-        for uid in ["broken", "endless", "gone", "leaving", "plain"] {
+        let mut containers = Vec::new();
+        for uid in uids {
             let body = ContainerCreateBody {
                 image: Some("image".to_owned()),
                 ..ContainerCreateBody::default()
             };
             let id = engine.create_container(uid, body).await.unwrap();
             containers.push(ours(&id, uid, uid));
-            uids.insert(PodUid::from(uid));
-            let dir = root.path().join("pods").join(uid).join("volumes");
+            let dir = root.join("pods").join(uid).join("volumes");
             std::fs::create_dir_all(dir).unwrap();
         }
+        let uids = uids.iter().map(|uid| PodUid::from(*uid)).collect();
+        (engine, containers, uids)
+    }
+
+    /// Removes containers, then the directories of their pods.
+    async fn remove(
+        engine: &FakeEngine,
+        containers: &[Ours],
+        uids: BTreeSet<PodUid>,
+        volumes: &VolumeManager,
+    ) -> anyhow::Result<Failed> {
+        let volumes = volumes.clone();
+        let rest = move |failed: &mut Failed, uids: &BTreeSet<PodUid>| {
+            failed.pods(uids, |_| Ok(()), |uid| volumes.remove_pod(uid));
+        };
+        Failed::removing(engine, containers, uids, rest).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_goes_away_ends_the_removal() {
+        let unavailable = EngineError::Unavailable {
+            endpoint: "unix:///e".to_owned(),
+            cause: "connection refused".to_owned(),
+            is_shortage: false,
+        };
+        let timeout = EngineError::Timeout {
+            operation: "RemoveContainer",
+            after: std::time::Duration::from_mins(2),
+        };
+        for error in [unavailable, timeout] {
+            let root = tempfile::tempdir().unwrap();
+            let volumes = VolumeManager::new(root.path());
+            let all = ["a", "b", "c"];
+            let (engine, containers, uids) = pods(root.path(), &all).await;
+            let words = format!("failed to remove container a: {error}; containers left: 3. ");
+            engine.fail(Operation::RemoveContainer, None, FaultPoint::Before, error);
+            let ended = remove(&engine, &containers, uids, &volumes).await;
+            let said = ended.unwrap_err().to_string();
+            // rollouts S5
+            assert!(said.starts_with(&words), "{said}");
+            assert_eq!(engine.count(Operation::RemoveContainer), 1);
+            assert_eq!(volumes.list_pod_dirs().unwrap(), all.map(PodUid::from));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_container_that_cant_be_removed_keeps_its_pods_files_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let volumes = VolumeManager::new(root.path());
+        let all = ["broken", "endless", "gone", "leaving", "plain"];
+        let (engine, containers, uids) = pods(root.path(), &all).await;
         let refuse = |index: usize, status: u16, message: &str| {
             let message = message.to_owned();
             let error = EngineError::Api { status, message };
@@ -365,12 +440,10 @@ mod tests {
             .await
             .unwrap();
         refuse(3, 409, removed_already);
-        let mut failed = Failed::default();
-        failed.containers(&engine, &containers, &mut uids).await;
-        failed.pods(&uids, |_| Ok(()), |uid| volumes.remove_pod(uid));
+        let removed = remove(&engine, &containers, uids, &volumes).await;
         // rollouts S5
         assert_eq!(
-            failed.others,
+            removed.unwrap().others,
             [
                 "container broken: driver failed".to_owned(),
                 format!("container endless: {removed_already}"),
