@@ -224,6 +224,39 @@ fn labels_and_reservations_may_be_maps() {
     }
 }
 
+/// The chart's schema takes these forms, too (`hack/chart-schema.sh`).
+#[test]
+fn a_value_may_be_null_quoted_or_a_number() {
+    for row in &*ROWS {
+        let file = LocatedFile::parse("c", &format!("{}: null\n", row.name)).unwrap();
+        let is_nothing = file.settings.is_empty() && file.faults.is_empty();
+        assert!(is_nothing, "{}", row.name);
+    }
+    for (text, key, shown) in [
+        ("podNames: \"false\"\n", Key::PodNames, "false"),
+        (
+            "imageGcHighThreshold: \"90\"\n",
+            Key::ImageGcHighThreshold,
+            "90",
+        ),
+        (
+            "maximumDeadContainers: \" +7 \"\n",
+            Key::MaximumDeadContainers,
+            "7",
+        ),
+        (
+            "containerLogMaxSize: 10485760\n",
+            Key::ContainerLogMaxSize,
+            "10Mi",
+        ),
+        ("network: 7\n", Key::Network, "7"),
+    ] {
+        let file = LocatedFile::parse("c", text).unwrap();
+        let resolved = resolve(&BTreeMap::new(), Some(&file), &Ambient::default()).unwrap();
+        assert_eq!(resolved.config.shown(key), [shown], "{text}");
+    }
+}
+
 #[test]
 fn a_file_that_is_no_map_is_told_what_one_is() {
     for text in ["- root: /r\n", "root\n", "[]\n"] {
