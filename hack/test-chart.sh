@@ -228,6 +228,7 @@ done
 ROOT=/var/lib/mirrorlet
 refuses host.manifests --set "host.manifests=$ROOT/manifests"
 refuses host.manifests --set "host.manifests=$ROOT/"
+refuses 'copy the files to the new directory on every host first' --set "host.manifests=$ROOT/manifests"
 has 'kind: DaemonSet' --set "host.manifests=$ROOT/manifests,drain=true"
 has 'kind: DaemonSet' --set "host.manifests=$ROOT/manifests,privileged=false"
 has 'kind: DaemonSet' --set "host.manifests=$ROOT-manifests"

@@ -208,7 +208,8 @@ token isn't. /run is another directory than /var/run in the image, which has no 
 {{- end -}}
 {{- range $name, $path := $mounted -}}
 {{- if include "mirrorlet.isWithin" (list $path $.Values.host.root) -}}
-{{- fail (printf "%s: %s is in host.root, %s; what is mounted there would stay on the host" $name $path $.Values.host.root) -}}
+{{- $first := eq $name "host.manifests" | ternary "; copy the files to the new directory on every host first: agents that find it empty stop their static pods" "" -}}
+{{- fail (printf "%s: %s is in host.root, %s; what is mounted there would stay on the host%s" $name $path $.Values.host.root $first) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
