@@ -76,6 +76,7 @@ use news::{News, start_news, tell_cluster_news, tell_pull_news};
 pub use parts::Parts;
 use parts::{drain, spawn, spawn_until, until_told};
 use stats::ServedStats;
+use used_engine::UsedEngine;
 use view::View;
 
 /// Runs the agent until it is stopped.
@@ -124,6 +125,7 @@ impl Agent {
         let config = resolved.config.clone();
         let lock = lock::RootLock::acquire(&config.root)?;
         let orphans = owner::orphans(&config.root);
+        let engine_before = UsedEngine::other_address(&config.root, &config.docker);
         let owner = owner_of(&config)?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
@@ -185,6 +187,7 @@ impl Agent {
             resolved,
             owner,
             engine,
+            engine_before,
             sources,
             files,
             docker,
@@ -365,6 +368,7 @@ struct Wired {
     resolved: Resolved,
     owner: String,
     engine: SharedEngine,
+    engine_before: Option<String>,
     sources: Vec<SourceReader>,
     files: Vec<RefreshHandle>,
     docker: Docker,
@@ -472,6 +476,7 @@ impl Wired {
                 cache: core.cache,
                 reach: core.reach,
                 engine: engine_reader,
+                engine_before: self.engine_before,
                 lacks: docker.lacks,
                 images: docker.images,
                 image_gc: docker.image_gc,

@@ -44,6 +44,13 @@ impl UsedEngine {
             .map_err(failed)
     }
 
+    /// The address of the Engine that the last agent used, if it is another than `address`. Call it before
+    /// the Engine is asked for anything: the file follows it.
+    pub(super) fn other_address(root: &Path, address: &str) -> Option<String> {
+        let used = Self::read(root).ok().flatten()?;
+        (used.address != address).then_some(used.address)
+    }
+
     /// Keeps it, unless it is kept already.
     ///
     /// # Errors
@@ -108,12 +115,17 @@ mod tests {
     fn the_engine_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(UsedEngine::read(dir.path()).unwrap(), None);
+        assert_eq!(UsedEngine::other_address(dir.path(), "unix:///a"), None);
         for engine in [used("unix:///a", "A", "o"), used("unix:///b", "", "o")] {
             engine.keep(dir.path()).unwrap();
             assert_eq!(UsedEngine::read(dir.path()).unwrap(), Some(engine));
         }
+        let other = |address: &str| UsedEngine::other_address(dir.path(), address);
+        assert_eq!(other("unix:///b"), None);
+        assert_eq!(other("unix:///a").as_deref(), Some("unix:///b"));
         std::fs::write(file(dir.path()), "{").unwrap();
         assert!(UsedEngine::read(dir.path()).is_err());
+        assert_eq!(other("unix:///a"), None);
         used("unix:///a", "A", "o").keep(dir.path()).unwrap();
         assert!(UsedEngine::read(dir.path()).is_ok());
     }

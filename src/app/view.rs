@@ -2,6 +2,7 @@
 
 mod access;
 mod adopted;
+mod checks;
 mod cluster;
 mod explain;
 mod finished;
@@ -102,6 +103,8 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<RuntimeReach>,
     pub(super) engine: watch::Receiver<EngineReport>,
+    /// The address of the Engine that the last agent used, if it was another.
+    pub(super) engine_before: Option<String>,
     /// Missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
     pub(super) images: Arc<ImagePuller>,
@@ -440,27 +443,6 @@ impl AgentView for View {
     }
 
     fn checks(&self) -> Vec<Check> {
-        let engine = match &*self.reach.borrow() {
-            RuntimeReach::Up => None,
-            RuntimeReach::Unknown => Some("not reached yet".to_owned()),
-            RuntimeReach::Down(cause) => Some(cause.clone()),
-        };
-        let mut checks = vec![Check {
-            name: "engine".to_owned(),
-            failing: engine,
-        }];
-        checks.extend(self.sources.iter().map(|source| {
-            let report = source.report();
-            Check {
-                name: format!("source {}", report.location),
-                failing: (!report.synced).then(|| {
-                    report
-                        .problems
-                        .first()
-                        .map_or_else(|| "not read yet".to_owned(), ToString::to_string)
-                }),
-            }
-        }));
-        checks
+        self.readiness()
     }
 }
