@@ -122,6 +122,8 @@ for address in :: '[::]'; do
     has '- --node-api-address=::' --set "nodeApi.address=$address"
     has '- --metrics-address=[::]:10351' --set "approver.metricsAddress=$address"
 done
+# shellcheck disable=SC2016
+has '- --node-api-address=$(MIRRORLET_NODE_IP)' --set 'nodeApi.address=$(MIRRORLET_NODE_IP)'
 has '- --metrics-address=127.0.0.1:10351'
 has '- --metrics-address=0.0.0.0:10351'
 has '- --max-container-backoff=1m' --set 'extraArgs={--max-container-backoff=1m}'
@@ -259,6 +261,13 @@ for value in metrics.address approver.metricsAddress nodeApi.address; do
     for address in localhost '' 10.0.0 '[::1' '::1]' eth0; do
         refuses "/${value/.//}" --set "$value=$address"
     done
+done
+# Kubernetes replaces variables in arguments, not in probes.
+# shellcheck disable=SC2016
+for address in '$(MIRRORLET_NODE_IP)' '$MIRRORLET_NODE_IP' '$()' '$(A-B)' '$(A)1'; do
+    refuses /metrics/address --set "metrics.address=$address"
+    refuses /approver/metricsAddress --set "approver.metricsAddress=$address"
+    [ "$address" = '$(MIRRORLET_NODE_IP)' ] || refuses /nodeApi/address --set "nodeApi.address=$address"
 done
 for address in 127.0.0.1 127.1.2.3 ::1 '[::1]' 0:0:0:0:0:0:0:1; do
     refuses approver.metricsAddress --set "approver.metricsAddress=$address"
