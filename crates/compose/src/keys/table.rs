@@ -178,7 +178,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.scale" Carried Whole "as `deploy.replicas`";
     "services.*.secrets" Partly Items "a volume of the Secret, a file in `/run/secrets`";
     "services.*.secrets[].source" Carried Text "";
-    "services.*.secrets[].target" Carried Text "a file in `/run/secrets` or in a directory below it, elsewhere `mountPath`; `/run/secrets/NAME` without it";
+    "services.*.secrets[].target" Carried Text "a file in `/run/secrets`, elsewhere `mountPath`; `/run/secrets/NAME` without it";
     "services.*.secrets[].uid" Carried Whole "`user` of the file";
     "services.*.secrets[].gid" Partly Text "0; others are reported";
     "services.*.secrets[].mode" Carried Mode "`mode` of the file";
@@ -199,7 +199,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.volumes" Partly Items "a claim, `hostPath` or `emptyDir`";
     "services.*.volumes[].type" Partly Text "`volume`, `bind`, `tmpfs` and `image`";
     "services.*.volumes[].source" Carried Text "paths are those beside the file";
-    "services.*.volumes[].target" Carried Text "`mountPath`";
+    "services.*.volumes[].target" Partly Text "`mountPath`; one below `/run/secrets` is reported if a secret is directly in it";
     "services.*.volumes[].read_only" Carried Flag "`readOnly`";
     "services.*.volumes[].consistency" NoEffect Any "it is for Docker Desktop";
     "services.*.volumes[].bind" Carried Map "";

@@ -61,7 +61,48 @@ fn target_of(section: &str, item: &Node, source: &str) -> String {
         .to_string()
 }
 
+/// The path of a file or directory in the directory of secrets, if it is in it.
+fn in_secrets(target: &str) -> Option<&str> {
+    target.strip_prefix(SECRETS_DIR)?.strip_prefix('/')
+}
+
+/// Whether a service has a config or secret directly in the directory of secrets, which then is a volume.
+fn has_secrets_volume(service: &Service) -> bool {
+    ["configs", "secrets"].into_iter().any(|section| {
+        let items = service.node.get(section).map(Node::items);
+        items.unwrap_or_default().iter().any(|item| {
+            let source = item.set("source").and_then(Node::text);
+            source.is_some_and(|source| {
+                let target = target_of(section, item, &source);
+                in_secrets(&target).is_some_and(|path| !path.contains('/'))
+            })
+        })
+    })
+}
+
 impl Build<'_, '_> {
+    /// Whether nothing can be mounted at a path, as it is in the volume of a service's secrets, which is
+    /// read-only: a mount point can't be made in it. That is reported for the item of `key`.
+    pub(super) fn is_below_secrets(
+        &mut self,
+        service: &Service,
+        key: &str,
+        item: &Node,
+        target: &str,
+    ) -> bool {
+        let target = absolute(target, Path::new("/"), None);
+        let is_below = in_secrets(&target.display().to_string()).is_some();
+        if !is_below || !has_secrets_volume(service) {
+            return false;
+        }
+        let why = format!(
+            "{SECRETS_DIR} is a read-only volume of the service's secrets, in which nothing can be mounted"
+        );
+        let help = "mount it elsewhere, or give the secrets other targets";
+        self.lost(&item.place, field(service, key), &why, help);
+        true
+    }
+
     /// Reads the `env_file`s of a service; later ones win.
     pub(super) fn env_files(&mut self, service: &Service) -> FromFiles {
         let mut all: BTreeMap<String, String> = BTreeMap::new();
@@ -140,6 +181,7 @@ impl Build<'_, '_> {
     pub(super) fn files(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
         let mut mounts = Vec::new();
         let mut projected: Vec<Map> = Vec::new();
+        let has_volume = has_secrets_volume(service);
         for (section, kind) in [("configs", "configMap"), ("secrets", "secret")] {
             for item in service
                 .node
@@ -167,9 +209,8 @@ impl Build<'_, '_> {
                 }
                 let target = target_of(section, item, &source);
                 let (_, file) = target.rsplit_once('/').unwrap_or(("", &target));
-                // A mount below the directory would need a mount point in it, and the volume is read-only.
-                let below = target.strip_prefix(SECRETS_DIR);
-                let below = below.and_then(|below| below.strip_prefix('/'));
+                // Nothing can be mounted in the volume. Without it, what the image has there stays.
+                let below = in_secrets(&target).filter(|_| has_volume);
                 let entry = Map::new()
                     .with("key", key_of(&source))
                     .with("path", below.unwrap_or(file))

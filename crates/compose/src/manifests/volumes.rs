@@ -129,6 +129,9 @@ impl Build<'_, '_> {
             self.invalid(item, path, "names no target", help);
             return None;
         };
+        if self.is_below_secrets(service, "volumes", item, &target) {
+            return None;
+        }
         let kind = text("type").unwrap_or_else(|| "volume".to_owned());
         let source = text("source");
         let name = match (kind.as_str(), source) {
@@ -236,6 +239,9 @@ impl Build<'_, '_> {
     fn tmpfs(&mut self, service: &Service, item: &Node, pod: &mut Pod) -> Option<Map> {
         let text = item.text()?;
         let (target, options) = text.split_once(':').unwrap_or((&text, ""));
+        if self.is_below_secrets(service, "tmpfs", item, target) {
+            return None;
+        }
         let (mut size, mut mode) = (None, None);
         let octal = |text: &str| i64::from_str_radix(text, 8).ok();
         for option in options.split(',').filter(|option| !option.is_empty()) {

@@ -131,6 +131,31 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.secrets[].target", "services.*.configs[].target"],
+        "secrets: [{source: s, target: tls/cert.pem}]\n    configs: [{source: c, target: /run/secrets/tls/ca.pem}]\n    tmpfs: /run/secrets/own",
+        "secrets: {s: {file: s.txt}}\nconfigs: {c: {file: s.txt}}",
+        &[
+            "path: cert.pem\n",
+            "mountPath: /run/secrets/tls/cert.pem\n          subPath: cert.pem\n",
+            "mountPath: /run/secrets/tls/ca.pem\n          subPath: ca.pem\n",
+            "mountPath: /run/secrets/own\n",
+            "!mountPath: /run/secrets\n",
+            "!not carried over: /run/secrets",
+        ],
+    ),
+    (
+        &["services.*.volumes[].target", "services.*.tmpfs"],
+        "secrets: [s]\n    volumes: ['d:/run/secrets/x/../d', 'd:/run/secretsd']\n    tmpfs: [/run/secrets/t]",
+        "secrets: {s: {file: s.txt}}\nvolumes: {d: {}}",
+        &[
+            "mountPath: /run/secrets\n",
+            "mountPath: /run/secretsd\n",
+            "!mountPath: /run/secrets/",
+            "services.web.volumes: not carried over: /run/secrets is a read-only volume",
+            "services.web.tmpfs: not carried over: /run/secrets is a read-only volume",
+        ],
+    ),
+    (
         &[
             "secrets.*.external",
             "secrets.*.external.name",
