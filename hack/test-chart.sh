@@ -312,6 +312,13 @@ has 'kind: PrometheusRule' --set prometheusRule.enabled=true
 has 'alert: MirrorletEngineDown' --set prometheusRule.enabled=true
 has 'absent(up{job=~"mirrorlet|mirrorlet-metrics|mirrorlet-approver|kube-system/mirrorlet"})' --set prometheusRule.enabled=true
 has 'up{job=~"x|x-metrics|x-approver|kube-system/x"} == 0' --set prometheusRule.enabled=true,fullnameOverride=x
+# The job is named as the DaemonSet is.
+for values in "one" "my-mirrorlet" "one --set nameOverride=x"; do
+    # shellcheck disable=SC2086
+    text="$("$HELM" template $values --set prometheusRule.enabled=true "$CHART" 2>&1)" || die "the chart refuses $values: $text"
+    name="$(grep -A 2 '^kind: DaemonSet$' <<<"$text" | sed -n 's/^  name: //p')"
+    grep -q -F -e "absent(up{job=~\"$name|" <<<"$text" || die "with $values no alert has the job $name"
+done
 # shellcheck disable=SC2016
 has '{{ $labels.instance }}' --set prometheusRule.enabled=true
 has 'grafana_dashboard: "1"' --set dashboard.enabled=true
