@@ -60,12 +60,17 @@ pub fn file_name(of: impl fmt::Display) -> String {
     format!("{}{SUFFIX}", hex(&digest[..16]))
 }
 
+/// The name of a file after it was set aside.
+pub fn aside(path: &Path) -> PathBuf {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(SET_ASIDE);
+    aside.into()
+}
+
 /// Sets a file aside that can't be used, and returns the problem. `what` is the term for the file in
 /// messages. Blocks on the disk.
 pub fn set_aside(path: &Path, what: &str, why: &str) -> Diagnostic {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(SET_ASIDE);
-    let done = match fs::rename(path, &aside) {
+    let done = match fs::rename(path, aside(path)) {
         Ok(()) => "set aside".to_owned(),
         Err(error) => format!("failed to rename it: {error}"),
     };

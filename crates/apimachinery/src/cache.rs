@@ -434,10 +434,13 @@ impl Cache {
     /// The changes after a revision, oldest first.
     ///
     /// # Errors
-    /// Some of them are no longer known.
+    /// Some of them are no longer known, or the revision is one that doesn't exist yet.
     pub fn since(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Status> {
         if revision < self.forgotten {
             return Err(Status::expired(revision, self.forgotten));
+        }
+        if revision > self.revision {
+            return Err(Status::unknown_version(revision, self.revision));
         }
         let first = self.changes.partition_point(|c| c.revision <= revision);
         Ok(self.changes.range(first..))

@@ -207,6 +207,13 @@ impl Status {
         Self::new(410, "Expired", message)
     }
 
+    /// A watch is to begin after a revision that isn't reached yet: it was given out by an agent whose
+    /// revisions are lost. Clients list again, as after one that is too old.
+    pub fn unknown_version(asked: u64, newest: u64) -> Self {
+        let message = format!("unknown resource version: {asked}, current: {newest}");
+        Self::new(410, "Expired", message)
+    }
+
     /// The body is larger than is read.
     pub fn too_large(bytes_max: usize) -> Self {
         let message = format!("Request entity too large: limit is {bytes_max}");

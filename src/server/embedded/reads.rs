@@ -160,14 +160,9 @@ fn begin(
     let initial = existing.into_iter().map(Initial::Object);
     let end = options.initial_events.then_some(Initial::End);
     let revision = match options.resource_version {
-        Some(wanted) if !begins_with_all => {
-            if wanted > newest {
-                return Err(Status::too_large_version(wanted, newest));
-            }
-            // One that is too old is an event of the watch, as upstream's: kube-rs lists again for that
-            // alone, and not for the code of the answer.
-            wanted
-        }
+        // One that is too old, or that isn't reached yet, is an event of the watch, as upstream's of an
+        // old one: kube-rs lists again for that alone, and not for the code of the answer.
+        Some(wanted) if !begins_with_all => wanted,
         Some(_) | None => newest,
     };
     Ok(Watching {

@@ -32,7 +32,7 @@ use super::project::{Context, Deletion, namespace_uid, project};
 use super::templates::Templates;
 use super::times::{owner_since, times};
 use crate::server::view::AgentView;
-use crate::store::kept::set_aside;
+use crate::store::kept::{aside, set_aside};
 use mirrorlet_core::small::SmallCollect;
 
 /// The file with the revision that the next agent begins after.
@@ -451,11 +451,15 @@ fn first_revision(kept: Option<u64>, now: Timestamp) -> u64 {
 }
 
 /// The last revision that an agent before has reserved. None if the file doesn't say that: it is set
-/// aside. Blocks on the disk.
+/// aside, and stays lost as long as no other could be written. Blocks on the disk.
 fn last_revision(directory: &Path) -> Option<u64> {
     let path = directory.join(REVISION_FILE);
     let why = match disk::read_small(&path, 1).if_there() {
-        Ok(None) => return Some(1),
+        Ok(None) => {
+            let was_damaged =
+                !matches!(std::fs::symlink_metadata(aside(&path)).if_there(), Ok(None));
+            return (!was_damaged).then_some(1);
+        }
         Ok(Some(bytes)) => match String::from_utf8_lossy(&bytes).trim().parse::<u64>() {
             Ok(number) => return Some(number),
             Err(_) => "it holds no number".to_owned(),

@@ -85,6 +85,19 @@ fn a_watch_from_a_forgotten_revision_expires() {
 }
 
 #[test]
+fn a_watch_from_a_revision_that_is_not_reached_expires() {
+    let mut cache = Cache::new(5000);
+    cache.replace([pod("web", "1", "Running")].into());
+    let found = |revision| cache.since(revision).map(Iterator::count);
+    // embedded 17
+    assert_eq!(found(5002).unwrap_err().code, 410);
+    assert_eq!(found(u64::MAX).unwrap_err().code, 410);
+    assert_eq!(found(5001).unwrap(), 0);
+    assert_eq!(found(5000).unwrap(), 1);
+    assert_eq!(Cache::new(5000).since(5000).unwrap().count(), 0);
+}
+
+#[test]
 fn changes_that_are_held_as_json_are_what_they_were() {
     let mut cache = Cache::new(0);
     for turn in 0..CHANGES_MAX {

@@ -76,6 +76,43 @@ async fn objects_are_shown_where_the_last_revision_is_damaged() {
 }
 
 #[tokio::test]
+async fn revisions_grow_where_the_last_one_is_damaged_and_the_disk_takes_nothing() {
+    let bed = Bed::new();
+    let directory = bed.api.store.directory().to_owned();
+    let file = directory.join(REVISION_FILE);
+    fs::write(&file, "12x\n").unwrap();
+    let obstacle = directory.join(format!("{REVISION_FILE}{}", disk::TEMP_SUFFIX));
+    fs::create_dir_all(obstacle.join("x")).unwrap();
+    let started = || {
+        let view = Arc::clone(bed.api.store.view());
+        let store = Store::new(view, directory.clone(), "box").unwrap();
+        store.state.into_inner().cache.revision()
+    };
+    let first = started();
+    assert!(!file.exists() && aside(&file).exists());
+    let second = started();
+    // embedded 68
+    assert!(second >= first, "{first} {second}");
+    fs::remove_dir_all(&obstacle).unwrap();
+    let third = started();
+    assert!(third >= second, "{second} {third}");
+    assert!(last_revision(&directory).unwrap() > third);
+}
+
+#[tokio::test]
+async fn a_watch_from_a_lost_revision_has_its_client_list_again() {
+    let bed = Bed::new();
+    for revision in [revision(&bed) + 1_000, u64::MAX] {
+        let path = format!("/api/v1/pods?watch=true&resourceVersion={revision}");
+        // The answer ends with that one event.
+        let (code, event) = bed.ask("GET", &path, &Value::Null).await;
+        // embedded 17
+        assert_eq!((code, &event["type"]), (200, &"ERROR".into()), "{event}");
+        assert_eq!(event["object"]["code"], 410, "{event}");
+    }
+}
+
+#[tokio::test]
 async fn an_event_is_over_after_an_hour_in_which_nothing_happens() {
     let bed = Bed::new();
     let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
