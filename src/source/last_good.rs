@@ -49,6 +49,9 @@ struct StoredFile {
     location: String,
     raw: String,
     documents: Vec<StoredDocument>,
+    /// Whether it was in a directory that was a mount of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    mounted: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,6 +71,8 @@ pub struct LastGoodStore {
     kept: StateDir,
     source: PodSource,
     known: BTreeMap<String, LastGood>,
+    /// Those that were in a directory that was a mount of its own.
+    mounted: BTreeSet<String>,
     /// Locations whose file on disk is not what `known` says.
     unsaved: BTreeSet<String>,
 }
@@ -91,6 +96,7 @@ impl LastGoodStore {
             },
             source,
             known: BTreeMap::new(),
+            mounted: BTreeSet::new(),
             unsaved: BTreeSet::new(),
         };
         let problems = store.load_all(only, node_name);
@@ -107,6 +113,27 @@ impl LastGoodStore {
         self.known.keys().map(String::as_str)
     }
 
+    /// The locations that were in a directory that was a mount of its own.
+    pub fn mounted(&self) -> impl Iterator<Item = &str> {
+        self.mounted.iter().map(String::as_str)
+    }
+
+    /// Notes whether the directory of all locations is a mount of its own, in memory;
+    /// [`flush`](Self::flush) writes it.
+    pub fn set_mounted(&mut self, is_mounted: bool) {
+        for location in self.known.keys() {
+            if self.mounted.contains(location) == is_mounted {
+                continue;
+            }
+            if is_mounted {
+                self.mounted.insert(location.clone());
+            } else {
+                self.mounted.remove(location);
+            }
+            self.unsaved.insert(location.clone());
+        }
+    }
+
     /// Replaces the last good version of a location, in memory; [`flush`](Self::flush) writes it.
     pub fn put(&mut self, location: &str, good: LastGood) {
         if self.known.get(location) != Some(&good) {
@@ -117,6 +144,7 @@ impl LastGoodStore {
 
     /// Forgets a location, in memory; [`flush`](Self::flush) removes its file.
     pub fn forget(&mut self, location: &str) {
+        self.mounted.remove(location);
         if self.known.remove(location).is_some() {
             self.unsaved.insert(location.to_owned());
         }
@@ -163,6 +191,7 @@ impl LastGoodStore {
                 good.raw.to_string()
             },
             documents: documents.collect(),
+            mounted: self.mounted.contains(location),
         }
     }
 
@@ -210,6 +239,9 @@ impl LastGoodStore {
             raw: stored.raw.into(),
             documents,
         };
+        if stored.mounted {
+            self.mounted.insert(stored.location.clone());
+        }
         self.known.insert(stored.location, good);
     }
 }

@@ -141,6 +141,7 @@ impl Directory {
                 self.known = true;
                 self.device = device;
                 self.settle_missing(gone, now);
+                self.last_good.set_mounted(is_mount(&self.path));
                 let mut look = self.whole(None);
                 if has_others {
                     look.again = Some(now + MISSING_CONFIRM);
@@ -168,18 +169,27 @@ impl Directory {
     ///
     /// # Errors
     /// It can't be read, or is on another file system than before and has none: what is seen of a
-    /// directory that was unmounted is the empty one below.
+    /// directory that was unmounted, also before this agent started, is the empty one below.
     fn list(&self, is_elsewhere: bool) -> std::io::Result<Listing> {
         let listing = match self.source {
             PodSource::Embedded => scan::list_stored(&self.path),
             PodSource::File | PodSource::Http | PodSource::Api => scan::list(&self.path),
         }?;
-        if is_elsewhere && listing.manifests.is_empty() && !self.files.is_empty() {
+        if listing.manifests.is_empty()
+            && (is_elsewhere && !self.files.is_empty() || self.was_unmounted())
+        {
             return Err(std::io::Error::other(
                 "another file system is there, and has no manifests",
             ));
         }
         Ok(listing)
+    }
+
+    /// Whether it was a mount of its own when an agent before read it last, and is none since this one
+    /// started.
+    fn was_unmounted(&self) -> bool {
+        let is_here = |location: &str| Path::new(location).starts_with(&self.path);
+        self.device.is_none() && self.last_good.mounted().any(is_here) && !is_mount(&self.path)
     }
 
     /// Writes new last good versions to disk. Tells whether that changed what is wrong.
@@ -455,6 +465,12 @@ impl Directory {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Whether a directory is a mount of its own: the root of another file system than its parent's.
+fn is_mount(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).ok().map(|dir| dir.dev());
+    device(path) != device(&path.join(".."))
 }
 
 #[cfg(test)]

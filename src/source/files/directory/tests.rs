@@ -24,6 +24,13 @@ impl Bed {
         bed
     }
 
+    /// Lets the next agent look at the same directory.
+    fn restart(&mut self) {
+        let path = self.temp.path().join("manifests");
+        let root = self.temp.path().join("root");
+        self.directory = Directory::new(path, &root, "node".into(), PodSource::File);
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         let file = format!("{name}.yaml");
         self.temp.path().join("manifests").join(file)
@@ -118,6 +125,43 @@ fn a_directory_that_was_unmounted_is_away_until_it_is_back() {
     assert_eq!(look.unavailable, None);
     let held: Vec<bool> = look.set.pods.iter().map(|pod| pod.held).collect();
     assert_eq!(held, [true, false]);
+}
+
+#[test]
+fn a_directory_that_is_unmounted_while_no_agent_runs_is_away_until_it_is_back() {
+    let mut bed = Bed::new(&["a", "b"]);
+    let here = bed.temp.path().join("manifests");
+    assert!(is_mount(Path::new("/proc")) && !is_mount(&here));
+    // As a look at a mount does.
+    bed.directory.last_good.set_mounted(true);
+    assert!(!bed.directory.flush());
+    let aside = bed.temp.path().join("aside");
+    fs::rename(&here, &aside).unwrap();
+    fs::create_dir(&here).unwrap();
+    bed.restart();
+    for _ in 0..3 {
+        let look = bed.directory.look().unwrap();
+        let problem = look.unavailable.unwrap();
+        let words = "its pods keep running: another file system is there, and has no manifests";
+        assert!(problem.message.contains(words), "{}", problem.message);
+        // pods 1
+        assert_eq!(look.set.pods.len(), 2);
+    }
+
+    // The same file system again, with fewer files. In tests it is no mount.
+    fs::remove_dir(&here).unwrap();
+    fs::rename(aside, here).unwrap();
+    bed.remove("a");
+    assert_eq!(bed.look(), None);
+    let look = bed.directory.look().unwrap();
+    assert_eq!(look.unavailable, None);
+    let held: Vec<bool> = look.set.pods.iter().map(|pod| pod.held).collect();
+    assert_eq!(held, [true, false]);
+    assert!(!bed.directory.flush());
+    bed.remove("b");
+    bed.restart();
+    assert_eq!(bed.look(), None);
+    assert_eq!(bed.look(), names(&[]));
 }
 
 #[test]
