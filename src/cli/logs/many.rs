@@ -129,7 +129,13 @@ async fn follow(args: &LogsArgs, root: &Path, only: Option<&PodUid>) -> Outcome 
         tokio::select! {
             next = reports.next() => {
                 let next = next?;
-                let new = known.new_instances(targets(args, &next, only)?);
+                let found = targets(args, &next, only)?;
+                ends = only.is_some_and(|uid| is_over(&next, uid));
+                if is_first && only.is_some() {
+                    let has_missing = report_missing(&found, &query, root).await?;
+                    has_failed = has_missing && ends;
+                }
+                let new = known.new_instances(found);
                 if is_first {
                     check_limit(new.len(), args)?;
                 }
@@ -143,7 +149,6 @@ async fn follow(args: &LogsArgs, root: &Path, only: Option<&PodUid>) -> Outcome 
                     (target, query)
                 }));
                 is_first = false;
-                ends = only.is_some_and(|uid| is_over(&next, uid));
             }
             Some(outcome) = streams.next() => match outcome {
                 Err(failure) if ends_all(&failure) => return Err(failure),
@@ -164,6 +169,32 @@ async fn follow(args: &LogsArgs, root: &Path, only: Option<&PodUid>) -> Outcome 
         return Err(Failure::Problems);
     }
     Ok(())
+}
+
+/// Reports for each container that has no instance why it has no log. Returns whether there are any.
+async fn report_missing(
+    targets: &[Target],
+    query: &LogsQuery,
+    root: &Path,
+) -> Result<bool, Failure> {
+    // Of one that has started since the report nothing is printed here: its log is followed.
+    let query = LogsQuery {
+        follow: false,
+        tail: Some(0),
+        ..query.clone()
+    };
+    let mut has_any = false;
+    for target in targets.iter().filter(|target| target.instance.is_none()) {
+        match print(target, &query, root).await {
+            Err(failure) if ends_all(&failure) => return Err(failure),
+            Err(failure) => {
+                report(&failure);
+                has_any = true;
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(has_any)
 }
 
 /// The instances whose logs were begun, of the pods that are there.

@@ -348,6 +348,40 @@ async fn all_containers_of_a_pod_are_shown_with_their_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_followed_pod_says_which_containers_have_no_log() {
+    let bed = Bed::new();
+    let more =
+        "  - name: other\n    image: mirrorlet.test/no-such-image:1\n    imagePullPolicy: Never\n";
+    bed.write(
+        "web.yaml",
+        &pod("web", more, &format!("echo of c; {SLEEPS}")),
+    );
+    let agent = bed.agent().await;
+    agent
+        .until_container("web", "other", |c| c.reason == "ErrImageNeverPull")
+        .await;
+    agent.until_container("web", "c", |c| c.id.is_some()).await;
+    let mut following = mirrorlet(&bed, &["logs", "web", "--all-containers", "-f"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().map(Result::unwrap);
+    assert_eq!(line().as_deref(), Some("of c"));
+    assert!(ask(&bed, &["stop", "web"]).status.success());
+    assert_eq!(line(), None);
+    let ended = following.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    let words = "container \"other\" in pod \"web-box\" is waiting to start: ErrImageNeverPull";
+    // docker 52
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    // It could still have started.
+    assert!(ended.status.success(), "{said}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_never_ran_has_upstreams_words_for_a_log() {
     let bed = Bed::new();
     let manifest = pod("web", "    imagePullPolicy: Never\n", SLEEPS)
