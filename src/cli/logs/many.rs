@@ -44,9 +44,10 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     if is_selection && args.follow && !args.previous {
         return follow(args, root, None).await;
     }
-    let mut targets = targets(args, &status::fetch(root, false).await?, None)?;
+    let report = status::fetch(root, false).await?;
+    let mut targets = targets(args, &report, None)?;
     if goes_on(args)
-        && let Some(uid) = only_pod(&targets)
+        && let Some(uid) = only_pod(&pods(args, &report)?, &targets)
     {
         return follow(args, root, Some(uid)).await;
     }
@@ -106,13 +107,14 @@ async fn print(target: &Target, query: &LogsQuery, root: &Path) -> Outcome {
     log(root, &path, Some(lines)).await
 }
 
-/// The pod that all the targets are of, if anything of it has started. Otherwise the agent says for each
-/// container why it has no log.
-fn only_pod(targets: &[Target]) -> Option<&PodUid> {
-    let (first, others) = targets.split_first()?;
-    let is_one = others.iter().all(|other| other.uid == first.uid);
+/// The pod that the names mean, if it is one and any of its targets has started. Otherwise the agent says
+/// for each container why it has no log.
+fn only_pod<'a>(pods: &[&'a PodReport], targets: &[Target]) -> Option<&'a PodUid> {
+    let [pod] = pods else {
+        return None;
+    };
     let has_begun = targets.iter().any(|target| target.instance.is_some());
-    (is_one && has_begun).then_some(&first.uid)
+    has_begun.then_some(&pod.uid)
 }
 
 /// Follows the logs of the selected pods until interrupted, or those of one pod until it is over: each
@@ -297,7 +299,18 @@ fn coloured(pod: &PodReport, prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::config::args::{Cli, Cmd};
+
+    fn parsed(flags: &[&str]) -> LogsArgs {
+        let cli = Cli::try_parse_from(["mirrorlet", "logs"].iter().chain(flags)).unwrap();
+        let Cmd::Logs(args) = cli.command else {
+            panic!()
+        };
+        args
+    }
 
     fn target(uid: &str, instance: Option<&str>) -> Target {
         Target {
@@ -332,15 +345,50 @@ mod tests {
 
     #[test]
     fn one_pod_is_followed_over_its_restarts_once_it_has_begun() {
-        for (targets, only) in [
-            (vec![], None),
-            (vec![target("a", None)], None),
-            (vec![target("a", None), target("a", Some("1"))], Some("a")),
-            (vec![target("a", Some("1")), target("b", None)], None),
+        let pod = |name: &str, containers: &[(&str, Option<&str>)]| {
+            let containers = containers.iter().map(|(name, id)| {
+                serde_json::json!({
+                    "name": name, "role": "app", "image": "i", "state": "running", "ready": true,
+                    "restarts": 0, "id": id,
+                })
+            });
+            serde_json::json!({
+                "name": format!("{name}-box"), "manifestName": name, "namespace": "default",
+                "uid": name, "source": "", "status": "Running", "phase": "Running", "ready": 1,
+                "containersTotal": 1, "restarts": 0, "held": false,
+                "containers": containers.collect::<Vec<_>>(),
+            })
+        };
+        let now = "2026-01-02T03:04:05Z";
+        let report = serde_json::json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": now, "nodeName": "box", "root": "/r",
+                "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [],
+            "pods": [
+                pod("a", &[("web", Some("1")), ("log", None)]),
+                pod("b", &[("db", Some("2"))]),
+                pod("c", &[("web", None)]),
+            ],
+        });
+        let report: StatusReport = serde_json::from_value(report).unwrap();
+        for (flags, only) in [
+            (&["a", "--all-containers"][..], Some("a")),
+            (&["a", "a", "-c", "web"], Some("a")),
+            (&["a", "-c", "log"], None),
+            (&["c", "--all-containers"], None),
+            (&["a", "b", "--all-containers"], None),
+            // Only one of them has it.
+            (&["a", "b", "-c", "db"], None),
         ] {
-            let found = only_pod(&targets).map(PodUid::as_str);
+            let args = parsed(flags);
+            let pods = pods(&args, &report).unwrap();
+            let targets = targets(&args, &report, None).unwrap();
+            let found = only_pod(&pods, &targets).map(PodUid::as_str);
             // docker 52
-            assert_eq!(found, only, "{targets:?}");
+            assert_eq!(found, only, "{flags:?}");
         }
     }
 
