@@ -37,6 +37,9 @@ const NODE_FILE_MIB_MAX: u64 = 1;
 /// as a pod may have, beside small ones. Those of everyday size, some 10 KB a pod, wait only where hundreds of pods
 /// have theirs written.
 pub(super) const FILES_BYTES_MAX: u32 = 48 << 20;
+/// Most bytes of files of variables that are held until the request that has them is made, for those of
+/// everyday size and for large ones: those of four containers that have as many as they may.
+pub(super) const ENV_ROOM_BYTES: [u32; 2] = [8 << 20, 8 << 20];
 /// The bytes that a file takes beside its path and its content, about.
 const FILE_BYTES: usize = 150;
 /// Reason of the note that a volume could not be brought up to date.
@@ -73,9 +76,11 @@ pub(super) struct PodFiles {
     pub(super) engine: SharedEngine,
     /// The value of our ownership label.
     pub(super) owner: String,
-    /// Bounds the files that are held until they are written, and those that variables come from until
-    /// the request that has these is made.
+    /// Bounds the files that are held until they are written.
     pub(super) room: Room,
+    /// Bounds those that variables come from until the request that has these is made. It may wait for
+    /// the Engine, which volumes must not.
+    pub(super) env_room: Room,
 }
 
 /// Writes the hosts files of pods: one at a time, so that no file is left with names that held
@@ -381,7 +386,7 @@ impl PodFiles {
             let (uid, wanted) = (uid.clone(), wanted.clone());
             self.on_disk(move |volumes| volumes.env_files(&uid, &wanted))
         };
-        let read = self.room.read(ENV_FILES_BYTES_MAX, read, env_bytes_of);
+        let read = self.env_room.read(ENV_FILES_BYTES_MAX, read, env_bytes_of);
         read.await.map_err(config_error)
     }
 }

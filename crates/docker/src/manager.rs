@@ -23,7 +23,7 @@ use super::engine::SharedEngine;
 use super::events;
 use super::exec::{ExecSessions, Execs};
 use super::facts::Facts;
-use super::files::{FILES_BYTES_MAX, HostsFiles, PodFiles};
+use super::files::{ENV_ROOM_BYTES, FILES_BYTES_MAX, HostsFiles, PodFiles};
 use super::hooks::Hooks;
 use super::image::ImagePuller;
 use super::index::pod_status;
@@ -104,6 +104,7 @@ fn around(
         links: links.map(|dir| LogLinks::new(&dir, host.clone())),
         containers: Arc::clone(containers),
     });
+    let [env_small, env_large] = ENV_ROOM_BYTES;
     let files = Arc::new(PodFiles {
         hosts: HostsFiles::default(),
         volumes: VolumeManager::new(&options.root).with_host_files(host),
@@ -113,6 +114,7 @@ fn around(
         engine: Arc::clone(&containers.engine),
         owner: containers.owner.clone(),
         room: Room::new(FILES_BYTES_MAX),
+        env_room: Room::of_parts(env_small, env_large),
     });
     let networks = Arc::new(Networks::new(containers, &files, network));
     (logs, files, networks)

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Anything lighter counts as small. An everyday request has some 10 KB.
 const SMALL_BYTES: u32 = 128 << 10;
 
-/// The part of each room that is for what is small: hundreds of everyday size. It is bounded, too: a pod may have
+/// The part of most rooms that is for what is small: hundreds of everyday size. It is bounded, too: a pod may have
 /// thousands of containers.
 const SMALL_ROOM_BYTES: u32 = 16 << 20;
 
@@ -36,9 +36,13 @@ pub(crate) type Taken = Option<OwnedSemaphorePermit>;
 impl Room {
     /// Room for so many bytes in all; they are more than the part for what is small.
     pub(crate) fn new(bytes_max: u32) -> Self {
-        let large_max = bytes_max.saturating_sub(SMALL_ROOM_BYTES);
+        Self::of_parts(SMALL_ROOM_BYTES, bytes_max.saturating_sub(SMALL_ROOM_BYTES))
+    }
+
+    /// Room for so many bytes of what is small, and for so many of what is large.
+    pub(crate) fn of_parts(small_max: u32, large_max: u32) -> Self {
         Self {
-            small: Arc::new(Semaphore::new(SMALL_ROOM_BYTES as usize)),
+            small: Arc::new(Semaphore::new(small_max as usize)),
             large: Arc::new(Semaphore::new(large_max as usize)),
             large_max,
             making: Mutex::default(),
