@@ -21,6 +21,7 @@ use mirrorlet_core::hold::{LastGood, LastGoodDocument};
 use mirrorlet_core::manifest::{
     Accepted, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, document_from_canonical,
 };
+use mirrorlet_core::sizes::json_values;
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "last-good";
@@ -60,6 +61,9 @@ struct StoredDocument {
     number: u32,
     full_name: FullName,
     uid: PodUid,
+    /// The number of its values; earlier releases stored none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    values: Option<usize>,
     canonical: Value,
 }
 
@@ -227,6 +231,9 @@ impl LastGoodStore {
                 Ok(good) => documents.extend(good.key().map(|key| LastGoodDocument {
                     number: document.number,
                     key,
+                    values: document.values.unwrap_or_else(|| {
+                        json_values(&document.canonical) * good.pods().len().max(1)
+                    }),
                     content: good,
                 })),
                 Err(reasons) => {
@@ -270,6 +277,7 @@ fn stored_document(document: &LastGoodDocument) -> Option<StoredDocument> {
         number: document.number,
         full_name,
         uid,
+        values: Some(document.values),
         canonical,
     })
 }

@@ -28,6 +28,8 @@ pub struct LastGoodDocument {
     pub number: u32,
     /// Its key.
     pub key: DocumentKey,
+    /// The number of values in its lists and mappings, as often as it has pods.
+    pub values: usize,
     /// Its content.
     pub content: Accepted,
 }
@@ -72,6 +74,9 @@ pub struct FileDecision {
     pub workloads: Vec<SourceWorkload>,
     /// Problems that belong to none of the pods.
     pub problems: Vec<Diagnostic>,
+    /// The number of values in lists and mappings of what is in force, as often as there are pods of
+    /// them.
+    pub values: usize,
     /// The new last good version; none when it stays as it was.
     pub last_good: Option<LastGood>,
     /// When to decide again though nothing changes: the text looks half-written.
@@ -119,6 +124,7 @@ fn hold_all(
 ) -> FileDecision {
     let mut decision = FileDecision {
         look_again,
+        values: known.iter().map(|good| good.values).sum(),
         ..FileDecision::default()
     };
     for good in known {
@@ -306,6 +312,7 @@ fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDec
 
     for document in &documents {
         if let Some(content) = &document.accepted {
+            decision.values += document.values;
             decision.accept(present, document, content);
             continue;
         }
@@ -326,6 +333,7 @@ fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDec
         for stand_in in stand_ins {
             decision.hold(present, stand_in, &document.problems);
             if !provided(&good, &stand_in.key) {
+                decision.values += stand_in.values;
                 good.push(stand_in.clone());
             }
         }
@@ -379,6 +387,7 @@ fn as_last_good(document: &Document) -> Option<LastGoodDocument> {
     Some(LastGoodDocument {
         number: document.number,
         key: content.key()?,
+        values: document.values,
         content: content.clone(),
     })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::api::{Code, Diagnostic};
 
@@ -14,8 +15,8 @@ pub const VALUES_TOTAL_MAX: usize = 100_000;
 /// Most bytes of the manifests of a directory together: far above what a node runs.
 pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 
-/// The sizes of the files of a directory, by path. A file that is refused has that of its last good
-/// version, which stays in force: nothing else gets its room.
+/// The sizes of the files of a directory, by path: of what is in force of them. A file that is refused has
+/// that of its last good version: nothing else gets its room.
 pub type Sizes = BTreeMap<String, Size>;
 
 /// The size of manifests or JSON: each value takes several hundred bytes in memory, each byte of text
@@ -104,6 +105,15 @@ pub fn json_size<T: Serialize + ?Sized>(value: &T) -> Size {
     count.0
 }
 
+/// The number of values in the lists and mappings of a JSON value.
+pub fn json_values(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(|item| 1 + json_values(item)).sum(),
+        Value::Object(entries) => entries.values().map(|value| 1 + json_values(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
 /// Puts `files`, in the order of their paths, into a directory whose files have these `sizes`. Returns
 /// the problems of those that are refused.
 ///
@@ -158,8 +168,9 @@ mod tests {
             assert_eq!(json_size(&value).bytes, bytes, "{value}");
         }
         // A comma of a string counts.
-        let values = json_size(&serde_json::json!({"a": [1, "2,"]})).values;
-        assert_eq!(values, 4);
+        let value = serde_json::json!({"a": [1, "2,"]});
+        assert_eq!(json_size(&value).values, 4);
+        assert_eq!(json_values(&value), 3);
     }
 
     #[test]

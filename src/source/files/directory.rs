@@ -16,7 +16,7 @@ use super::scan::{self, Entry, Identity, Listing, ReadError};
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
-use mirrorlet_core::hold::{FileDecision, Present, decide_file};
+use mirrorlet_core::hold::{LastGood, Present, decide_file};
 use mirrorlet_core::manifest::{
     Document, ParseContext, Parsed, parse_manifest, secret_open_to_others,
 };
@@ -44,9 +44,16 @@ struct Known {
     again: Option<Instant>,
     /// Whether it defines a Secret.
     is_secret: bool,
-    /// The size of what is in memory of it: of its text, and of the version before it as long as that
-    /// is in force.
+    /// The size of what is in force of it.
     size: Size,
+}
+
+/// The decision about one file.
+struct Decided {
+    known: Known,
+    last_good: Option<LastGood>,
+    /// Whether all that is in force of it was so before.
+    is_former: bool,
 }
 
 /// How often a look is repeated for files that no look before has missed. Somebody may never stop
@@ -141,7 +148,7 @@ impl Directory {
                 self.known = true;
                 self.device = device;
                 self.settle_missing(gone, now);
-                self.last_good.set_mounted(is_mount(&self.path));
+                self.last_good.set_mounted(scan::is_mount(&self.path));
                 let mut look = self.whole(None);
                 if has_others {
                     look.again = Some(now + MISSING_CONFIRM);
@@ -189,7 +196,9 @@ impl Directory {
     /// started.
     fn was_unmounted(&self) -> bool {
         let is_here = |location: &str| Path::new(location).starts_with(&self.path);
-        self.device.is_none() && self.last_good.mounted().any(is_here) && !is_mount(&self.path)
+        self.device.is_none()
+            && self.last_good.mounted().any(is_here)
+            && !scan::is_mount(&self.path)
     }
 
     /// Writes new last good versions to disk. Tells whether that changed what is wrong.
@@ -247,19 +256,19 @@ impl Directory {
             location: &location,
         };
         let parsed = parse_manifest(&bytes, &context);
-        let size = parsed.size(bytes.len());
-        if let Some(problem) = self.too_much(&entry.path, size) {
+        let decided = self.decide(&entry.path, &bytes, &parsed, digest, now);
+        let size = decided.known.size;
+        let too_much = (!decided.is_former).then(|| self.too_much(&entry.path, size));
+        if let Some(problem) = too_much.flatten() {
             self.take_problem(&entry.path, problem, now);
             if let Some(known) = self.files.get_mut(&entry.path) {
                 known.again = Some(now + TOO_MUCH_PAUSE);
-                known.identity = settled;
             }
-            return true;
+        } else {
+            self.adopt(&entry.path, decided);
         }
-        self.decide(&entry.path, &bytes, &parsed, digest, now);
         if let Some(known) = self.files.get_mut(&entry.path) {
             known.identity = settled;
-            known.size = known.size.max(size);
         }
         true
     }
@@ -286,13 +295,23 @@ impl Directory {
             documents: Vec::new(),
             problems: vec![problem],
         };
-        self.decide(path, &[], &parsed, digest, now);
+        let decided = self.decide(path, &[], &parsed, digest, now);
+        self.adopt(path, decided);
     }
 
-    fn decide(&mut self, path: &Path, raw: &[u8], parsed: &Parsed, digest: [u8; 32], now: Instant) {
+    fn decide(
+        &self,
+        path: &Path,
+        raw: &[u8],
+        parsed: &Parsed,
+        digest: [u8; 32],
+        now: Instant,
+    ) -> Decided {
         let location = path.to_string_lossy();
-        let known = self.files.get(path).filter(|known| known.digest == digest);
-        let since = known.map_or(now, |known| known.since);
+        let before = self.files.get(path);
+        let same = before.filter(|known| known.digest == digest);
+        let since = same.map_or(now, |known| known.since);
+        let good = self.last_good.get(&location);
         let present = Present {
             source: self.source,
             location: &location,
@@ -300,36 +319,46 @@ impl Directory {
             parsed,
             seen_for: now.saturating_duration_since(since),
         };
-        let decision = decide_file(present, self.last_good.get(&location));
-        // Otherwise a bad edit would give its room to another file.
-        let former = self.files.get(path).filter(|_| decision.holds());
-        let size = former.map(|known| known.size).unwrap_or_default();
-        let FileDecision {
-            pods,
-            objects,
-            workloads,
-            problems,
-            last_good,
-            look_again,
-        } = decision;
-        if let Some(good) = last_good {
-            self.last_good.put(&location, good);
-        }
-        self.files.insert(
-            path.to_owned(),
-            Known {
-                identity: None,
-                digest,
-                since,
-                pods,
-                objects,
-                workloads,
-                problems,
-                again: look_again.map(|wait| now + wait),
-                is_secret: parsed.documents.iter().any(Document::is_secret),
-                size,
-            },
+        let decision = decide_file(present, good);
+        let former_bytes = before.map_or_else(
+            || good.map_or(0, |good| good.raw.len()),
+            |known| known.size.bytes,
         );
+        let is_former = decision.holds() && decision.last_good.is_none();
+        let bytes = if is_former {
+            former_bytes
+        } else if decision.holds() {
+            raw.len().max(former_bytes)
+        } else {
+            raw.len()
+        };
+        let known = Known {
+            identity: None,
+            digest,
+            since,
+            pods: decision.pods,
+            objects: decision.objects,
+            workloads: decision.workloads,
+            problems: decision.problems,
+            again: decision.look_again.map(|wait| now + wait),
+            is_secret: parsed.documents.iter().any(Document::is_secret),
+            size: Size {
+                values: decision.values,
+                bytes,
+            },
+        };
+        Decided {
+            known,
+            last_good: decision.last_good,
+            is_former,
+        }
+    }
+
+    fn adopt(&mut self, path: &Path, decided: Decided) {
+        if let Some(good) = decided.last_good {
+            self.last_good.put(&path.to_string_lossy(), good);
+        }
+        self.files.insert(path.to_owned(), decided.known);
     }
 
     /// Files that were there, now or in an earlier life of the agent, and are not.
@@ -465,12 +494,6 @@ impl Directory {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// Whether a directory is a mount of its own: the root of another file system than its parent's.
-fn is_mount(path: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).ok().map(|dir| dir.dev());
-    device(path) != device(&path.join(".."))
 }
 
 #[cfg(test)]

@@ -184,6 +184,12 @@ fn from_io(error: &io::Error) -> ReadError {
     }
 }
 
+/// Whether a directory is a mount of its own: the root of another file system than its parent's.
+pub(super) fn is_mount(dir: &Path) -> bool {
+    let device = |dir: &Path| fs::metadata(dir).ok().map(|found| found.dev());
+    device(dir) != device(&dir.join(".."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

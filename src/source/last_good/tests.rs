@@ -26,6 +26,7 @@ fn last_good(raw: &str, parsed: &Parsed) -> LastGood {
     let documents = parsed.documents.iter().map(|document| LastGoodDocument {
         number: document.number,
         key: document.key.clone().unwrap(),
+        values: document.values,
         content: document.accepted.clone().unwrap(),
     });
     LastGood {

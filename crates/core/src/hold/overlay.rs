@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{LastGood, LastGoodDocument, Present, decide_file};
+use super::{FileDecision, LastGood, LastGoodDocument, Present, decide_file};
 use crate::api::{NodeName, Pod};
 use crate::cron::Runs;
 use crate::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWorkload};
@@ -51,13 +51,20 @@ pub fn with_files(
     set.workloads
         .retain(|workload| stays(&workload.origin.location));
     set.problems.retain(|problem| stays(&problem.file));
-    let parsed: Vec<Parsed> = files.iter().map(|file| parse(file, node_name)).collect();
-    let sizes = files.iter().zip(&parsed);
+    let decisions = files.iter();
+    let decisions: Vec<FileDecision> = decisions
+        .map(|file| decide(present, file, &parse(file, node_name)))
+        .collect();
+    let sizes = files.iter().zip(&decisions);
     let mut sizes: Vec<(&str, Size)> = sizes
-        .map(|(file, parsed)| {
-            let size = parsed.size(file.bytes.len());
+        .map(|(file, decision)| {
+            let size = Size {
+                values: decision.values,
+                bytes: file.bytes.len(),
+            };
+            // About: the agent knows the size of each document that stays in force.
             let former = present.sizes.get(&file.location);
-            let former = former.filter(|_| parsed.has_rejected());
+            let former = former.filter(|_| decision.holds());
             let size = former.map_or(size, |former| size.max(*former));
             (&*file.location, size)
         })
@@ -65,36 +72,41 @@ pub fn with_files(
     sizes.small_sort_by_key(|(location, _)| *location);
     let is_there = |location: &str| !whole || is_new(location);
     let mut refused = put_files(&mut set.sizes, &sizes, is_there);
-    for (file, parsed) in files.iter().zip(parsed) {
-        let parsed = match refused.remove(&file.location) {
-            Some(problem) => Parsed {
-                documents: Vec::new(),
-                problems: vec![problem],
-            },
-            None => parsed,
+    for (file, decision) in files.iter().zip(decisions) {
+        let decision = match refused.remove(&file.location) {
+            Some(problem) => {
+                let parsed = Parsed {
+                    documents: Vec::new(),
+                    problems: vec![problem],
+                };
+                decide(present, file, &parsed)
+            }
+            None => decision,
         };
-        let last_good = LastGood {
-            // A planned file is complete: it is never taken for half-written.
-            raw: "".into(),
-            may_hold_secret: true,
-            documents: known(present, &file.location),
-        };
-        let decision = decide_file(
-            Present {
-                source: PodSource::File,
-                location: &file.location,
-                raw: &file.bytes,
-                parsed: &parsed,
-                seen_for: Duration::MAX,
-            },
-            Some(&last_good),
-        );
         set.pods.extend(decision.pods);
         set.objects.extend(decision.objects);
         set.workloads.extend(decision.workloads);
         set.problems.extend(decision.problems);
     }
     set
+}
+
+/// The decision about a file in the place of the present one.
+fn decide(present: &SourceSet, file: &NewFile, parsed: &Parsed) -> FileDecision {
+    let last_good = LastGood {
+        // A planned file is complete: it is never taken for half-written.
+        raw: "".into(),
+        may_hold_secret: true,
+        documents: known(present, &file.location),
+    };
+    let planned = Present {
+        source: PodSource::File,
+        location: &file.location,
+        raw: &file.bytes,
+        parsed,
+        seen_for: Duration::MAX,
+    };
+    decide_file(planned, Some(&last_good))
 }
 
 fn parse(file: &NewFile, node_name: &NodeName) -> Parsed {
@@ -152,6 +164,8 @@ fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
         Some(LastGoodDocument {
             number: origin.document,
             key: content.key()?,
+            // Not known of one document.
+            values: 0,
             content,
         })
     })

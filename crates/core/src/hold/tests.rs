@@ -28,6 +28,7 @@ fn good(number: u32, name: &str, version: &str) -> LastGoodDocument {
     LastGoodDocument {
         number,
         key: DocumentKey::Pod(FullName::new(name, "ns")),
+        values: 0,
         content: content(name, version),
     }
 }

@@ -92,13 +92,6 @@ impl Parsed {
         }
     }
 
-    /// Whether something of it can't be used: a version before it may stay in force.
-    pub fn has_rejected(&self) -> bool {
-        let mut documents = self.documents.iter();
-        self.problems.iter().any(Diagnostic::is_error)
-            || documents.any(|document| document.accepted.is_none())
-    }
-
     /// The number of values in the lists and mappings of its documents, as often as each has pods.
     fn values(&self) -> usize {
         let values = self.documents.iter().map(|document| document.values);

@@ -131,7 +131,7 @@ fn a_directory_that_was_unmounted_is_away_until_it_is_back() {
 fn a_directory_that_is_unmounted_while_no_agent_runs_is_away_until_it_is_back() {
     let mut bed = Bed::new(&["a", "b"]);
     let here = bed.temp.path().join("manifests");
-    assert!(is_mount(Path::new("/proc")) && !is_mount(&here));
+    assert!(scan::is_mount(Path::new("/proc")) && !scan::is_mount(&here));
     // As a look at a mount does.
     bed.directory.last_good.set_mounted(true);
     assert!(!bed.directory.flush());
@@ -229,15 +229,16 @@ fn no_file_is_waited_for_while_the_directory_is_away() {
     assert!(bed.directory.look().unwrap().again.is_some());
 }
 
+/// A Deployment of 50 pods with 19 values each, and three for each variable.
+fn large(name: &str, variables: usize) -> String {
+    let variables = "{name: a, value: b}, ".repeat(variables);
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 50\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      containers: [{{name: c, image: i, env: [{variables}]}}]\n"
+    )
+}
+
 #[test]
 fn a_bad_edit_gives_its_room_to_no_other_file() {
-    // Of 50 pods with 19 values each, and three for each variable.
-    let large = |name: &str, variables: usize| {
-        let variables = "{name: a, value: b}, ".repeat(variables);
-        format!(
-            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 50\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      containers: [{{name: c, image: i, env: [{variables}]}}]\n"
-        )
-    };
     let mut bed = Bed::new(&[]);
     let good = BTreeMap::from([("a", large("a", 360)), ("z", large("z", 160))]);
     for (name, text) in &good {
@@ -267,4 +268,34 @@ fn a_bad_edit_gives_its_room_to_no_other_file() {
         let look = bed.directory.look().unwrap();
         assert_eq!((look.set.pods.len(), held(&look)), (100, 0), "{name}");
     }
+}
+
+#[test]
+fn a_file_has_the_size_of_all_that_is_in_force_of_it() {
+    let mut bed = Bed::new(&[]);
+    let small = pod("s");
+    let rejected = |text: &str| text.replacen("spec:\n", "spec: []\nx:\n", 1);
+    bed.write("a", &format!("{}---\n{small}", large("a", 360)));
+    bed.write("z", &large("z", 160));
+    assert_eq!(bed.look().unwrap().len(), 101);
+    // A document for each that is rejected, whose last good version stays: together it is too much.
+    let edit = format!("{}---\n{}", rejected(&large("a", 360)), large("b", 280));
+    bed.write("a", &edit);
+    // tenants M8
+    assert_eq!(bed.look().unwrap().len(), 101);
+    // The next agent counts what this one has kept.
+    assert!(!bed.directory.flush());
+    bed.write("a", "a: ]\n");
+    bed.restart();
+    assert_eq!(bed.look().unwrap().len(), 101);
+    bed.write("c", &large("c", 160));
+    // tenants M8
+    assert_eq!(bed.look().unwrap().len(), 101);
+    // A document that is smaller now gives its room away, though another one is rejected.
+    bed.write("a", &format!("{}---\n{}", large("a", 0), rejected(&small)));
+    bed.write("c", &large("c", 390));
+    let look = bed.directory.look().unwrap();
+    let held = look.set.pods.iter().filter(|pod| pod.held).count();
+    // tenants M8
+    assert_eq!((look.set.pods.len(), held), (151, 1));
 }
