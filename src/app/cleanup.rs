@@ -164,6 +164,18 @@ fn unreadable(root: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
+/// Whether a call failed because the Engine is away. One that hung for a container, as behind a start of
+/// it that hangs, says nothing of the others: the Engine is asked something that needs no container.
+async fn is_away(engine: &dyn Engine, error: &EngineError) -> bool {
+    match error {
+        EngineError::Unavailable { .. } => true,
+        EngineError::Timeout { .. } => engine.info().await.is_err(),
+        EngineError::Api { .. } | EngineError::Decode { .. } | EngineError::TooLarge { .. } => {
+            false
+        }
+    }
+}
+
 /// Why things are still there. What can't be removed keeps nothing else from being removed.
 #[derive(Debug, Default)]
 struct Failed {
@@ -207,20 +219,17 @@ impl Failed {
         uids: &mut BTreeSet<PodUid>,
     ) -> anyhow::Result<()> {
         for (at, Ours { id, name, uid, .. }) in ours.iter().enumerate() {
-            match remove_running(engine, id).await {
-                Err(error @ (EngineError::Unavailable { .. } | EngineError::Timeout { .. })) => {
+            let removed = remove_running(engine, id).await;
+            if let Err(error) = &removed {
+                if is_away(engine, error).await {
                     let left = ours.len() - at + self.others.len();
                     anyhow::bail!(
                         "failed to remove container {name}: {error}; containers left: {left}. Their volumes and the rules for host ports stay, too: once the Engine answers, run the command again"
                     );
                 }
-                removed => {
-                    if removed.is_err() {
-                        uids.remove(uid);
-                    }
-                    self.note(format_args!("container {name}"), removed);
-                }
+                uids.remove(uid);
             }
+            self.note(format_args!("container {name}"), removed);
         }
         Ok(())
     }
@@ -391,6 +400,13 @@ mod tests {
         Failed::removing(engine, containers, uids, rest).await
     }
 
+    fn timeout() -> EngineError {
+        EngineError::Timeout {
+            operation: "RemoveContainer",
+            after: std::time::Duration::from_mins(2),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_goes_away_ends_the_removal() {
         let unavailable = EngineError::Unavailable {
@@ -398,17 +414,17 @@ mod tests {
             cause: "connection refused".to_owned(),
             is_shortage: false,
         };
-        let timeout = EngineError::Timeout {
-            operation: "RemoveContainer",
-            after: std::time::Duration::from_mins(2),
-        };
-        for error in [unavailable, timeout] {
+        // What a removal answers, and a question that needs no container.
+        for (error, of_info) in [(unavailable, None), (timeout(), Some(timeout()))] {
             let root = tempfile::tempdir().unwrap();
             let volumes = VolumeManager::new(root.path());
             let all = ["a", "b", "c"];
             let (engine, containers, uids) = pods(root.path(), &all).await;
             let words = format!("failed to remove container a: {error}; containers left: 3. ");
             engine.fail(Operation::RemoveContainer, None, FaultPoint::Before, error);
+            if let Some(error) = of_info {
+                engine.fail(Operation::Info, None, FaultPoint::Before, error);
+            }
             let ended = remove(&engine, &containers, uids, &volumes).await;
             let said = ended.unwrap_err().to_string();
             // rollouts S5
@@ -416,6 +432,25 @@ mod tests {
             assert_eq!(engine.count(Operation::RemoveContainer), 1);
             assert_eq!(volumes.list_pod_dirs().unwrap(), all.map(PodUid::from));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_removal_that_hangs_for_one_container_ends_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        let volumes = VolumeManager::new(root.path());
+        let (engine, containers, uids) = pods(root.path(), &["a", "b"]).await;
+        let words = format!("container a: {}", timeout());
+        engine.fail(
+            Operation::RemoveContainer,
+            None,
+            FaultPoint::Before,
+            timeout(),
+        );
+        let removed = remove(&engine, &containers, uids, &volumes).await;
+        // rollouts S5
+        assert_eq!(removed.unwrap().others, [words]);
+        assert_eq!(engine.count(Operation::RemoveContainer), 2);
+        assert_eq!(volumes.list_pod_dirs().unwrap(), [PodUid::from("a")]);
     }
 
     #[tokio::test(start_paused = true)]
