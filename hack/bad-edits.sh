@@ -9,7 +9,10 @@
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-[ -n "${MACHINE:-}" ] || { "$REPO/hack/cri-dockerd-build.sh" && "$REPO/hack/kube-build.sh" --only kubelet; } >/dev/null
+if [ -z "${MACHINE:-}" ]; then
+    "$REPO/hack/cri-dockerd-build.sh" >/dev/null
+    "$REPO/hack/kube-build.sh" --only kubelet >/dev/null
+fi
 # shellcheck source=hack/machine-lib.sh
 . "$REPO/hack/machine-lib.sh"
 
