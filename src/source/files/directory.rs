@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use sha2::{Digest, Sha256};
 
 use super::MISSING_CONFIRM;
-use super::scan::{self, Entry, Identity, Listing, ReadError};
+use super::scan::{self, Elsewhere, Entry, Identity, Listing, ReadError};
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
 use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
@@ -185,9 +185,7 @@ impl Directory {
         if listing.manifests.is_empty()
             && (is_elsewhere && !self.files.is_empty() || self.was_unmounted())
         {
-            return Err(std::io::Error::other(
-                "another file system is there, and has no manifests",
-            ));
+            return Err(std::io::Error::other(Elsewhere));
         }
         Ok(listing)
     }
@@ -212,14 +210,14 @@ impl Directory {
     fn cannot_read(&self, error: &std::io::Error) -> Diagnostic {
         let message =
             format!("failed to read the manifest directory, its pods keep running: {error}");
-        Diagnostic::error(
-            Code::SourceUnavailable,
-            self.path.display().to_string(),
-            message,
-        )
-        .help(
-            "create, repair or mount the directory; to stop pods, remove their manifests one by one",
-        )
+        let path = self.path.display().to_string();
+        let is_elsewhere = matches!(error.get_ref(), Some(error) if error.is::<Elsewhere>());
+        let help = if is_elsewhere {
+            "mount it again; if its pods are to stop, put another manifest there: they stop 10 s later"
+        } else {
+            "create, repair or mount the directory; to stop pods, remove their manifests one by one"
+        };
+        Diagnostic::error(Code::SourceUnavailable, path, message).help(help)
     }
 
     /// Looks at one file. Tells whether it is there.

@@ -64,6 +64,11 @@ pub(super) struct Listing {
     pub(super) ignored: Vec<String>,
 }
 
+/// What is seen in the place of a directory that was unmounted.
+#[derive(Debug, thiserror::Error)]
+#[error("another file system is there, and has no manifests")]
+pub(super) struct Elsewhere;
+
 /// Lists a directory. Opens no file.
 pub(super) fn list(dir: &Path) -> io::Result<Listing> {
     let mut names = Vec::new();

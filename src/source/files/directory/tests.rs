@@ -144,6 +144,7 @@ fn a_directory_that_is_unmounted_while_no_agent_runs_is_away_until_it_is_back() 
         let problem = look.unavailable.unwrap();
         let words = "its pods keep running: another file system is there, and has no manifests";
         assert!(problem.message.contains(words), "{}", problem.message);
+        assert!(problem.help.unwrap().contains("put another manifest there"));
         // pods 1
         assert_eq!(look.set.pods.len(), 2);
     }
