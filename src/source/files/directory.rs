@@ -242,7 +242,7 @@ impl Directory {
         let settled = identity.is_settled(SystemTime::now()).then_some(identity);
         if let Some(known) = self.files.get_mut(&entry.path)
             && known.digest == digest
-            && !due(known)
+            && known.again.is_none()
         {
             known.identity = settled;
             return true;
@@ -255,12 +255,14 @@ impl Directory {
         };
         let parsed = parse_manifest(&bytes, &context);
         let decided = self.decide(&entry.path, &bytes, &parsed, digest, now);
-        let size = decided.known.size;
+        let (size, since) = (decided.known.size, decided.known.since);
         let too_much = (!decided.is_former).then(|| self.too_much(&entry.path, size));
         if let Some(problem) = too_much.flatten() {
             self.take_problem(&entry.path, problem, now);
             if let Some(known) = self.files.get_mut(&entry.path) {
                 known.again = Some(now + TOO_MUCH_PAUSE);
+                // Its text stays the one that was seen all the while.
+                (known.digest, known.since) = (digest, since);
             }
         } else {
             self.adopt(&entry.path, decided);

@@ -300,3 +300,30 @@ fn a_file_has_the_size_of_all_that_is_in_force_of_it() {
     // tenants M8
     assert_eq!((look.set.pods.len(), held), (151, 1));
 }
+
+#[test]
+fn a_file_that_looks_cut_off_and_is_too_much_stays_too_much() {
+    let mut bed = Bed::new(&[]);
+    bed.write("a", &format!("{}# {}\n", large("a", 0), "x".repeat(20_000)));
+    bed.write("z", &large("z", 360));
+    assert_eq!(bed.look().unwrap().len(), 100);
+    bed.write("a", large("a", 360).trim_end());
+    let now = Instant::now();
+    for (seconds, expected) in [
+        (0, Code::HalfWritten),
+        // Believed now, and too much with the other file; looked at again after a minute.
+        (11, Code::TooLarge),
+        (72, Code::TooLarge),
+    ] {
+        let listing = scan::list(&bed.directory.path).unwrap();
+        let entry = &listing.manifests[0];
+        assert!(
+            bed.directory
+                .take_in(entry, now + Duration::from_secs(seconds))
+        );
+        let pod = &bed.directory.files[&entry.path].pods[0];
+        let codes: Vec<Code> = pod.problems.iter().map(|problem| problem.code).collect();
+        // tenants M8
+        assert_eq!((pod.held, codes), (true, vec![expected]), "{seconds} s");
+    }
+}
