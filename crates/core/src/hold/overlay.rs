@@ -28,7 +28,8 @@ pub struct NewFile {
 
 /// Returns the set that the directory would deliver if `files` replaced the files of the same path,
 /// or with `whole` all files. Files that would be too much together with the others are refused, as
-/// the agent refuses them.
+/// the agent refuses them, but for a file of which only some documents are rejected: its size is
+/// estimated here.
 pub fn with_files(
     present: &SourceSet,
     files: &[NewFile],
@@ -62,7 +63,8 @@ pub fn with_files(
                 values: decision.values,
                 bytes: file.bytes.len(),
             };
-            // About: the agent knows the size of each document that stays in force.
+            // An estimate: the agent adds up accepted documents and those held in the place of rejected
+            // ones, whose sizes aren't known here one by one. The sum may be more or less than this.
             let former = present.sizes.get(&file.location);
             let former = former.filter(|_| decision.holds());
             let size = former.map_or(size, |former| size.max(*former));
