@@ -285,6 +285,24 @@ mod tests {
         }
     }
 
+    /// A report of an agent that runs nothing, with these lists in the place of the empty ones.
+    pub(super) fn report_with(lists: serde_json::Value) -> StatusReport {
+        let now = "2026-01-02T03:04:05Z";
+        let mut report = serde_json::json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": now, "nodeName": "box", "root": "/r",
+                "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [], "pods": [],
+        });
+        let serde_json::Value::Object(lists) = lists else {
+            panic!("lists by name, not {lists}")
+        };
+        report.as_object_mut().unwrap().extend(lists);
+        serde_json::from_value(report).unwrap()
+    }
+
     #[test]
     fn a_job_without_pods_is_told_why() {
         let job = |name: &str, ended: Option<&str>| {
@@ -294,20 +312,13 @@ mod tests {
             })
         };
         let now = "2026-01-02T03:04:05Z";
-        let report = serde_json::json!({
-            "agent": {
-                "version": "1", "pid": 1, "startedAt": now, "nodeName": "box", "root": "/r",
-                "owner": "o",
-            },
-            "engine": {"endpoint": "", "reachable": true},
-            "sources": [], "problems": [], "pods": [],
+        let report = report_with(serde_json::json!({
             "jobs": [job("ttl", Some(now)), job("new", None)],
             "cronJobs": [{
                 "namespace": "default", "name": "every", "source": "", "schedule": "* * * * *",
                 "timeZone": "UTC", "suspended": false, "active": 0,
             }],
-        });
-        let report: StatusReport = serde_json::from_value(report).unwrap();
+        }));
         for (text, words) in [
             (
                 "job/ttl",

@@ -302,6 +302,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
+    use crate::cli::logs::tests::report_with;
     use crate::config::args::{Cli, Cmd};
 
     fn parsed(flags: &[&str]) -> LogsArgs {
@@ -359,21 +360,13 @@ mod tests {
                 "containers": containers.collect::<Vec<_>>(),
             })
         };
-        let now = "2026-01-02T03:04:05Z";
-        let report = serde_json::json!({
-            "agent": {
-                "version": "1", "pid": 1, "startedAt": now, "nodeName": "box", "root": "/r",
-                "owner": "o",
-            },
-            "engine": {"endpoint": "", "reachable": true},
-            "sources": [], "problems": [],
+        let report = report_with(serde_json::json!({
             "pods": [
                 pod("a", &[("web", Some("1")), ("log", None)]),
                 pod("b", &[("db", Some("2"))]),
                 pod("c", &[("web", None)]),
             ],
-        });
-        let report: StatusReport = serde_json::from_value(report).unwrap();
+        }));
         for (flags, only) in [
             (&["a", "--all-containers"][..], Some("a")),
             (&["a", "a", "-c", "web"], Some("a")),

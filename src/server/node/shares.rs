@@ -131,7 +131,7 @@ pub(super) struct Shares {
     metrics: Metrics,
 }
 
-/// What is open now.
+/// The logs, sessions and connections that are open, and the budgets of those who have them.
 #[derive(Debug, Default)]
 struct Open {
     counts: HashMap<(Resource, Share), usize>,

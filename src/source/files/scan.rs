@@ -64,7 +64,7 @@ pub(super) struct Listing {
     pub(super) ignored: Vec<String>,
 }
 
-/// What is seen in the place of a directory that was unmounted.
+/// The directory was unmounted: the empty one below its mount is there.
 #[derive(Debug, thiserror::Error)]
 #[error("another file system is there, and has no manifests")]
 pub(super) struct Elsewhere;

@@ -31,13 +31,27 @@ pub fn template_claims(workload: &SourceWorkload) -> BTreeSet<ClaimName> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
 
     use super::*;
     use crate::desired::{Origin, PodSource};
+
+    /// A workload of that owner reference whose document has that spec.
+    pub(in crate::workload) fn workload(owner: &str, spec: &Value) -> SourceWorkload {
+        SourceWorkload {
+            namespace: "shop".to_owned(),
+            owner: owner.to_owned(),
+            document: Arc::new(json!({"spec": spec})),
+            pods: BTreeSet::new(),
+            set: None,
+            template_hash: String::new(),
+            origin: Origin::whole(PodSource::File, "/m/w.yaml"),
+            held: false,
+        }
+    }
 
     #[test]
     fn a_workload_without_pods_uses_the_claims_of_its_template() {
@@ -55,16 +69,7 @@ mod tests {
             ("DaemonSet/w", json!({}), &[]),
             ("Other/w", json!({"template": pod}), &[]),
         ] {
-            let workload = SourceWorkload {
-                namespace: "shop".to_owned(),
-                owner: owner.to_owned(),
-                document: Arc::new(json!({"spec": spec})),
-                pods: BTreeSet::new(),
-                set: None,
-                template_hash: String::new(),
-                origin: Origin::whole(PodSource::File, "/m/w.yaml"),
-                held: false,
-            };
+            let workload = workload(owner, &spec);
             let expected = expected.iter().map(|name| ClaimName::new("shop", *name));
             // box 7
             assert_eq!(

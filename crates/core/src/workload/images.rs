@@ -42,23 +42,11 @@ pub fn template_images(workload: &SourceWorkload) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-    use crate::desired::{Origin, PodSource, SourceSet};
-
-    fn workload(owner: &str, spec: &Value) -> SourceWorkload {
-        SourceWorkload {
-            namespace: "shop".to_owned(),
-            owner: owner.to_owned(),
-            document: Arc::new(json!({"spec": spec})),
-            pods: BTreeSet::new(),
-            set: None,
-            template_hash: String::new(),
-            origin: Origin::whole(PodSource::File, "/m/w.yaml"),
-            held: false,
-        }
-    }
+    use crate::desired::SourceSet;
+    use crate::workload::claims::tests::workload;
 
     #[test]
     fn a_workload_without_pods_names_the_images_of_its_template() {
