@@ -398,6 +398,11 @@ impl<'de> SeqAccess<'de> for Items<'_> {
             })
             .map(Some)
     }
+
+    // A list grown without it has room for four containers where there is one.
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
 }
 
 struct Entries<'a> {
@@ -463,5 +468,19 @@ mod tests {
         ] {
             assert_eq!(closest(written, &known), meant, "{written}");
         }
+    }
+
+    #[test]
+    fn lists_take_the_memory_of_what_they_hold() {
+        let pod: crate::api::Pod = decode_whole(&serde_json::json!({"spec": {
+            "containers": [{"name": "c", "env": [{"name": "A"}, {"name": "B"}]}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        }}))
+        .unwrap();
+        let spec = pod.spec.unwrap();
+        let container = &spec.containers[0];
+        assert_eq!(spec.containers.capacity(), 1);
+        assert_eq!(container.env.as_ref().map(Vec::capacity), Some(2));
+        assert_eq!(spec.volumes.as_ref().map(Vec::capacity), Some(1));
     }
 }

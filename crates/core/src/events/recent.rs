@@ -28,7 +28,6 @@ pub(super) struct Recent<V> {
     max: usize,
     tick: u64,
     values: BTreeMap<Fingerprint, (u64, V)>,
-    by_age: BTreeMap<u64, Fingerprint>,
 }
 
 impl<V> Recent<V> {
@@ -37,29 +36,24 @@ impl<V> Recent<V> {
             max,
             tick: 0,
             values: BTreeMap::new(),
-            by_age: BTreeMap::new(),
         }
     }
 
     pub(super) fn take(&mut self, key: Fingerprint) -> Option<V> {
-        let (tick, value) = self.values.remove(&key)?;
-        self.by_age.remove(&tick);
-        Some(value)
+        self.values.remove(&key).map(|(_, value)| value)
     }
 
-    /// Keeps a value, and forgets the oldest ones that are over.
+    /// Keeps a value, and forgets those that are over. It looks at all: they are a thousand at most, and
+    /// an order beside them would take half as much memory again.
     pub(super) fn put(&mut self, key: Fingerprint, value: V, is_over: impl Fn(&V) -> bool) {
         self.tick += 1;
-        self.by_age.insert(self.tick, key);
-        if let Some((old, _)) = self.values.insert(key, (self.tick, value)) {
-            self.by_age.remove(&old);
-        }
-        while let Some(oldest) = self.by_age.first_entry() {
-            let known = self.values.get(oldest.get());
-            if self.values.len() <= self.max && known.is_some_and(|(_, value)| !is_over(value)) {
-                break;
+        self.values.insert(key, (self.tick, value));
+        self.values.retain(|_, (_, value)| !is_over(value));
+        if self.values.len() > self.max {
+            let oldest = self.values.iter().min_by_key(|(_, (tick, _))| *tick);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.values.remove(&oldest);
             }
-            self.values.remove(&oldest.remove());
         }
     }
 }
@@ -80,13 +74,12 @@ mod tests {
         recent.put(key("b"), 2, never);
         recent.put(key("a"), 3, never);
         recent.put(key("c"), 4, never);
-        assert_eq!(recent.values.len(), recent.by_age.len());
+        assert_eq!(recent.values.len(), 2);
         assert_eq!(recent.take(key("b")), None);
         assert_eq!(
             (recent.take(key("a")), recent.take(key("c"))),
             (Some(3), Some(4))
         );
-        assert!(recent.by_age.is_empty());
     }
 
     #[test]
@@ -98,7 +91,6 @@ mod tests {
         recent.put(key("d"), 4, |value| *value < 3);
         let left = ["a", "b", "c", "d"].map(|name| recent.take(key(name)));
         assert_eq!(left, [None, None, Some(3), Some(4)]);
-        assert!(recent.by_age.is_empty());
     }
 
     #[test]
