@@ -14,7 +14,6 @@ use mirrorlet_core::admit::{
 };
 use mirrorlet_core::api::{FullName, Pod, PodUid, is_too_large};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
-use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::{admitted_pod, is_beside};
 use mirrorlet_core::small::{SmallCollect, SmallSort};
@@ -69,7 +68,8 @@ impl PodWorkers {
     }
 
     /// Whether the node takes a pod. A static pod that runs already stays: the machine it would be
-    /// too large for has carried it so far, and an upgrade or another reservation stops nothing.
+    /// too large for has carried it so far, and an upgrade or another reservation stops nothing. Nor does
+    /// a lack of resources stop one of the API server that runs.
     fn ask(&self, pod: &Arc<Pod>, node: &AdmitNode, active: &[Arc<Pod>], runs: bool) -> Verdict {
         let admitted = Verdict::Admitted {
             preempt: Vec::new(),
@@ -78,8 +78,7 @@ impl PodWorkers {
         if ending(pod).is_some() || has_ended(pod) {
             return admitted;
         }
-        // Nor is one that runs already: what the node is short of decides which pod has to go.
-        let calm = runs.then(|| node.clone().under(Pressures::new()));
+        let calm = runs.then(|| node.clone().for_one_that_runs(pod));
         let verdict = admit(&AdmitInput {
             pod: &admitted_pod(pod),
             others: active,

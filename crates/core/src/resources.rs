@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::core::{Container, ResourceRequirements};
+use crate::api::core::{Container, ContainerStatus, ResourceRequirements};
 use crate::api::quantity::Quantity;
 use crate::api::{Pod, PodUid};
 use crate::observed::Role;
+use crate::small::SmallCollect;
 use crate::spec;
 
 type ApiQuantities = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
@@ -129,7 +130,13 @@ pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
 
 /// The limit of a list of requests and limits; none when absent, unreadable or not above 0.
 pub fn limit_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
-    positive(resources.limits.as_ref()?, resource)
+    amount_in(resources.limits.as_ref()?, resource)
+}
+
+/// A positive amount of a list of amounts; none when absent, unreadable or not above 0.
+pub fn amount_in(list: &ApiQuantities, resource: &str) -> Option<Quantity> {
+    let quantity = Quantity::try_from(list.get(resource)?).ok()?;
+    (!quantity.is_zero() && !quantity.is_negative()).then_some(quantity)
 }
 
 /// The request of a list of requests and limits; its limit where that requests nothing, none when
@@ -137,14 +144,28 @@ pub fn limit_in(resources: &ResourceRequirements, resource: &str) -> Option<Quan
 pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
     let requests = resources.requests.as_ref();
     match requests.filter(|r| r.contains_key(resource)) {
-        Some(requests) => positive(requests, resource),
+        Some(requests) => amount_in(requests, resource),
         None => limit_in(resources, resource),
     }
 }
 
-fn positive(list: &ApiQuantities, resource: &str) -> Option<Quantity> {
-    let quantity = Quantity::try_from(list.get(resource)?).ok()?;
-    (!quantity.is_zero() && !quantity.is_negative()).then_some(quantity)
+/// Whether a running container was started with other resources than those of its spec.
+pub fn runs_with_others(container: &Container, status: &ContainerStatus) -> bool {
+    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+    let Some(started) = status.resources.as_ref().filter(|_| runs) else {
+        return false;
+    };
+    let none = ResourceRequirements::default();
+    let wanted = container.resources.as_ref().unwrap_or(&none);
+    amounts(started.requests.as_ref()) != amounts(wanted.requests.as_ref())
+        || amounts(started.limits.as_ref()) != amounts(wanted.limits.as_ref())
+}
+
+/// Quantities by their value: the API server may write them in another way.
+fn amounts(quantities: Option<&ApiQuantities>) -> BTreeMap<&str, Option<Quantity>> {
+    let all = quantities.into_iter().flatten();
+    all.map(|(name, quantity)| (name.as_str(), Quantity::try_from(quantity).ok()))
+        .collect_map()
 }
 
 /// The pod's class of service: by its own resources where it has some, else by its containers'.
@@ -173,16 +194,21 @@ fn class_of<'a>(all: impl IntoIterator<Item = Option<&'a ResourceRequirements>>)
     }
 }
 
-/// The amount of a resource that the pod's containers request together: the sum over regular
+/// The amount of a resource that the pod's containers request together.
+pub fn container_requests(pod: &Pod, resource: &str) -> Quantity {
+    requests_together(pod, |container| request(container, resource))
+}
+
+/// The amount that the pod's containers take together, where `of` is that of one: the sum over regular
 /// containers and sidecars, or the most that they take while the pod initializes.
 ///
 /// Upstream: `AggregateContainerRequests` of `k8s.io/component-helpers/resource/helpers.go`.
-pub fn container_requests(pod: &Pod, resource: &str) -> Quantity {
+pub fn requests_together(pod: &Pod, of: impl Fn(&Container) -> Option<Quantity>) -> Quantity {
     let mut apps = Quantity::default();
     let mut sidecars = Quantity::default();
     let mut initializing = Quantity::default();
     for (role, container) in spec::containers(pod) {
-        let wanted = request(container, resource).unwrap_or_default();
+        let wanted = of(container).unwrap_or_default();
         match role {
             Role::Init => initializing = initializing.max(sidecars.saturating_add(wanted)),
             Role::Sidecar => {

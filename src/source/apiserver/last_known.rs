@@ -20,7 +20,9 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, is_too_
 use mirrorlet_core::ending::{is_over, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::manager::is_mirror_pod;
+use mirrorlet_core::resources::runs_with_others;
 use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::spec;
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "api-pods";
@@ -200,15 +202,32 @@ fn is_refused(pod: &Pod) -> bool {
     is_too_large(&pod.metadata) && !is_over(pod.status.as_ref())
 }
 
-/// The restarts of containers. They are seen again on the Engine, too, unless an agent removed the
-/// containers and was ended before it told so.
-fn restarts(statuses: Option<&Vec<core::ContainerStatus>>) -> Option<Vec<core::ContainerStatus>> {
-    let restarts = statuses?.iter().map(|status| core::ContainerStatus {
-        name: status.name.clone(),
-        restart_count: status.restart_count,
-        ..core::ContainerStatus::default()
+/// Reduces the statuses of a pod's containers to their restarts, and to the resources that a running one
+/// was started with where its spec has others by now. Restarts are seen again on the Engine, too, unless an
+/// agent removed the containers and was ended before it reported that.
+fn reduced_statuses(
+    pod: &Pod,
+    statuses: Option<&Vec<core::ContainerStatus>>,
+) -> Option<Vec<core::ContainerStatus>> {
+    let reduced = statuses?.iter().map(|status| {
+        let restarts = core::ContainerStatus {
+            name: status.name.clone(),
+            restart_count: status.restart_count,
+            ..core::ContainerStatus::default()
+        };
+        let container = spec::find_container(pod, &status.name);
+        if !container.is_some_and(|(_, container)| runs_with_others(container, status)) {
+            return restarts;
+        }
+        core::ContainerStatus {
+            container_id: status.container_id.clone(),
+            state: status.state.clone(),
+            resources: status.resources.clone(),
+            allocated_resources: status.allocated_resources.clone(),
+            ..restarts
+        }
     });
-    Some(restarts.collect())
+    Some(reduced.collect())
 }
 
 /// Reduces a pod to what is saved: not what changes with every status write, and what is seen
@@ -223,8 +242,8 @@ fn essence(pod: &Pod) -> Pod {
         qos_class: status.qos_class.clone(),
         pod_ip: status.pod_ip.clone(),
         pod_ips: status.pod_ips.clone(),
-        init_container_statuses: restarts(status.init_container_statuses.as_ref()),
-        container_statuses: restarts(status.container_statuses.as_ref()),
+        init_container_statuses: reduced_statuses(pod, status.init_container_statuses.as_ref()),
+        container_statuses: reduced_statuses(pod, status.container_statuses.as_ref()),
         ..core::PodStatus::default()
     };
     let status = whole.or_else(|| pod.status.as_ref().map(reduced));

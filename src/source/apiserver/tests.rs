@@ -713,6 +713,47 @@ async fn the_next_agent_knows_what_was_known_last() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_next_agent_knows_what_a_resized_container_was_started_with() {
+    let of = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let resized = json!([{"name": "app", "image": "app:1", "resources": of("2")}]);
+    let resized = with(pod("a"), "/spec/containers", resized);
+    let status = json!({
+        "phase": "Running",
+        "containerStatuses": [{
+            "name": "app", "image": "app:1", "imageID": "", "containerID": "docker://1",
+            "ready": true, "restartCount": 0, "state": {"running": {}}, "resources": of("100m"),
+        }],
+    });
+    let mut bench = Bench::start();
+    bench
+        .next()
+        .await
+        .list(&[with(resized, "/status", status), pod("b")]);
+    bench.until_wanted(&["a", "b"]).await;
+    bench.next().await.watch();
+    let root = bench.end().await;
+    let mut bench = Bench::at(root);
+    let state = bench
+        .reader
+        .state
+        .wait_for(|state| matches!(state, SourceState::LastKnown(_)))
+        .await
+        .unwrap();
+    let set = state.set().unwrap();
+    let known = &set.pods[0].pod;
+    // pods 61a
+    assert_eq!(
+        mirrorlet_core::admit::pod_requests(known)["cpu"].milli_ceil(),
+        100
+    );
+    let status = known.status.as_ref().unwrap();
+    let container = &status.container_statuses.as_ref().unwrap()[0];
+    // Its status goes on from that of the same instance.
+    assert_eq!(container.container_id.as_deref(), Some("docker://1"));
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_used_on_disk_is_set_aside() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join(last_known::DIRECTORY);

@@ -185,6 +185,55 @@ async fn a_refused_pod_that_runs_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resize_that_is_not_done_takes_room_from_nobody() {
+    const C: &str = "cccc0000-0000-4000-8000-000000000003";
+    let of = |cpu: &str| {
+        let resources = json!({"requests": {"cpu": cpu}});
+        json!({"spec": {"containers": [{"name": "app", "image": "app:1", "resources": resources}]}})
+    };
+    let container = json!({
+        "name": "app", "image": "app:1", "imageID": "", "containerID": format!("docker://app-{A}"),
+        "ready": true, "restartCount": 0, "state": {"running": {}},
+    });
+    let mut started = container.clone();
+    started["resources"] = json!({"requests": {"cpu": "100m"}});
+    started["allocatedResources"] = json!({"cpu": "100m"});
+    // An API server may not keep what a container was started with.
+    for (cpu, status, is_known) in [
+        ("1900m", &started, true),
+        ("64", &started, true),
+        ("1900m", &container, false),
+        ("64", &container, false),
+    ] {
+        let fake = FakeRuntime::new();
+        let (b, c) = (api(B, of("500m")), api(C, of("500m")));
+        let younger = json!({"metadata": {"creationTimestamp": "2021-01-01T00:00:00Z"}});
+        let b = changed(&b, younger);
+        let resized = json!({
+            "metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"},
+            "status": {"phase": "Running", "containerStatuses": [status]},
+        });
+        let resized = changed(&api(A, of(cpu)), resized);
+        left_behind(&fake, &resized);
+        left_behind(&fake, &b);
+        let mut bed = Bed::on(fake);
+        bed.node_is(node(&[], "2"));
+        bed.want(&[&resized, &b]);
+        bed.until_view(B, |v| v.is_some()).await;
+        bed.want(&[&resized, &b, &c]);
+        if is_known {
+            // pods 61a
+            bed.until_runs(C).await;
+        } else {
+            bed.until_view(C, |v| refused(v, "OutOfcpu")).await;
+        }
+        // pods 61a
+        assert!(runs(&bed.fake, A) && runs(&bed.fake, B), "{cpu} {status}");
+        bed.fake.assert_call_counts("kill_pod", 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_static_pod_that_runs_is_not_refused() {
     let fake = FakeRuntime::new();
     let select = json!({"spec": {"nodeSelector": {"disk": "ssd"}}});

@@ -6,11 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::api::core::Container;
 use crate::api::quantity::Quantity;
 use crate::api::{FullName, Pod};
+use crate::ending::is_api_pod;
 use crate::observed::Role;
-use crate::resources::{CPU, MEMORY, container_requests};
+use crate::resources::{CPU, MEMORY, amount_in, request, request_in, requests_together};
 use crate::spec;
+use crate::status::container_statuses;
 
 use super::{AdmitInput, Failure};
 use crate::small::SmallCollect;
@@ -108,7 +111,7 @@ pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
     }
 }
 
-/// The resources that a pod requests: what it requests itself, else what its containers do, and its
+/// The resources that a pod requests: what it requests itself, else what its containers hold, and its
 /// overhead. Resources of which it requests nothing are not listed.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);
@@ -117,7 +120,9 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
         let parsed =
             |list: Option<&BTreeMap<String, _>>| Quantity::try_from(list?.get(&name)?).ok();
         let of_pod = parsed(spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
-        let total = of_pod.unwrap_or_else(|| container_requests(pod, &name));
+        let of_containers =
+            || requests_together(pod, |container| held_request(pod, container, &name));
+        let total = of_pod.unwrap_or_else(of_containers);
         let overhead = parsed(spec.overhead.as_ref()).unwrap_or_default();
         let total = total.saturating_add(overhead);
         if !total.is_zero() && !total.is_negative() {
@@ -125,6 +130,31 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
         }
     }
     requests
+}
+
+/// The request that a container holds: of one of the API server's that runs, the request that it was started
+/// with, by its status; else that of its spec. Running containers are not resized here: whoever may edit the
+/// pod asks for a resize, and only the node writes the status.
+///
+/// Upstream: `determineContainerReqs` of `k8s.io/component-helpers/resource/helpers.go`, where a resize is
+/// infeasible.
+pub fn held_request(pod: &Pod, container: &Container, resource: &str) -> Option<Quantity> {
+    let of_status = || {
+        let mut statuses = container_statuses(pod.status.as_ref().filter(|_| is_api_pod(pod))?);
+        statuses.find(|status| {
+            let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+            runs && status.name == container.name
+        })
+    };
+    let Some(status) = of_status() else {
+        return request(container, resource);
+    };
+    match (&status.resources, &status.allocated_resources) {
+        (Some(started), _) => request_in(started, resource),
+        (None, Some(allocated)) => amount_in(allocated, resource),
+        // The API server doesn't keep them.
+        (None, None) => request(container, resource),
+    }
 }
 
 fn resource_names(pod: &Pod) -> BTreeSet<String> {

@@ -27,7 +27,7 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 
-pub use fit::{HOST_PORT_CONFLICT, has_host_ports, host_port_holder, pod_requests};
+pub use fit::{HOST_PORT_CONFLICT, has_host_ports, held_request, host_port_holder, pod_requests};
 
 use fit::Shortage;
 
@@ -101,6 +101,18 @@ impl AdmitNode {
     #[must_use]
     pub fn under(mut self, pressures: Pressures) -> Self {
         self.pressures = pressures;
+        self
+    }
+
+    /// The same for a pod that runs on it already. Its pressures stop no such pod: eviction chooses the pods
+    /// that have to go. Nor do its resources stop one of the API server, whose requests may have been
+    /// changed since it was admitted.
+    #[must_use]
+    pub fn for_one_that_runs(mut self, pod: &Pod) -> Self {
+        self.pressures = Pressures::new();
+        if is_api_pod(pod) {
+            self.allocatable = None;
+        }
         self
     }
 }

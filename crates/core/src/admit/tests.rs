@@ -467,6 +467,59 @@ fn a_pod_requests_what_it_takes_at_its_peak() {
     assert!(pod_requests(&pod(requests(&json!({"cpu": "0"})))).is_empty());
 }
 
+#[test]
+fn a_container_that_runs_requests_what_it_was_started_with() {
+    let milli_cpu = |pod: &Pod| {
+        let requests = pod_requests(pod);
+        requests.get("cpu").map_or(0, |cpu| cpu.milli_ceil())
+    };
+    let (running, waiting) = (json!({"running": {}}), json!({"waiting": {}}));
+    let (cpu, none) = (json!({"cpu": "100m"}), Value::Null);
+    let limits = json!({"limits": {"cpu": "200m"}});
+    let started = json!({ "requests": cpu });
+    for (source, state, resources, allocated, expected) in [
+        ("api", &running, &started, &cpu, 100),
+        ("api", &running, &started, &none, 100),
+        ("api", &running, &none, &cpu, 100),
+        ("api", &running, &limits, &none, 200),
+        ("api", &running, &json!({}), &none, 0),
+        // The API server keeps neither.
+        ("api", &running, &none, &none, 3900),
+        // It starts with those of its spec.
+        ("api", &waiting, &started, &cpu, 3900),
+        // A manifest's pod is replaced, not resized.
+        ("file", &running, &started, &cpu, 3900),
+    ] {
+        let mut pod = named("a", source, requests(&json!({"cpu": "3900m"})));
+        let status = json!({
+            "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "state": state, "resources": resources, "allocatedResources": allocated,
+        });
+        pod.status = serde_json::from_value(json!({"containerStatuses": [status]})).unwrap();
+        // pods 61a
+        assert_eq!(milli_cpu(&pod), expected, "{source} {status}");
+    }
+    let container =
+        |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
+    let mut sidecar = container("s", "2");
+    sidecar["restartPolicy"] = json!("Always");
+    let mut pod = pod(json!({
+        "initContainers": [sidecar, container("i", "3")],
+        "containers": [container("c", "1")],
+    }));
+    assert_eq!(milli_cpu(&pod), 5000);
+    let status = |name: &str| {
+        json!({
+            "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "state": running, "resources": started,
+        })
+    };
+    let statuses = json!({"initContainerStatuses": [status("s"), status("i")]});
+    pod.status = serde_json::from_value(statuses).unwrap();
+    // pods 61a
+    assert_eq!(milli_cpu(&pod), 1100, "the sidecar, and the container");
+}
+
 #[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn critical_pods_make_others_go_and_no_more_than_needed() {

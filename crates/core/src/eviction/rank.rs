@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use super::{Observations, Signal, Threshold};
-use crate::admit::{is_system_critical, pod_requests};
+use crate::admit::{held_request, is_system_critical, pod_requests};
 use crate::api::Pod;
 use crate::api::quantity::{Quantity, binary_text};
 use crate::ending::is_api_pod;
-use crate::resources::request;
 use crate::small::SmallSort;
 use crate::spec;
 use crate::stats::{ContainerReading, Disk, PodReading};
@@ -137,7 +136,7 @@ pub fn evicted_message(
         let Some((_, wanted)) = spec::find_container(candidate.pod, &container.name) else {
             continue;
         };
-        let requested = request(wanted, resource).map_or(0, whole);
+        let requested = held_request(candidate.pod, wanted, resource).map_or(0, whole);
         if let Some(used) = container_usage(threshold.signal, container)
             && used > requested
         {

@@ -303,6 +303,36 @@ fn pods_go_by_use_over_request_then_priority_then_use() {
 }
 
 #[test]
+fn a_resize_that_is_not_done_saves_no_pod() {
+    let mut resized = pod("resized", "api", &requests("memory", "5000"));
+    let status = json!({
+        "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+        "state": {"running": {}}, "resources": {"requests": {"memory": "100"}},
+    });
+    resized.status = serde_json::from_value(json!({"containerStatuses": [status]})).unwrap();
+    let reading = uses("resized", 4000, [0; 3]);
+    let honest = pod("honest", "api", &requests("memory", "100"));
+    let pods = [
+        (honest, Some(uses("honest", 200, [0; 3]))),
+        (resized, Some(reading)),
+    ];
+    // eviction 4
+    assert_eq!(
+        order(Signal::MemoryAvailable, false, &pods),
+        "resized honest"
+    );
+    let candidate = Candidate {
+        pod: &pods[1].0,
+        reading: pods[1].1.as_ref(),
+    };
+    let observations = seen(Signal::MemoryAvailable, 0, 10_000);
+    let hard = threshold(Signal::MemoryAvailable, "100");
+    let message = evicted_message(&hard, &observations, &candidate);
+    // eviction 6
+    assert!(message.contains("using 4000, request is 100,"), "{message}");
+}
+
+#[test]
 fn disks_count_what_is_on_them() {
     let pods = [
         ("rootfs", [30, 0, 0]),

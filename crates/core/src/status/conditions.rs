@@ -2,16 +2,11 @@
 //!
 //! Upstream: `pkg/kubelet/status/generate.go`.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-
-use crate::api::core::{Container, ContainerStatus, PodCondition, ResourceRequirements};
-use crate::api::quantity::Quantity;
+use crate::api::core::{Container, ContainerStatus, PodCondition};
 use crate::observed::{self, Role};
 use crate::plan::sandbox_changed;
+use crate::resources::runs_with_others;
 use crate::restart::could_restart_all;
-use crate::small::SmallCollect;
 use crate::spec;
 
 use super::{StatusInput, phase, pod_restarts, time};
@@ -139,25 +134,6 @@ fn resize_pending(view: &View<'_>) -> Option<Value> {
         waiting.join(" ")
     );
     Some(Value::because(true, "Infeasible", message))
-}
-
-/// Whether a running container was started with other resources than those of its spec.
-fn runs_with_others(container: &Container, status: &ContainerStatus) -> bool {
-    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
-    let Some(started) = status.resources.as_ref().filter(|_| runs) else {
-        return false;
-    };
-    let none = ResourceRequirements::default();
-    let wanted = container.resources.as_ref().unwrap_or(&none);
-    amounts(started.requests.as_ref()) != amounts(wanted.requests.as_ref())
-        || amounts(started.limits.as_ref()) != amounts(wanted.limits.as_ref())
-}
-
-/// Quantities by their value: the API server may write them in another way.
-fn amounts(quantities: Option<&BTreeMap<String, ApiQuantity>>) -> BTreeMap<&str, Option<Quantity>> {
-    let all = quantities.into_iter().flatten();
-    all.map(|(name, quantity)| (name.as_str(), Quantity::try_from(quantity).ok()))
-        .collect_map()
 }
 
 /// A condition whose time of change is the one before as long as its value is.
