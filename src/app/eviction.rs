@@ -79,12 +79,13 @@ impl EvictionHost for Host {
         disk::blocking(move || observe(&root, images.as_deref())).await
     }
 
-    async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading> {
+    async fn usage(
+        &self,
+        pods: Vec<PodView>,
+        patience: Duration,
+    ) -> Result<Vec<PodReading>, String> {
         let read = self.stats.pods(pods, patience).await;
-        read.unwrap_or_else(|error| {
-            occurrences::stats_failed(&error.to_string());
-            Vec::new()
-        })
+        read.map_err(|error| error.to_string())
     }
 
     async fn collect(&self) {

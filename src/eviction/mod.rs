@@ -64,7 +64,14 @@ pub trait EvictionHost: Send + Sync + 'static {
 
     /// Reads what these pods use. Disks that were not measured lately are measured beside, and
     /// waited for as long as `patience` says.
-    async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading>;
+    ///
+    /// # Errors
+    /// The kernel's numbers can't be read; in words.
+    async fn usage(
+        &self,
+        pods: Vec<PodView>,
+        patience: Duration,
+    ) -> Result<Vec<PodReading>, String>;
 
     /// Removes dead containers and unused images.
     async fn collect(&self);
@@ -87,6 +94,8 @@ pub struct EvictionManager {
     /// The signal that is being reclaimed for.
     reclaiming: Option<Signal>,
     collected: Option<Instant>,
+    /// Whether the usage of pods couldn't be read the last time, which is logged once.
+    is_usage_unknown: bool,
 }
 
 impl EvictionManager {
@@ -112,6 +121,7 @@ impl EvictionManager {
             eviction: Eviction::default(),
             reclaiming: None,
             collected: None,
+            is_usage_unknown: false,
         };
         (manager, reader)
     }
@@ -183,14 +193,31 @@ impl EvictionManager {
         views
     }
 
+    /// Reads the usage of pods. None where it can't be read: then nobody is evicted, for a pod without
+    /// a reading would go before all others.
+    async fn usage(&mut self, pods: Vec<PodView>, patience: Duration) -> Option<Vec<PodReading>> {
+        let readings = self.host.usage(pods, patience).await;
+        let was_unknown = std::mem::replace(&mut self.is_usage_unknown, readings.is_err());
+        if let Err(error) = &readings
+            && !was_unknown
+        {
+            occurrences::eviction_waits(error);
+        }
+        readings.ok()
+    }
+
     /// Evicts the first pod that is over a limit of its own.
-    async fn evict_over_limits(&self, active: &[PodView], has_image_fs: bool) -> Option<PodUid> {
+    async fn evict_over_limits(
+        &mut self,
+        active: &[PodView],
+        has_image_fs: bool,
+    ) -> Option<PodUid> {
         let is_limited = |view: &&PodView| view.pod.as_deref().is_some_and(has_local_limits);
         let limited: Vec<PodView> = active.iter().filter(is_limited).cloned().collect();
         if limited.is_empty() {
             return None;
         }
-        let readings = self.host.usage(limited, Duration::ZERO).await;
+        let readings = self.usage(limited, Duration::ZERO).await?;
         for reading in readings {
             let view = active.iter().find(|view| view.uid == reading.uid);
             let Some(pod) = view.and_then(|view| view.pod.as_deref()) else {
@@ -217,7 +244,7 @@ impl EvictionManager {
 
     /// Evicts the pod that is to go first.
     async fn evict_for(
-        &self,
+        &mut self,
         threshold: &Threshold,
         seen: &Seen,
         active: Vec<PodView>,
@@ -227,7 +254,7 @@ impl EvictionManager {
             Pressure::Disk => MEASURE_WAIT,
             Pressure::Memory | Pressure::Pid => Duration::ZERO,
         };
-        let readings = self.host.usage(active.clone(), patience).await;
+        let readings = self.usage(active.clone(), patience).await?;
         let of = |view: &PodView| readings.iter().find(|reading| reading.uid == view.uid);
         let candidates: Vec<Candidate<'_>> = active
             .iter()

@@ -15,7 +15,7 @@ use mirrorlet_core::stats::cgroup::Memory;
 use mirrorlet_core::stats::{Disk, Usage, VolumeReading};
 
 /// The rest of 1000 of a signal, the usage of each pod, the number of collections and of pods that
-/// were read, and how long each reading might have waited for disks.
+/// were read, how long each reading might have waited for disks, and whether pods can't be read.
 #[derive(Default)]
 struct State {
     left: BTreeMap<Signal, u64>,
@@ -24,6 +24,7 @@ struct State {
     collected: usize,
     read: usize,
     patience: Vec<Duration>,
+    fails: bool,
 }
 
 #[derive(Clone, Default)]
@@ -49,8 +50,15 @@ impl EvictionHost for FakeHost {
         }
     }
 
-    async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading> {
+    async fn usage(
+        &self,
+        pods: Vec<PodView>,
+        patience: Duration,
+    ) -> Result<Vec<PodReading>, String> {
         let mut state = self.0.lock().unwrap();
+        if state.fails {
+            return Err("the kernel did not answer".to_owned());
+        }
         state.read += pods.len();
         state.patience.push(patience);
         let reading = |view: PodView| {
@@ -77,7 +85,7 @@ impl EvictionHost for FakeHost {
                 ..PodReading::default()
             })
         };
-        pods.into_iter().filter_map(reading).collect()
+        Ok(pods.into_iter().filter_map(reading).collect())
     }
 
     async fn collect(&self) {
@@ -268,6 +276,29 @@ async fn a_pod_over_its_own_limit_goes_and_others_are_not_read() {
     // eviction 11
     assert_eq!(bed.host.0.lock().unwrap().read, 1);
     assert_eq!(bed.look().await, None);
+}
+
+/// A pod without a reading goes first; but that of none can be read says nothing of any.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_evicted_while_usage_cannot_be_read() {
+    let mut bed = Bed::new(&[(Signal::MemoryAvailable, 100, Duration::ZERO)]);
+    bed.pod("honest", 10, None);
+    bed.pod("hog", 900, None);
+    bed.pod("over-its-limit", 2000, Some("1Ki"));
+    bed.set(Signal::MemoryAvailable, 50);
+    bed.host.0.lock().unwrap().fails = true;
+    for _ in 0..2 {
+        // eviction 15
+        assert_eq!(bed.look().await, None);
+        let pressures = bed.pressures.get();
+        // eviction 15
+        assert!(pressures.contains(&Pressure::Memory), "{pressures:?}");
+    }
+    bed.host.0.lock().unwrap().fails = false;
+    // eviction 15
+    assert_eq!(bed.look().await.unwrap().2, "emptydirfs.limit");
+    // eviction 15
+    assert_eq!(bed.look().await.unwrap().0, "hog");
 }
 
 /// While memory is short, each second counts, and the sizes of disks don't.
