@@ -187,6 +187,7 @@ impl PodWorkers {
     /// Asks anew for pods of manifests that were refused or evicted. A restart of the agent would ask too,
     /// and must not lead to another end. A pod of the API server has failed for good.
     pub(super) fn admit_refused(&mut self) {
+        self.evicted.ask();
         let (node, mut active) = (self.context.node.get(), self.active_pods());
         let mut refused: Vec<_> = self
             .workers

@@ -19,6 +19,8 @@ use mirrorlet_host::telemetry::occurrences;
 pub(super) struct Evicted {
     backoff: Backoff<PodUid>,
     until: HashMap<PodUid, Instant>,
+    /// When it was last asked whether they may come back.
+    asked: Option<Instant>,
 }
 
 impl Evicted {
@@ -41,11 +43,17 @@ impl Evicted {
         until.is_some_and(|until| !node.pressures.is_empty() || *until > Instant::now())
     }
 
-    /// How long until the next pause ends; none when only the node's pressures hold pods.
+    /// Whether evicted pods may come back is asked now.
+    pub(super) fn ask(&mut self) {
+        self.asked = Some(Instant::now());
+    }
+
+    /// How long until the next pause ends: zero once one has ended since that was last asked. None when
+    /// only the node's pressures hold pods.
     pub(super) fn next(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let left = self.until.values().map(|until| until.duration_since(now));
-        left.filter(|left| !left.is_zero()).min()
+        let is_due = |until: &&Instant| self.asked.is_none_or(|asked| **until > asked);
+        let next = self.until.values().filter(is_due).min()?;
+        Some(next.duration_since(Instant::now()))
     }
 }
 
@@ -82,5 +90,29 @@ impl PodWorkers {
         if is_static {
             self.evicted.note(uid, self.context.clock.now());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_that_has_ended_counts_until_it_is_asked_about() {
+        let mut evicted = Evicted::default();
+        let uid = PodUid::from("a");
+        assert_eq!(evicted.next(), None);
+        evicted.note(&uid, Timestamp::UNIX_EPOCH);
+        assert_eq!(evicted.next(), Some(Duration::from_secs(10)));
+        evicted.ask();
+        tokio::time::advance(Duration::from_millis(10_001)).await;
+        // eviction 8
+        assert_eq!(evicted.next(), Some(Duration::ZERO));
+        // A pod that only the node's pressures hold causes no further wake-up.
+        evicted.ask();
+        // eviction 8
+        assert_eq!(evicted.next(), None);
+        evicted.note(&PodUid::from("b"), Timestamp::UNIX_EPOCH);
+        assert_eq!(evicted.next(), Some(Duration::from_secs(10)));
     }
 }

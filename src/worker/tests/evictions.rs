@@ -66,6 +66,21 @@ async fn an_evicted_static_pod_comes_back_after_a_growing_pause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_evicted_static_pod_comes_back_whatever_is_done_as_its_pause_ends() {
+    let bed = Bed::start();
+    let a = pod("a");
+    bed.want(&[&a]);
+    bed.until_runs("a").await;
+    bed.evict("a", SECOND).await;
+    bed.until_view("a", evicted).await;
+    // The pause ends, and the workers handle this before their timer fires.
+    bed.want(&[&a]);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    // eviction 8
+    bed.until_runs("a").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_evicted_static_pod_waits_for_the_pressure_to_end() {
     let mut bed = Bed::start();
     let (a, b) = (pod("a"), pod("b"));
