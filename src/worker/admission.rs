@@ -187,6 +187,11 @@ impl PodWorkers {
     /// Asks anew for pods of manifests that were refused or evicted. A restart of the agent would ask too,
     /// and must not lead to another end. A pod of the API server has failed for good.
     pub(super) fn admit_refused(&mut self) {
+        self.ask_refused(&BTreeSet::new());
+    }
+
+    /// The same, after these pods were edited.
+    pub(super) fn ask_refused(&mut self, edited: &BTreeSet<PodUid>) {
         self.evicted.ask();
         let (node, mut active) = (self.context.node.get(), self.active_pods());
         let mut refused: Vec<_> = self
@@ -205,8 +210,13 @@ impl PodWorkers {
                 others: &active,
                 node: &node,
             });
-            let Verdict::Admitted { preempt } = verdict else {
-                continue;
+            let preempt = match verdict {
+                Verdict::Admitted { preempt } => preempt,
+                Verdict::Refused(failure) => {
+                    let uid = PodUid::of(&pod);
+                    self.refuse_again(&uid, &failure, edited.contains(&uid));
+                    continue;
+                }
             };
             for victim in preempt {
                 self.preempt(&victim);

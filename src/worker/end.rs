@@ -162,6 +162,8 @@ impl Worker {
         let mut frees_first = self.frees_files();
         loop {
             self.take_newest();
+            // A manifest's pod may have been edited, and refused for another reason.
+            self.report_refusal();
             match &*self.commands.borrow_and_update() {
                 Command::Stop { .. } => return Ok(Rested::Remove),
                 Command::Run(pod) if ending(pod) == Some(Ending::Deleted) => {

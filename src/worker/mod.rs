@@ -18,6 +18,7 @@ mod lives;
 mod locks;
 mod ports;
 mod refresh;
+mod refused;
 mod release;
 mod state;
 mod sync;
@@ -300,6 +301,7 @@ impl PodWorkers {
                 });
             }
         }
+        let edited = self.edited_failed(&wanted);
         for (uid, pod) in &wanted.pods {
             if let Some(Handle { commands, .. }) = self.workers.get(uid) {
                 commands.send_if_modified(|command| match command {
@@ -314,6 +316,9 @@ impl PodWorkers {
             }
         }
         self.set_finished(&wanted);
+        if !edited.is_empty() {
+            self.ask_refused(&edited);
+        }
         self.start_new(&wanted, cancel);
     }
 

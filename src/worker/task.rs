@@ -318,15 +318,8 @@ impl Worker {
 
     /// Tells the board where the pod is, and what comes of what was seen of it.
     pub(super) fn publish(&mut self, observed: &Arc<PodStatus>) {
-        if let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed)
-            && failure.cause == FailureCause::Refused
-        {
-            // It never ran here: there is nothing to report but the reason.
-            let known = self.status.as_deref();
-            if known.is_none_or(|status| status.reason.as_deref() != Some(&*failure.reason)) {
-                self.status = Some(Arc::new(failed_status(pod, None, failure, *at)));
-            }
-        } else if let Some(pod) = self.pod.as_ref().filter(|_| !self.was_gone(observed)) {
+        let hides = self.report_refusal() || self.was_gone(observed);
+        if let Some(pod) = self.pod.as_ref().filter(|_| !hides) {
             let mut status = compute_pod_status(&StatusInput {
                 pod,
                 observed,
@@ -347,6 +340,24 @@ impl Worker {
         }
         self.observed = Arc::clone(observed);
         self.tell();
+    }
+
+    /// Has the status of a refused pod give the reason. The pod never ran here: there is nothing else to
+    /// report. Returns whether the pod is refused.
+    pub(super) fn report_refusal(&mut self) -> bool {
+        let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed) else {
+            return false;
+        };
+        if failure.cause != FailureCause::Refused {
+            return false;
+        }
+        let status = failed_status(pod, None, failure, *at);
+        let known = self.status.as_deref();
+        let known = known.map(|known| (&known.reason, &known.message));
+        if known != Some((&status.reason, &status.message)) {
+            self.status = Some(Arc::new(status));
+        }
+        true
     }
 
     /// As [`publish`](Self::publish), of what the cache has. Where no look has succeeded, nothing is

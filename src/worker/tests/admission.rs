@@ -172,6 +172,42 @@ async fn a_manifests_pod_that_was_refused_starts_when_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_manifests_pod_that_was_refused_is_asked_for_again_when_it_is_edited() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let (first, second) = (with_port(&pod("a")), with_port(&pod("b")));
+    bed.want(&[&first, &second]);
+    bed.until_runs("a").await;
+    bed.until_view("b", |v| refused(v, "NodePorts")).await;
+    // Each edit that is refused says why, also where only the figures are others.
+    for (cpu, requested) in [("64", "requested: 64000"), ("32", "requested: 32000")] {
+        let resources = json!({"requests": {"cpu": cpu}});
+        let app = json!({"name": "app", "image": "app:1", "resources": resources});
+        let edited = changed(&second, json!({"spec": {"containers": [app]}}));
+        bed.want(&[&first, &edited]);
+        let says = |v: &PodView| {
+            let message = v.status.as_ref().and_then(|status| status.message.clone());
+            message.is_some_and(|message| message.contains(requested))
+        };
+        // pods 61
+        bed.until_view("b", |v| refused(v, "OutOfcpu") && v.is_some_and(says))
+            .await;
+        let story = bed.telemetry.journal.story(&FullName::of(&second));
+        let mut events = story.iter().filter(|entry| &*entry.reason == "OutOfcpu");
+        // pods 61
+        assert!(events.any(|event| event.message.contains(requested)));
+    }
+    let ports = json!([{"containerPort": 80, "hostPort": 81}]);
+    let app = json!({"name": "app", "image": "app:1", "ports": ports});
+    let edited = changed(&second, json!({"spec": {"containers": [app]}}));
+    bed.want(&[&first, &edited]);
+    // pods 61
+    bed.until_runs("b").await;
+    assert!(runs(&bed.fake, "a"));
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_pod_that_runs_is_stopped() {
     let fake = FakeRuntime::new();
     let a = api(A, json!({"spec": {"nodeSelector": {"disk": "ssd"}}}));

@@ -1,0 +1,50 @@
+//! Pods of manifests that were refused, and that somebody edits.
+
+use std::collections::BTreeSet;
+
+use super::{Command, PodWorkers, Wanted};
+use mirrorlet_core::admit::{Failure, FailureCause};
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::desired::is_same;
+use mirrorlet_core::ending::is_api_pod;
+use mirrorlet_core::small::SmallCollect;
+use mirrorlet_host::telemetry::occurrences;
+
+impl PodWorkers {
+    /// The pods of manifests that ended as failed and are wanted in another version.
+    pub(super) fn edited_failed(&self, wanted: &Wanted) -> BTreeSet<PodUid> {
+        let edited = self.workers.iter().filter(|(uid, handle)| {
+            let command = handle.commands.borrow();
+            let Command::Fail(known, _) = &*command else {
+                return false;
+            };
+            let pod = wanted.pods.get(*uid);
+            !is_api_pod(known) && pod.is_some_and(|pod| !is_same(known, pod))
+        });
+        edited.map(|(uid, _)| uid.clone()).collect_set()
+    }
+
+    /// A pod that was refused is refused again. Reports it if the reason is another one, or if the pod
+    /// was edited: otherwise each end of another pod would change the figures of the message.
+    pub(super) fn refuse_again(&self, uid: &PodUid, failure: &Failure, is_edited: bool) {
+        let Some(handle) = self.workers.get(uid) else {
+            return;
+        };
+        let is_news = handle.commands.send_if_modified(|command| match command {
+            // The status of a pod that ran keeps the reason of its end.
+            Command::Fail(_, known)
+                if known.cause == FailureCause::Refused
+                    && *known != *failure
+                    && (is_edited || known.reason != failure.reason) =>
+            {
+                *known = failure.clone();
+                true
+            }
+            Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => false,
+        });
+        if is_news {
+            let of = self.context.telemetry.pod(&handle.full_name, uid);
+            occurrences::note(of, &failure.reason, &failure.message);
+        }
+    }
+}
