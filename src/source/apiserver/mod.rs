@@ -34,6 +34,7 @@ use crate::store::settled::{Left, SettledPods};
 use mirrorlet_core::api::{
     Code, Diagnostic, FullName, NodeName, Pod, PodUid, Timestamp, Watched, with_causes,
 };
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
@@ -51,6 +52,9 @@ const OPEN_AFTER: Duration = Duration::from_secs(35);
 const PAGE_MAX: u32 = 20;
 /// How long the answer about one pod may take.
 const ASK_DEADLINE: Duration = Duration::from_secs(10);
+/// First and longest pause after an answer about one pod that failed.
+const ASK_PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(5), Duration::from_secs(30));
 /// Most changes taken up in one set.
 const BATCH_MAX: usize = 512;
 
@@ -87,6 +91,9 @@ pub struct ApiSource {
     told_waiting: bool,
     /// Whether it was told that mirrors are ignored.
     told_ignored: bool,
+    /// When pods that wait are asked for again, as an answer failed.
+    ask_at: Option<Instant>,
+    ask_pauses: ExponentialBackoff,
 }
 
 /// How following a watch came to an end.
@@ -135,6 +142,8 @@ impl ApiSource {
             told: None,
             told_waiting: false,
             told_ignored: false,
+            ask_at: None,
+            ask_pauses: ASK_PAUSES,
         }
     }
 
@@ -205,11 +214,17 @@ impl ApiSource {
             } else {
                 Some(Instant::now() + LIST_SILENCE_MAX)
             };
+            let ask_at = self.ask_at.filter(|_| is_whole);
             // Cancel safety: a stream's next and the settled pods lose nothing.
             let first = tokio::select! {
                 first = next_until(events, until) => first,
                 settled = self.options.settled.next() => {
                     self.settle(&settled, source, objects).await;
+                    continue;
+                }
+                () = tokio::time::sleep_until(ask_at.unwrap_or(open_at)), if ask_at.is_some() => {
+                    self.ask_for_waiting(source, objects).await;
+                    self.tell_waiting();
                     continue;
                 }
             };
@@ -298,15 +313,18 @@ impl ApiSource {
     }
 
     /// Asks for the pods whose turn it is, and of which only the names are known. Where that fails it is
-    /// tried again with the next event.
+    /// tried again with the next event, and after a pause in any case.
     async fn ask_for_waiting(&mut self, source: &mut SourceWriter, objects: &mut ApiPodsWriter) {
+        self.ask_at = None;
         while let Some((uid, name)) = self.listing.to_ask_for() {
             let client = self.options.client.clone();
             let api: Api<Watched<Pod>> = Api::namespaced(client, &name.namespace);
             let asked = tokio::time::timeout(ASK_DEADLINE, api.get_opt(&name.name)).await;
             let Ok(Ok(found)) = asked else {
+                self.ask_at = Some(Instant::now() + self.ask_pauses.pause());
                 return;
             };
+            self.ask_pauses.reset();
             let found = found.map(|Watched(pod)| pod);
             if self.listing.answered(&uid, found) {
                 self.publish(source, objects).await;

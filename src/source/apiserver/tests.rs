@@ -1169,6 +1169,43 @@ async fn the_texts_of_pods_that_wait_have_a_bound_and_the_rest_is_asked_for() {
     bench.end().await;
 }
 
+/// On a quiet node no event comes after an answer that failed.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_is_asked_for_until_there_is_an_answer() {
+    let mut bench = Bench::start();
+    bench.settled.start_with([]);
+    let mut all: Vec<Value> = (0..176).map(|n| pod(&format!("p{n:03}"))).collect();
+    // There is no room for the text of the second one that waits, and it is the first in turn.
+    for waiting in &mut all[174..] {
+        waiting["spec"]["containers"][0]["args"] = json!(["x".repeat(1_300_000)]);
+    }
+    all[175]["spec"]["priority"] = json!(1_000);
+    bench.next().await.list(&all);
+    let names = |from: usize| -> Vec<String> { (from..174).map(|n| format!("p{n:03}")).collect() };
+    bench.until_known(&names(0)).await;
+    let events = bench.next().await.watch();
+    let event = json!({"type": "DELETED", "object": all[0]});
+    events.send(event).unwrap();
+    let unavailable = failure(503, "ServiceUnavailable");
+    for _ in 0..3 {
+        let asked = bench.next().await;
+        // tenants M8
+        assert!(asked.uri.contains("/pods/p175"), "{}", asked.uri);
+        asked.say(503, &unavailable);
+    }
+    // One that nobody answers is given up.
+    let silent = bench.next().await;
+    let asked = bench.next().await;
+    assert!(asked.uri.contains("/pods/p175"), "{}", asked.uri);
+    asked.say(200, &all[175]);
+    let mut known = names(1);
+    known.push("p175".to_owned());
+    // tenants M8
+    bench.until_known(&known).await;
+    drop(silent);
+    bench.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_namespace_waits_for_all_the_pods_of_another() {
     let mut bench = Bench::start();
