@@ -15,6 +15,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -57,6 +58,16 @@ const SEND_BYTES_MAX: usize = 64 << 10;
 /// take to say so.
 const PING_PERIOD: Duration = Duration::from_secs(30);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
+/// A connection that is silent that long is probed, then every [`KEEPALIVE_INTERVAL`], and closed after
+/// [`KEEPALIVE_RETRIES`] probes without an answer. Over HTTP/1.1 nothing else detects that the client of
+/// a followed log has vanished.
+///
+/// Upstream: Go's defaults for listeners (`net.KeepAliveConfig`): 15 s, 15 s, 9 probes.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_RETRIES: u32 = 4;
 /// Most tasks of connections, those that were displaced a moment ago included.
 const TASKS_MAX: usize = CONNECTIONS_MAX + UNPROVEN_MAX;
 /// How long answers under way may go on after the agent began to stop; well below the second
@@ -119,6 +130,17 @@ pub(in crate::server) async fn serve(
     beside.wait().await;
 }
 
+/// Sets the options of a connection: small pieces of a log or a terminal are not held back, and the
+/// kernel detects that a client has vanished.
+fn tune(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_RETRIES)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(())
+}
+
 /// Whether only the connection that was to be accepted is lost.
 fn is_of_one_connection(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
@@ -141,8 +163,8 @@ struct Connection {
 impl Connection {
     /// Serves one connection. How it ends is the client's business: answers carry no state.
     async fn run(self, stream: TcpStream) {
-        // Small pieces of a log or a terminal are not held back; without it they only come later.
-        let _ = stream.set_nodelay(true);
+        // A connection without these options only sends and ends later.
+        let _ = tune(&stream);
         let claim = self.claim.clone();
         tokio::select! {
             () = claim.displaced() => {}
@@ -298,5 +320,28 @@ where
 {
     fn execute(&self, task: F) {
         self.0.spawn(task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_detects_that_a_client_has_vanished() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let _client = client.unwrap();
+        let (stream, _) = accepted.unwrap();
+        assert!(!sockopt::socket_keepalive(&stream).unwrap());
+        tune(&stream).unwrap();
+        // node-api 11
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert!(stream.nodelay().unwrap());
+        let found_after = sockopt::tcp_keepidle(&stream).unwrap()
+            + sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+        // node-api 11
+        assert_eq!(found_after, Duration::from_secs(75));
     }
 }
