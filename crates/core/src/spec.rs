@@ -11,6 +11,10 @@ use crate::observed::{ContainerHash, Role};
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
+/// The longest grace that clocks count: ten years. A manifest may ask for more than a clock can
+/// count.
+pub const GRACE_MAX: Duration = Duration::from_hours(10 * 365 * 24);
+
 /// A pod's restart policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RestartPolicy {

@@ -58,6 +58,7 @@ impl HookTime {
 
     /// The time of a `preStop` hook of a container with that grace.
     fn pre_stop(grace: Duration) -> Self {
+        let grace = grace.min(spec::GRACE_MAX);
         Self {
             max: grace + BEYOND_GRACE,
             retries: grace,

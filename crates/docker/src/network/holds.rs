@@ -42,10 +42,6 @@ const OVERDUE_PERIOD: Duration = Duration::from_millis(250);
 /// How long a pod of this machine may take to accept a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_millis(200);
 
-/// The longest grace that is told from none: ten years. A manifest may ask for more than a clock
-/// can count.
-pub(super) const GRACE_MAX: Duration = Duration::from_hours(10 * 365 * 24);
-
 /// The host ports that are held, or may be.
 pub(crate) struct Holds {
     containers: Arc<Containers>,
@@ -436,7 +432,7 @@ impl HeldPorts {
 
 /// When a container is killed that has so much of its grace left.
 pub(super) fn kill_at(left: Duration) -> Instant {
-    Instant::now() + left.min(GRACE_MAX)
+    Instant::now() + left.min(spec::GRACE_MAX)
 }
 
 fn is_running(record: &Record) -> bool {

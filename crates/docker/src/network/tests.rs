@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::fake_engine::FakeEngine;
 use super::super::operation::Operation;
-use super::holds::{GRACE_MAX, kill_at};
+use super::holds::kill_at;
 use super::ports::{HostPort, conflict, listener, process, publisher};
 use super::*;
 use mirrorlet_core::api::{FullName, PodUid};
@@ -55,7 +55,10 @@ async fn no_grace_is_too_long_for_a_hold() {
     for (left, expected) in [
         (Duration::ZERO, Duration::ZERO),
         (minute, minute),
-        (Duration::from_secs(i64::MAX.unsigned_abs()), GRACE_MAX),
+        (
+            Duration::from_secs(i64::MAX.unsigned_abs()),
+            spec::GRACE_MAX,
+        ),
     ] {
         // pods 44a
         assert_eq!(kill_at(left) - now, expected);

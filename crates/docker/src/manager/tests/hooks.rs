@@ -119,6 +119,29 @@ async fn a_pre_stop_hook_uses_up_the_grace() {
     }
 }
 
+#[tokio::test]
+async fn no_grace_is_too_long_for_a_pre_stop_hook() {
+    let (port, serving) = answering(["200 OK"]).await;
+    let request = json!({"httpGet": {"host": "127.0.0.1", "port": port}});
+    for (hook, commands) in [(exec("good"), 1), (request, 0)] {
+        let bed = Bed::warm().await;
+        bed.engine.script_exec("good", exits(0));
+        let spec = json!({
+            "terminationGracePeriodSeconds": i64::MAX,
+            "containers": [app("app", &json!({"preStop": hook}))],
+        });
+        let pod = pod("a", &spec);
+        bed.up(&pod).await;
+        bed.engine.clear_calls();
+        bed.kill(&pod, None).await;
+        // pods 44a
+        assert_eq!(events(&bed.manager, &pod), [""; 0], "{hook}");
+        assert_eq!(bed.engine.count(Operation::StartExec), commands, "{hook}");
+        assert!(!bed.status(&pod).await.anything_running(), "{hook}");
+    }
+    assert_eq!(serving.await.unwrap().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pre_stop_hook_ends_with_its_container_and_with_a_stop_that_fails() {
     // Accepts connections and answers none.
