@@ -325,6 +325,11 @@ impl PodWorkers {
     /// Gives the full names of pods that run unwanted to them, and stops them once every source
     /// has delivered.
     fn adopt_and_stop_unwanted(&mut self, cancel: &CancellationToken) {
+        self.stop_unwanted_after(None, cancel);
+    }
+
+    /// The same after a worker of that pod panicked: the next one pauses first.
+    fn stop_unwanted_after(&mut self, panicked: Option<&PodUid>, cancel: &CancellationToken) {
         // What is known then is no longer kept up to date, and nothing would be stopped.
         if cancel.is_cancelled() {
             return;
@@ -355,7 +360,9 @@ impl PodWorkers {
                     "no source wants it",
                 );
                 let command = Command::Stop { restart: false };
-                self.start_worker(uid, full_name, command, pod, Duration::ZERO, cancel);
+                let paused = panicked.filter(|panicked| **panicked == uid);
+                let pause = paused.map_or(Duration::ZERO, |_| PANIC_PAUSE);
+                self.start_worker(uid, full_name, command, pod, pause, cancel);
             } else {
                 self.adopted.insert(uid, full_name);
             }
@@ -462,7 +469,8 @@ impl PodWorkers {
             self.admit_and_start(pod, pause, cancel);
             return;
         }
-        if finished.is_ok() {
+        let panicked = finished.is_err().then(|| uid.clone());
+        if panicked.is_none() {
             self.gone.insert(uid);
         } else {
             self.context.board.remove(&uid);
@@ -470,7 +478,7 @@ impl PodWorkers {
         }
         // What a worker that panicked leaves running, and what came into being since a finished
         // one looked last, is nobody's: it was passed over as long as there was a worker.
-        self.adopt_and_stop_unwanted(cancel);
+        self.stop_unwanted_after(panicked.as_ref(), cancel);
     }
 }
 

@@ -11,7 +11,7 @@ mod sources;
 mod tidy;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -709,6 +709,40 @@ async fn a_worker_that_panics_is_replaced() {
     armed.store(true, Ordering::Relaxed);
     bed.want(&[]);
     bed.until_gone("a").await;
+    bed.fake.assert_no_violations();
+}
+
+/// As of a defect that each stop of the pod meets.
+#[tokio::test(start_paused = true)]
+async fn an_unwanted_pod_whose_workers_panic_gets_one_a_second() {
+    const PANICS: u32 = 5;
+    let fake = FakeRuntime::new();
+    let (clock, left) = (fake.clone(), Arc::new(AtomicU32::new(0)));
+    let trap = Arc::clone(&left);
+    let bed = Bed::with(
+        fake,
+        Clock::new(move || {
+            let (order, less) = (Ordering::Relaxed, |left: u32| left.checked_sub(1));
+            assert!(trap.fetch_update(order, order, less).is_err(), "on purpose");
+            clock.now()
+        }),
+    );
+    let a = pod("a");
+    // The workers that only have to stop it tell its status, too.
+    bed.knows(&a);
+    bed.want(&[&a]);
+    bed.until_runs("a").await;
+    left.store(PANICS, Ordering::Relaxed);
+    let began = Instant::now();
+    bed.want(&[]);
+    bed.until_gone("a").await;
+    assert_eq!(left.load(Ordering::Relaxed), 0);
+    // pods 48a
+    assert!(
+        began.elapsed() >= PANIC_PAUSE * PANICS,
+        "{:?}",
+        began.elapsed()
+    );
     bed.fake.assert_no_violations();
 }
 
