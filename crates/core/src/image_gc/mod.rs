@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::Timestamp;
-use crate::clock::elapsed;
+use crate::clock::{elapsed, past};
 use crate::small::SmallSort;
 
 /// When images are removed.
@@ -133,11 +133,13 @@ impl ImageRecords {
     }
 
     /// Takes in what is there, and forgets what is gone. An image of which nobody knows when it
-    /// came has come with this look; with the first one, it was there for ever.
+    /// came has come with this look; with the first one, it was there for ever. Times that are
+    /// still to come are of a clock that was set back since: no image stays until it has caught up.
     ///
     /// Upstream: `detectImages`.
     pub fn detect(&mut self, seen: &[SeenImage], now: Timestamp) {
         let is_first = !std::mem::replace(&mut self.has_looked, true);
+        self.began = self.began.min(now);
         let mut images = BTreeMap::new();
         for image in seen {
             let known = self.images.get(&image.id).copied();
@@ -149,6 +151,9 @@ impl ImageRecords {
                 }),
                 last_used: None,
             });
+            known.first_detected = past(known.first_detected, now);
+            // Not long ago: it may have been used until now.
+            known.last_used = known.last_used.map(|used| used.min(now));
             if image.is_in_use {
                 known.last_used = Some(now);
             }

@@ -150,6 +150,39 @@ fn the_old_go_once_the_records_is_as_old() {
     assert_eq!(ids(&old(1301)), ["never", "once"]);
 }
 
+#[test]
+fn no_image_stays_until_a_clock_that_was_set_back_has_caught_up() {
+    const YEAR: i64 = 365 * 24 * 3600;
+    let policy = ImageGcPolicy {
+        max_age: Some(Duration::from_secs(1000)),
+        ..ImageGcPolicy::default()
+    };
+    let mut records = ImageRecords::new(at(YEAR));
+    records.detect(&[image("old"), used("used")], at(YEAR));
+    records.detect(&[image("old"), used("used"), image("new")], at(YEAR + 300));
+    let pulled = |id, since| SeenImage {
+        since: Some(at(since)),
+        ..image(id)
+    };
+    let seen = [
+        image("old"),
+        image("used"),
+        image("new"),
+        pulled("pulled", YEAR - 10),
+        // The clock was set back by little: it came a moment ago.
+        pulled("just", 1),
+    ];
+    records.detect(&seen, at(0));
+    let order = records.eviction_order(&seen);
+    let enough = ImageRecords::old_enough(&order, &policy, at(0));
+    // docker 51
+    assert_eq!(ids(&enough), ["old", "new", "pulled", "used"]);
+    assert!(records.too_old(&order, &policy, at(1000)).is_empty());
+    let too_old = records.too_old(&order, &policy, at(1001));
+    // docker 51
+    assert_eq!(ids(&too_old), ["old", "new", "pulled", "just", "used"]);
+}
+
 proptest! {
     #[test]
     fn nothing_in_use_kept_or_young_is_ever_removed(
