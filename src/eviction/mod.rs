@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
 
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::{Reader, Writer, cell};
@@ -42,6 +43,10 @@ const STOP_WAIT: Duration = Duration::from_secs(30);
 /// Shortest time between two collections of dead containers and unused images: what the last one
 /// left is in use.
 const COLLECT_WAIT: Duration = Duration::from_mins(1);
+
+/// Longest wait for such a collection. One that takes longer goes on beside: an Engine that hangs
+/// holds up no eviction.
+const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long disks may take to be measured once one is short. Pods that were not measured by then
 /// count as using nothing.
@@ -93,7 +98,10 @@ pub struct EvictionManager {
     eviction: Eviction,
     /// The signal that is being reclaimed for.
     reclaiming: Option<Signal>,
+    /// When the last collection ended.
     collected: Option<Instant>,
+    /// The collection under way, one at a time; it is given up with this task.
+    collecting: JoinSet<Instant>,
     /// Whether the usage of pods couldn't be read the last time, which is logged once.
     is_usage_unknown: bool,
 }
@@ -121,6 +129,7 @@ impl EvictionManager {
             eviction: Eviction::default(),
             reclaiming: None,
             collected: None,
+            collecting: JoinSet::new(),
             is_usage_unknown: false,
         };
         (manager, reader)
@@ -231,14 +240,31 @@ impl EvictionManager {
         None
     }
 
-    /// Removes what nobody uses, if that helps, and says whether no pod has to go any more.
+    /// Removes what nobody uses, if that helps, and says whether no pod has to go any more. One does
+    /// while a collection takes long, and goes on.
     async fn is_enough_after_collection(&mut self, signal: Signal, has_image_fs: bool) -> bool {
+        // One that panicked has removed nothing more; the panic hook has logged it.
+        let end = |ended: Result<Instant, JoinError>| ended.unwrap_or_else(|_| Instant::now());
+        if let Some(ended) = self.collecting.try_join_next() {
+            self.collected = Some(end(ended));
+        }
         let is_due = |at: Instant| at.elapsed() >= COLLECT_WAIT;
-        if !signal.frees_by_collection(has_image_fs) || !self.collected.is_none_or(is_due) {
+        if !signal.frees_by_collection(has_image_fs)
+            || !self.collected.is_none_or(is_due)
+            || !self.collecting.is_empty()
+        {
             return false;
         }
-        self.host.collect().await;
-        self.collected = Some(Instant::now());
+        let host = Arc::clone(&self.host);
+        self.collecting.spawn(async move {
+            host.collect().await;
+            Instant::now()
+        });
+        let ended = timeout(COLLECTED_WITHIN, self.collecting.join_next()).await;
+        let Ok(ended) = ended else {
+            return false;
+        };
+        self.collected = ended.map(end);
         is_reclaimed(&self.policy, &self.host.observe().await.observations)
     }
 
@@ -303,6 +329,6 @@ impl EvictionManager {
                 }
             }
         };
-        let _ = tokio::time::timeout(STOP_WAIT, stopped).await;
+        let _ = timeout(STOP_WAIT, stopped).await;
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use serde_json::json;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::store::board::board;
@@ -15,7 +16,8 @@ use mirrorlet_core::stats::cgroup::Memory;
 use mirrorlet_core::stats::{Disk, Usage, VolumeReading};
 
 /// The rest of 1000 of a signal, the usage of each pod, the number of collections and of pods that
-/// were read, how long each reading might have waited for disks, and whether pods can't be read.
+/// were read, how long each reading might have waited for disks, whether pods can't be read, and
+/// until when collections hang.
 #[derive(Default)]
 struct State {
     left: BTreeMap<Signal, u64>,
@@ -25,6 +27,7 @@ struct State {
     read: usize,
     patience: Vec<Duration>,
     fails: bool,
+    hangs: Option<Arc<Notify>>,
 }
 
 #[derive(Clone, Default)]
@@ -89,11 +92,17 @@ impl EvictionHost for FakeHost {
     }
 
     async fn collect(&self) {
-        let mut state = self.0.lock().unwrap();
-        state.collected += 1;
-        let freed = state.freed;
-        for left in state.left.values_mut() {
-            *left += freed;
+        let hangs = {
+            let mut state = self.0.lock().unwrap();
+            state.collected += 1;
+            let freed = state.freed;
+            for left in state.left.values_mut() {
+                *left += freed;
+            }
+            state.hangs.clone()
+        };
+        if let Some(until) = hangs {
+            until.notified().await;
         }
     }
 }
@@ -178,7 +187,9 @@ impl Bed {
     async fn look(&mut self) -> Option<(String, Duration, &'static str)> {
         let (writer, orders) = (&self.writer, &mut self.orders);
         let (looked, order) = tokio::join!(self.manager.look(), async {
-            let order = tokio::time::timeout(Duration::from_secs(1), orders.recv()).await;
+            // An order may wait for a collection.
+            let patience = COLLECTED_WITHIN + Duration::from_secs(1);
+            let order = tokio::time::timeout(patience, orders.recv()).await;
             let order = order.ok().flatten()?;
             writer.remove(&order.uid);
             Some(order)
@@ -246,6 +257,44 @@ async fn what_nobody_uses_goes_before_pods_do() {
     tokio::time::advance(COLLECT_WAIT).await;
     bed.set(Signal::NodeFsAvailable, 10);
     assert_eq!(bed.look().await.unwrap().0, "pod", "it did not free enough");
+    assert_eq!(bed.host.0.lock().unwrap().collected, 2);
+}
+
+/// As on an Engine that hangs.
+#[tokio::test(start_paused = true)]
+async fn a_collection_that_hangs_holds_up_no_eviction() {
+    let mut bed = Bed::new(&[
+        (Signal::NodeFsAvailable, 100, Duration::ZERO),
+        (Signal::MemoryAvailable, 100, Duration::ZERO),
+    ]);
+    for name in ["a", "b", "c"] {
+        bed.pod(name, 10, None);
+    }
+    let until = Arc::new(Notify::new());
+    bed.host.0.lock().unwrap().hangs = Some(Arc::clone(&until));
+    for (disk, memory, signal, waited) in [
+        (50, 500, "nodefs.available", COLLECTED_WITHIN.as_secs()),
+        (50, 50, "memory.available", 0),
+        // It is due again, and goes on.
+        (50, 500, "nodefs.available", 0),
+    ] {
+        bed.set(Signal::NodeFsAvailable, disk);
+        bed.set(Signal::MemoryAvailable, memory);
+        let began = Instant::now();
+        let evicted = bed.look().await.map(|(_, _, signal)| signal);
+        // eviction 12
+        assert_eq!((evicted, began.elapsed().as_secs()), (Some(signal), waited));
+        assert_eq!(bed.host.0.lock().unwrap().collected, 1);
+        tokio::time::advance(COLLECT_WAIT).await;
+    }
+    until.notify_one();
+    tokio::time::sleep(COLLECT_WAIT).await;
+    // It ended long enough ago: another one comes before the next pod goes.
+    bed.pod("d", 10, None);
+    bed.host.0.lock().unwrap().freed = 50;
+    until.notify_one();
+    // eviction 12
+    assert_eq!(bed.look().await, None);
     assert_eq!(bed.host.0.lock().unwrap().collected, 2);
 }
 
