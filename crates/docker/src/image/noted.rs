@@ -39,7 +39,8 @@ pub(super) struct NotedFile<T> {
 #[derive(Debug, Default)]
 struct Known<T> {
     images: T,
-    /// Whether the file is to be written though nothing changes: it was set aside.
+    /// Whether the file is to be written though nothing changes: it was set aside, or the last
+    /// write failed.
     is_due: bool,
 }
 
@@ -56,7 +57,8 @@ where
 
     /// Changes what is known, and the file if that is something else then. `unreadable` is what is
     /// known where the file can't be used, which is renamed. The change counts for this agent, too,
-    /// where the file can't be written. Once made, it is written whether or not that is waited for.
+    /// where the file can't be written, and is written with the next one. Once made, it is written
+    /// whether or not that is waited for.
     pub(super) async fn change<R>(
         &self,
         unreadable: impl FnOnce(&io::Error) -> T + Send + 'static,
@@ -76,7 +78,11 @@ where
                 version: VERSION,
                 images: guard.as_ref().map(|known| &known.images),
             };
-            write(&path, &stored)
+            let written = write(&path, &stored);
+            if let (Err(_), Some(known)) = (&written, guard.as_mut()) {
+                known.is_due = true;
+            }
+            written
         });
         (result, written.await)
     }
@@ -204,6 +210,31 @@ mod tests {
         written.unwrap();
         let anew = NotedFile::<Slow>::new(Some(path));
         let (found, _) = anew.change(|_| Slow(0), |known| known.0).await;
+        assert_eq!(found, 2);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_written_with_the_next_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let path = root.join("images.json");
+        let file = NotedFile::<u32>::new(Some(path.clone()));
+        let ((), written) = file.change(|_| 0, |known| *known = 1).await;
+        written.unwrap();
+        // As long as a file has the directory's place.
+        fs::remove_dir_all(&root).unwrap();
+        fs::write(&root, "").unwrap();
+        for value in [2, 2] {
+            let ((), written) = file.change(|_| 0, |known| *known = value).await;
+            // docker 67
+            assert!(written.is_err());
+        }
+        fs::remove_file(&root).unwrap();
+        let ((), written) = file.change(|_| 0, |_| ()).await;
+        written.unwrap();
+        let anew = NotedFile::<u32>::new(Some(path));
+        let (found, _) = anew.change(|_| 0, |known| *known).await;
+        // docker 67
         assert_eq!(found, 2);
     }
 }
