@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::store::board::Board;
 use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::clock::LOOK_MAX;
 use mirrorlet_core::cron::{CronJob, CronJobRecord, CronNote, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
 use mirrorlet_core::job::{
@@ -391,7 +392,7 @@ impl Jobs {
 
     fn look_in(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return };
-        let at = Instant::now() + wait;
+        let at = Instant::now() + wait.min(LOOK_MAX);
         self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
     }
 

@@ -18,6 +18,7 @@ use crate::store::board::{Phase as WorkerPhase, PodView};
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::clock::LOOK_MAX;
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::node::NodeEdits;
@@ -360,7 +361,7 @@ impl Rollouts {
     }
 
     fn look_in(&mut self, wait: Duration) {
-        let at = Instant::now() + wait;
+        let at = Instant::now() + wait.min(LOOK_MAX);
         self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
     }
 

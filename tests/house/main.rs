@@ -13,6 +13,7 @@ mod cli;
 mod documented;
 mod layering;
 mod links;
+mod looks;
 mod manifests;
 mod orders;
 mod plans;

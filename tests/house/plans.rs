@@ -26,7 +26,7 @@ use tokio::sync::watch;
 /// Edits planned and made in each case.
 const EDITS: usize = 8;
 
-fn pod(name: u8, version: u8) -> SourcePod {
+pub(super) fn pod(name: u8, version: u8) -> SourcePod {
     let pod: Pod = serde_json::from_value(serde_json::json!({
         "metadata": {
             "name": format!("pod{name}"), "namespace": "default",
@@ -46,7 +46,7 @@ fn merged(wanted: &BTreeMap<u8, u8>, before: &Merged) -> Merged {
     merged_of(pods.collect(), before)
 }
 
-fn merged_of(pods: Vec<SourcePod>, before: &Merged) -> Merged {
+pub(super) fn merged_of(pods: Vec<SourcePod>, before: &Merged) -> Merged {
     let set = SourceSet {
         pods,
         ..SourceSet::default()
@@ -57,7 +57,7 @@ fn merged_of(pods: Vec<SourcePod>, before: &Merged) -> Merged {
 }
 
 /// The runtime's pods when all wanted ones run.
-fn listed(merged: &Merged) -> Pods {
+pub(super) fn listed(merged: &Merged) -> Pods {
     let pods = merged.pods.values().map(|pod| RunningPod {
         uid: pod.uid(),
         full_name: pod.full_name(),

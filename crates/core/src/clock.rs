@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use crate::api::Timestamp;
 
+/// Longest wait until something is decided anew. A deadline may be further away than any clock counts;
+/// each decision finds what is left of it.
+pub const LOOK_MAX: Duration = Duration::from_hours(24);
+
 /// Time from one moment to a later one; zero when the second is the earlier one.
 pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()

@@ -1,0 +1,154 @@
+//! Rollouts and Jobs look at their pods again, however far away their deadlines are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mirrorlet::jobs::{JobOptions, Jobs};
+use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
+use mirrorlet::store::board::{BoardWriter, Phase, PodView, board};
+use mirrorlet_core::api::{NodeName, PodUid, Timestamp};
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet_core::hold::{NewFile, with_files};
+use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_testing::fake_runtime::FakeRuntime;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::plans::{listed, merged_of, options, pod};
+
+/// Longer than any look is put off.
+const BEYOND: Duration = Duration::from_hours(25);
+
+/// The rollouts of one pod, whose statuses a test makes.
+struct Bed {
+    fake: FakeRuntime,
+    board: BoardWriter,
+    rollouts: Rollouts,
+    before: Merged,
+    /// Where commands would come from.
+    _handle: RolloutHandle,
+    _root: TempDir,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let fake = FakeRuntime::new();
+        let (writer, board) = board();
+        let options = RolloutOptions {
+            board,
+            ..options(&fake)
+        };
+        let (rollouts, handle) = Rollouts::load(root.path(), options);
+        Self {
+            fake,
+            board: writer,
+            rollouts,
+            before: Merged::default(),
+            _handle: handle,
+            _root: root,
+        }
+    }
+
+    /// Has a version be seen with that status.
+    fn show(&self, pod: &SourcePod, status: Value) {
+        self.board.publish(PodView {
+            uid: pod.uid(),
+            full_name: pod.full_name(),
+            pod: Some(Arc::clone(&pod.pod)),
+            phase: Phase::Syncing,
+            status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+            observed: Arc::default(),
+            error: Arc::from(""),
+            failed_probe: None,
+        });
+    }
+
+    /// A look at the pod while that version is the newest one. Returns the version that runs.
+    async fn look(&mut self, newest: &SourcePod) -> PodUid {
+        let mut merged = merged_of(vec![newest.clone()], &self.before);
+        let listed = listed(&self.before);
+        let looked = self.rollouts.apply(&mut merged, &self.before, &listed);
+        looked.await;
+        self.before = merged;
+        self.before.pods.values().next().unwrap().uid()
+    }
+}
+
+/// The status of a pod that is Ready since then, in whole seconds.
+fn ready(since: Timestamp) -> Value {
+    let since = Timestamp::from_second(since.as_second()).unwrap();
+    json!({
+        "phase": "Running",
+        "conditions": [
+            {"type": "Ready", "status": "True", "lastTransitionTime": since.to_string()},
+        ],
+    })
+}
+
+/// The status of a pod that runs and is not Ready.
+fn unready() -> Value {
+    json!({"phase": "Running"})
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deadline_is_too_long_for_a_rollout() {
+    for (setting, is_ready) in [
+        ("mirrorlet.dev/progress-deadline-seconds", false),
+        ("mirrorlet.dev/min-ready-seconds", true),
+    ] {
+        let mut bed = Bed::new();
+        let mut newest = pod(0, 0);
+        let annotations = &mut Arc::make_mut(&mut newest.pod).metadata.annotations;
+        annotations
+            .get_or_insert_default()
+            .insert(setting.to_owned(), u64::MAX.to_string());
+        let status = if is_ready {
+            ready(bed.fake.now())
+        } else {
+            unready()
+        };
+        bed.show(&newest, status);
+        bed.look(&newest).await;
+        let again = tokio::time::timeout(BEYOND, bed.rollouts.changed()).await;
+        // rollouts 5a
+        assert!(again.is_ok(), "{setting}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deadline_is_too_long_for_a_job() {
+    let text = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  activeDeadlineSeconds: {}\n  template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i}}]}}}}\n",
+        i64::MAX
+    );
+    let file = NewFile {
+        location: "/m/work.yaml".to_owned(),
+        bytes: text.into_bytes(),
+    };
+    let node = NodeName::from("box");
+    let set = with_files(&SourceSet::default(), &[file], true, &node);
+    assert_eq!(set.problems, []);
+    let name = SourceName::new(PodSource::File, "/m");
+    let states = BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))]);
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    // Without a writer the board would end every wait for a change.
+    let (_writer, board) = board();
+    let options = JobOptions {
+        board,
+        telemetry: Telemetry::new(),
+        clock: Arc::new(move || fake.now()),
+    };
+    let (mut jobs, _handle) = Jobs::load(root.path(), options);
+    let none = Merged::default();
+    let mut merged = merge_sources(&states, &none.incumbents(), &none.objects);
+    jobs.apply(&mut merged, &states, true).await;
+    // workloads 9a
+    assert_eq!(merged.pods.len(), 1, "it is started");
+    let again = tokio::time::timeout(BEYOND, jobs.changed()).await;
+    // workloads 9a
+    assert!(again.is_ok());
+}
