@@ -207,6 +207,7 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
     let now = input.now;
     let mut history = history.clone();
     history.take_clock(now);
+    take_end(&mut history, input);
     history.take_newest(input.wanted, now);
     let (uid, pod) = match history.target() {
         Some(target) => (target.uid(), Arc::clone(&target.pod)),
@@ -247,6 +248,19 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
 }
 
 type Step = (Phase, Option<Change>, Option<Duration>);
+
+/// Notes that the current revision, which was judged healthy while it ran, has done its work. An edit may
+/// take its place in the same decision, and must not go back to it.
+fn take_end(history: &mut History, input: &Input<'_>) {
+    let looked_at = !history.stopped && !input.engine_away;
+    let status = input.current.status.filter(|_| looked_at);
+    let has_ended = status.is_some_and(|status| status.phase.as_deref() == Some("Succeeded"));
+    let current = history.current().filter(|_| has_ended);
+    let healthy = current.filter(|revision| revision.outcome == Outcome::Healthy);
+    if let Some(uid) = healthy.map(Revision::uid) {
+        history.set_outcome(&uid, Outcome::Ended);
+    }
+}
 
 /// Another revision runs than the target, whose UID is `uid`.
 fn instead_of(

@@ -719,20 +719,53 @@ fn what_has_ended_well_is_not_run_again() {
     let phase = |phase: &str| -> core::PodStatus {
         serde_json::from_value(json!({"phase": phase})).unwrap()
     };
-    let mut story = Story::new("a");
-    assert_eq!(story.decide(None).phase, Phase::Judging);
-    let decision = story.decide(Some(&phase("Succeeded")));
-    assert_eq!(decision.change, Some(Change::Succeeded));
-    story.edit("b");
-    story.runs = false;
-    assert_eq!(story.decide(None).phase, Phase::Preparing, "its log stays");
-    story.preparation = Preparation::Done;
-    assert_eq!(story.decide(None).change, Some(Change::Switched));
-    let decision = story.decide(Some(&phase("Failed")));
-    let failed = matches!(decision.phase, Phase::Failed(_));
-    // rollouts 23
-    assert_eq!((failed, decision.change), (true, None));
-    assert_eq!(story.runs(), "b");
+    let (succeeded, failed) = (phase("Succeeded"), phase("Failed"));
+    // Whether it was healthy before it ended, and whether its end was seen before the edit.
+    for (was_healthy, seen_before) in [(false, true), (true, true), (true, false)] {
+        let mut story = Story::new("a");
+        assert_eq!(story.decide(None).phase, Phase::Judging);
+        if was_healthy {
+            story.now = 20;
+            let decision = story.decide(Some(&ready(0)));
+            assert_eq!(decision.change, Some(Change::Succeeded));
+        }
+        if seen_before {
+            let decision = story.decide(Some(&succeeded));
+            let change = (!was_healthy).then_some(Change::Succeeded);
+            assert_eq!((decision.phase, decision.change), (Phase::Settled, change));
+        }
+        story.edit("b");
+        story.runs = false;
+        if seen_before {
+            assert_eq!(story.decide(None).phase, Phase::Preparing, "its log stays");
+        }
+        story.preparation = Preparation::Done;
+        let decision = story.decide(Some(&succeeded));
+        assert_eq!(decision.change, Some(Change::Switched));
+        let decision = story.decide(Some(&failed));
+        let has_failed = matches!(decision.phase, Phase::Failed(_));
+        // rollouts 23
+        assert_eq!((has_failed, decision.change), (true, None));
+        assert_eq!(story.runs(), "b", "{was_healthy} {seen_before}");
+    }
+}
+
+#[test]
+fn what_was_stopped_or_is_not_seen_has_not_ended() {
+    let succeeded: core::PodStatus = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
+    for (stopped, engine_away, expected) in [
+        (true, false, Outcome::Healthy),
+        (false, true, Outcome::Healthy),
+        (false, false, Outcome::Ended),
+    ] {
+        let mut story = Story::new("a");
+        story.now = 20;
+        story.decide(Some(&ready(0)));
+        (story.history.stopped, story.engine_away) = (stopped, engine_away);
+        story.decide(Some(&succeeded));
+        // rollouts 23
+        assert_eq!(story.history.revisions[0].outcome, expected);
+    }
 }
 
 #[test]
