@@ -34,6 +34,7 @@ use mirrorlet_host::telemetry::journal::Journal;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{ServingPods, SyncError, SyncErrorReason};
 
+mod clock;
 mod commands;
 mod decide;
 mod delays;
@@ -50,6 +51,7 @@ mod tell;
 mod turns;
 mod versions;
 
+use clock::LastLook;
 use decide::Facts;
 use delays::Delays;
 use handle::{Answering, Request};
@@ -96,6 +98,8 @@ pub struct Rollouts {
     reach: watch::Receiver<RuntimeReach>,
     /// The runtime at the last decision.
     engine: RuntimeReach,
+    /// The time of the last decision.
+    last_look: LastLook,
     /// The delays that progress deadlines leave out.
     delays: Delays,
     /// Whether other versions of a pod run from now on, and that isn't on disk yet.
@@ -130,6 +134,7 @@ impl Rollouts {
             node: options.node.clone(),
             reach: watch::channel(RuntimeReach::Up).1,
             engine: RuntimeReach::Unknown,
+            last_look: LastLook::default(),
             delays: Delays::default(),
             look_at: None,
             switched: false,
@@ -145,6 +150,14 @@ impl Rollouts {
     #[must_use]
     pub fn following(self, reach: watch::Receiver<RuntimeReach>) -> Self {
         Self { reach, ..self }
+    }
+
+    fn look_at_clock(&mut self, now: Timestamp) {
+        if self.last_look.was_set_forward(now, Instant::now()) {
+            self.delays.begin(now);
+            let histories = self.histories.values_mut();
+            histories.for_each(|history| history.clock_is_ahead(now));
+        }
     }
 
     fn look_at_engine(&mut self, now: Timestamp) {
@@ -172,6 +185,7 @@ impl Rollouts {
                 .values_mut()
                 .for_each(|history| history.uncordon(now));
         }
+        self.look_at_clock(now);
         self.look_at_engine(now);
         self.delays.look(&self.options.board, now);
         let may_be_free = self.ports.may_be_free(&self.phases, &self.options.board);

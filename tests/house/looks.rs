@@ -1,4 +1,5 @@
-//! Rollouts and Jobs look at their pods again, however far away their deadlines are.
+//! Rollouts and Jobs look at their pods again, however far away their deadlines are and however the
+//! clock is set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,6 +119,48 @@ async fn no_deadline_is_too_long_for_a_rollout() {
     }
 }
 
+/// The clock is set forward by an hour while a new version is judged, which has been Ready for a second
+/// or not at all.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_forward_fails_no_version_and_passes_none() {
+    let (old, new) = (pod(0, 0), pod(0, 1));
+    // The version that runs in the end, where the new one fails that many seconds after the step.
+    for (is_ready, seconds, runs) in [
+        (false, 299, &new),
+        (false, 301, &old),
+        (true, 5, &old),
+        (true, 15, &new),
+    ] {
+        let mut bed = Bed::new();
+        bed.show(&old, ready(bed.fake.now()));
+        bed.look(&old).await;
+        tokio::time::advance(Duration::from_secs(20)).await;
+        bed.look(&old).await;
+        bed.look(&new).await;
+        // It is prepared.
+        bed.rollouts.changed().await;
+        assert_eq!(bed.look(&new).await, new.uid());
+        let status = if is_ready {
+            ready(bed.fake.now())
+        } else {
+            unready()
+        };
+        bed.show(&new, status);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        bed.look(&new).await;
+        bed.fake.jump_clock(3600);
+        // rollouts S15a
+        assert_eq!(bed.look(&new).await, new.uid(), "{is_ready}");
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        bed.look(&new).await;
+        if is_ready {
+            bed.show(&new, json!({"phase": "Failed"}));
+        }
+        // rollouts S15a
+        assert_eq!(bed.look(&new).await, runs.uid(), "{is_ready} {seconds}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_deadline_is_too_long_for_a_job() {
     let text = format!(
@@ -135,7 +178,7 @@ async fn no_deadline_is_too_long_for_a_job() {
     let states = BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))]);
     let root = tempfile::tempdir().unwrap();
     let fake = FakeRuntime::new();
-    // Without a writer the board would end every wait for a change.
+    // Jobs whose board has lost its writer wait for ever.
     let (_writer, board) = board();
     let options = JobOptions {
         board,

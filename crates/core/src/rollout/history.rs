@@ -447,6 +447,18 @@ impl History {
         self.beside = beside.or(self.beside.take());
     }
 
+    /// Gives the versions that are judged or held their whole time from now on, also that for which they
+    /// have to be ready: the clock was set forward, and how much time has passed is not known.
+    pub fn clock_is_ahead(&mut self, now: Timestamp) {
+        self.engine_is_back(now);
+        for (uid, since) in self.current.iter().chain(&self.beside) {
+            if self.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open) {
+                self.lives.insert(uid.clone(), Life::anew(*since));
+            }
+        }
+        self.held = self.held.take().filter(|held| held.overdue);
+    }
+
     /// Adds a person's orders to the pod that the workers get, and the containers that were added
     /// to it.
     pub(super) fn annotate(&self, pod: &mut Arc<Pod>) {

@@ -31,6 +31,10 @@ pub struct Life {
     /// clock was set back; and when it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_ahead: Option<(Timestamp, Timestamp)>,
+    /// Whether it was begun anew because the clock was set forward: for how long the pod was ready before
+    /// it is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    anew: bool,
 }
 
 impl Life {
@@ -42,6 +46,15 @@ impl Life {
             before: BTreeMap::new(),
             was_ready: false,
             ready_ahead: None,
+            anew: false,
+        }
+    }
+
+    /// One that begins anew because the clock was set forward.
+    pub(super) fn anew(since: Timestamp) -> Self {
+        Self {
+            anew: true,
+            ..Self::new(since, true)
         }
     }
 
@@ -65,11 +78,17 @@ impl Life {
         self
     }
 
-    /// Since when the pod is ready, if it is: not before that was seen, where the clock was set back.
+    /// Since when the pod is ready, if it is: not before that was seen, where the clock was set back, nor
+    /// before the clock was set forward.
     pub fn ready_since(&self, status: &PodStatus) -> Option<Timestamp> {
         let ready = ready_since(status)?;
         let ahead = self.ready_ahead.filter(|(ahead, _)| *ahead == ready);
-        Some(ahead.map_or(ready, |(_, seen)| seen))
+        let since = ahead.map_or(ready, |(_, seen)| seen);
+        Some(if self.anew {
+            since.max(self.since)
+        } else {
+            since
+        })
     }
 
     /// Whether the instance before the present one belongs to an earlier life. A status has whole

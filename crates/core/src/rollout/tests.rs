@@ -574,6 +574,47 @@ fn a_clock_that_is_set_back_delays_no_verdict_and_hastens_none() {
     }
 }
 
+/// The clock is set forward by an hour while `b` is judged, which has been ready for a second or not at
+/// all.
+#[test]
+fn a_clock_that_is_set_forward_begins_a_judgement_anew() {
+    for (strategy, is_ready) in [
+        ("Recreate", false),
+        ("Recreate", true),
+        ("StartFirst", false),
+        ("StartFirst", true),
+    ] {
+        let mut story = Story::edited();
+        story.strategy = strategy;
+        story.edit("b");
+        (story.preparation, story.now) = (Preparation::Done, 60);
+        story.decide(Some(&ready(0)));
+        let (status, whole) = if is_ready {
+            (ready(61), 11)
+        } else {
+            (crashing(0), 300)
+        };
+        let is_judged = |story: &mut Story, now: i64| {
+            story.now = now;
+            let decision = match strategy {
+                "Recreate" => story.decide(Some(&status)),
+                _ => story.decide_with(Some(&ready(0)), Some(&status)),
+            };
+            decision.phase == Phase::Judging
+        };
+        assert!(is_judged(&mut story, 62));
+        story.history.clock_is_ahead(at(3662));
+        for (passed, expected) in [(0, true), (whole - 1, true), (whole, false)] {
+            // rollouts S15a
+            assert_eq!(
+                is_judged(&mut story, 3662 + passed),
+                expected,
+                "{strategy} {is_ready} {passed}"
+            );
+        }
+    }
+}
+
 /// Each way to fail, for a revision that was switched to at 60.
 #[test]
 fn a_revision_that_fails_is_replaced_by_the_healthy_one() {
