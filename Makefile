@@ -48,8 +48,12 @@ chart: ## the chart and the manifests made from it, without a cluster (builds He
 
 check: fmt scripts versions lint ## format and lints: no Docker needed
 
+# How much garbage Go's programs may have beside what they use, in percent, where tests wait for
+# processors: a dockerd that `make test` starts, with its containerd, shims and runcs.
+TESTS_GOGC := 400
+
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
-	hack/docker-up.sh
+	GOGC=$(TESTS_GOGC) hack/docker-up.sh
 	hack/kube-build.sh
 	KUBE_VERSION=$(KUBECTL_OLDEST) hack/kube-build.sh --only kubectl
 	hack/helm-build.sh

@@ -15,18 +15,21 @@ REPEATED=400
 before="$(mktemp)"
 FAILURES="$(mktemp)"
 FLAKY="$(mktemp)"
-# What the tests of the documentation print, which run beside others.
-documented="$(mktemp)"
+# What the checks print that run beside the compiler, and the tests that run beside Kubernetes' specs.
+checked="$(mktemp)"
+besides="$(mktemp)"
 export FAILURES FLAKY
 hack/left.sh sweep
 hack/left.sh before "$before"
 watch=""
-documenting=""
+checking=""
+beside=""
 finish() {
     local status=$?
     trap - EXIT INT TERM
     [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
-    [ -z "$documenting" ] || kill "$documenting" 2>/dev/null || true
+    [ -z "$checking" ] || kill "$checking" 2>/dev/null || true
+    [ -z "$beside" ] || kill "$beside" 2>/dev/null || true
     used
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
@@ -38,7 +41,7 @@ finish() {
         echo "== Flaky: failed, and passed the second time, each a defect of product, test or machine:"
         cat "$FLAKY"
     fi
-    rm -f "$before" "$FAILURES" "$FLAKY" "$documented"
+    rm -f "$before" "$FAILURES" "$FLAKY" "$checked" "$besides"
     exit "$status"
 }
 trap finish EXIT
@@ -59,25 +62,34 @@ used() {
 hack/engine-watch.sh "$FAILURES" &
 watch=$!
 
-"$MAKE" check
-"$MAKE" chart
+# rustfmt and the chart keep one processor busy, and the compiler doesn't always have work for two.
+{ "$MAKE" fmt scripts versions && "$MAKE" chart; } >"$checked" 2>&1 &
+checking=$!
+"$MAKE" lint
+checks=0
+wait "$checking" || checks=$?
+checking=""
+cat "$checked"
+[ "$checks" = 0 ] || exit "$checks"
 # Each test program by way of hack/run-test.sh, one after the other: two at a time keep two cores no
 # busier, and tests that mostly wait then wait in vain. Benches have no tests; clippy has compiled them.
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
 tested() { env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace "$@"; }
 tested --lib --bins --tests --examples --no-fail-fast
-# kubectl against the embedded API, once more with the oldest version that we know. Of the whole
-# workspace, so that nothing is built with other features.
-KUBECTL_VERSION="$KUBECTL_OLDEST" tested --test cluster -- embedded:: embedded_kubectl::
-# The examples of the documentation are compiled while Kubernetes' specs mostly wait.
-"$CARGO" test --locked --workspace --doc >"$documented" 2>&1 &
-documenting=$!
+# While Kubernetes' specs mostly wait: kubectl against the embedded API, once more with the oldest version
+# that we know, and the examples of the documentation. Of the whole workspace, so that nothing is built
+# with other features.
+{
+    KUBECTL_VERSION="$KUBECTL_OLDEST" RUST_TEST_THREADS=3 tested --test cluster -- embedded:: embedded_kubectl::
+    "$CARGO" test --locked --workspace --doc
+} >"$besides" 2>&1 &
+beside=$!
 # The program that the tests had.
 status=0
 MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/debug/mirrorlet" "$MAKE" conformance-short || status=$?
-examples=0
-wait "$documenting" || examples=$?
-documenting=""
-cat "$documented"
-[ "$status" != 0 ] || status="$examples"
+besides_status=0
+wait "$beside" || besides_status=$?
+beside=""
+cat "$besides"
+[ "$status" != 0 ] || status="$besides_status"
 exit "$status"

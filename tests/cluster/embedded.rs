@@ -48,6 +48,7 @@ impl Box {
             .arg(self.kubeconfig())
             .arg("--cache-dir")
             .arg(self.bed.path().join("kubectl-cache"))
+            .env("GOGC", "400")
             .env_remove("KUBECONFIG");
         command
     }

@@ -111,6 +111,7 @@ impl Dockerd {
             .args(["--data-root", &text("data"), "--exec-root", &text("exec")])
             .args(["--pidfile", &text("pid"), "--bridge", &self.bridge])
             .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"])
+            .env("GOGC", "400")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);

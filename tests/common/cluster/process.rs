@@ -46,9 +46,9 @@ impl Program {
             .args(args)
             .current_dir(dir)
             .env_remove("KUBECONFIG")
-            // Servers in Go collect garbage half as often as by default: they have memory, and tests
-            // wait for processors.
-            .env("GOGC", "200")
+            // Servers in Go collect garbage a quarter as often as by default: they have memory, and
+            // tests wait for processors.
+            .env("GOGC", "400")
             .stdin(Stdio::null())
             .stdout(sink.try_clone().unwrap())
             .stderr(sink);
