@@ -153,7 +153,7 @@ async fn a_missing_program_is_told_and_retried_with_back_off() {
     assert!(waiting.restarts <= 2, "{waiting:?}");
     agent.stop().await;
     // It may just have been about to try again.
-    let failed = |id: &String| (bed.inspect(id)["State"]["ExitCode"] == 127).then_some(());
+    let failed = |id: &String| (bed.look(id)?["State"]["ExitCode"] == 127).then_some(());
     eventually("an instance that could not start", || {
         bed.instances("bad").values().find_map(failed)
     })

@@ -85,7 +85,7 @@ async fn all_containers_are_restarted_in_place_once_though_the_agent_is_killed()
     // The others have been stopped, without the long grace of the pod: the init container runs again.
     eventually("the init container to run again", || {
         let id = bed.instances("init").get(&1)?.clone();
-        (bed.inspect(&id)["State"]["Running"] == true).then_some(())
+        (bed.look(&id)?["State"]["Running"] == true).then_some(())
     })
     .await;
     let running = bed.running();

@@ -135,7 +135,7 @@ async fn a_crash_loop_waits_longer_and_longer_and_says_so() {
     agent.stop().await;
     // The last instance is there to be looked into, or is about to end.
     let ended = |id: &String| {
-        let state = &bed.inspect(id)["State"];
+        let state = &bed.look(id)?["State"];
         (state["Status"] == "exited" && state["ExitCode"] == 3).then_some(())
     };
     eventually("an instance that ended with 3", || {

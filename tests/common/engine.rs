@@ -13,6 +13,11 @@ pub const PATIENCE: Duration = Duration::from_mins(5);
 /// The answer of the Engine at `docker` to a GET, or why there is none. `patience` bounds each wait
 /// for a part of it.
 pub fn get(docker: &str, path: &str, patience: Duration) -> Result<Value, String> {
+    find(docker, path, patience)?.ok_or_else(|| format!("GET {path} of {docker}: not found"))
+}
+
+/// The same of something that may not be there: `None` where the Engine answers 404.
+pub fn find(docker: &str, path: &str, patience: Duration) -> Result<Option<Value>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("GET {path} of {docker}: {error}");
     let answer = if let Some(socket) = docker.strip_prefix("unix://") {
         UnixStream::connect(socket).and_then(|stream| {
@@ -30,14 +35,15 @@ pub fn get(docker: &str, path: &str, patience: Duration) -> Result<Value, String
     let end = answer.windows(4).position(|part| part == b"\r\n\r\n");
     let (head, body) = answer.split_at(end.ok_or_else(|| failed(&"it is cut off"))?);
     let head = String::from_utf8_lossy(head);
-    if !head
-        .lines()
-        .next()
-        .is_some_and(|line| line.contains(" 200 "))
-    {
+    let status = head.lines().next().unwrap_or_default();
+    if status.contains(" 404 ") {
+        return Ok(None);
+    }
+    if !status.contains(" 200 ") {
         return Err(failed(&String::from_utf8_lossy(&answer)));
     }
-    serde_json::from_slice(&body[4..]).map_err(|error| failed(&error))
+    let value = serde_json::from_slice(&body[4..]).map_err(|error| failed(&error))?;
+    Ok(Some(value))
 }
 
 /// Asks in a version of HTTP in which the end of an answer is that of its connection.

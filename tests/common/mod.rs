@@ -369,8 +369,14 @@ impl Bed {
 
     /// All that the Engine says about a container, by id or name.
     pub fn inspect(&self, id: &str) -> serde_json::Value {
+        self.look(id).unwrap()
+    }
+
+    /// The same, or `None` where there is no such container, or not yet: the Engine lists one that it is
+    /// creating a moment before it finds it by id.
+    pub fn look(&self, id: &str) -> Option<serde_json::Value> {
         let path = format!("/containers/{id}/json");
-        engine::get(&self.docker, &path, engine::PATIENCE).unwrap()
+        engine::find(&self.docker, &path, engine::PATIENCE).unwrap()
     }
 }
 

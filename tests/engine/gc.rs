@@ -90,13 +90,19 @@ async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
         .await;
     }
     agent.stop().await;
-    for id in pods
-        .iter()
-        .flat_map(|name| bed.instances(name).into_values())
-    {
-        if bed.inspect(&id)["State"]["Status"] == "created" {
-            bed.docker(&["start", &id]);
-        }
+    let created = eventually("every instance to be found", || {
+        let ids = pods
+            .iter()
+            .flat_map(|name| bed.instances(name).into_values());
+        let states = ids.map(|id| {
+            let is_created = bed.look(&id)?["State"]["Status"] == "created";
+            Some(is_created.then_some(id))
+        });
+        states.collect::<Option<Vec<_>>>()
+    })
+    .await;
+    for id in created.into_iter().flatten() {
+        bed.docker(&["start", &id]);
     }
     eventually("the last instances to end", || {
         let runs = |name: &&str| {
