@@ -163,8 +163,8 @@ impl<'a> Draft<'a> {
         if self.waits(container) {
             return Start::Waits;
         }
-        // An instance that was never started is taken over, unless the spec has changed since, or
-        // all containers were restarted: its name is that of the new one.
+        // The name of an instance that was never started is that of the new one. The runtime makes room
+        // for that, unless the spec has changed since, or all containers were restarted.
         if let Some(newest) = namesakes().next()
             && newest.state == ContainerState::Created
             && (self.restarts.is_before(newest)

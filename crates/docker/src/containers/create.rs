@@ -38,12 +38,15 @@ impl Containers {
 
     /// Creates a container exactly once: a name that is taken is looked into. Waits for turns don't count
     /// against the turn within which that is done.
+    ///
+    /// One that was [found](Made::Found) has the labels of the request; what else it was made of may be
+    /// older.
     pub(crate) async fn create(
         &self,
         request: Request,
         image: &str,
         within: Option<&Since>,
-    ) -> Result<String, EngineError> {
+    ) -> Result<Made, EngineError> {
         let Some(ours) = identity(&self.owner, &request) else {
             return Err(EngineError::api(
                 0_u16,
@@ -70,11 +73,11 @@ impl Containers {
                         image: image.into(),
                         at: Timestamp::now(),
                     });
-                    return Ok(id);
+                    return Ok(Made::New(id));
                 }
                 Err(error) if error.is_conflict() && attempt < CREATE_ATTEMPTS => {
                     match self.holder(&error, &ours, &request.body).await? {
-                        Holder::Identical(id) => return Ok(id),
+                        Holder::Identical(id) => return Ok(Made::Found(id)),
                         Holder::Removed => {}
                         Holder::Ghost if began.elapsed() < GHOST_WAIT => {
                             attempt -= 1;
@@ -167,6 +170,24 @@ impl Containers {
         }
         self.index.removed(&id);
         Ok(Holder::Removed)
+    }
+}
+
+/// The container with which a create ends.
+#[derive(Debug)]
+pub(crate) enum Made {
+    /// It was created.
+    New(String),
+    /// It was there: created by a call that was not answered, or by an agent before this one.
+    Found(String),
+}
+
+impl Made {
+    /// Its id.
+    pub(crate) fn into_id(self) -> String {
+        match self {
+            Self::New(id) | Self::Found(id) => id,
+        }
     }
 }
 

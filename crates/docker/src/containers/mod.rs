@@ -14,6 +14,7 @@ use super::engine::{EngineError, SharedEngine};
 use super::index::{Index, Record};
 use super::termination;
 use super::translate::{Kind, parse_ours};
+pub(super) use create::Made;
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_runtime::{Result, RuntimeError, SyncError, SyncErrorReason};

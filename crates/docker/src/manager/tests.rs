@@ -3,6 +3,7 @@
 mod env_files;
 mod gc;
 mod hung;
+mod unstarted;
 
 use std::collections::HashMap;
 
@@ -264,7 +265,7 @@ async fn an_app_image_that_was_pruned_is_pulled_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_whose_creation_was_not_answered_is_adopted() {
+async fn a_container_whose_creation_was_not_answered_is_there_once() {
     for lost in ["k8s_POD", "k8s_app"] {
         let bed = Bed::warm().await;
         let timeout = EngineError::Timeout {
@@ -346,7 +347,7 @@ async fn a_container_that_is_not_created_leaves_no_termination_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adopted_container_keeps_its_termination_message_and_no_other() {
+async fn a_container_that_is_made_anew_has_one_termination_message() {
     let bed = Bed::warm().await;
     let lost = EngineError::Timeout {
         operation: "create_container",

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::super::containers::Made;
 use super::super::files::config_error;
 use super::super::index::Record;
 use super::super::kill::{Stop, reason_of};
@@ -262,7 +263,7 @@ impl Starter {
         mut images: Images,
     ) -> Result<String, CreateFailure> {
         let image_name = container.image.as_deref().unwrap_or_default();
-        let mut pulled_anew = false;
+        let (mut pulled_anew, mut made_room) = (false, false);
         loop {
             // Sub-paths may be on a disk that hangs.
             let making = self.request(round, start, container, prepared, &images);
@@ -272,7 +273,13 @@ impl Starter {
             let created = self.containers.create(request, image_name, None).await;
             drop(room);
             match created {
-                Ok(id) => return Ok(id),
+                Ok(Made::New(id)) => return Ok(id),
+                Ok(Made::Found(id)) => {
+                    if made_room || !self.remove_unstarted(&id).await? {
+                        return Ok(id);
+                    }
+                    made_room = true;
+                }
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
                     self.images.forget(image_name);
@@ -292,6 +299,27 @@ impl Starter {
                         error: failed(&error, reason, says_nothing(&error)),
                     });
                 }
+            }
+        }
+    }
+
+    /// Removes a container that was there when it was to be created, and says so; not one that was
+    /// started. Its environment, mounts and settings may be older than the request, and the kubelet
+    /// makes a new one for each attempt. The Engine refuses to remove one whose start is under way.
+    async fn remove_unstarted(&self, id: &str) -> Result<bool, SyncError> {
+        let found = self.containers.index.get(id);
+        if found.is_some_and(|record| record.state != ContainerState::Created) {
+            return Ok(false);
+        }
+        match self.remains.remove(id).await {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                let reason = if error.is_unavailable() {
+                    SyncErrorReason::RuntimeUnavailable
+                } else {
+                    SyncErrorReason::CreateContainerError
+                };
+                Err(SyncError::new(reason, error.to_string()).passing())
             }
         }
     }

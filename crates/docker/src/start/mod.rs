@@ -13,7 +13,8 @@
 //! A container needs the sandbox's id to be created and the sandbox running to be started. One with
 //! a postStart hook holds back the starts of those after it until the hook is done. Names
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
-//! [`create`](Containers::create) adopts it.
+//! [`create`](Containers::create) adopts a sandbox and what was started. A container that was only
+//! created is made anew.
 
 mod container;
 mod images;

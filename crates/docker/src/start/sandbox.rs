@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::super::containers::Made;
 use super::super::engine::EngineError;
 use super::super::files::config_error;
 use super::super::index::Record;
@@ -102,7 +103,9 @@ impl Starter {
         })
         .map_err(|error| sandbox_error(error.to_string()))?;
         tell_notes(&self.telemetry, pod, &request.notes);
-        Ok(self.containers.create(request, image, Some(since)).await)
+        let made = self.containers.create(request, image, Some(since)).await;
+        // One that was there is taken over: a start of it may be under way.
+        Ok(made.map(Made::into_id))
     }
 
     /// Reports a pod that another agent on the Engine runs, too.
