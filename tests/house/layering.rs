@@ -23,6 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("crates/host/src/program", &[]),
     ("crates/host/src/random", &[]),
     ("crates/host/src/shortage", &[]),
+    ("crates/host/src/socket", &[]),
     ("crates/host/src/telemetry", &[]),
     (
         "crates/host/src/volume",

@@ -1,7 +1,7 @@
 //! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
 //! mount ([`volume`]), where cgroups are ([`cgroups`]), requests to servers of pods ([`probe`]), programs
 //! that answer it ([`program`]), random numbers ([`random`]), errors that are the machine's own
-//! ([`shortage`]), and its reports about itself ([`telemetry`]).
+//! ([`shortage`]), options of sockets ([`socket`]), and its reports about itself ([`telemetry`]).
 
 use std::path::Path;
 
@@ -12,6 +12,7 @@ pub mod probe;
 pub mod program;
 pub mod random;
 pub mod shortage;
+pub mod socket;
 pub mod telemetry;
 pub mod volume;
 

@@ -19,9 +19,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use mirrorlet_host::socket::keep_alive;
+
 /// How long opening a connection may take. A local socket answers at once or not at all; over
 /// TCP this is three lost SYN packets.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A connection over TCP that is silent that long is probed, then every [`KEEPALIVE_INTERVAL`], and given
+/// up after [`KEEPALIVE_PROBES`], as one to an API server: a stream of events says nothing by itself
+/// about an Engine whose machine or route is gone.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Bytes of an answer that are read ahead of whoever takes it, and the largest head. hyper's own
 /// bound is 400 KiB, which a log would hold for each client that doesn't read it.
@@ -177,7 +188,7 @@ impl Transport {
                 exchange(stream.await.map_err(late)??, request).await
             }
             Address::Tcp(authority) => {
-                let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(authority));
+                let stream = timeout(CONNECT_DEADLINE, connect(authority));
                 exchange(stream.await.map_err(late)??, request).await
             }
         }
@@ -191,6 +202,13 @@ impl Transport {
             Some(_) | None => Ok(path.parse()?),
         }
     }
+}
+
+/// Opens a connection over TCP, which ends when the other side is gone.
+async fn connect(authority: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(authority).await?;
+    keep_alive(&stream, KEEPALIVE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES)?;
+    Ok(stream)
 }
 
 async fn exchange<S, B>(stream: S, request: Request<B>) -> Result<Response<Incoming>, Error>
@@ -214,7 +232,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use http_body_util::{BodyExt, Empty};
+    use rustix::net::sockopt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -270,6 +290,18 @@ mod tests {
             transport.versioned(&uri).unwrap(),
             "/v1.41/containers/json?all=true"
         );
+    }
+
+    #[tokio::test]
+    async fn a_connection_over_tcp_is_probed_while_it_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let stream = connect(&authority).await.unwrap();
+        // docker 61
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE);
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), KEEPALIVE_PROBES);
     }
 
     /// A client that reads a log slowly.
