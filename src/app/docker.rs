@@ -17,7 +17,9 @@ use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_docker::image::{ImageGc, ImageGcOptions, ImageReclaim, LocalDisk, WorkloadImages};
 use mirrorlet_docker::translate::NodeFacts;
-use mirrorlet_docker::{DockerManager, DockerManagerOptions, ImagePuller, PullerOptions};
+use mirrorlet_docker::{
+    DockerManager, DockerManagerOptions, ImagePuller, PullerOptions, Reconnects,
+};
 use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::HostFiles;
@@ -53,6 +55,8 @@ pub(super) struct Docker {
     pub(super) runtime: Arc<dyn Runtime>,
     /// Sends the requests of hooks and probes.
     pub(super) probe_client: Client,
+    /// The reconnects to the Engine.
+    pub(super) reconnects: Reconnects,
     /// Knows the Engine's images.
     pub(super) images: Arc<ImagePuller>,
     /// The report of image garbage collection; `None` if it is off.
@@ -117,15 +121,6 @@ impl Docker {
         )
         .await;
         let host_look = host_look.looking_for(&owner, orphans);
-        let (needed_images, needed) = watch::channel(BTreeSet::new());
-        let stays = (needed, workload_images);
-        let image_gc = image_gc(config, &engine, &images, &files, stays, &telemetry);
-        let image_reclaim = image_gc.as_ref().map(ImageGc::reclaim);
-        let image_gc = image_gc.map(|gc| {
-            let report = gc.report();
-            spawn_until(parts, cancel, "image garbage collection", gc.run());
-            report
-        });
         let options = DockerManagerOptions {
             owner,
             root: config.root.clone(),
@@ -136,16 +131,29 @@ impl Docker {
             host_files: files.clone(),
             pod_logs_dir: config.pod_logs_dir.clone(),
         };
-        let manager = DockerManager::new(engine, Arc::clone(&images), telemetry, options);
+        let (shared, told) = (Arc::clone(&engine), telemetry.clone());
+        let manager = DockerManager::new(shared, Arc::clone(&images), told, options);
         let sessions = manager.exec_sessions();
         spawn(parts, "exec sessions", sessions.run(cancel.clone()));
         let held_ports = manager.held_ports();
         spawn_until(parts, cancel, "held ports", held_ports.run());
         let led_ports = manager.led_ports();
         spawn_until(parts, cancel, "led ports", led_ports.run());
+        let reconnects = manager.reconnects();
+        let (needed_images, needed) = watch::channel(BTreeSet::new());
+        let stays = (needed, workload_images);
+        let collected = (engine, Arc::clone(&images), reconnects.clone());
+        let image_gc = image_gc(config, collected, &files, stays, telemetry);
+        let image_reclaim = image_gc.as_ref().map(ImageGc::reclaim);
+        let image_gc = image_gc.map(|gc| {
+            let report = gc.report();
+            spawn_until(parts, cancel, "image garbage collection", gc.run());
+            report
+        });
         Self {
             probe_client: manager.probe_client(),
             runtime: Arc::new(manager),
+            reconnects,
             images,
             image_gc,
             image_reclaim,
@@ -160,11 +168,10 @@ impl Docker {
 /// Image garbage collection, unless it is off.
 fn image_gc(
     config: &Config,
-    engine: &SharedEngine,
-    images: &Arc<ImagePuller>,
+    (engine, images, reconnects): (SharedEngine, Arc<ImagePuller>, Reconnects),
     files: &HostFiles,
     (needed, workloads): (watch::Receiver<BTreeSet<String>>, WorkloadImages),
-    telemetry: &Telemetry,
+    telemetry: Telemetry,
 ) -> Option<ImageGc> {
     let max_age = config.maximum_image_gc_age;
     let policy = ImageGcPolicy {
@@ -189,14 +196,8 @@ fn image_gc(
         disk: Arc::new(disk),
         needed,
         workloads,
+        reconnects,
     };
-    let (engine, images) = (Arc::clone(engine), Arc::clone(images));
     let now = Timestamp::now();
-    Some(ImageGc::new(
-        engine,
-        images,
-        telemetry.clone(),
-        options,
-        now,
-    ))
+    Some(ImageGc::new(engine, images, telemetry, options, now))
 }

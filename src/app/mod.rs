@@ -436,7 +436,8 @@ impl Wired {
         }
         let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
         let board = core.board.clone();
-        let provider = stats::provider(config, docker.files, self.engine, seen, board);
+        let engine = (self.engine, docker.reconnects);
+        let provider = stats::provider(config, docker.files, engine, seen, board);
         let (measuring, told) = (Arc::clone(&provider), cancel.clone());
         spawn(parts, "disk usage", async move {
             measuring.run(told).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 use crate::config::Config;
 use crate::server::NodeStats;
@@ -14,6 +14,7 @@ use crate::store::board::Board;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::node::ImageSeen;
+use mirrorlet_docker::Reconnects;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_docker::image::image_directory;
 use mirrorlet_docker::sandbox_image::SANDBOX_IMAGE;
@@ -21,8 +22,8 @@ use mirrorlet_docker::translate::names::container_name;
 use mirrorlet_host::telemetry::Metrics;
 use mirrorlet_host::volume::HostFiles;
 
-/// How long the Engine may take to say where its files are. It is asked once in its life; while it
-/// doesn't answer, all else is reported.
+/// How long the Engine may take to say where its files are. It is asked once after each reconnect; while
+/// it doesn't answer, what it said before counts, and all else is reported.
 const ENGINE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The Engine's disk, as far as it is this machine's.
@@ -31,9 +32,26 @@ struct LocalEngine {
     is_local: bool,
     /// How its files are seen from here.
     host: HostFiles,
-    dirs: OnceCell<EngineDirs>,
+    reconnects: Reconnects,
+    /// The directories, with the reconnects before it was asked. Held while it is asked.
+    dirs: Mutex<Option<(u64, EngineDirs)>>,
     /// `None` if there is no list of images.
     images: Option<Reader<Vec<ImageSeen>>>,
+}
+
+impl LocalEngine {
+    /// The directories, as the Engine says them now.
+    async fn asked(&self) -> Option<EngineDirs> {
+        let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
+        let info = asked.ok()?.ok()?;
+        let images = image_directory(&info)?;
+        let root = PathBuf::from(info.docker_root_dir?);
+        let here = |path: PathBuf| self.seen(&path).unwrap_or(path);
+        Some(EngineDirs {
+            root: here(root),
+            images: here(images),
+        })
+    }
 }
 
 #[async_trait]
@@ -42,19 +60,14 @@ impl EngineDisk for LocalEngine {
         if !self.is_local {
             return None;
         }
-        let ask = || async {
-            let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
-            let info = asked.ok().and_then(Result::ok).ok_or(())?;
-            let images = image_directory(&info).ok_or(())?;
-            let root = info.docker_root_dir.ok_or(())?.into();
-            let here = |path: PathBuf| self.seen(&path).unwrap_or(path);
-            Ok::<_, ()>(EngineDirs {
-                root: here(root),
-                images: here(images),
-            })
-        };
-        let dirs = self.dirs.get_or_try_init(ask).await;
-        dirs.ok().cloned()
+        let mut known = self.dirs.lock().await;
+        let reconnects = self.reconnects.count();
+        if known.as_ref().is_none_or(|(at, _)| *at != reconnects)
+            && let Some(dirs) = self.asked().await
+        {
+            *known = Some((reconnects, dirs));
+        }
+        known.as_ref().map(|(_, dirs)| dirs.clone())
     }
 
     fn seen(&self, path: &Path) -> Option<PathBuf> {
@@ -72,7 +85,7 @@ impl EngineDisk for LocalEngine {
 pub(super) fn provider(
     config: &Config,
     host: HostFiles,
-    engine: SharedEngine,
+    (engine, reconnects): (SharedEngine, Reconnects),
     images: Option<Reader<Vec<ImageSeen>>>,
     board: Board,
 ) -> Arc<StatsProvider> {
@@ -87,7 +100,8 @@ pub(super) fn provider(
             engine,
             is_local: is_local(&config.docker),
             host,
-            dirs: OnceCell::new(),
+            reconnects,
+            dirs: Mutex::default(),
             images,
         }),
         now: Timestamp::now,
@@ -126,5 +140,39 @@ impl NodeStats for ServedStats {
 
     fn probe_metrics(&self) -> String {
         self.metrics.encode_probes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mirrorlet_docker::Operation;
+    use mirrorlet_testing::FakeEngine;
+
+    #[tokio::test]
+    async fn directories_are_asked_for_after_each_reconnect() {
+        let engine = Arc::new(FakeEngine::new());
+        let local = LocalEngine {
+            engine: engine.clone(),
+            is_local: true,
+            host: HostFiles::default(),
+            reconnects: Reconnects::default(),
+            dirs: Mutex::default(),
+            images: None,
+        };
+        let root = async || local.dirs().await.unwrap().root;
+        assert_eq!(root().await, Path::new("/var/lib/docker"));
+        engine.keep_files_in("/mnt/docker");
+        assert_eq!(root().await, Path::new("/var/lib/docker"));
+        assert_eq!(engine.count(Operation::Info), 1);
+        local.reconnects.add();
+        // One that doesn't answer has what it said before.
+        engine.set_available(false);
+        assert_eq!(root().await, Path::new("/var/lib/docker"));
+        engine.set_available(true);
+        // docker 51
+        assert_eq!(root().await, Path::new("/mnt/docker"));
+        assert_eq!(local.dirs().await.unwrap().images, Path::new("/mnt/docker"));
+        assert_eq!(engine.count(Operation::Info), 3);
     }
 }

@@ -79,7 +79,7 @@ pub struct EngineDirs {
     pub images: PathBuf,
 }
 
-/// Facts of the Engine that need a call: the directories of its files, which never change.
+/// Facts of the Engine that need a call: the directories of its files, which change only with the Engine.
 #[async_trait]
 pub trait EngineDisk: Send + Sync + 'static {
     /// Its directories; none where they are another machine's, or as long as it doesn't answer.

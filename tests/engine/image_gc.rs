@@ -17,7 +17,7 @@ use mirrorlet_core::image_gc::{DiskUsage, ImageGcPolicy};
 use mirrorlet_core::workload::images::NamedImages;
 use mirrorlet_docker::engine::Engine as _;
 use mirrorlet_docker::image::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
-use mirrorlet_docker::{BollardEngine, ImagePuller, PullerOptions};
+use mirrorlet_docker::{BollardEngine, ImagePuller, PullerOptions, Reconnects};
 use mirrorlet_host::telemetry::Telemetry;
 
 /// A disk with as many percent free as it is told to have.
@@ -62,6 +62,7 @@ impl GcBed {
             disk: Arc::new(TestDisk(free_percent.into())),
             needed: tokio::sync::watch::channel(BTreeSet::new()).1,
             workloads: Box::new(NamedImages::default),
+            reconnects: Reconnects::default(),
         };
         let telemetry = Telemetry::new();
         let gc = ImageGc::new(engine.clone(), puller.clone(), telemetry, options, began);

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use super::containers::{Turn, Turns};
 use super::engine::{EngineError, SharedEngine};
 use super::image::ImagePuller;
+use super::reconnects::Reconnects;
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, ROTATING};
 use super::version_cache::VersionCache;
@@ -20,6 +21,8 @@ pub(super) struct Facts {
     /// Image of the sandbox; our own when none.
     pod_infra_image: Option<String>,
     pub(super) version: VersionCache,
+    /// For those who remember facts themselves.
+    pub(super) reconnects: Reconnects,
     known: Mutex<Known>,
     /// A turn to make the sandbox image: many pods may need it at once.
     making: Turns,
@@ -45,6 +48,7 @@ impl Facts {
             engine,
             images,
             pod_infra_image,
+            reconnects: Reconnects::default(),
             known: Mutex::default(),
             making: Turns::new(1),
         }
@@ -61,6 +65,7 @@ impl Facts {
             facts.sandbox_image = None;
         });
         self.version.forget();
+        self.reconnects.add();
     }
 
     /// Facts of the Engine, from memory where they are known.

@@ -31,6 +31,7 @@ use super::kill::Killer;
 use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
 use super::network::{HeldPorts, LedPorts, Networks};
+use super::reconnects::Reconnects;
 use super::remove::Remains;
 use super::room::Room;
 use super::start::{REQUEST_BYTES_MAX, Starter};
@@ -183,6 +184,11 @@ impl DockerManager {
             starter,
             telemetry,
         }
+    }
+
+    /// Returns the count of its reconnects to the Engine.
+    pub fn reconnects(&self) -> Reconnects {
+        self.facts.reconnects.clone()
     }
 
     /// Returns the client that sends the requests of hooks; probes use the same one.

@@ -35,7 +35,7 @@ pub(super) fn info(state: &State) -> SystemInfo {
         containers_running: count(running.count()),
         images: count(state.images.len()),
         server_version: Some(version().version),
-        docker_root_dir: Some("/var/lib/docker".to_owned()),
+        docker_root_dir: Some(state.root_dir.clone()),
         logging_driver: Some("json-file".to_owned()),
         driver_status: state.containerd.as_ref().map(|_| {
             let pair = ["driver-type", "io.containerd.snapshotter.v1"];

@@ -189,6 +189,11 @@ impl FakeEngine {
         self.state.lock().without_addresses = !given;
     }
 
+    /// Lets its root directory be that one.
+    pub fn keep_files_in(&self, directory: &str) {
+        directory.clone_into(&mut self.state.lock().root_dir);
+    }
+
     /// Lets images be those of the containerd at that address.
     pub fn leave_images_to_containerd(&self, address: &str) {
         self.state.lock().containerd = Some(address.to_owned());

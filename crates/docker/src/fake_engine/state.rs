@@ -140,6 +140,8 @@ pub(super) struct State {
     pub(super) networks: BTreeMap<String, String>,
     /// Whether networks give what starts no address.
     pub(super) without_addresses: bool,
+    /// Its root directory.
+    pub(super) root_dir: String,
     /// Address of the containerd that has the images, if one has.
     pub(super) containerd: Option<String>,
     pub(super) volumes: BTreeMap<String, Volume>,
@@ -176,6 +178,7 @@ impl State {
             starts: BTreeMap::new(),
             networks: BTreeMap::new(),
             without_addresses: false,
+            root_dir: "/var/lib/docker".to_owned(),
             containerd: None,
             volumes: BTreeMap::new(),
             execs: super::execs::Execs::default(),

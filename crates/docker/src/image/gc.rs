@@ -23,6 +23,7 @@ use super::pulled::named;
 use super::remove::remove_image;
 use super::{ImagePuller, SANDBOX_IMAGE, image_directory};
 use crate::engine::{EngineError, SharedEngine};
+use crate::reconnects::Reconnects;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
 use mirrorlet_core::clock::elapsed;
@@ -96,6 +97,8 @@ pub struct ImageGcOptions {
     /// Images that stay though their workload has no pod now: a `CronJob` between two runs, a
     /// Deployment that is scaled to 0.
     pub workloads: WorkloadImages,
+    /// The reconnects to the Engine, which may keep images elsewhere after one.
+    pub reconnects: Reconnects,
 }
 
 /// Why a pass failed.
@@ -124,8 +127,8 @@ pub struct ImageGc {
     telemetry: Telemetry,
     options: ImageGcOptions,
     records: ImageRecords,
-    /// Where the Engine keeps images; none before it was asked.
-    directory: Option<PathBuf>,
+    /// Where the Engine keeps images, with the reconnects before it was asked; none before that.
+    directory: Option<(u64, PathBuf)>,
     /// Passes that failed one after the other.
     failures: u32,
     report: watch::Sender<ImageGcReport>,
@@ -342,14 +345,23 @@ impl ImageGc {
         is_pinned(image, self.options.pod_infra_image.as_deref())
     }
 
+    /// Where the Engine keeps images, from memory until the next reconnect; none where it doesn't say so.
+    async fn directory(&mut self) -> Result<Option<PathBuf>, EngineError> {
+        let reconnects = self.options.reconnects.count();
+        if let Some((asked_at, directory)) = &self.directory
+            && *asked_at == reconnects
+        {
+            return Ok(Some(directory.clone()));
+        }
+        let directory = image_directory(&self.engine.info().await?);
+        self.directory = directory.clone().map(|found| (reconnects, found));
+        Ok(directory)
+    }
+
     /// How full the disk of the Engine's images is; none where it can't be known.
     async fn disk(&mut self) -> Result<Option<DiskUsage>, GcError> {
-        let directory = match &self.directory {
-            Some(directory) => directory.clone(),
-            None => match image_directory(&self.engine.info().await?) {
-                Some(directory) => self.directory.insert(directory).clone(),
-                None => return Ok(None),
-            },
+        let Some(directory) = self.directory().await? else {
+            return Ok(None);
         };
         let (reader, path) = (Arc::clone(&self.options.disk), directory.clone());
         let reading = tokio::task::spawn_blocking(move || reader.read(&path));

@@ -233,6 +233,18 @@ async fn a_pod_with_a_known_image_costs_five_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_subscription_counts_as_a_reconnect() {
+    let bed = Bed::warm().await;
+    let reconnects = bed.manager.reconnects();
+    for subscriptions in 1..=2 {
+        let events = bed.manager.watch().await;
+        assert!(events.is_ok());
+        // docker 51
+        assert_eq!(reconnects.count(), subscriptions);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sandbox_image_that_was_pruned_is_loaded_again() {
     let bed = Bed::warm().await;
     bed.engine.prune_image(SANDBOX_IMAGE);

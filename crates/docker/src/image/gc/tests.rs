@@ -37,6 +37,7 @@ struct Bed {
     began: Timestamp,
     needed: watch::Sender<BTreeSet<String>>,
     named: Arc<Mutex<NamedImages>>,
+    reconnects: Reconnects,
 }
 
 fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
@@ -52,6 +53,7 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
         ..NamedImages::default()
     }));
     let of_workloads = Arc::clone(&named);
+    let reconnects = Reconnects::default();
     let options = ImageGcOptions {
         policy,
         all,
@@ -59,6 +61,7 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
         disk: disk.clone(),
         needed: needed_reader,
         workloads: Box::new(move || of_workloads.lock().clone()),
+        reconnects: reconnects.clone(),
     };
     let gc = ImageGc::new(
         engine.clone(),
@@ -77,6 +80,7 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
         began,
         needed,
         named,
+        reconnects,
     }
 }
 
@@ -256,6 +260,21 @@ async fn the_disk_of_the_images_is_read() {
         // docker 51
         assert_eq!(*bed.disk.1.lock(), [directory.into()].into());
     }
+}
+
+#[tokio::test]
+async fn the_disk_of_an_engine_that_came_back_is_read_where_it_is_now() {
+    let mut bed = bed(false, ImageGcPolicy::default());
+    bed.pass(0, 1000).await;
+    bed.engine.keep_files_in("/mnt/docker");
+    bed.pass(5, 1000).await;
+    assert_eq!(*bed.disk.1.lock(), ["/var/lib/docker".into()].into());
+    assert_eq!(bed.engine.count(Operation::Info), 1);
+    bed.reconnects.add();
+    bed.pass(10, 1000).await;
+    let both = ["/mnt/docker", "/var/lib/docker"].map(PathBuf::from);
+    // docker 51
+    assert_eq!(*bed.disk.1.lock(), both.into());
 }
 
 #[tokio::test]
