@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::ImageSeen;
 use mirrorlet_core::workload::images::NamedImages;
 use mirrorlet_docker::ImagePuller;
@@ -12,6 +13,9 @@ use mirrorlet_docker::image::WorkloadImages;
 
 /// Shortest time between two lists: a spree of pulls costs no more than the status it goes into.
 const LIST_GAP: Duration = Duration::from_secs(10);
+/// Pauses from a list that failed to the next one, unless something changes before: nothing waits for it,
+/// and an Engine that was away says when it is back.
+const LIST_AGAIN: ExponentialBackoff = ExponentialBackoff::new(LIST_GAP, Duration::from_mins(5));
 
 /// Says which images the workloads of these sources name.
 pub(super) fn of_workloads(sources: Vec<SourceReader>) -> WorkloadImages {
@@ -22,17 +26,70 @@ pub(super) fn of_workloads(sources: Vec<SourceReader>) -> WorkloadImages {
 }
 
 /// Lists all images at the start, and whenever they may have changed, until cancelled. While the
-/// Engine doesn't answer, the last list stands; its return is an event.
+/// Engine doesn't answer, the last list stands; its return is an event. A list that fails otherwise is
+/// tried again without one.
 pub(super) async fn keep(images: Arc<ImagePuller>, mut known: Writer<Vec<ImageSeen>>) {
     let mut changes = images.changed();
+    let mut again = LIST_AGAIN;
     loop {
         changes.mark_unchanged();
-        if let Ok(listed) = images.list().await {
-            known.publish(listed);
-        }
+        let pause = match images.list().await {
+            Ok(listed) => {
+                known.publish(listed);
+                again.reset();
+                None
+            }
+            Err(_) => Some(again.pause()),
+        };
         tokio::time::sleep(LIST_GAP).await;
-        if changes.changed().await.is_err() {
+        let changed = changes.changed();
+        let ended = match pause {
+            None => changed.await.is_err(),
+            Some(pause) => {
+                let left = pause.saturating_sub(LIST_GAP);
+                let changed = tokio::time::timeout(left, changed).await;
+                changed.is_ok_and(|changed| changed.is_err())
+            }
+        };
+        if ended {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::cell::cell;
+    use mirrorlet_docker::engine::EngineError;
+    use mirrorlet_docker::{Operation, PullerOptions};
+    use mirrorlet_testing::FakeEngine;
+    use mirrorlet_testing::fake_engine::{FakeImage, FaultPoint};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_fails_is_tried_again_without_an_event() {
+        let engine = Arc::new(FakeEngine::new());
+        engine.add_image("app:1", FakeImage::default());
+        for _ in 0..3 {
+            let busy = EngineError::Api {
+                status: 500,
+                message: "not now".to_owned(),
+            };
+            engine.fail(Operation::ListImages, None, FaultPoint::Before, busy);
+        }
+        let images = Arc::new(ImagePuller::new(engine.clone(), PullerOptions::default()));
+        let (writer, mut reader) = cell(Vec::new());
+        let listed = async {
+            let listed = reader.wait_for(|images| !images.is_empty());
+            let listed = tokio::time::timeout(Duration::from_mins(2), listed).await;
+            listed.unwrap().unwrap()
+        };
+        let listed = tokio::select! {
+            () = keep(images, writer) => panic!("it ended"),
+            listed = listed => listed,
+        };
+        // node 6g
+        assert_eq!(listed[0].names, ["app:1"]);
+        assert_eq!(engine.count(Operation::ListImages), 4);
     }
 }
