@@ -65,7 +65,7 @@ use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::cache::RuntimeCache;
 use mirrorlet_runtime::gc::PodStateProvider;
 use ports::StoppingPorts;
-use task::Worker;
+use task::{Worker, spawn};
 use tidy::Tidy;
 
 /// Pause before a pod whose worker panicked gets a new one: what made it panic is most likely
@@ -480,23 +480,4 @@ impl PodWorkers {
         // one looked last, is nobody's: it was passed over as long as there was a worker.
         self.stop_unwanted_after(panicked.as_ref(), cancel);
     }
-}
-
-/// Runs a worker in a task of its own.
-fn spawn(
-    tasks: &mut JoinSet<Option<Box<Worker>>>,
-    worker: Box<Worker>,
-    pause: Duration,
-    cancel: &CancellationToken,
-) -> TaskId {
-    let cancel = cancel.clone();
-    let task = tasks.spawn(async move {
-        tokio::select! {
-            () = cancel.cancelled() => return None,
-            () = tokio::time::sleep(pause), if !pause.is_zero() => {}
-            () = std::future::ready(()), if pause.is_zero() => {}
-        }
-        worker.run(&cancel).await
-    });
-    task.id()
 }

@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::{Id as TaskId, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -397,4 +398,23 @@ impl Worker {
             failed_probe: self.failed_probe.clone(),
         });
     }
+}
+
+/// Runs a worker in a task of its own.
+pub(super) fn spawn(
+    tasks: &mut JoinSet<Option<Box<Worker>>>,
+    worker: Box<Worker>,
+    pause: Duration,
+    cancel: &CancellationToken,
+) -> TaskId {
+    let cancel = cancel.clone();
+    let task = tasks.spawn(async move {
+        tokio::select! {
+            () = cancel.cancelled() => return None,
+            () = tokio::time::sleep(pause), if !pause.is_zero() => {}
+            () = std::future::ready(()), if pause.is_zero() => {}
+        }
+        worker.run(&cancel).await
+    });
+    task.id()
 }

@@ -15,7 +15,6 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use rustix::net::sockopt;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -26,6 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use super::auth::{Gate, Shown};
 use super::connections::{CONNECTIONS_MAX, Claim, Connections, UNPROVEN_MAX};
+use mirrorlet_host::socket::keep_alive;
 use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
 
 /// How long a client may take for its part of the TLS handshake: a few packets.
@@ -134,11 +134,7 @@ pub(in crate::server) async fn serve(
 /// kernel detects that a client has vanished.
 fn tune(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_RETRIES)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    Ok(())
+    keep_alive(stream, KEEPALIVE, KEEPALIVE_INTERVAL, KEEPALIVE_RETRIES)
 }
 
 /// Whether only the connection that was to be accepted is lost.
@@ -325,6 +321,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt;
+
     use super::*;
 
     #[tokio::test]
