@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::tell::ManifestReporter;
 use crate::jobs::Jobs;
 use crate::rollout::Rollouts;
-use crate::source::SourceReader;
+use crate::source::{SourceReader, problems_of};
 use crate::store::cell::Writer;
 use crate::store::claims::{ClaimHandle, ClaimStore, Releases, releases};
 use crate::store::pods::PodWriter;
@@ -108,9 +108,10 @@ impl MergeTask {
     /// Merges until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         loop {
-            self.merge().await;
+            let states = self.merge().await;
             self.rollouts.keep().await;
             let merged = self.outputs.merged.get();
+            self.count_problems(&states, &merged);
             self.outputs.workloads.keep(&merged.workloads).await;
             self.refreshes.done();
             // Whoever is answered finds the outcome of the order in what was published.
@@ -145,8 +146,8 @@ impl MergeTask {
         self.rollouts.shut_down().await;
     }
 
-    /// Merges the current sets of the sources, and reports changes.
-    async fn merge(&mut self) {
+    /// Merges the current sets of the sources, and reports changes. Returns these sets.
+    async fn merge(&mut self) -> BTreeMap<SourceName, SourceState> {
         let states: BTreeMap<SourceName, SourceState> = self
             .sources
             .iter()
@@ -155,7 +156,6 @@ impl MergeTask {
         let before = self.outputs.merged.get();
         let listed = self.listed.borrow().clone();
         let mut merged = merge_sources(&states, &self.incumbents(&before), &before.objects);
-        self.tell_problems(&states, &merged);
         self.teller.merged(&self.telemetry, &states, &merged);
         self.claims.saw(&self.outputs.objects.take_volumes()).await;
         merged.bind_claims(self.claims.bindings());
@@ -163,6 +163,7 @@ impl MergeTask {
         self.jobs
             .apply(&mut merged, &states, listed.is_some())
             .await;
+        self.tell_conflicts(&states, &merged);
         // Before any pod is: one that comes with its objects finds them.
         self.outputs.objects.publish(merged.known_objects());
         self.rollouts.add_configs(&mut merged);
@@ -194,7 +195,7 @@ impl MergeTask {
         self.outputs.merged.publish(merged);
         self.settled = listed.is_some();
         if listed.is_none() {
-            return;
+            return states;
         }
         self.outputs.wanted.send_if_modified(|known| {
             let changed = **known != wanted;
@@ -203,6 +204,7 @@ impl MergeTask {
             }
             changed
         });
+        states
     }
 
     /// Tells what became of pods between two merges.
@@ -262,39 +264,42 @@ impl MergeTask {
         incumbents
     }
 
-    /// Logs the conflicts that are new and those that are gone (sources log what is wrong with
-    /// their own), and counts all problems there are.
-    fn tell_problems(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
-        let mut problems: BTreeSet<&Diagnostic> = merged.conflicts.iter().collect_set();
-        for (name, state) in states {
-            if let Some(set) = state.set() {
-                problems.extend(&set.problems);
-                problems.extend(set.pods.iter().flat_map(|pod| &pod.problems));
-                if !state.is_synced() {
-                    continue;
-                }
-                occurrences::source_read(
-                    &self.telemetry,
-                    name.source,
-                    &name.location,
-                    set.pods.len() + set.finished.len(),
-                    false,
-                    Timestamp::now(),
-                );
-            }
-        }
-        let conflicts: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect_set();
+    /// Logs the conflicts that are new and those that are gone, those of Jobs included. Sources log what
+    /// is wrong with their own documents.
+    fn tell_conflicts(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
+        let of_sources: BTreeSet<&Diagnostic> = problems_of_sources(states).collect_set();
+        let others = merged.conflicts.iter();
+        let others = others.filter(|problem| !of_sources.contains(*problem));
+        let conflicts: BTreeSet<Diagnostic> = others.cloned().collect_set();
         for conflict in conflicts.difference(&self.conflicts) {
             occurrences::manifest_problem(conflict);
         }
         for conflict in self.conflicts.difference(&conflicts) {
             occurrences::manifest_mended(conflict);
         }
+        self.conflicts = conflicts;
+    }
+
+    /// Counts all problems there are: those of documents, and what keeps versions and Jobs' records from
+    /// the disk.
+    fn count_problems(&self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
+        let unkept = self.rollouts.unkept();
+        let problems: BTreeSet<&Diagnostic> = problems_of_sources(states)
+            .chain(&merged.conflicts)
+            .chain(&unkept)
+            .collect_set();
         let mut counts = BTreeMap::new();
         for problem in problems.iter().filter(|problem| problem.is_error()) {
             *counts.entry(problem.code).or_default() += 1;
         }
         self.telemetry.metrics.set_problems(&counts);
-        self.conflicts = conflicts;
     }
+}
+
+/// The problems of all sources, those of their pods included.
+fn problems_of_sources(
+    states: &BTreeMap<SourceName, SourceState>,
+) -> impl Iterator<Item = &Diagnostic> {
+    let sets = states.values().filter_map(SourceState::set);
+    sets.flat_map(|set| problems_of(set))
 }

@@ -428,7 +428,13 @@ impl Rollouts {
         if !self.store.keep(&self.histories).await {
             self.look_in(KEEP_RETRY);
         }
-        self.unkept.publish(self.store.problem());
+        let unkept = self.unkept();
+        self.unkept.publish(unkept);
+    }
+
+    /// Returns what keeps the histories from the disk, by the newest attempt to write them.
+    pub fn unkept(&self) -> Option<Diagnostic> {
+        self.store.problem()
     }
 
     /// Ends all preparations, and awaits them.

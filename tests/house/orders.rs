@@ -1,6 +1,6 @@
 //! A person's order is answered once the merge that carries it out is published: whoever asks next is
 //! told of what was ordered. A Job stays its document's, in whichever order a new agent hears its
-//! sources and its runtime.
+//! sources and its runtime. What the disk doesn't take is counted.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -68,6 +68,7 @@ struct Merging {
     cancel: CancellationToken,
     task: JoinHandle<()>,
     list: watch::Sender<Option<Arc<Pods>>>,
+    telemetry: Telemetry,
     /// The other ends of its channels.
     _ends: Box<dyn Any>,
 }
@@ -115,8 +116,9 @@ impl Merging {
             workloads: WorkloadStore::load(root),
         };
         let (claims, telemetry) = (ClaimStore::default(), Telemetry::new());
+        let told = telemetry.clone();
         let (task, handles) =
-            MergeTask::new(readers, listed, outputs, rollouts, jobs, claims, telemetry);
+            MergeTask::new(readers, listed, outputs, rollouts, jobs, claims, told);
         let cancel = CancellationToken::new();
         Self {
             states,
@@ -125,6 +127,7 @@ impl Merging {
             cancel: cancel.clone(),
             task: tokio::spawn(task.run(cancel)),
             list,
+            telemetry,
             _ends: Box::new((rollout_handle, api_pods, manager)),
         }
     }
@@ -441,4 +444,36 @@ async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
     assert_eq!(container.command, Some(vec!["new".to_owned()]));
     assert_eq!(pods.len(), 1);
     assert_eq!(edited.conflicts, []);
+}
+
+#[tokio::test]
+async fn what_the_disk_does_not_take_or_give_is_counted_with_the_problems() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    // Files in the places of directories.
+    let [versions, crons] = ["rollouts", "cronjobs"].map(|name| root.path().join(name));
+    for directory in [&versions, &crons] {
+        std::fs::write(directory, "").unwrap();
+    }
+    let (jobs, _handle) = jobs(root.path(), &fake);
+    let web = with_deployments(&[("/n/web.yaml", 1)]);
+    let sources = BTreeMap::from([
+        (source_name(), delivered()),
+        (SourceName::new(PodSource::File, "/n"), web),
+    ]);
+    let merging = Merging::begin(root.path(), &fake, jobs, sources);
+    let counted = async |number: usize| {
+        let merged = merging.newest().await;
+        let line = format!("mirrorlet_manifest_problems{{code=\"unreadable\"}} {number}\n");
+        let metrics = merging.telemetry.metrics.encode();
+        (metrics.contains(&line), merged.conflicts.clone())
+    };
+    let (is_counted, conflicts) = counted(2).await;
+    // agent 12
+    assert!(is_counted, "{conflicts:?}");
+    std::fs::remove_file(&versions).unwrap();
+    let (is_counted, conflicts) = counted(1).await;
+    // agent 12
+    assert!(is_counted, "{conflicts:?}");
+    merging.end().await;
 }
