@@ -1,6 +1,5 @@
 //! Gauges of the pods by state, of those that fail or are not Ready, of the workloads by kind with
-//! their pods that are not Ready, of the Jobs that failed, and of the sources that can be read, set at
-//! each change.
+//! their pods that are not Ready, of the Jobs that failed, and of how sources fare, set at each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,9 +16,14 @@ use mirrorlet_core::desired::{SourceSet, SourceState, SourceWorkload};
 use mirrorlet_core::finished::FinishedPods;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::SmallCollect;
+use mirrorlet_core::spec;
 use mirrorlet_core::status::{all_container_statuses, is_ready};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
+
+mod sources;
+
+pub(super) use sources::watch_sources;
 
 /// Keeps the number of pods in each state, of those that are not Ready, of those whose last sync
 /// failed, and of the containers in back-off until cancelled.
@@ -66,24 +70,6 @@ fn finished_states(finished: &FinishedPods, views: &[PodView]) -> impl Iterator<
     })
 }
 
-/// Sets whether all sources of each kind can be read, until cancelled.
-pub(super) async fn watch_sources(sources: Vec<SourceReader>, metrics: Metrics) {
-    let mut healths: Vec<_> = sources.iter().map(|source| source.health.clone()).collect();
-    loop {
-        let mut up = BTreeMap::new();
-        for source in &sources {
-            let is_readable = source.health.get().last_error.is_none();
-            *up.entry(source.name.source).or_insert(true) &= is_readable;
-        }
-        for (kind, is_up) in up {
-            metrics.set_source_up(kind, is_up);
-        }
-        if !any_changed(&mut healths).await {
-            return;
-        }
-    }
-}
-
 /// Sets how many workloads of each kind the sources deliver, until cancelled.
 pub(super) async fn count_workloads(sources: Vec<SourceReader>, metrics: Metrics) {
     let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
@@ -118,7 +104,8 @@ pub(super) async fn count_unready(
     }
 }
 
-/// How many of the pods that the workloads of each kind want are not Ready.
+/// How many of the pods that the workloads of each kind want are not Ready. Those that a person stopped
+/// are not to be.
 fn unready(
     sets: &[&Arc<SourceSet>],
     merged: &Merged,
@@ -136,9 +123,13 @@ fn unready(
     }
     for view in views() {
         let ready = view.status.as_deref().is_some_and(is_ready);
+        let is_well = ready || view.pod.as_deref().is_some_and(spec::is_stopped);
         let key = view.pod.as_deref().and_then(WorkloadKey::of);
         // While a new version starts beside the old one, both may be Ready.
-        if let Some(missing) = key.filter(|_| ready).and_then(|key| missing.get_mut(&key)) {
+        if let Some(missing) = key
+            .filter(|_| is_well)
+            .and_then(|key| missing.get_mut(&key))
+        {
             *missing = missing.saturating_sub(1);
         }
     }
@@ -205,10 +196,12 @@ fn state(view: &PodView) -> PodState {
     }
 }
 
-/// Whether a pod is to be Ready and is not: it is pending or running, and no pod of a Job, which is to
-/// come to an end.
+/// Whether a pod is to be Ready and is not: it is pending or running, no person stopped it, and it is no
+/// pod of a Job, which is to come to an end.
 fn is_unready(view: &PodView) -> bool {
-    let stays = |pod: &Arc<Pod>| WorkloadKey::of(pod).is_none_or(|key| key.kind.stays());
+    let stays = |pod: &Arc<Pod>| {
+        !spec::is_stopped(pod) && WorkloadKey::of(pod).is_none_or(|key| key.kind.stays())
+    };
     view.phase != Phase::Finished
         && matches!(state(view), PodState::Pending | PodState::Running)
         && view.pod.as_ref().is_some_and(stays)
@@ -235,47 +228,9 @@ fn in_backoff(view: &PodView) -> usize {
 mod tests {
     use super::*;
     use crate::app::{Parts, spawn_until};
-    use crate::source::source;
-    use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp, keys};
-    use mirrorlet_core::desired::PodSource;
+    use mirrorlet_core::api::{NodeName, Timestamp, keys};
     use mirrorlet_core::hold::{NewFile, with_files};
-    use mirrorlet_core::merge::SourceName;
     use tokio_util::sync::CancellationToken;
-
-    #[tokio::test]
-    async fn a_kind_of_source_is_up_while_all_of_it_can_be_read() {
-        let of = |kind, location: &str| source(SourceName::new(kind, location));
-        let (_files, directory) = of(PodSource::File, "/manifests");
-        let (mut first, first_reader) = of(PodSource::Http, "http://a");
-        let (mut second, second_reader) = of(PodSource::Http, "http://b");
-        let metrics = Metrics::new();
-        let cancel = CancellationToken::new();
-        let readers = vec![directory, first_reader, second_reader];
-        let watching = watch_sources(readers, metrics.clone());
-        let mut parts = Parts::new();
-        spawn_until(&mut parts, &cancel, "source health", watching);
-        let until_up = async |expected: u8| {
-            let urls = format!("mirrorlet_source_up{{source=\"http\"}} {expected}\n");
-            while !metrics.encode().contains(&urls) {
-                tokio::task::yield_now().await;
-            }
-            let text = metrics.encode();
-            assert!(
-                text.contains("mirrorlet_source_up{source=\"file\"} 1\n"),
-                "{text}"
-            );
-        };
-        until_up(1).await;
-        let error = Diagnostic::error(Code::FetchFailed, "http://b", "connection refused");
-        second.failed(error);
-        until_up(0).await;
-        first.succeeded(Timestamp::UNIX_EPOCH);
-        until_up(0).await;
-        second.succeeded(Timestamp::UNIX_EPOCH);
-        until_up(1).await;
-        cancel.cancel();
-        parts.join_next().await.unwrap().unwrap();
-    }
 
     fn set_of(text: &str) -> Arc<SourceSet> {
         let file = NewFile {
@@ -375,15 +330,22 @@ mod tests {
         parts.join_next().await.unwrap().unwrap();
     }
 
+    /// The set whose pod at that place has one more annotation.
+    fn annotated(set: &SourceSet, at: usize, key: &str, value: &str) -> SourceSet {
+        let mut set = set.clone();
+        let metadata = &mut Arc::make_mut(&mut set.pods[at].pod).metadata;
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.insert(key.to_owned(), value.to_owned());
+        set
+    }
+
     #[test]
     fn a_pod_that_is_to_be_ready_and_is_not_is_unready() {
         let bare = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n";
         let set = set_of(bare);
-        let mut of_job = SourceSet::clone(&set);
-        let mut pod = Pod::clone(&of_job.pods[0].pod);
-        let owner = (keys::WORKLOAD.to_owned(), "Job/backup".to_owned());
-        pod.metadata.annotations = Some(BTreeMap::from([owner]));
-        of_job.pods[0].pod = Arc::new(pod);
+        let of_job = annotated(&set, 0, keys::WORKLOAD, "Job/backup");
+        let stopped = annotated(&set, 0, keys::STOPPED, "true");
+        let cordoned = annotated(&set, 0, keys::STOPPED, keys::CORDONED);
         let status = |phase: &str, ready: &str| {
             let conditions = serde_json::json!([{"type": "Ready", "status": ready}]);
             serde_json::json!({"phase": phase, "conditions": conditions})
@@ -397,11 +359,16 @@ mod tests {
             (&*set, Phase::Finished, "Succeeded", "False", false),
             (&*set, Phase::Syncing, "Failed", "False", false),
             (&of_job, Phase::Syncing, "Running", "False", false),
+            // Its status may be of before.
+            (&stopped, Phase::Syncing, "Running", "False", false),
+            (&stopped, Phase::Syncing, "Pending", "False", false),
+            (&cordoned, Phase::Syncing, "Pending", "False", false),
         ] {
             let view = PodView {
                 phase: worker,
                 ..view_of(set, 0, status(phase, ready))
             };
+            // agent 13
             assert_eq!(is_unready(&view), expected, "{worker:?} {phase} {ready}");
         }
         let new = PodView {
@@ -447,6 +414,12 @@ mod tests {
         let counts = BTreeMap::from([(WorkloadKind::Deployment, 2)]);
         let none = Merged::default();
         assert_eq!(unready(&[&set, &set], &none, || views), counts);
+        let stopped = annotated(&set, 1, keys::STOPPED, "true");
+        let status = serde_json::json!({"phase": "Pending"});
+        let views = vec![view(0, "True"), view_of(&stopped, 1, status)];
+        let counts = BTreeMap::from([(WorkloadKind::Deployment, 1)]);
+        // agent 13
+        assert_eq!(unready(&[&set], &none, || views), counts);
         assert_eq!(unready(&[&set_of("")], &none, Vec::new), BTreeMap::new());
         // The document that has the name wants no pods, another one three.
         let owner = set_of(&text.replace("replicas: 3", "replicas: 0"));
@@ -469,15 +442,5 @@ mod tests {
             let counts = BTreeMap::from([(WorkloadKind::Deployment, number)]);
             assert_eq!(unready(&sets, &none, Vec::new), counts);
         }
-    }
-
-    #[tokio::test]
-    async fn an_agent_without_sources_waits_for_its_end() {
-        let cancel = CancellationToken::new();
-        let watching = watch_sources(Vec::new(), Metrics::new());
-        let mut watching = Box::pin(cancel.run_until_cancelled(watching));
-        assert!(futures::poll!(&mut watching).is_pending());
-        cancel.cancel();
-        watching.await;
     }
 }

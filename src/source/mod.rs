@@ -26,6 +26,8 @@ use mirrorlet_core::small::SmallCollect;
 pub struct SourceHealth {
     /// When it was last read with success.
     pub last_success: Option<Timestamp>,
+    /// How often it was read with success.
+    pub reads: u64,
     /// Why the newest attempt failed; none when it succeeded.
     pub last_error: Option<Diagnostic>,
     /// Attempts failed in a row.
@@ -75,9 +77,12 @@ impl SourceWriter {
 
     /// Notes a successful read.
     pub(crate) fn succeeded(&mut self, now: Timestamp) {
+        let before = self.health.get();
         self.health.publish(SourceHealth {
             last_success: Some(now),
-            ..SourceHealth::default()
+            reads: before.reads.saturating_add(1),
+            last_error: None,
+            failures: 0,
         });
     }
 
@@ -86,6 +91,7 @@ impl SourceWriter {
         let before = self.health.get();
         self.health.publish(SourceHealth {
             last_success: before.last_success,
+            reads: before.reads,
             last_error: Some(error),
             failures: before.failures.saturating_add(1),
         });

@@ -296,9 +296,14 @@ impl Metrics {
         self.container_gc_errors.inc_by(number);
     }
 
-    pub(super) fn source_read(&self, source: PodSource, at: Timestamp) {
+    /// Counts successful reads of sources of a kind.
+    pub fn source_read(&self, source: PodSource, number: u64) {
+        count(&self.source_reads, "source", source.as_str(), number);
+    }
+
+    /// Sets since when every source of a kind has been read with success.
+    pub fn set_source_success(&self, source: PodSource, at: Timestamp) {
         let source = source.as_str();
-        count(&self.source_reads, "source", source, 1);
         set(&self.source_success, "source", source, at.as_second());
     }
 

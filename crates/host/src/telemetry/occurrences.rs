@@ -25,8 +25,7 @@ use std::time::Duration;
 use super::{Metrics, PodTelemetry, Telemetry};
 use crate::telemetry::journal::Kind;
 use mirrorlet_core::api::report::CredentialsFault;
-use mirrorlet_core::api::{Diagnostic, FullName, Timestamp, VALUES_MAX};
-use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::api::{Diagnostic, FullName, VALUES_MAX};
 use mirrorlet_core::host_access::{MissingAccess, Need};
 
 pub use access::*;
@@ -72,21 +71,6 @@ pub fn open_files_limited(limit: Option<u64>, error: &str) {
 /// The agent stops; containers keep running.
 pub fn agent_stopping(reason: &str) {
     tracing::info!(reason, "stopping; containers keep running");
-}
-
-/// A source delivered a whole set. Logged only when `changed`.
-pub fn source_read(
-    telemetry: &Telemetry,
-    source: PodSource,
-    location: &str,
-    pods: usize,
-    changed: bool,
-    at: Timestamp,
-) {
-    telemetry.metrics.source_read(source, at);
-    if changed {
-        tracing::info!(source = location, "read {pods} pods");
-    }
 }
 
 /// A source can't be read. Call it when that begins, or its cause changes.

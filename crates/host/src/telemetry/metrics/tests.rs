@@ -11,7 +11,8 @@ fn series_are_prefixed_and_counted() {
     metrics.set_problems(&BTreeMap::from([(Code::Syntax, 1)]));
     metrics.set_problems(&BTreeMap::from([(Code::Empty, 1)]));
     metrics.sync_failed(SyncErrorReason::ErrImagePull);
-    metrics.source_read(PodSource::File, Timestamp::UNIX_EPOCH);
+    metrics.source_read(PodSource::File, 2);
+    metrics.set_source_success(PodSource::File, Timestamp::UNIX_EPOCH);
     let text = metrics.encode();
     for line in [
         "mirrorlet_engine_operations_total{operation=\"list_containers\"} 2",
@@ -24,6 +25,7 @@ fn series_are_prefixed_and_counted() {
         "mirrorlet_workload_pods_unready{kind=\"Deployment\"} 1",
         "mirrorlet_manifest_problems{code=\"empty\"} 1",
         "mirrorlet_pod_sync_errors_total{reason=\"ErrImagePull\"} 1",
+        "mirrorlet_source_reads_total{source=\"file\"} 2",
         "mirrorlet_source_last_success_timestamp_seconds{source=\"file\"} 0",
         "# EOF",
     ] {
