@@ -401,6 +401,7 @@ mod tests {
             &["--all-pods", "-l", "app=web"],
             &["-l", "app web"],
             &["p", "--max-log-requests=0"],
+            &["p", "--max-log-requests=61"],
         ] {
             let all = ["mirrorlet", "logs"];
             let parsed = Cli::try_parse_from(all.iter().chain(flags));

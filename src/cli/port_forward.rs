@@ -16,12 +16,14 @@ use tokio::task::JoinSet;
 use super::channels::{self, Received, Receiver, Sender};
 use super::{Failure, Outcome, client, status};
 use crate::config::args::PortForwardArgs;
+use crate::server::admin::STREAMS_MAX;
 use mirrorlet_core::api::report::PodReport;
 use mirrorlet_core::select::find_one_of;
 
 /// Most connections at a time; further ones wait, of each listener all but one in its queue. The agent
-/// takes as many.
+/// takes a few more.
 const CONNECTIONS_MAX: usize = 60;
+const _: () = assert!(CONNECTIONS_MAX < STREAMS_MAX);
 
 /// Bytes read from a local connection at a time.
 const READ_BYTES: usize = 32 << 10;

@@ -25,7 +25,7 @@ pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
 pub use approve::ApproveArgs;
 pub use events::{EventKind, EventsArgs};
 pub use import::{ComposeArgs, ImportArgs, ImportCommand};
-pub use logs::LogsArgs;
+pub use logs::{LOG_REQUESTS_MAX, LogsArgs};
 pub use orders::{OrderArgs, RestartArgs, RunJobArgs, WaitArgs, WaitFor};
 pub use rollout::{
     DiffArgs, PlanArgs, RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use super::admin::{ApiError, PROTOCOL, Shared};
 use super::remote;
+use super::room::Permit;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_runtime::{ExecOptions, Session, StreamOptions, TerminalSize};
 
@@ -146,7 +147,7 @@ pub(super) async fn port_forward(
 /// A request that may take over its connection.
 struct Entry {
     shared: Shared,
-    permit: tokio::sync::OwnedSemaphorePermit,
+    permit: Permit,
     negotiated: Negotiated,
     upgrade: OnUpgrade,
 }
@@ -166,7 +167,7 @@ impl Entry {
             return Err(wanted());
         }
         Ok(Self {
-            permit: shared.admit()?,
+            permit: shared.admit_stream()?,
             shared: shared.clone(),
             negotiated,
             upgrade: hyper::upgrade::on(&mut request),

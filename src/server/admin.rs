@@ -23,7 +23,7 @@ use futures::{Stream, StreamExt, stream};
 use mirrorlet_streaming::gather::gathered;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,6 +32,8 @@ use super::cut::cut_off;
 use super::frame::framed;
 use super::listen::Answers;
 pub use super::rollouts::{CommandName, CommandQuery};
+pub use super::room::STREAMS_MAX;
+use super::room::{Permit, Room};
 use super::view::{AgentView, ViewError, ViewErrorKind};
 pub use super::view::{CommandAnswer, Order, OrderAnswer, PlanFile, PlanRequest, Verb};
 use super::{access, files, listen, orders, remote, rollouts, story, usage, volumes};
@@ -47,9 +49,6 @@ pub const PROTOCOL: &str = "v5.channel.k8s.io";
 
 /// Largest set of manifests that is planned, in bytes.
 const PLAN_BYTES_MAX: usize = 64 << 20;
-
-/// Most requests at a time; each watcher or follower is one. Beyond it the answer is 503.
-const REQUESTS_MAX: usize = 64;
 
 /// Why the socket can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +141,7 @@ pub(super) struct Shared {
     pub(super) cancel: CancellationToken,
     /// The sessions on upgraded connections.
     pub(super) sessions: TaskTracker,
-    requests: Arc<tokio::sync::Semaphore>,
+    room: Room,
 }
 
 /// The routes; can be called without a socket. Whoever owns `sessions` waits for them.
@@ -155,7 +154,7 @@ pub fn router(
         view,
         cancel,
         sessions,
-        requests: Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX)),
+        room: Room::new(),
     };
     Router::new()
         .route("/v1/status", get(status))
@@ -248,14 +247,21 @@ impl IntoResponse for ApiError {
 }
 
 impl Shared {
-    pub(super) fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
-            ApiError::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("the agent is already serving {REQUESTS_MAX} requests"),
-            )
-            .help("stop a mirrorlet status --watch, logs -f, exec or port-forward")
-        })
+    /// Admits a request. It counts as open until the permit is dropped.
+    pub(super) fn admit(&self) -> Result<Permit, ApiError> {
+        self.room.admit()
+    }
+
+    /// Lets an admitted request go on for as long as its client wants.
+    pub(super) fn keep_open(&self, permit: &mut Permit) -> Result<(), ApiError> {
+        self.room.keep_open(permit)
+    }
+
+    /// Admits a request that goes on for as long as its client wants.
+    pub(super) fn admit_stream(&self) -> Result<Permit, ApiError> {
+        let mut permit = self.admit()?;
+        self.keep_open(&mut permit)?;
+        Ok(permit)
     }
 }
 
@@ -267,20 +273,21 @@ struct StatusQuery {
 }
 
 async fn status(asked: Asked<StatusQuery>) -> Result<Response, ApiError> {
-    let (shared, query, permit) = asked.into_parts();
+    let (shared, query, mut permit) = asked.into_parts();
     if query.fresh {
         shared.view.refresh().await;
     }
     if !query.watch {
         return Ok(Json(shared.view.status()).into_response());
     }
+    shared.keep_open(&mut permit)?;
     Ok(json_lines(watch_lines(shared).map(Ok), permit))
 }
 
 /// An answer of lines of JSON, which holds `permit` until its end.
 pub(super) fn json_lines(
     lines: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Response {
     let lines = lines.inspect(move |_| {
         let _held = &permit;
@@ -392,7 +399,10 @@ async fn logs(
     uid: String,
     container: Option<String>,
 ) -> Result<Response, ApiError> {
-    let (shared, query, permit) = asked.into_parts();
+    let (shared, query, mut permit) = asked.into_parts();
+    if query.follow {
+        shared.keep_open(&mut permit)?;
+    }
     let options = LogOptions {
         follow: query.follow,
         tail: query.tail,

@@ -4,20 +4,20 @@ use axum::extract::{FromRequestParts, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::admin::{ApiError, Shared};
+use super::room::Permit;
 
 /// A request with the query `Q` that was admitted. It counts as open until the permit is dropped.
 pub(super) struct Asked<Q> {
     pub(super) shared: Shared,
     pub(super) query: Q,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 }
 
 impl<Q> Asked<Q> {
     /// The state, the query, and the permit, which the handler keeps until the answer has ended.
-    pub(super) fn into_parts(self) -> (Shared, Q, OwnedSemaphorePermit) {
+    pub(super) fn into_parts(self) -> (Shared, Q, Permit) {
         (self.shared, self.query, self.permit)
     }
 }

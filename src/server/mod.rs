@@ -22,6 +22,7 @@ pub mod node;
 mod orders;
 mod remote;
 mod rollouts;
+mod room;
 pub mod stats;
 mod story;
 mod usage;

@@ -28,17 +28,18 @@ pub(super) struct EventsQuery {
 }
 
 /// The entries of the journal, one a line.
-pub(super) async fn events(asked: Asked<EventsQuery>) -> Response {
-    let (shared, query, permit) = asked.into_parts();
+pub(super) async fn events(asked: Asked<EventsQuery>) -> Result<Response, ApiError> {
+    let (shared, query, mut permit) = asked.into_parts();
     let mut from = query.from;
     let mut next = move |view: &dyn AgentView| lines(view, &mut from);
     let lines = if query.watch {
+        shared.keep_open(&mut permit)?;
         let changes = shared.view.events_changed();
         on_changes(shared, changes, next).left_stream()
     } else {
         stream::iter(next(&*shared.view)).right_stream()
     };
-    json_lines(lines.map(Ok), permit)
+    Ok(json_lines(lines.map(Ok), permit))
 }
 
 /// The entries from that number on; the number moves behind them.

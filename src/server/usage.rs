@@ -21,12 +21,13 @@ pub(super) struct TopQuery {
 }
 
 pub(super) async fn top(asked: Asked<TopQuery>) -> Result<Response, ApiError> {
-    let (shared, query, permit) = asked.into_parts();
+    let (shared, query, mut permit) = asked.into_parts();
     let mut samples = shared.view.top();
     if !query.watch {
         let first = samples.next().await.transpose()?;
         return Ok(Json(first.unwrap_or_default()).into_response());
     }
+    shared.keep_open(&mut permit)?;
     let lines = samples
         .map_err(|error| std::io::Error::other(error.to_string()))
         .and_then(async |report| Ok(json_line(&report)?))

@@ -12,8 +12,8 @@ use futures::stream::FuturesUnordered;
 use super::{Lines, goes_on, is_over, log, path, pods_named, prefix, query};
 use crate::cli::status::{self, watch_reports};
 use crate::cli::{Failure, Outcome, is_broken_pipe};
-use crate::config::args::LogsArgs;
-use crate::server::admin::LogsQuery;
+use crate::config::args::{LOG_REQUESTS_MAX, LogsArgs};
+use crate::server::admin::{LogsQuery, STREAMS_MAX};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
 
@@ -26,6 +26,9 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Blue,
     AnsiColor::Red,
 ];
+
+// Each log that is followed is a stream, and so is the watch of the status.
+const _: () = assert!((LOG_REQUESTS_MAX as usize) < STREAMS_MAX);
 
 /// One container whose log is printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,12 +221,17 @@ impl Known {
 
 /// Refuses to follow more containers than allowed.
 fn check_limit(streams: usize, args: &LogsArgs) -> Outcome {
-    if streams <= usize::from(args.max_log_requests) {
+    let limit = args.max_log_requests;
+    if streams <= usize::from(limit) {
         return Ok(());
     }
+    let help = if limit < LOG_REQUESTS_MAX {
+        "use --max-log-requests to raise it"
+    } else {
+        "select fewer pods with -l, or a container with -c"
+    };
     Err(Failure::Failed(anyhow::anyhow!(
-        "attempted to follow {streams} containers, but the maximum is {}; use --max-log-requests to raise it",
-        args.max_log_requests
+        "attempted to follow {streams} containers, but the maximum is {limit}; {help}"
     )))
 }
 
@@ -382,6 +390,25 @@ mod tests {
             let found = only_pod(&pods, &targets).map(PodUid::as_str);
             // docker 52
             assert_eq!(found, only, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn too_many_containers_are_refused_with_what_to_do() {
+        for (limit, streams, expected) in [
+            ("32", 32, None),
+            ("32", 33, Some("use --max-log-requests to raise it")),
+            ("60", 60, None),
+            ("60", 61, Some("select fewer pods")),
+        ] {
+            let args = parsed(&["--all-pods", "-f", "--max-log-requests", limit]);
+            let outcome = check_limit(streams, &args);
+            let error = outcome.as_ref().err().and_then(Failure::error);
+            let words = error.map(ToString::to_string).unwrap_or_default();
+            // docker 52
+            assert!(words.contains(expected.unwrap_or_default()), "{words}");
+            // docker 52
+            assert_eq!(outcome.is_err(), expected.is_some(), "{limit} {streams}");
         }
     }
 

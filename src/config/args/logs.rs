@@ -8,6 +8,9 @@ use super::AgentArgs;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::labels::LabelSelector;
 
+/// Most containers that can be followed at a time. The agent takes a few more.
+pub const LOG_REQUESTS_MAX: u16 = 60;
+
 /// Arguments of `logs`.
 #[expect(clippy::struct_excessive_bools, reason = "one a flag")]
 #[derive(Debug, Clone, Args)]
@@ -61,8 +64,8 @@ pub struct LogsArgs {
     /// Maximum number of bytes to print of each container.
     #[arg(long, value_name = "N")]
     pub limit_bytes: Option<u64>,
-    /// Maximum number of containers to follow at a time.
+    /// Maximum number of containers to follow at a time, at most 60.
     #[arg(long, value_name = "N", default_value_t = 32,
-        value_parser = clap::value_parser!(u16).range(1..))]
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(LOG_REQUESTS_MAX)))]
     pub max_log_requests: u16,
 }

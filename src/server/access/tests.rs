@@ -104,6 +104,25 @@ fn code(status: &[u8]) -> String {
 }
 
 #[tokio::test]
+async fn sessions_and_forwarded_connections_are_streams() {
+    let bed = Bed::new();
+    let mut open = Vec::new();
+    for _ in 0..admin::STREAMS_MAX {
+        let (head, stream) = bed.ask("/v1/status?watch=true", "").await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        open.push(stream);
+    }
+    for path in ["exec?command=a", "attach", "portforward?port=80"] {
+        let (head, _) = bed.ask(&format!("/v1/pods/u/{path}"), ASKING).await;
+        // agent 14
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    }
+    let (head, _) = bed.ask("/v1/status", "").await;
+    // agent 14
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+}
+
+#[tokio::test]
 async fn a_command_is_carried_with_its_arguments_and_its_code() {
     let bed = Bed::new();
     let mut client = bed

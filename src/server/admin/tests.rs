@@ -299,19 +299,41 @@ async fn errors_carry_their_help() {
 }
 
 #[tokio::test]
-async fn too_many_watchers_are_refused_and_leave_room_when_gone() {
+async fn streams_are_bounded_and_leave_room_for_commands_that_end() {
     let agent = Agent::start();
     let mut open = Vec::new();
-    for _ in 0..REQUESTS_MAX {
-        let mut answer = agent.get("/v1/status?watch=true").await.unwrap();
-        line(&mut answer).await;
+    for at in 0..STREAMS_MAX {
+        let path = match at % 3 {
+            0 => "/v1/status?watch=true",
+            1 => "/v1/top?watch=true",
+            _ => "/v1/pods/endless/logs?follow=true",
+        };
+        let mut answer = agent.get(path).await.unwrap();
+        assert!(answer.next().await.unwrap().is_some());
         open.push(answer);
     }
-    let words = agent.refused("/v1/status").await;
-    assert!(words.contains("already"), "{words}");
+    for path in [
+        "/v1/status?watch=true",
+        "/v1/events?watch=true",
+        "/v1/top?watch=true",
+        "/v1/pods/endless/logs?follow=true",
+    ] {
+        let words = agent.refused(path).await;
+        // agent 14
+        assert!(words.contains("already has 64 followed logs"), "{words}");
+    }
+    for path in ["/v1/status", "/v1/events", "/v1/top", "/v1/pods/u/logs"] {
+        let whole = agent.get(path).await.unwrap().whole().await;
+        // agent 14
+        assert!(whole.is_ok(), "{path}");
+    }
+    let stop = "/v1/orders?pod=web&verb=stop";
+    let stopped = crate::cli::client::post_patiently(agent.root.path(), stop).await;
+    // agent 14
+    assert!(stopped.is_ok());
     open.clear();
     // The agent learns of closed connections in its own time: ask until it has.
-    while agent.get("/v1/status").await.is_err() {
+    while agent.get("/v1/status?watch=true").await.is_err() {
         tokio::task::yield_now().await;
     }
 }
