@@ -113,6 +113,37 @@ fn each_bad_manifest_is_told_what_is_wrong() {
 }
 
 #[test]
+fn a_mount_of_an_image_has_no_options_of_bind_mounts() {
+    for (options, expected) in [
+        ("subPath: html", None),
+        ("mountPropagation: None, recursiveReadOnly: Disabled", None),
+        ("subPathExpr: a", Some("subPathExpr")),
+        (
+            "mountPropagation: HostToContainer",
+            Some("mountPropagation"),
+        ),
+        (
+            "readOnly: true, recursiveReadOnly: IfPossible",
+            Some("recursiveReadOnly"),
+        ),
+    ] {
+        for volume in ["image: {reference: \"site:7\"}", "emptyDir: {}"] {
+            let text = format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: c, image: i, volumeMounts: [{{name: site, mountPath: /srv, {options}}}]}}\n  volumes: [{{name: site, {volume}}}]\n"
+            );
+            let parsed = parse(text.as_bytes(), "/m/web.yaml");
+            assert_eq!(parsed.problems, [], "{text}");
+            let problems = parsed.documents.iter().flat_map(|d| &d.problems);
+            let told: Vec<String> = problems.map(|problem| problem.message.clone()).collect();
+            let refused = expected.filter(|_| volume.starts_with("image"));
+            let refused = refused.map(|field| format!("a mount of an image has no {field}"));
+            // pods 22
+            assert_eq!(told, Vec::from_iter(refused), "{text}");
+        }
+    }
+}
+
+#[test]
 fn good_manifests_are_clean_and_come_back_from_their_canonical_form() {
     for (name, bytes) in files("good") {
         let parsed = parse(&bytes, &name);

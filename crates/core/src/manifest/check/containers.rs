@@ -34,12 +34,15 @@ pub(super) fn check_containers(spec: &PodSpec, volumes: &HashSet<&str>, at: &At<
         .iter()
         .flatten()
         .filter(|volume| volume.empty_dir.is_some());
+    let images = spec.volumes.iter().flatten();
+    let images = images.filter(|volume| volume.image.is_some());
     let claims = spec.volumes.iter().flatten();
     let claims = claims.filter(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
     let pod = PodNames {
         volumes,
         containers: &all,
         empty_dirs: &empty_dirs.map(|volume| volume.name.as_str()).collect(),
+        images: &images.map(|volume| volume.name.as_str()).collect(),
         claims: &claims.map(|volume| volume.name.as_str()).collect(),
         host_network: spec.host_network == Some(true),
     };
@@ -72,6 +75,7 @@ struct PodNames<'a> {
     volumes: &'a HashSet<&'a str>,
     containers: &'a HashSet<&'a str>,
     empty_dirs: &'a HashSet<&'a str>,
+    images: &'a HashSet<&'a str>,
     claims: &'a HashSet<&'a str>,
     host_network: bool,
 }
@@ -97,7 +101,7 @@ fn check_container(container: &Container, pod: &PodNames<'_>, at: &At<'_>) {
             .one_of(Some(policy), &["NotRequired", "RestartContainer"]);
     }
     env::check_env(container, pod.containers, pod.empty_dirs, at);
-    volumes::check_mounts(container, pod.volumes, at);
+    volumes::check_mounts(container, pod.volumes, pod.images, at);
     volumes::check_devices(container, pod.volumes, pod.claims, at);
     if let Some(resources) = &container.resources {
         resources::check_resources(resources, &at.key("resources"));

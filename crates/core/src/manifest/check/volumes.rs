@@ -132,8 +132,13 @@ pub(super) fn check_host_path(source: &HostPathVolumeSource, at: &At<'_>) {
     }
 }
 
-/// Checks `volumeMounts` of one container.
-pub(super) fn check_mounts(container: &Container, volumes: &HashSet<&str>, at: &At<'_>) {
+/// Checks `volumeMounts` of one container; `images` are the volumes that images have.
+pub(super) fn check_mounts(
+    container: &Container,
+    volumes: &HashSet<&str>,
+    images: &HashSet<&str>,
+    at: &At<'_>,
+) {
     let privileged = container
         .security_context
         .as_ref()
@@ -158,12 +163,38 @@ pub(super) fn check_mounts(container: &Container, volumes: &HashSet<&str>, at: &
             target.duplicate("duplicate mount path");
         }
         check_sub_path(mount, &path);
+        if images.contains(mount.name.as_str()) {
+            check_image_mount(mount, &path);
+        }
         let propagation = mount.mount_propagation.as_deref();
         check_recursion(mount, &path.key("recursiveReadOnly"));
         let path = path.key("mountPropagation");
         path.one_of(propagation, &["None", "HostToContainer", "Bidirectional"]);
         if propagation == Some("Bidirectional") && !privileged {
             path.invalid("Bidirectional requires a privileged container");
+        }
+    }
+}
+
+/// Refuses what the Engine has for bind mounts alone: it mounts images itself. Without this, the pod would
+/// fail when its container is created.
+fn check_image_mount(mount: &VolumeMount, at: &At<'_>) {
+    let is_given = |text: &Option<String>, none: &str| {
+        text.as_deref()
+            .is_some_and(|text| !text.is_empty() && text != none)
+    };
+    if is_given(&mount.sub_path_expr, "") {
+        let at = at.key("subPathExpr");
+        at.invalid("a mount of an image has no subPathExpr");
+        at.help("use subPath");
+    }
+    for (key, value, none) in [
+        ("mountPropagation", &mount.mount_propagation, "None"),
+        ("recursiveReadOnly", &mount.recursive_read_only, "Disabled"),
+    ] {
+        if is_given(value, none) {
+            at.key(key)
+                .invalid(format!("a mount of an image has no {key}"));
         }
     }
 }

@@ -111,6 +111,22 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
     }
 }
 
+/// What is refused of a field that is honoured otherwise, by checks that no rule stands for.
+fn remark(path: &str) -> Option<&'static str> {
+    match path {
+        "spec.C.volumeMounts[].mountPropagation" => Some(
+            "of the volume of an image or of a claim's Engine volume: refused, the Docker Engine has it for bind mounts alone",
+        ),
+        "spec.C.volumeMounts[].recursiveReadOnly" => Some(
+            "of the volume of an image or of a claim's Engine volume: refused, the Docker Engine has it for bind mounts alone; `Enabled` needs Docker Engine 25 or newer",
+        ),
+        "spec.C.volumeMounts[].subPathExpr" => {
+            Some("of the volume of an image: refused; use subPath")
+        }
+        _ => None,
+    }
+}
+
 fn page() -> String {
     let mut out = String::from(
         "# The pod spec, field by field\n\nEvery field of `PodSpec` and below, from the OpenAPI document of the Kubernetes version whose types mirrorlet is built with, and what becomes of it in a manifest (a static pod) and in a pod that the API server binds to the Node.\n\n- **honoured**: it does here what it does on a kubelet, or what the documents say of it.\n- **refused**: a manifest with it is rejected with this field's name, and its last good version runs on; a pod of the API server fails with the reason.\n- **warned**: the pod runs, and `mirrorlet validate` and `mirrorlet status` say that the field has no effect.\n- **no effect**: a pod of the API server with it runs all the same.\n\n`C` is an item of `containers` or `initContainers`. What is below a field that is refused as a whole has no row.\n\nThis page is made and checked by `cargo test -p mirrorlet-core pod_spec`; `hack/pod-spec.sh` reads the fields anew.\n\n| Field | Type | Manifest | API server's pod | Why |\n|---|---|---|---|---|\n",
@@ -144,6 +160,7 @@ fn page() -> String {
                 }
             }
         }
+        notes.extend(remark(path).map(str::to_owned));
         let _ = writeln!(
             out,
             "| `{path}` | {kind} | {manifest} | {api} | {} |",
