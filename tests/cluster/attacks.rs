@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, GetParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use mirrorlet::config::node::ApiAccess;
 use mirrorlet_core::api::keys;
 use serde_json::{Value, json};
@@ -220,12 +220,18 @@ fn load_labelled(bed: &NodeBed) -> String {
     image
 }
 
+/// Returns the metadata of a pod as the API server's cache has it; empty if the pod isn't there yet.
+/// Without the cache, each look would read the whole object from etcd.
+async fn cached(pods: &Api<Pod>, name: &str) -> ObjectMeta {
+    let found = pods.get_metadata_opt_with(name, &GetParams::any()).await;
+    found.unwrap().map(|pod| pod.metadata).unwrap_or_default()
+}
+
 /// Waits until a pod is as wanted whose object is so large that only one that has changed is looked at.
 async fn until_large(pods: &Api<Pod>, name: &str, wanted: impl Fn(&Pod) -> bool) {
     let mut seen = None;
     until(&format!("pod {name}"), async || {
-        let version = pods.get_metadata(name).await.unwrap();
-        let version = version.metadata.resource_version;
+        let version = cached(pods, name).await.resource_version;
         if seen == version {
             return Err(version);
         }
@@ -373,7 +379,7 @@ async fn create_mirrors(victim: &mut Victim) {
     let last = format!("mirror-{}", MIRRORS - 1);
     // tenants M5
     until("the last mirror to be deleted", async || {
-        let metadata = pods.get_metadata(&last).await.unwrap().metadata;
+        let metadata = cached(&pods, &last).await;
         let deleted = metadata.deletion_timestamp.is_some();
         deleted.then_some(()).ok_or(metadata.resource_version)
     })
