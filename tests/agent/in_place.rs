@@ -102,7 +102,7 @@ async fn all_containers_are_restarted_in_place_once_though_the_agent_is_killed()
     assert_eq!((&second.uid, &second.ips), (&first.uid, &first.ips));
     // What is in the volume stays. The regular containers start at the same time.
     let mut log = eventually("the log to have both starts", || {
-        let text = bed.exec("other", "cat /data/log");
+        let text = bed.file("other", "/data/log")?;
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         (lines.len() >= 6).then_some(lines)
     })

@@ -151,7 +151,7 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     assert_eq!(row.exec(1, "hostname"), "web-1");
     let address = row.exec(1, "hostname -i");
     eventually("the name of web-1", || {
-        let hosts = row.exec(0, "cat /etc/hosts");
+        let hosts = row.bed.file("web_web-0-box", "/etc/hosts")?;
         let has = |name: &&str| {
             let lines = hosts.lines().map(str::split_whitespace);
             let mut lines = lines.map(Iterator::collect::<Vec<_>>);

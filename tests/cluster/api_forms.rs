@@ -172,7 +172,7 @@ async fn labels_and_annotations_change_in_a_running_pod() {
     ] {
         for volume in ["own", "projected"] {
             eventually(&format!("{word} in {volume}/{file}"), || {
-                let text = bed.exec("web", &format!("cat /{volume}/{file}"));
+                let text = bed.file("web", &format!("/{volume}/{file}"))?;
                 text.contains(word).then_some(())
             })
             .await;

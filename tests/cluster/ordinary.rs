@@ -180,7 +180,7 @@ async fn a_client_in_a_pod_talks_to_the_api_server_with_its_token() {
     bed.until_pod("client", is_ready).await;
     // cluster 4
     until("the client's answer", async || {
-        let seen = bed.exec("client", "cat /tmp/seen || true");
+        let seen = bed.file("client", "/tmp/seen").unwrap_or_default();
         if seen.contains("pod/client") {
             Ok(())
         } else {

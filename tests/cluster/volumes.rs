@@ -338,7 +338,8 @@ async fn a_client_in_a_pod_talks_to_the_api_server(identity: Identity) {
     ];
     cluster.kubectl(&keys);
     eventually("the pod to see what changed", || {
-        (bed.exec("c", "cat /conf/color /keys/pass || true") == "redgeheim").then_some(())
+        let [color, pass] = ["/conf/color", "/keys/pass"].map(|path| bed.file("c", path));
+        (color? == "red" && pass? == "geheim").then_some(())
     })
     .await;
     assert_eq!(bed.exec("c", "echo $COLOR"), "blue");
@@ -508,7 +509,7 @@ async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
     cluster.start_apiserver().await;
     cluster.apply(&config_map(&namespace, "conf", "red"));
     eventually("the pod to see what changed", || {
-        (bed.exec("c", "cat /conf/color") == "red").then_some(())
+        (bed.file("c", "/conf/color")? == "red").then_some(())
     })
     .await;
     assert_eq!(bed.running_id("c"), second);

@@ -19,18 +19,7 @@ pub fn get(docker: &str, path: &str, patience: Duration) -> Result<Value, String
 /// The same of something that may not be there: `None` where the Engine answers 404.
 pub fn find(docker: &str, path: &str, patience: Duration) -> Result<Option<Value>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("GET {path} of {docker}: {error}");
-    let answer = if let Some(socket) = docker.strip_prefix("unix://") {
-        UnixStream::connect(socket).and_then(|stream| {
-            stream.set_read_timeout(Some(patience))?;
-            ask(stream, path)
-        })
-    } else {
-        let address = docker.trim_start_matches("tcp://");
-        TcpStream::connect(address).and_then(|stream| {
-            stream.set_read_timeout(Some(patience))?;
-            ask(stream, path)
-        })
-    };
+    let answer = exchange(docker, "GET", path, patience);
     let answer = answer.map_err(|error| failed(&error))?;
     let end = answer.windows(4).position(|part| part == b"\r\n\r\n");
     let (head, body) = answer.split_at(end.ok_or_else(|| failed(&"it is cut off"))?);
@@ -46,9 +35,56 @@ pub fn find(docker: &str, path: &str, patience: Duration) -> Result<Option<Value
     Ok(Some(value))
 }
 
+/// Sends a DELETE to the Engine at `docker` and waits for the answer, whatever it says.
+pub fn delete(docker: &str, path: &str, patience: Duration) -> std::io::Result<()> {
+    exchange(docker, "DELETE", path, patience).map(drop)
+}
+
+/// Returns the standard output so far of a container that has no terminal.
+pub fn output(docker: &str, id: &str, patience: Duration) -> Result<String, String> {
+    /// The head of a frame: in its second half is the length of what follows.
+    const HEAD: usize = 8;
+    let path = format!("/containers/{id}/logs?stdout=1");
+    let answer = exchange(docker, "GET", &path, patience);
+    let answer = answer.map_err(|error| format!("GET {path} of {docker}: {error}"))?;
+    let failed = || format!("GET {path}: {}", String::from_utf8_lossy(&answer));
+    let end = answer.windows(4).position(|part| part == b"\r\n\r\n");
+    let (head, mut frames) = answer.split_at(4 + end.ok_or_else(failed)?);
+    let head = String::from_utf8_lossy(head);
+    if !head.lines().next().unwrap_or_default().contains(" 200 ") {
+        return Err(failed());
+    }
+    let mut output = Vec::new();
+    while let Some((&[_, _, _, _, length @ ..], rest)) = frames.split_first_chunk::<HEAD>() {
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap();
+        let (frame, rest) = rest.split_at_checked(length).ok_or_else(failed)?;
+        output.extend_from_slice(frame);
+        frames = rest;
+    }
+    Ok(String::from_utf8_lossy(&output).into_owned())
+}
+
+/// The answer of the Engine at `docker` to a request without a body.
+fn exchange(
+    docker: &str,
+    method: &str,
+    path: &str,
+    patience: Duration,
+) -> std::io::Result<Vec<u8>> {
+    if let Some(socket) = docker.strip_prefix("unix://") {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(patience))?;
+        ask(stream, method, path)
+    } else {
+        let stream = TcpStream::connect(docker.trim_start_matches("tcp://"))?;
+        stream.set_read_timeout(Some(patience))?;
+        ask(stream, method, path)
+    }
+}
+
 /// Asks in a version of HTTP in which the end of an answer is that of its connection.
-fn ask(mut stream: impl Read + Write, path: &str) -> std::io::Result<Vec<u8>> {
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+fn ask(mut stream: impl Read + Write, method: &str, path: &str) -> std::io::Result<Vec<u8>> {
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: docker\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(answer)
@@ -61,17 +97,29 @@ pub fn containers(
     all: bool,
     patience: Duration,
 ) -> Result<Vec<(String, String)>, String> {
-    let query = owned_by(owner)
-        .append_pair("all", if all { "1" } else { "0" })
-        .finish();
-    let listed = get(docker, &format!("/containers/json?{query}"), patience)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let containers = listed.as_array().into_iter().flatten();
+    let containers = listed(docker, owner, all, patience)?.into_iter();
     let containers = containers.map(|one| {
         let name = text(&one["Names"][0]);
         (name.trim_start_matches('/').to_owned(), text(&one["Id"]))
     });
     Ok(containers.collect())
+}
+
+/// Names of an owner's containers that were created and never started.
+pub fn created(docker: &str, owner: &str, patience: Duration) -> Result<Vec<String>, String> {
+    let containers = listed(docker, owner, true, patience)?.into_iter();
+    let created = containers.filter(|one| one["State"] == "created");
+    Ok(created.map(|one| one["Names"][0].to_string()).collect())
+}
+
+/// An owner's containers as the Engine lists them: those that run, or all.
+fn listed(docker: &str, owner: &str, all: bool, patience: Duration) -> Result<Vec<Value>, String> {
+    let query = owned_by(owner)
+        .append_pair("all", if all { "1" } else { "0" })
+        .finish();
+    let listed = get(docker, &format!("/containers/json?{query}"), patience)?;
+    Ok(listed.as_array().cloned().unwrap_or_default())
 }
 
 /// Names of an owner's volumes.

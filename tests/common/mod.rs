@@ -304,6 +304,12 @@ impl Bed {
         self.list(false)
     }
 
+    /// Names of the containers this bed's agents own that were created and never started.
+    pub fn created(&self) -> Vec<String> {
+        let owner = self.owner().unwrap();
+        engine::created(&self.docker, &owner, engine::PATIENCE).unwrap()
+    }
+
     fn list(&self, all: bool) -> HashMap<String, String> {
         let Some(owner) = self.owner() else {
             return HashMap::new();
@@ -357,9 +363,24 @@ impl Bed {
         .await;
     }
 
-    /// Returns the standard output of an instance.
+    /// Returns the host path of the root directory of the running instance of a container. An absolute
+    /// symlink below it resolves on the host.
+    pub fn inside(&self, container: &str) -> PathBuf {
+        let pid = &self.inspect(&self.running_id(container))["State"]["Pid"];
+        PathBuf::from(format!("/proc/{pid}/root"))
+    }
+
+    /// Returns the trimmed content of a file in the running instance of a container, if it is there.
+    pub fn file(&self, container: &str, path: &str) -> Option<String> {
+        let path = self.inside(container).join(path.trim_start_matches('/'));
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// Returns the standard output of an instance that has no terminal, trimmed.
     pub fn output(&self, id: &str) -> String {
-        self.docker(&["logs", id])
+        let output = engine::output(&self.docker, id, engine::PATIENCE).unwrap();
+        output.trim().to_owned()
     }
 
     /// Begins to record what happens to the containers of this bed's agents.
@@ -414,19 +435,19 @@ impl Drop for Bed {
 fn remove_containers(docker: &str, owner: &str) {
     /// An Engine that a failing test leaves stopped must not hang its report.
     const ANSWER: Duration = Duration::from_secs(30);
-    let client = || {
-        let mut command = Command::new("timeout");
-        command.args(["30", "docker", "-H", docker]);
-        command
-    };
+    /// Containers at a time, as many as the docker client removes.
+    const AT_A_TIME: usize = 50;
     let listed = engine::containers(docker, owner, true, ANSWER).unwrap_or_default();
-    if !listed.is_empty() {
-        let ids = listed.into_iter().map(|(_, id)| id);
-        let _ = client().args(["rm", "-fv"]).args(ids).output();
+    for some in listed.chunks(AT_A_TIME) {
+        std::thread::scope(|scope| {
+            for (_, id) in some {
+                let path = format!("/containers/{id}?force=1&v=1");
+                scope.spawn(move || engine::delete(docker, &path, ANSWER));
+            }
+        });
     }
-    let volumes = engine::volumes(docker, owner, ANSWER).unwrap_or_default();
-    if !volumes.is_empty() {
-        let _ = client().args(["volume", "rm"]).args(volumes).output();
+    for volume in engine::volumes(docker, owner, ANSWER).unwrap_or_default() {
+        let _ = engine::delete(docker, &format!("/volumes/{volume}"), ANSWER);
     }
 }
 

@@ -16,7 +16,7 @@ async fn attaching_shows_what_comes_and_the_containers_end() {
     let id = bed.running_id("c");
     // Output from before an attachment is not shown by it.
     eventually("the first line", || {
-        (bed.docker(&["logs", &id]) == "before").then_some(())
+        (bed.output(&id) == "before").then_some(())
     })
     .await;
     let attached = mirrorlet(&bed, &["attach", "web"])
