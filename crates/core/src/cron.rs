@@ -34,6 +34,9 @@ const REMEMBERED: i64 = 2 * 86_400;
 const TIMES_MIN: usize = 32;
 /// Most times that are remembered: those of two days at each minute.
 const TIMES_MAX: usize = 2 * 24 * 60;
+/// Runs that have not ended and beside which no other one is started by schedule: of a CronJob whose Jobs
+/// never end, each run would add a Job to its record for ever.
+pub const UNFINISHED_MAX: usize = 100;
 /// Longest time between two looks: the clock may be set forward, or the machine sleep.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
@@ -169,6 +172,8 @@ pub enum CronNote {
     Missed(Timestamp),
     /// It waits for the run before it.
     Busy(Timestamp),
+    /// It waits until one of [`UNFINISHED_MAX`] runs has ended.
+    Full(Timestamp),
 }
 
 /// Decides what becomes of a CronJob. Reads nothing but its argument.
@@ -200,9 +205,11 @@ pub fn decide(input: &CronInput<'_>) -> CronDecision {
     if let Some((due, true)) = due {
         let runs = |run: &Run| (input.ended)(&run.job.name).is_none();
         let is_busy = record.runs.iter().any(|run| run.due.is_some() && runs(run));
-        let waits = is_busy && cron.concurrency == Concurrency::Forbid;
-        if waits {
+        let unfinished = record.runs.iter().filter(|run| runs(run)).count();
+        if is_busy && cron.concurrency == Concurrency::Forbid {
             note = Some(CronNote::Busy(due));
+        } else if unfinished >= UNFINISHED_MAX && cron.concurrency != Concurrency::Replace {
+            note = Some(CronNote::Full(due));
         } else {
             if cron.concurrency == Concurrency::Replace {
                 record.runs.retain(|run| run.due.is_none() || !runs(run));

@@ -495,6 +495,38 @@ fn a_run_that_is_due_while_another_runs() {
 }
 
 #[test]
+fn a_cron_job_whose_runs_never_end_has_a_bound() {
+    for (policy, bound) in [("Allow", UNFINISHED_MAX), ("Forbid", 1), ("Replace", 1)] {
+        let spec = format!("schedule: \"* * * * *\"\n  concurrencyPolicy: {policy}");
+        let mut life = Life::new(&spec);
+        let begin = utc("2026-01-01T00:00");
+        let minute = |number: usize| {
+            let second = begin.as_second() + 60 * i64::try_from(number).unwrap();
+            Timestamp::from_second(second).unwrap()
+        };
+        let late = UNFINISHED_MAX + 20;
+        for number in 0..=late {
+            life.step(minute(number), false);
+        }
+        // workloads 10
+        assert_eq!(life.runs(), bound, "{policy}");
+        let waits = matches!(life.note, Some(CronNote::Full(due)) if due == minute(late));
+        assert_eq!(waits, policy == "Allow", "{policy}");
+    }
+    let mut life = Life::new("schedule: \"* * * * *\"");
+    life.at("2026-01-01T00:00");
+    for _ in 0..UNFINISHED_MAX {
+        life.step(utc("2026-01-01T00:00"), true);
+    }
+    // Runs that a person ordered count, too.
+    // workloads 10
+    assert_eq!(life.at("2026-01-01T00:01"), "");
+    life.end(true);
+    // workloads 10
+    assert_eq!(life.at("2026-01-01T00:01"), "01T00:01");
+}
+
+#[test]
 fn runs_that_are_over_stay_as_long_as_the_document_says() {
     let spec =
         "schedule: \"0 * * * *\"\n  successfulJobsHistoryLimit: 2\n  failedJobsHistoryLimit: 0";

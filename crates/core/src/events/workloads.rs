@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::EventType;
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
-use crate::cron::CronNote;
+use crate::cron::{CronNote, UNFINISHED_MAX};
 use crate::job::{End, Job, JobName, Note, full_name};
 use crate::small::SmallCollect;
 use crate::spec::annotation;
@@ -211,6 +211,12 @@ pub fn of_cron_job(cron: &JobName, note: &CronNote) -> WorkloadEvent {
                            policy is Forbid";
             WorkloadEvent::normal(&key, "JobAlreadyActive", message.to_owned())
         }
+        CronNote::Full(_) => WorkloadEvent {
+            key,
+            event_type: EventType::Warning,
+            reason: "TooManyActiveJobs".to_owned(),
+            message: format!("Not starting job because {UNFINISHED_MAX} jobs have not finished"),
+        },
         CronNote::Missed(due) => WorkloadEvent {
             key,
             event_type: EventType::Warning,
