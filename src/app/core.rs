@@ -117,8 +117,8 @@ impl Core {
         let telemetry = options.telemetry.clone();
         let (board_writer, board) = board();
         let (rollouts, rollout_handle) = rollouts(config, runtime, &board, &options, &telemetry);
-        let (jobs, job_handle) = jobs(config, &board, &options.clock, &telemetry);
         let (cache_writer, cache) = cache();
+        let (jobs, job_handle) = jobs(config, &board, &cache, &options.clock, &telemetry);
         let (observer, reach, listed) = Observer::new(
             Arc::clone(runtime),
             cache_writer,
@@ -294,10 +294,17 @@ fn node_edits(config: &Config) -> NodeEditsHandle {
 }
 
 /// The Jobs of manifests, as the last agent on this root left them.
-fn jobs(config: &Config, board: &Board, clock: &Clock, telemetry: &Telemetry) -> (Jobs, JobHandle) {
+fn jobs(
+    config: &Config,
+    board: &Board,
+    cache: &CacheReader,
+    clock: &Clock,
+    telemetry: &Telemetry,
+) -> (Jobs, JobHandle) {
     let clock = clock.clone();
     let options = JobOptions {
         board: board.clone(),
+        cache: cache.clone(),
         telemetry: telemetry.clone(),
         clock: Arc::new(move || clock.now()),
     };

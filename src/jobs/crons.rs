@@ -45,8 +45,8 @@ impl Jobs {
                 continue;
             }
             let ended = |job: &JobName| {
-                let end = self.store.get(job)?.end.as_ref()?;
-                Some(end.complete)
+                let record = self.store.get(job).filter(|record| record.is_over())?;
+                Some(record.end.as_ref()?.complete)
             };
             let mut record = self.cron_store.get(name).map(Cow::Borrowed);
             if let Some(record) = &mut record {
@@ -184,7 +184,7 @@ impl Jobs {
             };
             let runs = |job: &JobName| {
                 let record = self.store.get(job);
-                record.is_some_and(|record| record.end.is_none())
+                record.is_some_and(|record| !record.is_over())
             };
             let active = record.runs.iter().filter(|run| runs(&run.job.name)).count();
             let active = u32::try_from(active).unwrap_or(u32::MAX);

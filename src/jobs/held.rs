@@ -1,13 +1,17 @@
-//! Jobs whose documents are others than those that their records are of, and that wait to be begun anew.
+//! Jobs that wait until the document is known that their records are of, or until pods have stopped.
 
 use std::collections::BTreeSet;
 
 use super::problems::awaited;
-use super::{At, Jobs};
+use super::{At, Documents, Jobs};
+use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::desired::{PodSource, SourcePod};
+use mirrorlet_core::cron::Runs;
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
+use mirrorlet_core::ending::is_over;
 use mirrorlet_core::job::{Job, JobName, JobRecord};
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::WorkloadKey;
 
 impl Jobs {
@@ -16,16 +20,60 @@ impl Jobs {
     pub(super) fn is_awaited(&self, job: &Job, at: &At<'_>) -> bool {
         let record = self.store.get(&job.name);
         let mut sources = at.states.iter();
-        record.is_some_and(|record| record.content != job.content)
+        record.is_some_and(|record| record.content != job.content && !record.is_removed())
             && !self.begun.contains_key(&job.name)
             && sources.any(|(name, state)| name.source != PodSource::Api && state.set().is_none())
     }
 
     /// Whether a Job that is awaited may have a pod that runs. Such a pod can't be stopped before every
     /// source was heard, and its work must not be done by two at once, whoever orders it.
-    pub(super) fn may_run(&self, job: &Job) -> bool {
+    pub(super) fn may_have_pods(&self, job: &Job) -> bool {
         let record = self.store.get(&job.name);
         record.is_some_and(|record| !record.active.is_empty())
+    }
+
+    /// Whether anything of a pod runs, or may still be started by its worker. It has to be a pod that the
+    /// last merge did not want: a worker that has published nothing yet is stopped before it starts any.
+    pub(super) fn may_run(&self, uid: &PodUid, at: &At<'_>) -> bool {
+        let cache = &self.options.cache;
+        let seen = cache.get(uid);
+        let is_unknown = match seen.modified {
+            Some(_) => seen.error.is_some() && seen.status.is_empty(),
+            // Before the first list is complete, one that runs may not have been seen.
+            None => !at.known || cache.known_until().is_none(),
+        };
+        let view = self.options.board.get(uid);
+        is_unknown || seen.status.anything_running() || view.is_some_and(|view| !has_stopped(&view))
+    }
+
+    /// The Jobs of records that no document, and no run of a CronJob, describes any more, with what has
+    /// to be known of them as long as their pods may run.
+    pub(super) fn forgotten(
+        &self,
+        documents: &Documents,
+        at: &At<'_>,
+    ) -> Vec<(JobName, Option<JobRecord>)> {
+        let sets = at.states.values().filter_map(SourceState::set);
+        let offered =
+            sets.flat_map(|set| &set.pods)
+                .filter_map(|pod| match &**pod.runs.as_ref()? {
+                    Runs::Job(job) => Some(job.name.clone()),
+                    Runs::CronJob(_) => None,
+                });
+        let runs = self.cron_store.all().flat_map(|record| &record.runs);
+        let runs = runs.map(|run| run.job.name.clone());
+        let offered: BTreeSet<JobName> = offered
+            .chain(runs)
+            .chain(documents.jobs.keys().cloned())
+            .collect_set();
+        let names = self.store.names().filter(|name| !offered.contains(*name));
+        let changes = names.filter_map(|name| {
+            let known = self.store.get(name);
+            let may_run = |uid: &PodUid| self.may_run(uid, at);
+            let left = known.and_then(|record| record.removed(name, &may_run));
+            (left.is_none() || left.as_ref() != known).then(|| (name.clone(), left))
+        });
+        changes.collect()
     }
 
     /// The pods that are not to be stopped, though they are not among those that are wanted: an earlier
@@ -34,6 +82,20 @@ impl Jobs {
     pub fn spared(&self) -> &BTreeSet<PodUid> {
         &self.spared
     }
+}
+
+/// Whether nothing of a pod that is to be stopped runs, and its worker starts nothing of it any more.
+fn has_stopped(view: &PodView) -> bool {
+    let starts_nothing = match view.phase {
+        Phase::Terminated | Phase::Finished => true,
+        Phase::Terminating => false,
+        // One that stays for its log is wanted, as a pod that is over.
+        Phase::WaitingToStart | Phase::Syncing => {
+            let pod = view.pod.as_ref();
+            pod.is_some_and(|pod| is_over(pod.status.as_ref()))
+        }
+    };
+    starts_nothing && !view.observed.anything_running()
 }
 
 /// The pods of a record: those that are to run, and those that are over and stay for their logs.

@@ -16,13 +16,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::store::board::Board;
+use crate::store::cache::CacheReader;
 use crate::store::cell::{Writer, cell};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::clock::LOOK_MAX;
 use mirrorlet_core::cron::{CronJob, CronJobRecord, CronNote, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
 use mirrorlet_core::job::{
-    Decision, Input, Job, JobName, JobRecord, Known, Seen, decide, pods, report,
+    Decision, Input, Job, JobName, JobRecord, Known, LEAVING_LOOK, Seen, decide, pods, report,
 };
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
@@ -54,6 +55,8 @@ const KEEP_RETRY: Duration = Duration::from_secs(30);
 pub struct JobOptions {
     /// The workers' states of pods.
     pub board: Board,
+    /// The observed states of pods, also of those without a worker.
+    pub cache: CacheReader,
     /// Receives log lines, metrics and journal entries.
     pub telemetry: Telemetry,
     /// Returns the present time.
@@ -163,7 +166,7 @@ impl Jobs {
         let at = At { states, known, now };
         let mut reports = JobStates::default();
         self.follow(&mut documents, &mut orders, merged, &at).await;
-        let failed = self.run(&documents.jobs, &mut orders, merged, &at).await;
+        let failed = self.run(&documents, &mut orders, merged, &at).await;
         self.put_in(merged, &documents.jobs, &failed, &mut reports);
         self.report_crons(&documents, now, &mut reports);
         reports.known = self.known(&documents.jobs);
@@ -189,11 +192,12 @@ impl Jobs {
     /// it failed for.
     async fn run(
         &mut self,
-        wanted: &BTreeMap<JobName, Wanted>,
+        documents: &Documents,
         orders: &mut Orders,
         merged: &mut Merged,
         at: &At<'_>,
     ) -> BTreeMap<JobName, String> {
+        let wanted = &documents.jobs;
         let mut decided: BTreeMap<JobName, Decision> = BTreeMap::new();
         for Wanted { job, pod } in wanted.values() {
             let is_ordered = orders.contains_key(&Order::Restart(job.name.clone()));
@@ -204,7 +208,7 @@ impl Jobs {
                 merged.conflicts.push(problem);
                 continue;
             }
-            let may_run = self.may_run(job);
+            let may_run = self.may_have_pods(job);
             if self.is_awaited(job, at) && (!is_ordered || may_run) {
                 held::hold(job, pod, may_run, merged);
                 if let Some(senders) = orders.remove(&Order::Restart(job.name.clone())) {
@@ -223,15 +227,11 @@ impl Jobs {
             .map(|(name, decision)| (name.clone(), Some(decision.record.clone())))
             .collect();
         let has_ended = changes.iter().any(|(name, record)| {
-            let before = self
-                .store
-                .get(name)
-                .is_some_and(|record| record.end.is_some());
-            !before && record.as_ref().is_some_and(|record| record.end.is_some())
+            let before = self.store.get(name).is_some_and(JobRecord::is_over);
+            !before && record.as_ref().is_some_and(JobRecord::is_over)
         });
         if merged.delivered.manifests && !self.cron_store.has_unreadable() {
-            let forgotten = self.forgotten(wanted, at);
-            changes.extend(forgotten.into_iter().map(|name| (name, None)));
+            changes.extend(self.forgotten(documents, at));
         }
         let failed = self.store.keep(changes).await;
         for (name, decision) in &decided {
@@ -242,6 +242,9 @@ impl Jobs {
         self.answers.extend(answers(orders, wanted, &failed));
         let waits = decided.values().filter_map(|decision| decision.look_again);
         self.look_in(waits.min());
+        if merged.delivered.manifests && self.store.all().any(JobRecord::is_removed) {
+            self.look_in(Some(LEAVING_LOOK));
+        }
         if !failed.is_empty() {
             self.look_in(Some(KEEP_RETRY));
         } else if has_ended {
@@ -278,29 +281,11 @@ impl Jobs {
             job,
             record,
             seen: &seen,
+            may_run: &|uid| self.may_run(uid, at),
             ordered,
             may_start: at.known,
             now: at.now,
         })
-    }
-
-    /// The Jobs of records that no document, and no run of a CronJob, describes any more.
-    fn forgotten(&self, wanted: &BTreeMap<JobName, Wanted>, at: &At<'_>) -> Vec<JobName> {
-        let sets = at.states.values().filter_map(SourceState::set);
-        let offered =
-            sets.flat_map(|set| &set.pods)
-                .filter_map(|pod| match &**pod.runs.as_ref()? {
-                    Runs::Job(job) => Some(job.name.clone()),
-                    Runs::CronJob(_) => None,
-                });
-        let runs = self.cron_store.all().flat_map(|record| &record.runs);
-        let runs = runs.map(|run| run.job.name.clone());
-        let offered: BTreeSet<JobName> = offered
-            .chain(runs)
-            .chain(wanted.keys().cloned())
-            .collect_set();
-        let names = self.store.names().filter(|name| !offered.contains(*name));
-        names.cloned().collect()
     }
 
     /// The contents of the Jobs that have a record, and of the last run of each CronJob.
@@ -349,7 +334,7 @@ impl Jobs {
         let mut taken: BTreeMap<FullName, Origin> = of_manifests
             .map(|pod| (pod.full_name(), pod.origin.clone()))
             .collect_map();
-        self.watched = false;
+        self.watched = self.store.all().any(|record| !record.leaving.is_empty());
         self.spared.clear();
         for (name, newest) in wanted {
             if let Some(why) = failed.get(name) {

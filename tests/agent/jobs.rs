@@ -136,6 +136,36 @@ async fn a_failed_pod_is_tried_again_as_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_edited_job_begins_once_no_pod_of_its_old_run_runs() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let lines = || {
+        let text = std::fs::read_to_string(bed.path().join("data/runs")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let document = |command: &str| {
+        let more = "completions: 2\n  completionMode: Indexed";
+        // Long enough to be seen to run on.
+        job(&bed, command, more).replace("PeriodSeconds: 1", "PeriodSeconds: 3")
+    };
+    // Its second pod runs on when it is asked to stop. The name of no pod keeps the next run waiting: that
+    // begins with the first index.
+    let old = "test $JOB_COMPLETION_INDEX = 0 && exit 0; trap '' TERM; while true; do echo old >> /data/runs; sleep 0.1; done";
+    bed.write("work.yaml", &document(old));
+    let is_old = |line: &String| line == "old";
+    agent
+        .until("the second pod", |_| lines().iter().any(is_old))
+        .await;
+    bed.write("work.yaml", &document("echo new >> /data/runs; exit 0"));
+    until_complete(&agent).await;
+    let lines = lines();
+    let new = lines.iter().position(|line| line == "new").unwrap();
+    // workloads 7
+    assert!(!lines[new..].iter().any(is_old), "{lines:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_asks_to_be_restarted_on_edits_is_done_once() {
     let bed = Bed::new();
     let agent = bed.agent().await;

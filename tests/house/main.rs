@@ -12,6 +12,7 @@
 mod cli;
 mod documented;
 mod layering;
+mod ledgers;
 mod links;
 mod looks;
 mod manifests;

@@ -12,6 +12,7 @@ use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order, OrderError};
 use mirrorlet::rollout::Rollouts;
 use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::board::board;
+use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::{Reader, Writer, cell};
 use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::pods::pod_manager;
@@ -27,6 +28,7 @@ use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::plans::options;
@@ -51,8 +53,12 @@ fn source_name() -> SourceName {
 
 fn jobs(root: &Path, fake: &FakeRuntime) -> (Jobs, JobHandle) {
     let clock = fake.clone();
+    let (seen, cache) = cache();
+    // All is known that runs: nothing.
+    seen.update_time(Instant::now());
     let options = JobOptions {
         board: board().1,
+        cache,
         telemetry: Telemetry::new(),
         clock: Arc::new(move || clock.now()),
     };
@@ -396,6 +402,8 @@ async fn a_begun_job_waits_for_a_source_that_may_have_its_document() {
         // workloads 7
         assert_eq!(refused, Err(OrderError::Awaited(job)));
         merging.states[1].publish(of_url(delivered));
+        // Another run begins once nothing runs of the one before.
+        merging.newest().await;
         let merged = merging.newest().await;
         // workloads 7
         assert_eq!(places(&merged), [expected]);
@@ -439,6 +447,9 @@ async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
     let edited = merge(&mut jobs, &with_job("new")).await;
     // workloads 7
     assert!(jobs.spared().is_empty());
+    // The new run begins once nothing runs of the old one.
+    assert_eq!(edited.pods, BTreeMap::new());
+    let edited = merge(&mut jobs, &with_job("new")).await;
     let pods: Vec<_> = edited.pods.into_values().collect();
     let container = &pods[0].pod.spec.as_ref().unwrap().containers[0];
     assert_eq!(container.command, Some(vec!["new".to_owned()]));

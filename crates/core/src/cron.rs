@@ -140,7 +140,7 @@ pub struct CronInput<'a> {
     pub cron: &'a CronJob,
     /// Its record, as the disk has it; none of a CronJob that is new.
     pub record: Option<&'a CronJobRecord>,
-    /// The end of a Job, if it has ended: whether it is complete.
+    /// The end of a Job, if it has ended and none of its pods runs: whether it is complete.
     pub ended: &'a dyn Fn(&JobName) -> Option<bool>,
     /// Whether a person orders a run.
     pub ordered: bool,

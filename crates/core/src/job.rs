@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Pod, keys};
 use crate::spec::annotation;
 
-pub use decide::{Decision, Input, Note, decide};
+pub use decide::{Decision, Input, LEAVING_LOOK, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
 pub use plan::{Known, plan};
 pub use pod::{full_name, pod_name, pods};
-pub use record::{End, JobRecord, KEPT_MAX, Over, Wait};
+pub use record::{End, JobRecord, KEPT_MAX, Leaving, Over, Wait};
 pub use report::report;
 pub use rules::{
     BACKOFF_LIMIT_DEFAULT, FailureAction, FailureRule, FailureWhen, INDEXED, NON_INDEXED, Rules,

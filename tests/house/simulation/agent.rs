@@ -124,6 +124,7 @@ impl Agent {
             root,
             JobOptions {
                 board: board.clone(),
+                cache: reader.clone(),
                 telemetry: telemetry.clone(),
                 clock: Arc::new(move || clock.now()),
             },

@@ -14,6 +14,10 @@ use crate::clock::elapsed;
 const BACKOFF_FIRST: Duration = Duration::from_secs(10);
 const BACKOFF_MAX: Duration = Duration::from_mins(6);
 
+/// Time between two looks at pods that are being stopped. Most of them are seen to end before that; of
+/// one that was never started there is nothing to be seen.
+pub const LEAVING_LOOK: Duration = Duration::from_secs(1);
+
 /// Under which index the failures are counted that concern all indexes together.
 const ALL: u32 = u32::MAX;
 
@@ -25,6 +29,8 @@ pub struct Input<'a> {
     pub record: Option<&'a JobRecord>,
     /// The observed state of a pod.
     pub seen: &'a dyn Fn(&PodUid) -> Seen,
+    /// Whether anything of a pod may run, or be started, that was to be stopped before.
+    pub may_run: &'a dyn Fn(&PodUid) -> bool,
     /// Whether a person orders that it runs again from its beginning.
     pub ordered: bool,
     /// Whether pods may be started: it is known what runs already.
@@ -80,23 +86,31 @@ pub enum Note {
 
 /// Decides what becomes of a Job. Reads nothing but its argument.
 pub fn decide(input: &Input<'_>) -> Decision {
-    let known = input
-        .record
-        .filter(|record| record.content == input.job.content && !input.ordered);
+    let (name, content) = (&input.job.name, &input.job.content);
+    let before = input.record.cloned().map(|mut record| {
+        // Before others are added, whose workers have yet to hear of it.
+        record.let_go(input.may_run);
+        record
+    });
+    let is_known = |record: &JobRecord| record.content == *content && !input.ordered;
+    let (record, notes) = match before {
+        Some(record) if is_known(&record) => (record, Vec::new()),
+        Some(record) => (
+            record.successor(name, content, input.now),
+            vec![Note::Begun],
+        ),
+        None => (JobRecord::new(content, input.now), vec![Note::Begun]),
+    };
     let mut draft = Draft {
         input,
-        record: known.map_or_else(
-            || JobRecord::new(&input.job.content, input.now),
-            Clone::clone,
-        ),
-        notes: if known.is_some() {
-            Vec::new()
-        } else {
-            vec![Note::Begun]
-        },
+        record,
+        notes,
         look_again: None,
     };
     draft.decide();
+    if !draft.record.leaving.is_empty() {
+        draft.look_in(LEAVING_LOOK);
+    }
     Decision {
         record: draft.record,
         notes: draft.notes,
@@ -308,7 +322,7 @@ impl Draft<'_> {
             if complete {
                 self.drop(index);
             } else {
-                self.record.stop(index);
+                self.record.stop(&self.input.job.name, index);
             }
         }
         let end = End {
@@ -371,13 +385,20 @@ impl Draft<'_> {
         if let Some(attempt) = self.record.active.get(&index) {
             self.notes.push(Note::Stopped(index, *attempt));
         }
-        self.record.drop(index);
+        self.record.drop(&self.input.job.name, index);
     }
 
-    /// Starts as many pods as may run, those of the lowest indexes first.
+    /// Starts as many pods as may run, those of the lowest indexes first. One that is being stopped
+    /// counts until it has: its successor, or the next run, could do the same work at the same time.
+    ///
+    /// Upstream: `podReplacementPolicy: Failed` of `manageJob`.
     fn fill(&mut self) {
         let rules = &self.input.job.rules;
+        if self.record.leaving.iter().any(|pod| pod.index.is_none()) {
+            return;
+        }
         let most = usize::try_from(rules.parallelism).unwrap_or(usize::MAX);
+        let most = most.saturating_sub(self.record.leaving.len());
         // Of pods without a number, the first success says that there is nothing more to do.
         if rules.completions.is_none() && !self.record.succeeded.is_empty() {
             return;
@@ -389,7 +410,7 @@ impl Draft<'_> {
             }
             let record = &self.record;
             let is_done = record.succeeded.contains(index) || record.failed.contains(index);
-            if is_done || record.active.contains_key(&index) {
+            if is_done || record.active.contains_key(&index) || record.is_leaving(index) {
                 continue;
             }
             if let Some(left) = self.pause(index) {

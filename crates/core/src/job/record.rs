@@ -48,6 +48,9 @@ pub struct JobRecord {
     /// The pods that are to run: attempts by their index.
     #[serde(default)]
     pub active: BTreeMap<u32, u32>,
+    /// Pods that are to run no longer, and may still do so until they have stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<Leaving>,
     /// Pods that are over and stay for their logs, oldest first.
     #[serde(default)]
     pub over: Vec<Over>,
@@ -58,6 +61,17 @@ pub struct JobRecord {
     /// The end of the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
+}
+
+/// A pod that is being stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leaving {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its index, if it is a pod of the present run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
 }
 
 /// A pod that is over.
@@ -119,10 +133,60 @@ impl JobRecord {
             index_failures: BTreeMap::new(),
             attempts: BTreeMap::new(),
             active: BTreeMap::new(),
+            leaving: Vec::new(),
             over: Vec::new(),
             waits: BTreeMap::new(),
             end: None,
         }
+    }
+
+    /// The record of the next run, which begins now, while pods of this one may still run.
+    pub(super) fn successor(&self, job: &JobName, content: &str, now: Timestamp) -> Self {
+        Self {
+            leaving: self.left(job),
+            ..Self::new(content, now)
+        }
+    }
+
+    /// The record of a Job that is no longer described, as long as any of its pods may still run: a Job
+    /// that is described by that name again is another run, and waits for them.
+    pub fn removed(&self, job: &JobName, may_run: &dyn Fn(&PodUid) -> bool) -> Option<Self> {
+        let mut before = self.clone();
+        before.let_go(may_run);
+        let leaving = before.left(job);
+        (!leaving.is_empty()).then(|| Self {
+            leaving,
+            ..Self::new("", self.created)
+        })
+    }
+
+    /// Whether it is only of pods that may still run: no run of the Job is at hand.
+    pub fn is_removed(&self) -> bool {
+        self.content.is_empty()
+    }
+
+    /// Whether the Job has ended, and none of its pods runs any more.
+    pub fn is_over(&self) -> bool {
+        self.end.is_some() && self.leaving.is_empty()
+    }
+
+    /// The pods that may still run once the run is no longer the present one.
+    fn left(&self, job: &JobName) -> Vec<Leaving> {
+        let leaving = self.leaving.iter().map(|pod| pod.uid.clone());
+        let active = self.active.iter();
+        let active = active.map(|(index, attempt)| self.uid(job, *index, *attempt));
+        let all = leaving.chain(active);
+        all.map(|uid| Leaving { uid, index: None }).collect()
+    }
+
+    /// Forgets the pods that have stopped.
+    pub(super) fn let_go(&mut self, may_run: &dyn Fn(&PodUid) -> bool) {
+        self.leaving.retain(|pod| may_run(&pod.uid));
+    }
+
+    /// Whether a pod of an index is still being stopped.
+    pub(super) fn is_leaving(&self, index: u32) -> bool {
+        self.leaving.iter().any(|pod| pod.index == Some(index))
     }
 
     /// UID of one of its pods: another one for each attempt of each run.
@@ -169,7 +233,8 @@ impl JobRecord {
     }
 
     /// Ends a pod that runs when its Job fails: it is stopped, and stays for its log.
-    pub(super) fn stop(&mut self, index: u32) {
+    pub(super) fn stop(&mut self, job: &JobName, index: u32) {
+        self.leave(job, index);
         self.close(index, false);
         if let Some(over) = self.over.last_mut() {
             over.stopped = true;
@@ -188,9 +253,21 @@ impl JobRecord {
     }
 
     /// Ends a pod that was to run, without a trace.
-    pub(super) fn drop(&mut self, index: u32) {
+    pub(super) fn drop(&mut self, job: &JobName, index: u32) {
+        self.leave(job, index);
         if let Some(attempt) = self.active.remove(&index) {
             self.attempts.insert(index, attempt.saturating_add(1));
+        }
+    }
+
+    /// Notes that the pod of an index, if one runs, is being stopped.
+    fn leave(&mut self, job: &JobName, index: u32) {
+        if let Some(attempt) = self.active.get(&index) {
+            let uid = self.uid(job, index, *attempt);
+            self.leaving.push(Leaving {
+                uid,
+                index: Some(index),
+            });
         }
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
@@ -47,6 +47,8 @@ struct Life {
     job: Job,
     record: Option<JobRecord>,
     seen: BTreeMap<PodUid, Seen>,
+    /// Pods that run on when they are to stop.
+    slow: BTreeSet<PodUid>,
     now: Timestamp,
     look_again: Option<u64>,
     /// The events, as reason and message.
@@ -59,6 +61,7 @@ impl Life {
             job: job(spec),
             record: None,
             seen: BTreeMap::new(),
+            slow: BTreeSet::new(),
             now: at(0),
             look_again: None,
             events: Vec::new(),
@@ -72,6 +75,7 @@ impl Life {
                 job: &self.job,
                 record: self.record.as_ref(),
                 seen: &|uid| self.seen.get(uid).cloned().unwrap_or_default(),
+                may_run: &|uid| self.slow.contains(uid),
                 ordered: false,
                 may_start: true,
                 now: self.now,
@@ -102,6 +106,20 @@ impl Life {
         let uid = record.uid(&self.job.name, index, record.active[&index]);
         self.seen.insert(uid, seen);
         self
+    }
+
+    /// The pods that are to run now take their whole grace once they are to stop.
+    fn linger(&mut self) {
+        let record = self.record();
+        let active = record.active.iter();
+        let slow = active.map(|(index, attempt)| record.uid(&self.job.name, *index, *attempt));
+        self.slow = slow.collect();
+    }
+
+    /// All pods that are to stop have stopped.
+    fn stopped(&mut self) -> String {
+        self.slow.clear();
+        self.step()
     }
 
     fn succeeds(&mut self, index: u32) -> String {
@@ -177,6 +195,7 @@ fn pods_that_a_job_stops_are_stopped_for_a_reason_that_is_told() {
             job: &life.job,
             record: life.record.as_ref(),
             seen: &|uid| life.seen.get(uid).cloned().unwrap_or_default(),
+            may_run: &|_| false,
             ordered: false,
             may_start: true,
             now: life.now,
@@ -268,6 +287,7 @@ fn a_job_that_a_person_restarts_begins_anew() {
             job: &life.job,
             record: life.record.as_ref(),
             seen: &|uid| life.seen.get(uid).cloned().unwrap_or_default(),
+            may_run: &|_| false,
             ordered: true,
             may_start: true,
             now: at(60),
@@ -531,6 +551,151 @@ fn another_content_is_another_job_with_other_pods() {
 }
 
 #[test]
+fn a_run_waits_until_the_pods_of_the_one_before_have_stopped() {
+    for (spec, succeeds, active) in [
+        ("completions: 2", true, "1.0"),
+        ("backoffLimit: 3", false, "0.1"),
+    ] {
+        let mut life = Life::new(spec);
+        life.step();
+        if succeeds {
+            life.succeeds(0);
+        } else {
+            life.fails(0, 1);
+        }
+        assert_eq!(life.after(10), active);
+        life.linger();
+        let restarted = decide(&Input {
+            job: &life.job,
+            record: life.record.as_ref(),
+            seen: &|_| Seen::default(),
+            may_run: &|uid| life.slow.contains(uid),
+            ordered: true,
+            may_start: true,
+            now: at(60),
+        });
+        // workloads 7
+        assert_eq!(restarted.notes, [Note::Begun], "{spec}");
+        assert_eq!(restarted.record.leaving.len(), 1, "{spec}");
+        life.job = job("completions: 4");
+        // workloads 7
+        assert_eq!(life.step(), "", "{spec}");
+        assert_eq!(life.look_again, Some(LEAVING_LOOK.as_secs()));
+        assert_eq!(life.after(60), "", "{spec}");
+        // Another edit meanwhile forgets nobody.
+        life.job = job("completions: 5");
+        // workloads 7
+        assert_eq!(life.step(), "", "{spec}");
+        assert_eq!(life.stopped(), "0.0", "{spec}");
+        assert_eq!(life.record().leaving, []);
+    }
+}
+
+#[test]
+fn a_run_that_never_started_its_pods_keeps_no_other_waiting() {
+    let mut life = Life::new("completions: 2\n  parallelism: 2");
+    assert_eq!(life.step(), "0.0 1.0");
+    life.job = job("completions: 3");
+    let decide_once = |life: &Life| {
+        decide(&Input {
+            job: &life.job,
+            record: life.record.as_ref(),
+            seen: &|_| Seen::default(),
+            may_run: &|_| false,
+            ordered: false,
+            may_start: true,
+            now: life.now,
+        })
+    };
+    // Their workers have yet to hear that they are to start none.
+    let first = decide_once(&life);
+    // workloads 7
+    assert_eq!(first.record.active, BTreeMap::new());
+    assert_eq!(first.look_again, Some(LEAVING_LOOK));
+    life.record = Some(first.record);
+    // workloads 7
+    assert_eq!(decide_once(&life).record.active, BTreeMap::from([(0, 0)]));
+}
+
+#[test]
+fn a_job_whose_document_is_put_back_waits_for_the_pods_that_it_had() {
+    let mut life = Life::new("completions: 2\n  parallelism: 2");
+    life.step();
+    life.linger();
+    let name = life.job.name.clone();
+    // Their workers have yet to hear that nobody wants them.
+    let removed = life.record().removed(&name, &|_| false).unwrap();
+    assert_eq!((removed.is_removed(), removed.leaving.len()), (true, 2));
+    let looked = removed.removed(&name, &|uid| life.slow.contains(uid));
+    assert_eq!(looked.as_ref(), Some(&removed));
+    // workloads 7
+    assert_eq!(removed.removed(&name, &|_| false), None);
+    life.record = Some(removed);
+    // workloads 7
+    assert_eq!(life.after(1), "");
+    assert_eq!(life.stopped(), "0.0 1.0");
+    // One that is done leaves nobody.
+    life.succeeds(0);
+    life.succeeds(1);
+    assert_eq!(life.record().removed(&name, &|_| true), None);
+}
+
+#[test]
+fn records_of_the_release_before_have_no_pod_that_is_being_stopped() {
+    let text = r#"{"content":"a","created":"2026-05-17T00:00:00Z","active":{"1":2}}"#;
+    let record: JobRecord = serde_json::from_str(text).unwrap();
+    assert_eq!(record.active, BTreeMap::from([(1, 2)]));
+    assert_eq!((record.leaving.len(), record.is_removed()), (0, false));
+}
+
+#[test]
+fn a_pod_that_is_being_stopped_counts_until_it_has() {
+    let mut life = Life::new("completions: 3");
+    assert_eq!(life.step(), "0.0");
+    life.linger();
+    life.job.rules.suspend = true;
+    assert_eq!(life.step(), "");
+    life.job.rules.suspend = false;
+    // workloads 9
+    assert_eq!(life.step(), "");
+    assert_eq!(life.stopped(), "0.1");
+
+    let mut life = Life::new("completions: 5\n  parallelism: 3");
+    assert_eq!(life.step(), "0.0 1.0 2.0");
+    life.linger();
+    life.job.rules.parallelism = 1;
+    assert_eq!(life.step(), "0.0");
+    life.job.rules.parallelism = 2;
+    // workloads 9
+    assert_eq!(life.step(), "0.0");
+    life.job.rules.parallelism = 4;
+    // Not of their indexes.
+    // workloads 9
+    assert_eq!(life.step(), "0.0 3.0");
+    assert_eq!(life.stopped(), "0.0 1.1 2.1 3.0");
+}
+
+#[test]
+fn a_job_is_over_once_none_of_its_pods_runs() {
+    let policy = "completions: 2\n  parallelism: 2\n  completionMode: Indexed\n  successPolicy: {rules: [{succeededCount: 1}]}";
+    for (spec, succeeds) in [("activeDeadlineSeconds: 30", false), (policy, true)] {
+        let mut life = Life::new(spec);
+        life.step();
+        life.linger();
+        if succeeds {
+            life.succeeds(0);
+        }
+        life.after(30);
+        let record = life.record();
+        // workloads 10
+        assert_eq!((record.end.is_some(), record.is_over()), (true, false));
+        life.stopped();
+        // workloads 10
+        assert!(life.record().is_over(), "{spec}");
+    }
+}
+
+#[test]
 fn pods_are_named_and_marked_as_upstream_marks_them() {
     let mut life = Life::new("completions: 2\n  completionMode: Indexed");
     life.step();
@@ -740,6 +905,7 @@ fn a_plan_says_what_would_run_and_because_of_what() {
             job: wanted,
             record: record.as_ref(),
             seen: &|_| Seen::default(),
+            may_run: &|_| false,
             ordered: false,
             may_start: true,
             now: at(0),

@@ -1,0 +1,186 @@
+//! The ledgers of Jobs and CronJobs, beside what the runtime is seen to hold: nothing begins while pods run
+//! that it comes after.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use mirrorlet::jobs::{JobOptions, Jobs};
+use mirrorlet::store::board::board;
+use mirrorlet::store::cache::{CacheWriter, cache};
+use mirrorlet_core::api::{ContainerId, NodeName, PodUid, Timestamp};
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet_core::hold::{NewFile, with_files};
+use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
+use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
+use mirrorlet_host::telemetry::Telemetry;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// A CronJob that is due each minute, and whose runs may take half of one.
+const CRON_JOB: &str = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: backup}\nspec:\n  schedule: \"* * * * *\"\n  concurrencyPolicy: Forbid\n  jobTemplate: {spec: {activeDeadlineSeconds: 30, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}\n";
+const JOB: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}\n";
+
+/// A root directory, a source, what is seen of the runtime, and the Jobs that go by these.
+struct Bed {
+    root: TempDir,
+    states: BTreeMap<SourceName, SourceState>,
+    seen: CacheWriter,
+    now: Arc<Mutex<Timestamp>>,
+    jobs: Jobs,
+}
+
+impl Bed {
+    fn new(documents: &[&str]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let (seen, _) = cache();
+        seen.update_time(Instant::now());
+        let now: Timestamp = "2026-01-01T00:00:30Z".parse().unwrap();
+        let now = Arc::new(Mutex::new(now));
+        let jobs = load(&root, &seen, &now);
+        Self {
+            root,
+            states: states(documents),
+            seen,
+            now,
+            jobs,
+        }
+    }
+
+    /// The next agent on the same root.
+    fn restart(&mut self) {
+        self.jobs = load(&self.root, &self.seen, &self.now);
+    }
+
+    async fn merge(&mut self) -> Merged {
+        let none = Merged::default();
+        let mut merged = merge_sources(&self.states, &none.incumbents(), &none.objects);
+        self.jobs.apply(&mut merged, &self.states, true).await;
+        merged
+    }
+
+    fn at(&mut self, now: &str) -> &mut Self {
+        *self.now.lock().unwrap() = now.parse().unwrap();
+        self
+    }
+
+    /// The pods of a merge run.
+    fn runs(&self, merged: &Merged) {
+        for pod in merged.pods.values() {
+            self.seen.set(&pod.uid(), Ok(running(pod)), Instant::now());
+        }
+    }
+
+    /// Nothing is left of the pods of a merge.
+    fn stopped(&self, merged: &Merged) {
+        for uid in merged.pods.keys() {
+            let empty = PodStatus::empty(uid.clone());
+            self.seen.set(uid, Ok(empty), Instant::now());
+            self.seen.delete(uid);
+        }
+    }
+
+    /// The files of a directory under the root.
+    fn files(&self, directory: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.root.path().join(directory)).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn load(root: &TempDir, seen: &CacheWriter, now: &Arc<Mutex<Timestamp>>) -> Jobs {
+    let now = Arc::clone(now);
+    let options = JobOptions {
+        board: board().1,
+        cache: seen.reader(),
+        telemetry: Telemetry::new(),
+        clock: Arc::new(move || *now.lock().unwrap()),
+    };
+    Jobs::load(root.path(), options).0
+}
+
+fn states(documents: &[&str]) -> BTreeMap<SourceName, SourceState> {
+    let files = documents.iter().enumerate();
+    let files = files.map(|(number, text)| NewFile {
+        location: format!("/m/{number}.yaml"),
+        bytes: text.as_bytes().to_vec(),
+    });
+    let files: Vec<NewFile> = files.collect();
+    let set = with_files(&SourceSet::default(), &files, true, &NodeName::from("box"));
+    assert_eq!(set.problems, []);
+    let name = SourceName::new(PodSource::File, "/m");
+    BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))])
+}
+
+fn running(pod: &SourcePod) -> PodStatus {
+    let sandbox = SandboxStatus {
+        by_hand: None,
+        id: ContainerId::docker("pause"),
+        attempt: 0,
+        state: ContainerState::Running,
+        created_at: Timestamp::UNIX_EPOCH,
+        pod_started_at: None,
+        host_network: false,
+        ips: Vec::new(),
+    };
+    PodStatus {
+        full_name: pod.full_name(),
+        sandboxes: vec![sandbox],
+        ..PodStatus::empty(pod.uid())
+    }
+}
+
+fn uids(merged: &Merged) -> Vec<&PodUid> {
+    merged.pods.keys().collect()
+}
+
+#[tokio::test]
+async fn a_job_that_is_put_back_waits_until_nothing_of_it_runs() {
+    let mut bed = Bed::new(&[JOB]);
+    let first = bed.merge().await;
+    assert_eq!(first.pods.len(), 1);
+    bed.runs(&first);
+    bed.states = states(&[]);
+    for _ in 0..2 {
+        assert_eq!(bed.merge().await.pods, BTreeMap::new());
+    }
+    bed.states = states(&[JOB]);
+    bed.at("2026-01-01T00:00:40Z");
+    // Also over agents.
+    for _ in 0..2 {
+        // workloads 7
+        assert_eq!(bed.merge().await.pods, BTreeMap::new());
+        bed.restart();
+    }
+    bed.stopped(&first);
+    let again = bed.merge().await;
+    // workloads 7
+    assert_eq!(again.pods.len(), 1);
+    assert_ne!(uids(&again), uids(&first));
+    // Removed once more, it leaves nothing behind.
+    bed.states = states(&[]);
+    for _ in 0..2 {
+        bed.merge().await;
+    }
+    assert!(bed.files("jobs").is_empty());
+}
+
+#[tokio::test]
+async fn a_run_that_is_due_waits_until_nothing_of_the_one_before_runs() {
+    let mut bed = Bed::new(&[CRON_JOB]);
+    assert_eq!(bed.merge().await.pods, BTreeMap::new());
+    let first = bed.at("2026-01-01T00:01:00Z").merge().await;
+    assert_eq!(first.pods.len(), 1);
+    bed.runs(&first);
+    // It has taken longer than it may, and is being stopped.
+    bed.at("2026-01-01T00:01:31Z").merge().await;
+    for now in ["2026-01-01T00:02:00Z", "2026-01-01T00:02:01Z"] {
+        let merged = bed.at(now).merge().await;
+        // workloads 10
+        assert_eq!(uids(&merged), uids(&first));
+    }
+    bed.stopped(&first);
+    bed.merge().await;
+    let merged = bed.merge().await;
+    // workloads 10
+    assert_eq!(merged.pods.len(), 2, "the first one stays for its log");
+}
