@@ -30,6 +30,9 @@ impl Jobs {
         merged: &mut Merged,
         at: &At<'_>,
     ) {
+        let files = self.cron_store.unreadable_files(documents.crons.keys());
+        let read_next = self.cron_store.read_again(files).await;
+        self.look_in(read_next);
         let mut waiting = self.take_runs(orders, documents);
         let deletions = take_deletions(orders);
         let mut deleted: BTreeMap<JobName, JobName> = BTreeMap::new();

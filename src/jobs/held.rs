@@ -1,15 +1,16 @@
-//! Jobs that wait until the document is known that their records are of, or until pods have stopped.
+//! Jobs that wait, or are left alone: until the document is known that their records are of, until pods have
+//! stopped, or until their records can be read.
 
 use std::collections::BTreeSet;
 
 use super::problems::awaited;
-use super::{At, Documents, Jobs};
+use super::{At, Documents, Jobs, WantedCron};
 use crate::store::board::{Phase, PodView};
-use mirrorlet_core::api::PodUid;
-use mirrorlet_core::cron::Runs;
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::cron::{CronJob, Runs};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
 use mirrorlet_core::ending::is_over;
-use mirrorlet_core::job::{Job, JobName, JobRecord};
+use mirrorlet_core::job::{Job, JobName, JobRecord, is_pod_of};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::WorkloadKey;
@@ -66,7 +67,10 @@ impl Jobs {
             .chain(runs)
             .chain(documents.jobs.keys().cloned())
             .collect_set();
-        let names = self.store.names().filter(|name| !offered.contains(*name));
+        let unreadable: Vec<&CronJob> = self.unreadable_crons(documents).collect();
+        let names = self.store.names().filter(|name| {
+            !offered.contains(*name) && !unreadable.iter().any(|cron| cron.is_run(name))
+        });
         let changes = names.filter_map(|name| {
             let known = self.store.get(name);
             let may_run = |uid: &PodUid| self.may_run(uid, at);
@@ -76,9 +80,56 @@ impl Jobs {
         changes.collect()
     }
 
+    /// The CronJobs whose records can't be read.
+    pub(super) fn unreadable_crons<'a>(
+        &self,
+        documents: &'a Documents,
+    ) -> impl Iterator<Item = &'a CronJob> {
+        let crons = documents.crons.values().map(|WantedCron { cron, .. }| cron);
+        crons.filter(|cron| self.cron_store.unreadable(&cron.name).is_some())
+    }
+
+    /// The record of a Job that is to run again, though its own can't be read: the pods that the runtime
+    /// holds of it may run.
+    pub(super) fn unknown_run(&self, job: &Job, at: &At<'_>) -> Option<JobRecord> {
+        self.store.unreadable(&job.name)?;
+        let pods = self.held_pods();
+        let pods = pods.filter(|(name, _)| is_pod_of(job, name));
+        Some(JobRecord::unknown(pods.map(|(_, uid)| uid), at.now))
+    }
+
+    /// Leaves the pods as they are of Jobs whose records can't be read, and of the runs of CronJobs whose
+    /// records can't be read: nobody knows which of them are to run.
+    pub(super) fn spare_unreadable(&mut self, documents: &Documents) {
+        let jobs = documents.jobs.values().map(|wanted| &wanted.job);
+        let jobs = jobs.filter(|job| self.store.unreadable(&job.name).is_some());
+        let jobs: Vec<&Job> = jobs.collect();
+        let crons: Vec<&CronJob> = self.unreadable_crons(documents).collect();
+        if jobs.is_empty() && crons.is_empty() {
+            return;
+        }
+        let runs = self.store.names();
+        let runs = runs.filter(|job| crons.iter().any(|cron| cron.is_run(job)));
+        let known = runs.filter_map(|job| Some(pods_of(job, self.store.get(job)?)));
+        let is_one = |(name, _): &(FullName, PodUid)| {
+            let mut jobs = jobs.iter();
+            jobs.any(|job| is_pod_of(job, name)) || crons.iter().any(|cron| cron.is_pod_of(name))
+        };
+        let held = self.held_pods().filter(is_one).map(|(_, uid)| uid);
+        let spared: BTreeSet<PodUid> = known.flatten().chain(held).collect_set();
+        self.spared.extend(spared);
+    }
+
+    /// The pods that the runtime holds something of.
+    fn held_pods(&self) -> impl Iterator<Item = (FullName, PodUid)> + use<> {
+        let entries = self.options.cache.all().into_iter();
+        let held = entries.filter(|entry| !entry.status.is_empty());
+        held.map(|entry| (entry.status.full_name.clone(), entry.status.uid.clone()))
+    }
+
     /// The pods that are not to be stopped, though they are not among those that are wanted: an earlier
-    /// agent started them for a document that is not known any more, and the record of the newest one
-    /// is not on disk.
+    /// agent started them, and either the document that it started them for is not known any more and the
+    /// record of the newest one not on disk, or their record can't be read.
     pub fn spared(&self) -> &BTreeSet<PodUid> {
         &self.spared
     }

@@ -2,23 +2,29 @@
 //!
 //! One file each under `<root>/jobs/` and `<root>/cronjobs/`, renamed in and synced, readable by root
 //! alone. One that can't be read stays as it is, and its workload is left alone: to begin it anew
-//! could do its work twice.
+//! could do its work twice. It is read again now and then: the disk may have been the cause, or a person
+//! restores it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::store::kept::{Claim, StateDir, file_name};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::small::SmallCollect;
+use mirrorlet_host::disk;
 
 /// Version of the file format. A file of another version can't be read.
 const FORMAT_VERSION: u32 = 1;
 /// Largest file that is read, in bytes: 100,000 indexes of which each has failed, or a thousand runs
 /// of a large template.
 const STORED_BYTES_MAX: u64 = 64 << 20;
+/// Pause before a file that can't be read is read again.
+pub(super) const READ_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,6 +42,33 @@ pub(super) struct RecordStore<T> {
     unreadable: BTreeMap<String, String>,
     /// Why none can be read, if so.
     closed: Option<String>,
+    /// When those that can't be read may be read again.
+    read_at: Option<Instant>,
+}
+
+/// The files of a directory: the records, those that can't be read and why, and why none can be.
+type Files<T> = (
+    BTreeMap<JobName, T>,
+    BTreeMap<String, String>,
+    Option<String>,
+);
+
+fn claim<T>(stored: &Stored<T>) -> Claim {
+    Claim {
+        version: stored.version,
+        name: Some(file_name(&stored.job)),
+    }
+}
+
+fn read_all<T: DeserializeOwned>(kept: &StateDir) -> Files<T> {
+    let mut saved = BTreeMap::new();
+    let read = kept.read_in_place(claim, |stored: Stored<T>| {
+        saved.insert(stored.job, stored.record);
+    });
+    match read {
+        Ok(unreadable) => (saved, unreadable.into_iter().collect_map(), None),
+        Err(why) => (saved, BTreeMap::new(), Some(why)),
+    }
 }
 
 impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
@@ -48,24 +81,62 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
             bytes_max: STORED_BYTES_MAX,
             ..StateDir::default()
         };
-        let claim = |stored: &Stored<T>| Claim {
-            version: stored.version,
-            name: Some(file_name(&stored.job)),
-        };
-        let mut saved = BTreeMap::new();
-        let read = kept.read_in_place(claim, |stored: Stored<T>| {
-            saved.insert(stored.job, stored.record);
-        });
-        let (unreadable, closed) = match read {
-            Ok(unreadable) => (unreadable.into_iter().collect_map(), None),
-            Err(why) => (BTreeMap::new(), Some(why)),
-        };
+        let (saved, unreadable, closed) = read_all(&kept);
         Self {
             kept,
             saved,
             unreadable,
             closed,
+            read_at: None,
         }
+    }
+
+    /// The files of those of these Jobs whose records can't be read.
+    pub(super) fn unreadable_files<'a>(
+        &self,
+        jobs: impl Iterator<Item = &'a JobName>,
+    ) -> Vec<String> {
+        let unreadable = jobs.filter(|job| self.unreadable(job).is_some());
+        unreadable.map(file_name).collect()
+    }
+
+    /// Reads these files again, which can't be read; not more often than every [`READ_RETRY`]. Returns
+    /// when to do so next, if any still can't be. One that is gone stays among them: that its directory
+    /// isn't mounted must not have a Job run again.
+    pub(super) async fn read_again(&mut self, files: Vec<String>) -> Option<Duration> {
+        if files.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        if let Some(read_at) = self.read_at.filter(|read_at| *read_at > now) {
+            return Some(read_at - now);
+        }
+        self.read_at = Some(now + READ_RETRY);
+        let kept = self.kept.clone();
+        if self.closed.is_some() {
+            let read = move || kept.dir.is_dir().then(|| read_all(&kept));
+            if let Some(all) = disk::blocking(read).await {
+                (self.saved, self.unreadable, self.closed) = all;
+            }
+        } else {
+            let read = disk::blocking(move || {
+                let files = files.into_iter();
+                let read = files.map(|file| (kept.read_again(&file, claim::<T>), file));
+                read.collect::<Vec<_>>()
+            });
+            for (stored, file) in read.await {
+                match stored {
+                    Ok(Stored { job, record, .. }) => {
+                        self.unreadable.remove(&file);
+                        self.saved.insert(job, record);
+                    }
+                    Err(why) => {
+                        self.unreadable.insert(file, why);
+                    }
+                }
+            }
+        }
+        self.has_unreadable().then_some(READ_RETRY)
     }
 
     /// The record of a Job, as the disk has it.
@@ -99,7 +170,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
     }
 
     /// Whether a file can't be read, whichever it is.
-    pub(super) fn has_unreadable(&self) -> bool {
+    fn has_unreadable(&self) -> bool {
         self.closed.is_some() || !self.unreadable.is_empty()
     }
 
@@ -129,5 +200,32 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
             };
         }
         failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_could_not_be_read_is_read_again_once_it_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("jobs");
+        std::fs::write(&dir, "").unwrap();
+        let mut store = RecordStore::<u8>::load(root.path(), "jobs");
+        let job = JobName::new("default", "work");
+        let files = store.unreadable_files([&job].into_iter());
+        assert_eq!(files, [file_name(&job)]);
+        // No directory doesn't mean that no Job has run.
+        std::fs::remove_file(&dir).unwrap();
+        let next = store.read_again(files.clone()).await;
+        assert_eq!(next, Some(READ_RETRY));
+        assert!(store.unreadable(&job).is_some());
+        std::fs::create_dir(&dir).unwrap();
+        assert!(store.read_again(files.clone()).await.is_some());
+        assert!(store.unreadable(&job).is_some(), "not before its time");
+        tokio::time::advance(READ_RETRY).await;
+        assert_eq!(store.read_again(files).await, None);
+        assert_eq!(store.unreadable(&job), None);
     }
 }

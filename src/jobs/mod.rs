@@ -76,7 +76,8 @@ pub struct Jobs {
     answers: Answers,
     /// The Jobs that have records, as the documents had them that these records are of.
     begun: BTreeMap<JobName, Wanted>,
-    /// The pods that run of records whose documents are not known: they are left as they are.
+    /// The pods that run of records whose documents are not known, or that can't be read: they are left
+    /// as they are.
     spared: BTreeSet<PodUid>,
     /// The times of CronJobs that are due and have no run, as last reported.
     told: BTreeMap<JobName, CronNote>,
@@ -168,6 +169,7 @@ impl Jobs {
         self.follow(&mut documents, &mut orders, merged, &at).await;
         let failed = self.run(&documents, &mut orders, merged, &at).await;
         self.put_in(merged, &documents.jobs, &failed, &mut reports);
+        self.spare_unreadable(&documents);
         self.report_crons(&documents, now, &mut reports);
         reports.known = self.known(&documents.jobs);
         self.published.publish(reports);
@@ -198,6 +200,9 @@ impl Jobs {
         at: &At<'_>,
     ) -> BTreeMap<JobName, String> {
         let wanted = &documents.jobs;
+        let files = self.store.unreadable_files(wanted.keys());
+        let read_next = self.store.read_again(files).await;
+        self.look_in(read_next);
         let mut decided: BTreeMap<JobName, Decision> = BTreeMap::new();
         for Wanted { job, pod } in wanted.values() {
             let is_ordered = orders.contains_key(&Order::Restart(job.name.clone()));
@@ -218,6 +223,7 @@ impl Jobs {
                 continue;
             }
             let record = with_orders(self.store.get(&job.name), &job.name, orders);
+            let record = record.or_else(|| self.unknown_run(job, at).map(Cow::Owned));
             let decision = self.decide(job, record.as_deref(), is_ordered, at);
             decided.insert(job.name.clone(), decision);
         }
@@ -230,7 +236,7 @@ impl Jobs {
             let before = self.store.get(name).is_some_and(JobRecord::is_over);
             !before && record.as_ref().is_some_and(JobRecord::is_over)
         });
-        if merged.delivered.manifests && !self.cron_store.has_unreadable() {
+        if merged.delivered.manifests {
             changes.extend(self.forgotten(documents, at));
         }
         let failed = self.store.keep(changes).await;

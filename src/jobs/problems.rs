@@ -1,5 +1,6 @@
 //! The problems of Jobs and CronJobs, for people.
 
+use super::kept::READ_RETRY;
 use mirrorlet_core::api::{Code, Diagnostic, FullName};
 use mirrorlet_core::desired::Origin;
 use mirrorlet_core::job::JobName;
@@ -14,12 +15,18 @@ pub(super) fn unreadable(
 ) -> Diagnostic {
     let message =
         format!("{kind} {name} doesn't run: its progress can't be read from {file} ({why})");
+    let restore = format!(
+        "restore the file, which is read again within {} s",
+        READ_RETRY.as_secs()
+    );
     let help = match kind {
         "Job" => format!(
-            "restore the file; or have the Job run from its beginning: mirrorlet restart job/{}",
+            "{restore}; or have the Job run from its beginning: mirrorlet restart job/{}",
             name.name
         ),
-        _ => "restore the file; or remove it and restart the agent: the schedule is followed from then on".to_owned(),
+        _ => format!(
+            "{restore}; or remove it and restart the agent: the schedule is followed from then on"
+        ),
     };
     at(origin, Code::Unreadable, message).help(help)
 }

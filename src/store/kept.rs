@@ -140,6 +140,18 @@ impl StateDir {
         Ok(unusable)
     }
 
+    /// Reads the file of a name again that could not be used.
+    ///
+    /// # Errors
+    /// It still can't be, or is gone.
+    pub fn read_again<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        claim: impl Fn(&T) -> Claim,
+    ) -> Result<T, String> {
+        self.read(&self.dir.join(name), name, claim)
+    }
+
     fn read<T: DeserializeOwned>(
         &self,
         path: &Path,

@@ -1,16 +1,18 @@
 //! The ledgers of Jobs and CronJobs, beside what the runtime is seen to hold: nothing begins while pods run
-//! that it comes after.
+//! that it comes after, and what can't be read is left alone until it can be.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use mirrorlet::jobs::{JobOptions, Jobs};
+use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cache::{CacheWriter, cache};
 use mirrorlet_core::api::{ContainerId, NodeName, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
+use mirrorlet_core::job::JobName;
 use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
 use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
 use mirrorlet_host::telemetry::Telemetry;
@@ -28,6 +30,7 @@ struct Bed {
     seen: CacheWriter,
     now: Arc<Mutex<Timestamp>>,
     jobs: Jobs,
+    handle: JobHandle,
 }
 
 impl Bed {
@@ -37,19 +40,20 @@ impl Bed {
         seen.update_time(Instant::now());
         let now: Timestamp = "2026-01-01T00:00:30Z".parse().unwrap();
         let now = Arc::new(Mutex::new(now));
-        let jobs = load(&root, &seen, &now);
+        let (jobs, handle) = load(&root, &seen, &now);
         Self {
             root,
             states: states(documents),
             seen,
             now,
             jobs,
+            handle,
         }
     }
 
     /// The next agent on the same root.
     fn restart(&mut self) {
-        self.jobs = load(&self.root, &self.seen, &self.now);
+        (self.jobs, self.handle) = load(&self.root, &self.seen, &self.now);
     }
 
     async fn merge(&mut self) -> Merged {
@@ -62,6 +66,17 @@ impl Bed {
     fn at(&mut self, now: &str) -> &mut Self {
         *self.now.lock().unwrap() = now.parse().unwrap();
         self
+    }
+
+    /// Gives an order, and merges what comes of it.
+    async fn order(&mut self, order: Order) -> Merged {
+        let handle = self.handle.clone();
+        let asking = tokio::spawn(async move { handle.order(order).await });
+        self.jobs.changed().await;
+        let merged = self.merge().await;
+        self.jobs.answer();
+        asking.await.unwrap().unwrap();
+        merged
     }
 
     /// The pods of a merge run.
@@ -85,9 +100,18 @@ impl Bed {
         let entries = std::fs::read_dir(self.root.path().join(directory)).unwrap();
         entries.map(|entry| entry.unwrap().path()).collect()
     }
+
+    /// Damages the only file of a directory, and returns it as it was.
+    fn damage(&self, directory: &str) -> (PathBuf, Vec<u8>) {
+        let files = self.files(directory);
+        assert_eq!(files.len(), 1);
+        let was = std::fs::read(&files[0]).unwrap();
+        std::fs::write(&files[0], "{").unwrap();
+        (files[0].clone(), was)
+    }
 }
 
-fn load(root: &TempDir, seen: &CacheWriter, now: &Arc<Mutex<Timestamp>>) -> Jobs {
+fn load(root: &TempDir, seen: &CacheWriter, now: &Arc<Mutex<Timestamp>>) -> (Jobs, JobHandle) {
     let now = Arc::clone(now);
     let options = JobOptions {
         board: board().1,
@@ -95,7 +119,7 @@ fn load(root: &TempDir, seen: &CacheWriter, now: &Arc<Mutex<Timestamp>>) -> Jobs
         telemetry: Telemetry::new(),
         clock: Arc::new(move || *now.lock().unwrap()),
     };
-    Jobs::load(root.path(), options).0
+    Jobs::load(root.path(), options)
 }
 
 fn states(documents: &[&str]) -> BTreeMap<SourceName, SourceState> {
@@ -183,4 +207,77 @@ async fn a_run_that_is_due_waits_until_nothing_of_the_one_before_runs() {
     let merged = bed.merge().await;
     // workloads 10
     assert_eq!(merged.pods.len(), 2, "the first one stays for its log");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_record_cannot_be_read_keeps_its_pods_and_goes_on_once_it_can() {
+    let mut bed = Bed::new(&[JOB]);
+    let first = bed.merge().await;
+    bed.runs(&first);
+    let (file, was) = bed.damage("jobs");
+    bed.restart();
+    for _ in 0..2 {
+        let merged = bed.merge().await;
+        // workloads 7
+        assert!(bed.jobs.spared().iter().eq(first.pods.keys()));
+        assert_eq!(merged.pods, BTreeMap::new());
+        assert_eq!(merged.conflicts.len(), 1, "{:?}", merged.conflicts);
+    }
+    std::fs::write(&file, &was).unwrap();
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let merged = bed.merge().await;
+    // workloads 7
+    assert_eq!(merged.pods, first.pods);
+    assert_eq!(merged.conflicts, []);
+    assert!(bed.jobs.spared().is_empty());
+
+    // A person has it run again: once nothing of it runs.
+    std::fs::write(&file, "{").unwrap();
+    bed.at("2026-01-01T00:00:40Z").restart();
+    let restarted = bed
+        .order(Order::Restart(JobName::new("default", "work")))
+        .await;
+    // workloads 7
+    assert_eq!(restarted.pods, BTreeMap::new());
+    assert!(bed.jobs.spared().is_empty());
+    bed.stopped(&first);
+    let again = bed.merge().await;
+    // workloads 7
+    assert_eq!(again.pods.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_goes_on_once_the_record_of_its_cron_job_can_be_read() {
+    let mut bed = Bed::new(&[CRON_JOB, JOB]);
+    let work = bed.merge().await;
+    assert_eq!(work.pods.len(), 1);
+    let first = bed
+        .order(Order::Run(JobName::new("default", "backup")))
+        .await;
+    assert_eq!(first.pods.len(), 2);
+    bed.runs(&first);
+    let (file, was) = bed.damage("cronjobs");
+    bed.restart();
+    let merged = bed.merge().await;
+    // workloads 10
+    assert_eq!(uids(&merged), uids(&work));
+    let run = first
+        .pods
+        .keys()
+        .filter(|uid| !work.pods.contains_key(*uid));
+    // workloads 10
+    assert!(bed.jobs.spared().iter().eq(run.clone()));
+    // Another Job's record is forgotten all the same, and this one's isn't.
+    bed.states = states(&[CRON_JOB]);
+    bed.stopped(&work);
+    for _ in 0..2 {
+        bed.merge().await;
+    }
+    assert_eq!(bed.files("jobs").len(), 1);
+    std::fs::write(&file, &was).unwrap();
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let merged = bed.merge().await;
+    // workloads 10
+    assert!(merged.pods.keys().eq(run));
+    assert!(bed.jobs.spared().is_empty());
 }

@@ -16,9 +16,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::report::CronJobReport;
-use crate::api::{Pod, Timestamp, keys};
+use crate::api::{FullName, Pod, Timestamp, keys};
 use crate::clock::elapsed;
-use crate::job::{Job, JobName, pod_name};
+use crate::job::{Job, JobName, name_after, numbers, pod_name};
 
 pub use plan::plan;
 pub use schedule::{NotSchedule, Schedule, time_zone};
@@ -274,6 +274,11 @@ fn start(
     name
 }
 
+/// The part of a name after a CronJob's without the word that a run that a person ordered has.
+fn without_order(rest: &str) -> &str {
+    rest.strip_prefix("-run").unwrap_or(rest)
+}
+
 /// Times that the clock won't come to again are forgotten, but not the newest ones.
 fn forget_times(record: &mut CronJobRecord, now: Timestamp) {
     let oldest = now.as_second() - REMEMBERED;
@@ -310,6 +315,19 @@ impl CronJobRecord {
 }
 
 impl CronJob {
+    /// Whether a pod is one of its runs', by its name alone.
+    pub fn is_pod_of(&self, pod: &FullName) -> bool {
+        let rest = name_after(&self.job, pod).map(without_order);
+        matches!(rest.and_then(numbers), Some(2 | 3))
+    }
+
+    /// Whether a Job is one of its runs, by its name alone.
+    pub fn is_run(&self, job: &JobName) -> bool {
+        let name = Some(&*job.name).filter(|_| job.namespace == self.name.namespace);
+        let rest = name.and_then(|name| name.strip_prefix(&*self.name.name));
+        rest.map(without_order).and_then(numbers) == Some(1)
+    }
+
     /// The Job of one of its runs.
     fn run(&self, number: &str) -> Job {
         let name = format!("{}-{number}", self.name.name);

@@ -24,10 +24,12 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Pod, keys};
 use crate::spec::annotation;
 
+pub(crate) use pod::{name_after, numbers};
+
 pub use decide::{Decision, Input, LEAVING_LOOK, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
 pub use plan::{Known, plan};
-pub use pod::{full_name, pod_name, pods};
+pub use pod::{full_name, is_pod_of, pod_name, pods};
 pub use record::{End, JobRecord, KEPT_MAX, Leaving, Over, Wait};
 pub use report::report;
 pub use rules::{

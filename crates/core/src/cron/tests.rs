@@ -527,6 +527,39 @@ fn a_cron_job_whose_runs_never_end_has_a_bound() {
 }
 
 #[test]
+fn runs_and_their_pods_are_known_by_their_names() {
+    let cron = cron("schedule: \"@daily\"");
+    for (name, is_run) in [
+        ("backup-29453820", true),
+        ("backup-run-3", true),
+        ("backup", false),
+        ("backup-run", false),
+        ("backup-db", false),
+        ("backup-1-2", false),
+        ("other-29453820", false),
+    ] {
+        assert_eq!(
+            cron.is_run(&JobName::new("default", name)),
+            is_run,
+            "{name}"
+        );
+        assert!(!cron.is_run(&JobName::new("other", name)), "{name}");
+    }
+    for (name, is_pod) in [
+        ("backup-29453820-0-box", true),
+        ("backup-29453820-0-1-box", true),
+        ("backup-run-3-0-box", true),
+        ("backup-29453820-box", false),
+        ("backup-29453820-0", false),
+        ("backup-db-0-box", false),
+        ("other-29453820-0-box", false),
+    ] {
+        let pod = FullName::new(name, "default");
+        assert_eq!(cron.is_pod_of(&pod), is_pod, "{name}");
+    }
+}
+
+#[test]
 fn runs_that_are_over_stay_as_long_as_the_document_says() {
     let spec =
         "schedule: \"0 * * * *\"\n  successfulJobsHistoryLimit: 2\n  failedJobsHistoryLimit: 0";

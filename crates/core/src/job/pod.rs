@@ -24,14 +24,39 @@ pub fn pod_name(job: &str, index: u32, attempt: u32) -> String {
 
 /// Full name of a pod of a Job.
 pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
-    // The template has the node's suffix.
-    let template = FullName::of(&job.template);
-    let suffix = template.name.strip_prefix(&*pod_name(&job.name.name, 0, 0));
     let name = pod_name(&job.name.name, index, attempt);
     FullName::new(
-        format!("{name}{}", suffix.unwrap_or_default()),
+        format!("{name}{}", suffix(job)),
         job.name.namespace.as_str(),
     )
+}
+
+/// Whether a pod is one of the Job's, by its name alone: for a Job of which no record says so.
+pub fn is_pod_of(job: &Job, pod: &FullName) -> bool {
+    let numbers = name_after(job, pod).and_then(numbers);
+    matches!(numbers, Some(1 | 2))
+}
+
+/// The part of a pod's name between that of a Job and the node's suffix: `-<index>`, and what else is
+/// there. None if the name isn't made of these.
+pub(crate) fn name_after<'a>(job: &Job, pod: &'a FullName) -> Option<&'a str> {
+    let name = Some(&*pod.name).filter(|_| *pod.namespace == *job.name.namespace);
+    let rest = name?.strip_prefix(job.name.name.as_str())?;
+    rest.strip_suffix(suffix(job))
+}
+
+/// How many numbers a text has, if it has nothing else: 2 of `-4-1`.
+pub(crate) fn numbers(text: &str) -> Option<usize> {
+    let mut numbers = text.strip_prefix('-')?.split('-');
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    numbers.try_fold(0, |count, part| is_number(part).then_some(count + 1))
+}
+
+/// The node's suffix, which the template's name has.
+fn suffix(job: &Job) -> &str {
+    let template = job.template.metadata.name.as_deref().unwrap_or_default();
+    let suffix = template.strip_prefix(&*pod_name(&job.name.name, 0, 0));
+    suffix.unwrap_or_default()
 }
 
 /// The pods of a Job that are to exist: those that are to run, and those that are over and stay for

@@ -160,6 +160,15 @@ impl JobRecord {
         })
     }
 
+    /// The record of a Job of which nothing is known but that these pods of it may run.
+    pub fn unknown(pods: impl IntoIterator<Item = PodUid>, now: Timestamp) -> Self {
+        let leaving = pods.into_iter().map(|uid| Leaving { uid, index: None });
+        Self {
+            leaving: leaving.collect(),
+            ..Self::new("", now)
+        }
+    }
+
     /// Whether it is only of pods that may still run: no run of the Job is at hand.
     pub fn is_removed(&self) -> bool {
         self.content.is_empty()

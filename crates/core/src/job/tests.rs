@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::report::RunAction;
-use crate::api::{NodeName, PodUid, Timestamp};
+use crate::api::{FullName, NodeName, PodUid, Timestamp};
 use crate::cron::Runs;
 use crate::desired::PodSource;
 use crate::events::of_job;
@@ -692,6 +692,25 @@ fn a_job_is_over_once_none_of_its_pods_runs() {
         life.stopped();
         // workloads 10
         assert!(life.record().is_over(), "{spec}");
+    }
+}
+
+#[test]
+fn a_pod_is_known_by_its_name_to_be_a_jobs() {
+    let job = job("completions: 2");
+    for (name, namespace, expected) in [
+        ("work-0-box", "default", true),
+        ("work-12-3-box", "default", true),
+        ("work-0-box", "other", false),
+        ("work-0-1-2-box", "default", false),
+        ("work-box", "default", false),
+        ("work-a-box", "default", false),
+        ("work--box", "default", false),
+        ("work-0", "default", false),
+        ("works-0-box", "default", false),
+    ] {
+        let pod = FullName::new(name, namespace);
+        assert_eq!(is_pod_of(&job, &pod), expected, "{pod}");
     }
 }
 
