@@ -5,7 +5,7 @@
 //! could do its work twice. It is read again now and then: the disk may have been the cause, or a person
 //! restores it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ struct Stored<T> {
 pub(super) struct RecordStore<T> {
     kept: StateDir,
     saved: BTreeMap<JobName, T>,
+    /// Jobs without a record that may have a file all the same: it was written, but may not last.
+    unsure: BTreeSet<JobName>,
     /// Files that can't be read, by name, and why.
     unreadable: BTreeMap<String, String>,
     /// Why none can be read, if so.
@@ -85,6 +87,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         Self {
             kept,
             saved,
+            unsure: BTreeSet::new(),
             unreadable,
             closed,
             read_at: None,
@@ -144,9 +147,9 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         self.saved.get(job)
     }
 
-    /// The Jobs with a record on disk.
+    /// The Jobs with a record on disk, and those that may have one.
     pub(super) fn names(&self) -> impl Iterator<Item = &JobName> {
-        self.saved.keys()
+        self.saved.keys().chain(&self.unsure)
     }
 
     /// The records on disk.
@@ -156,7 +159,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
 
     /// Whether the disk has none.
     pub(super) fn is_empty(&self) -> bool {
-        self.saved.is_empty()
+        self.saved.is_empty() && self.unsure.is_empty()
     }
 
     /// The file of a Job's record, and why it can't be read, if it can't.
@@ -190,9 +193,13 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         let mut failed = BTreeMap::new();
         for (job, record, result) in written.await {
             if let Err(error) = result {
+                if !self.saved.contains_key(&job) {
+                    self.unsure.insert(job.clone());
+                }
                 failed.insert(job, error.to_string());
                 continue;
             }
+            self.unsure.remove(&job);
             self.unreadable.remove(&file_name(&job));
             match record {
                 Some(record) => self.saved.insert(job, record),
@@ -227,5 +234,22 @@ mod tests {
         tokio::time::advance(READ_RETRY).await;
         assert_eq!(store.read_again(files).await, None);
         assert_eq!(store.unreadable(&job), None);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_may_not_last_is_removed_with_its_job() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = RecordStore::<u8>::load(root.path(), "jobs");
+        let job = JobName::new("default", "work");
+        store.kept.sync = |_| Err(std::io::ErrorKind::StorageFull.into());
+        let failed = store.keep(vec![(job.clone(), Some(1))]).await;
+        assert!(failed.contains_key(&job));
+        assert_eq!((store.get(&job), store.is_empty()), (None, false));
+        assert!(store.names().eq([&job]));
+        store.kept.sync = disk::sync_directory;
+        let failed = store.keep(vec![(job, None)]).await;
+        assert!(failed.is_empty() && store.is_empty());
+        let files = std::fs::read_dir(root.path().join("jobs")).unwrap();
+        assert_eq!(files.count(), 0);
     }
 }
