@@ -116,10 +116,7 @@ impl SuccessRule {
     pub fn is_met(&self, succeeded: &IndexSet) -> bool {
         let count = match &self.indexes {
             None => succeeded.len(),
-            Some(indexes) => {
-                let done = indexes.iter().filter(|index| succeeded.contains(*index));
-                u32::try_from(done.count()).unwrap_or(u32::MAX)
-            }
+            Some(indexes) => indexes.shared(succeeded),
         };
         match (self.count, &self.indexes) {
             (Some(wanted), _) => count >= wanted,

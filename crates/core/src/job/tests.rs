@@ -797,6 +797,24 @@ fn a_job_is_checked_as_the_api_server_checks_it() {
         ("completionMode: Other", "spec.completionMode"),
         ("backoffLimitPerIndex: 1", "spec.backoffLimitPerIndex"),
         ("maxFailedIndexes: 1", "spec.maxFailedIndexes"),
+        ("completions: 2147483647", ""),
+        ("completions: 2147483647\n  completionMode: Indexed", ""),
+        (
+            "completions: 100001\n  completionMode: Indexed\n  backoffLimitPerIndex: 1",
+            "spec.maxFailedIndexes",
+        ),
+        (
+            "completions: 100001\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n  maxFailedIndexes: 10000",
+            "",
+        ),
+        (
+            "completions: 100001\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n  maxFailedIndexes: 10001",
+            "spec.maxFailedIndexes",
+        ),
+        (
+            "completions: 100000\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n  maxFailedIndexes: 100000",
+            "",
+        ),
         ("managedBy: example.com/other", "spec.managedBy"),
         ("manualSelector: true", "warning spec.manualSelector"),
         ("podReplacementPolicy: Never", "spec.podReplacementPolicy"),
@@ -817,6 +835,7 @@ fn a_job_is_checked_as_the_api_server_checks_it() {
             "spec.successPolicy spec.successPolicy.rules[0].succeededCount",
         ),
     ] {
+        // workloads 4a
         assert_eq!(problems(spec), fields, "{spec}");
     }
 }

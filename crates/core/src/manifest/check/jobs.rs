@@ -15,8 +15,13 @@ use crate::workload::{REPLICAS_MAX, WorkloadKind};
 use super::names;
 use super::workloads::{check_host_ports, not_negative};
 
-/// Most completions of an indexed Job, as upstream: also most of its indexes that may fail.
-const COMPLETIONS_MAX: i32 = 100_000;
+/// Most indexes of a Job that may fail, as upstream.
+const FAILED_INDEXES_MAX: i32 = 100_000;
+/// The same of a Job with more completions than [`COMPLETIONS_MANY`], as upstream.
+const FAILED_INDEXES_OF_MANY_MAX: i32 = 10_000;
+/// Completions above which a Job with a limit for each index needs a limit of failed indexes, as upstream.
+/// Upstream limits its parallelism, too, to more than a node runs.
+const COMPLETIONS_MANY: i32 = 100_000;
 /// Most rules of a policy, as upstream.
 const RULES_MAX: usize = 20;
 /// Most values of a rule, as upstream.
@@ -124,10 +129,6 @@ fn check_completions(spec: &JobSpec, name: &str, at: &At<'_>) {
     let mode = spec.completion_mode.as_deref();
     let path = at.key("completionMode");
     path.one_of(mode, &[INDEXED, NON_INDEXED]);
-    if spec.completions.is_some_and(|n| n > COMPLETIONS_MAX) {
-        let message = format!("must not be greater than {COMPLETIONS_MAX}");
-        at.key("completions").invalid(message);
-    }
     if mode != Some(INDEXED) {
         return;
     }
@@ -151,10 +152,25 @@ fn check_limits_per_index(spec: &JobSpec, at: &At<'_>) {
         let path = at.key("backoffLimitPerIndex");
         path.invalid("needs completionMode Indexed");
     }
+    let is_many = is_indexed && spec.completions.is_some_and(|n| n > COMPLETIONS_MANY);
+    let is_many = is_many && spec.backoff_limit_per_index.is_some();
+    let path = at.key("maxFailedIndexes");
     let Some(most) = spec.max_failed_indexes else {
+        if is_many {
+            path.required(format!(
+                "backoffLimitPerIndex needs it with more than {COMPLETIONS_MANY} completions"
+            ));
+        }
         return;
     };
-    let path = at.key("maxFailedIndexes");
+    let limit = if is_many {
+        FAILED_INDEXES_OF_MANY_MAX
+    } else {
+        FAILED_INDEXES_MAX
+    };
+    if most > limit {
+        path.invalid(format!("must not be greater than {limit}"));
+    }
     if spec.backoff_limit_per_index.is_none() {
         path.invalid("needs backoffLimitPerIndex");
     }
