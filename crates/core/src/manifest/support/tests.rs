@@ -111,25 +111,49 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
     }
 }
 
-/// What is refused of a field that is honoured otherwise, by checks that no rule stands for.
-fn remark(path: &str) -> Option<&'static str> {
-    match path {
-        "spec.C.volumeMounts[].mountPropagation" => Some(
-            "of the volume of an image or of a claim's Engine volume: refused, the Docker Engine has it for bind mounts alone",
-        ),
-        "spec.C.volumeMounts[].recursiveReadOnly" => Some(
-            "of the volume of an image or of a claim's Engine volume: refused, the Docker Engine has it for bind mounts alone; `Enabled` needs Docker Engine 25 or newer",
-        ),
-        "spec.C.volumeMounts[].subPathExpr" => {
-            Some("of the volume of an image: refused; use subPath")
-        }
-        _ => None,
-    }
-}
+/// What checks of manifests add to the row of a field: the path, the verdict if it isn't honoured, and
+/// why. Below a field with a verdict there are no rows.
+const NOTES: &[(&str, Option<&str>, &str)] = &[
+    (
+        "spec.C.lifecycle.postStart.tcpSocket",
+        Some("fails"),
+        "not supported by Kubernetes for hooks; the container is stopped, and started again as `restartPolicy` says",
+    ),
+    (
+        "spec.C.lifecycle.preStop.tcpSocket",
+        Some("fails"),
+        "not supported by Kubernetes for hooks; the container is stopped without it",
+    ),
+    (
+        "spec.C.resources.limits",
+        None,
+        "`memory`: less than 6Mi is refused in a manifest, because the Docker Engine creates no such container",
+    ),
+    (
+        "spec.C.volumeMounts[].mountPropagation",
+        None,
+        "of the volume of an image or of a claim's Engine volume: refused, the Docker Engine has it for bind mounts alone",
+    ),
+    (
+        "spec.C.volumeMounts[].recursiveReadOnly",
+        None,
+        "of the volume of an image or of a claim's Engine volume: refused, the Docker Engine has it for bind mounts alone; `Enabled` needs Docker Engine 25 or newer",
+    ),
+    (
+        "spec.C.volumeMounts[].subPathExpr",
+        None,
+        "of the volume of an image: refused; use subPath",
+    ),
+    (
+        "spec.resources.limits",
+        None,
+        "`memory`: less than 6Mi is refused in a manifest, as of a container",
+    ),
+];
 
 fn page() -> String {
     let mut out = String::from(
-        "# The pod spec, field by field\n\nEvery field of `PodSpec` and below, from the OpenAPI document of the Kubernetes version whose types mirrorlet is built with, and what becomes of it in a manifest (a static pod) and in a pod that the API server binds to the Node.\n\n- **honoured**: it does here what it does on a kubelet, or what the documents say of it.\n- **refused**: a manifest with it is rejected with this field's name, and its last good version runs on; a pod of the API server fails with the reason.\n- **warned**: the pod runs, and `mirrorlet validate` and `mirrorlet status` say that the field has no effect.\n- **no effect**: a pod of the API server with it runs all the same.\n\n`C` is an item of `containers` or `initContainers`. What is below a field that is refused as a whole has no row.\n\nThis page is made and checked by `cargo test -p mirrorlet-core pod_spec`; `hack/pod-spec.sh` reads the fields anew.\n\n| Field | Type | Manifest | API server's pod | Why |\n|---|---|---|---|---|\n",
+        "# The pod spec, field by field\n\nEvery field of `PodSpec` and below, from the OpenAPI document of the Kubernetes version whose types mirrorlet is built with, and what becomes of it in a manifest (a static pod) and in a pod that the API server binds to the Node.\n\n- **honoured**: it does here what it does on a kubelet, or what the documents say of it.\n- **refused**: a manifest with it is rejected with this field's name, and its last good version runs on; a pod of the API server fails with the reason.\n- **warned**: the pod runs, and `mirrorlet validate` and `mirrorlet status` say that the field has no effect.\n- **no effect**: a pod of the API server with it runs all the same.\n- **fails**: a hook with it always fails, as on a kubelet; `mirrorlet validate` and `mirrorlet status` warn of it.\n\n`C` is an item of `containers` or `initContainers`. What is below a field that is refused as a whole has no row.\n\nThis page is made and checked by `cargo test -p mirrorlet-core pod_spec`; `hack/pod-spec.sh` reads the fields anew.\n\n| Field | Type | Manifest | API server's pod | Why |\n|---|---|---|---|---|\n",
     );
     let mut skipped: Option<&str> = None;
     for (path, kind) in fields() {
@@ -160,7 +184,13 @@ fn page() -> String {
                 }
             }
         }
-        notes.extend(remark(path).map(str::to_owned));
+        if let Some((_, verdict, why)) = NOTES.iter().find(|note| note.0 == path) {
+            if let Some(verdict) = verdict {
+                (manifest, api) = (*verdict, *verdict);
+                skipped = Some(path);
+            }
+            notes.push((*why).to_owned());
+        }
         let _ = writeln!(
             out,
             "| `{path}` | {kind} | {manifest} | {api} | {} |",
@@ -194,6 +224,9 @@ fn every_rule_of_the_pod_spec_is_about_a_field() {
             pattern.starts_with("metadata.") || known.contains(&*listed(pattern)) || is_key,
             "no field of PodSpec: {pattern}"
         );
+    }
+    for (path, ..) in NOTES {
+        assert!(known.contains(*path), "no field of PodSpec: {path}");
     }
 }
 
@@ -237,6 +270,59 @@ fn put(into: &mut Value, parts: &[&str], value: Value) {
     put(next, rest, value);
 }
 
+/// The problems of a manifest.
+fn problems_of(pod: &Value) -> Vec<Diagnostic> {
+    let node = NodeName::from("n");
+    let context = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: "web.json",
+    };
+    let parsed = parse_manifest(pod.to_string().as_bytes(), &context);
+    let documents = parsed.documents.into_iter();
+    documents.flat_map(|document| document.problems).collect()
+}
+
+#[test]
+fn notes_on_hooks_and_memory_are_told_of_a_manifest() {
+    let tcp = json!({"tcpSocket": {"port": 80}});
+    for (path, value, refused) in [
+        ("spec.C.lifecycle.postStart", tcp.clone(), Some(false)),
+        ("spec.C.lifecycle.preStop", tcp, Some(false)),
+        (
+            "spec.C.resources.limits",
+            json!({"memory": "5Mi"}),
+            Some(true),
+        ),
+        ("spec.C.resources.limits", json!({"memory": "6Mi"}), None),
+        (
+            "spec.resources.limits",
+            json!({"memory": "5Mi"}),
+            Some(true),
+        ),
+        ("spec.resources.limits", json!({"memory": "6Mi"}), None),
+    ] {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "web", "image": "web:1"}]},
+        });
+        let parts: Vec<&str> = path.split('.').collect();
+        put(&mut pod, &parts, value);
+        let field = path.replace(".C.", ".containers[0].");
+        let problems = problems_of(&pod);
+        let told = problems.iter().find(|problem| {
+            let named = problem.field.as_deref();
+            named.is_some_and(|named| named.starts_with(&field))
+        });
+        // pods 22a
+        assert_eq!(
+            told.map(Diagnostic::is_error),
+            refused,
+            "{pod}: {problems:#?}"
+        );
+    }
+}
+
 #[test]
 fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
     for Rule(pattern, when, verdict) in RULES.iter().filter(|rule| rule.0.starts_with("spec.")) {
@@ -246,21 +332,7 @@ fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
         });
         let parts: Vec<&str> = pattern.split('.').collect();
         put(&mut pod, &parts, sample(pattern, *when));
-        let text = pod.to_string();
-        let node = NodeName::from("n");
-        let parsed = parse_manifest(
-            text.as_bytes(),
-            &ParseContext {
-                node_name: &node,
-                source: PodSource::File,
-                location: "web.json",
-            },
-        );
-        let problems: Vec<&Diagnostic> = parsed
-            .documents
-            .iter()
-            .flat_map(|document| &document.problems)
-            .collect();
+        let problems = problems_of(&pod);
         let field = pattern
             .replace(".C.", ".containers[0].")
             .replace("[]", "[0]");
@@ -277,7 +349,7 @@ fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
                 .is_some_and(|f| f.starts_with(field));
             named && (problem.severity == crate::api::Severity::Error) == refuses
         });
-        assert!(is_told, "{pattern}: {text}: {problems:#?}");
+        assert!(is_told, "{pattern}: {pod}: {problems:#?}");
     }
 }
 
