@@ -22,9 +22,7 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
     } else {
         String::new()
     };
-    let (containers, pods) = (left.containers.len(), left.pods.len());
-    let what =
-        format!("{containers} containers, the volumes of {pods} pods, the rules for host ports");
+    let what = kinds(&left, resolved.config.pod_logs_dir.as_deref());
     let printed = print(&if args.yes {
         format!("{each}removed: {what}\n{}\n", rest(root))
     } else {
@@ -43,6 +41,17 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
         ));
     }
     printed
+}
+
+/// What is removed, in one line.
+fn kinds(left: &Leftovers, logs: Option<&Path>) -> String {
+    let (containers, pods) = (left.containers.len(), left.pods.len());
+    let logs = logs.map_or_else(String::new, |dir| {
+        format!("the links to logs in {}, ", dir.display())
+    });
+    format!(
+        "{containers} containers, the volumes and cgroups of {pods} pods, {logs}the rules for host ports"
+    )
 }
 
 /// Says what is lost with the rest of a root directory.
@@ -117,5 +126,14 @@ mod tests {
         };
         let named = "container k8s_POD_web_default_u_0\nvolumes of pod u\n";
         assert_eq!(listed(&left), named);
+        let pods = "1 containers, the volumes and cgroups of 1 pods";
+        let rules = "the rules for host ports";
+        assert_eq!(kinds(&left, None), format!("{pods}, {rules}"));
+        let logs = "the links to logs in /var/log/pods";
+        // rollouts S5
+        assert_eq!(
+            kinds(&left, Some(Path::new("/var/log/pods"))),
+            format!("{pods}, {logs}, {rules}")
+        );
     }
 }

@@ -160,8 +160,9 @@ pub enum Cmd {
     /// Approve and deny the certificate signing requests of agents in a cluster.
     #[command(after_help = OWN_EXIT_CODES)]
     ApproveCertificates(ApproveArgs),
-    /// Remove what a stopped agent left on this machine: its containers, the volumes of
-    /// its pods, its rules for host ports. Volumes of claims, images and manifests stay.
+    /// Remove what a stopped agent left on this machine: its containers, the volumes and cgroups of
+    /// its pods, the links to their logs, its rules for host ports. Volumes of claims, images and
+    /// manifests stay.
     #[command(after_help = with_settings(OWN_EXIT_CODES))]
     Cleanup(CleanupArgs),
     /// Show the configuration or the JSON schema of the config file.
@@ -290,6 +291,7 @@ pub enum VersionOutput {
 mod tests {
     use std::collections::BTreeMap;
 
+    use clap::error::ErrorKind;
     use clap::{Command, CommandFactory};
 
     use super::*;
@@ -408,6 +410,30 @@ mod tests {
         ] {
             let path = format!("mirrorlet {command}");
             assert!(with_examples.contains(&path), "{path} has no examples");
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_given_nothing_names_all_that_it_takes() {
+        for (line, takes) in [
+            ("mirrorlet logs", "<POD|--selector <LABELS>|--all-pods>"),
+            ("mirrorlet volumes rm", "<NAME|--released>"),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            let text = error.to_string();
+            // box 20
+            assert!(text.contains(takes), "{text}");
+            assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument, "{text}");
+        }
+        for line in [
+            "mirrorlet logs web db",
+            "mirrorlet logs -l app=web",
+            "mirrorlet logs --all-pods",
+            "mirrorlet volumes rm one two",
+            "mirrorlet volumes rm --released",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
         }
     }
 

@@ -22,7 +22,7 @@ pub struct ApproveArgs {
     #[arg(long, value_name = "FILE", default_value = "in-cluster", value_parser = access,
         value_hint = clap::ValueHint::FilePath)]
     pub kubeconfig: ApiAccess,
-    /// Lease whose holder decides [default: mirrorlet-approver in the ServiceAccount's namespace].
+    /// Lease for leader election [default: mirrorlet-approver in the ServiceAccount's namespace].
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced)]
     pub lease: Option<(String, String)>,
     /// Address and port to serve /metrics, /healthz and /readyz on; none to not serve them.

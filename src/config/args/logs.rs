@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::AgentArgs;
 use mirrorlet_core::api::Timestamp;
@@ -14,10 +14,11 @@ pub const LOG_REQUESTS_MAX: u16 = 60;
 /// Arguments of `logs`.
 #[expect(clippy::struct_excessive_bools, reason = "one a flag")]
 #[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["pods", "selector", "all_pods"]))]
 pub struct LogsArgs {
     /// The pods, by name, namespace/name, UID, or UID of their mirror pods, or all pods of a
     /// workload, as deployment/web.
-    #[arg(value_name = "POD", required_unless_present_any = ["selector", "all_pods"])]
+    #[arg(value_name = "POD")]
     pub pods: Vec<String>,
     /// Print the logs of the pods with these labels, for example app=web,tier!=test.
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "pods")]

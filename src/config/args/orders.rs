@@ -47,7 +47,8 @@ pub struct RunJobArgs {
 /// Arguments of `wait`.
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
-    /// The pods, named as for stop; or workloads and Jobs, as NAME, deployment/NAME or job/NAME.
+    /// The pods, by name, namespace/name, UID, or UID of their mirror pods; or workloads and Jobs, as
+    /// NAME, deployment/NAME or job/NAME.
     #[arg(value_name = "POD", required = true)]
     pub pods: Vec<String>,
     /// The agent to connect to.

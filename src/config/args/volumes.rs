@@ -1,6 +1,6 @@
 //! Arguments of `volumes`.
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::{AgentArgs, DocumentOutput, EXIT_CODES};
 
@@ -38,9 +38,10 @@ pub enum VolumesCommand {
 
 /// Arguments of `volumes rm`.
 #[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["names", "released"]))]
 pub struct RemoveArgs {
     /// The volumes, by name.
-    #[arg(value_name = "NAME", required_unless_present = "released")]
+    #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// Remove all released volumes: those whose claims no manifest defines any more.
     #[arg(long, conflicts_with = "names")]
