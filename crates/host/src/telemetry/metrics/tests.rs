@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[test]
@@ -101,4 +103,66 @@ fn an_approver_has_its_own_series_and_no_agents() {
     samples.sort();
     assert_eq!(samples, expected);
     assert!(!Metrics::new().encode().contains("certificate_requests"));
+}
+
+/// The page that lists the series.
+const PAGE: &str = include_str!("../../../../../docs/metrics.md");
+
+/// The series of ours on the page, without the endings that their types give them, with their types.
+fn listed() -> BTreeMap<String, &'static str> {
+    let rows = PAGE
+        .lines()
+        .filter(|line| line.starts_with("| `mirrorlet_"));
+    let series = rows.map(|row| {
+        let mut cells = row.trim_matches('|').split('|').map(str::trim);
+        let (name, kind) = (cells.next().unwrap(), cells.next().unwrap());
+        let ending = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        let base = name.trim_matches('`').strip_suffix(ending);
+        (base.unwrap_or_else(|| panic!("{row}")).to_owned(), kind)
+    });
+    series.collect()
+}
+
+#[test]
+fn the_page_of_the_metrics_has_every_series_and_code() {
+    let lines = include_str!("names.rs").lines();
+    let registered = lines.filter_map(|line| {
+        let (_, rest) = line.split_once(": r.add")?;
+        let name = rest.split('"').nth(1)?;
+        let unit = match rest {
+            rest if rest.contains("Unit::Seconds") => "_seconds",
+            rest if rest.contains("Unit::Bytes") => "_bytes",
+            _ => "",
+        };
+        Some(format!("mirrorlet_{name}{unit}"))
+    });
+    let mut registered: BTreeSet<String> = registered.collect();
+    assert!(registered.len() > 40, "the series were not read");
+    registered.insert("mirrorlet_build".to_owned());
+    let listed = listed();
+    let named: BTreeSet<String> = listed.keys().cloned().collect();
+    // agent 16
+    assert_eq!(named, registered);
+    for line in lines_of_types(&Metrics::new()) {
+        let (name, kind) = line.split_once(' ').unwrap();
+        assert_eq!(listed.get(name), Some(&kind), "{line}");
+    }
+    for code in Code::ALL {
+        let row = format!("\n| `{code}` | ");
+        assert!(PAGE.contains(&row), "{code} is not on the page");
+    }
+}
+
+/// The names and types of the series of ours that have samples.
+fn lines_of_types(metrics: &Metrics) -> Vec<String> {
+    let lines = lines(metrics).into_iter();
+    let types = lines.filter_map(|line| {
+        let line = line.strip_prefix("# TYPE ")?;
+        line.starts_with("mirrorlet_").then(|| line.to_owned())
+    });
+    types.collect()
 }
