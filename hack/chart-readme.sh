@@ -69,7 +69,7 @@ Kubernetes 1.30 or later. With no values each host gets an identity of its own; 
 
 ## Values
 
-Lists that you set replace the defaults; maps are merged with them, so a key of a map that you don't want has to be set to `null`; `helm install` refuses that, by the value's name, for what the chart needs. `helm install` refuses values that it doesn't know, or that don't go together, by their name.
+Lists that you set replace the defaults; maps are merged with them. Set a map key to `null` to remove it. `helm install` refuses `null` for keys that the chart needs, values that it doesn't know, and values that don't go together, and names them.
 
 | Value | Default | Meaning |
 |---|---|---|
