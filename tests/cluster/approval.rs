@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::IMAGE;
+use crate::common::cluster::accounts::right;
 use crate::common::cluster::process::Program;
 use crate::common::cluster::{Cluster, client, unique};
 use crate::common::node::{Identity, NodeBed, condition, until};
@@ -103,10 +104,10 @@ impl Site {
         let cluster = Cluster::shared().await;
         let namespace = cluster.namespace("approval").await;
         for account in ["agents", "approver", "others"] {
-            cluster.kubectl(&["create", "serviceaccount", "-n", &namespace, account]);
+            cluster.account(&namespace, account);
         }
         cluster.apply(&rbac(&namespace));
-        let token = cluster.kubectl(&["create", "token", "-n", &namespace, "approver"]);
+        let token = cluster.token(&namespace, "approver", None);
         let approver = cluster.token_kubeconfig(&unique("approver"), &token);
         let site = Self {
             cluster,
@@ -116,23 +117,15 @@ impl Site {
         };
         // The authorizer knows of each binding after a moment.
         let requests = "certificatesigningrequests.certificates.k8s.io";
-        for (account, right) in [
-            ("approver", &["list", requests][..]),
-            (
-                "approver",
-                &[
-                    "create",
-                    "leases.coordination.k8s.io",
-                    "-n",
-                    &site.namespace,
-                ],
-            ),
-            ("agents", &["create", requests]),
-            ("others", &["create", requests]),
+        let lease = right("create", "leases.coordination.k8s.io", &site.namespace);
+        let request = vec![right("create", requests, "")];
+        for (account, rights) in [
+            ("approver", vec![right("list", requests, ""), lease]),
+            ("agents", request.clone()),
+            ("others", request),
         ] {
-            let who = format!("--as=system:serviceaccount:{}:{account}", site.namespace);
-            let asked = [&["auth", "can-i", &who][..], right].concat();
-            until("the rights", async || site.cluster.try_kubectl(&asked)).await;
+            let user = format!("system:serviceaccount:{}:{account}", site.namespace);
+            site.cluster.until_user_may(&user, &[], rights);
         }
         site
     }
@@ -157,22 +150,18 @@ impl Site {
     fn host_named(&self, name: &str, address: &str) -> Host {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         self.cluster.apply(&node.to_string());
-        let status = json!({"status": {"addresses": [
+        let addresses = json!([
             {"type": "InternalIP", "address": address},
             {"type": "Hostname", "address": name},
-        ]}});
-        let patch = ["patch", "node", name, "--subresource=status", "-p"];
+        ]);
         self.cluster
-            .kubectl(&[&patch[..], &[&status.to_string()]].concat());
+            .node_status(name, &json!({"addresses": addresses}));
         let pod = format!("agent-{name}");
         self.pod(&pod, name);
         Host {
             name: name.to_owned(),
             address: address.to_owned(),
-            token: self.token(&[
-                "--bound-object-kind=Pod",
-                &format!("--bound-object-name={pod}"),
-            ]),
+            token: self.token(Some(&pod)),
         }
     }
 
@@ -190,10 +179,9 @@ impl Site {
         self.cluster.apply(&pod.to_string());
     }
 
-    /// A kubeconfig with a token of the agents', bound to what these arguments say.
-    fn token(&self, bound: &[&str]) -> PathBuf {
-        let create = ["create", "token", "-n", &self.namespace, "agents"];
-        let token = self.cluster.kubectl(&[&create[..], bound].concat());
+    /// A kubeconfig with a token of the agents', bound to a pod if one is named.
+    fn token(&self, pod: Option<&str>) -> PathBuf {
+        let token = self.cluster.token(&self.namespace, "agents", pod);
         self.cluster.token_kubeconfig(&unique("agents"), &token)
     }
 
@@ -352,10 +340,8 @@ async fn a_token_gets_the_certificate_of_its_own_host_and_no_other() {
         group: "system:masters",
         ..Request::client(&a.node())
     };
-    let unbound = site.token(&[]);
-    let foreign = site
-        .cluster
-        .kubectl(&["create", "token", "-n", &site.namespace, "default"]);
+    let unbound = site.token(None);
+    let foreign = site.cluster.token(&site.namespace, "default", None);
     let foreign = site.cluster.token_kubeconfig(&unique("foreign"), &foreign);
     for (who, request, reason) in [
         (&a.token, Request::client(&b.node()), "WrongNode"),
@@ -375,9 +361,7 @@ async fn a_token_gets_the_certificate_of_its_own_host_and_no_other() {
     let refused = site.try_request(&foreign, &Request::client(&a.node()));
     assert!(refused.unwrap_err().contains("cannot create resource"));
     // A request that is not an agent's is left to other approvers.
-    let other = site
-        .cluster
-        .kubectl(&["create", "token", "-n", &site.namespace, "others"]);
+    let other = site.cluster.token(&site.namespace, "others", None);
     let other = site.cluster.token_kubeconfig(&unique("others"), &other);
     let (left, _) = site.request(&other, &Request::client(&b.node()));
     let (fence, _) = site.request(&b.token, &Request::client(&b.node()));
@@ -797,7 +781,7 @@ async fn the_policy_holds_an_account_to_the_host_of_its_token() {
         ),
     ];
     // A token that isn't bound to a pod writes nothing at all.
-    for token in [&a.token, &site.token(&[])] {
+    for token in [&a.token, &site.token(None)] {
         let thief = client(token).await;
         for (method, path, body) in &tries {
             let code = attempt(&thief, method, path, body).await;

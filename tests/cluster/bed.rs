@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use crate::common::cluster::audit::AuditLog;
-use crate::common::cluster::objects::path;
+use crate::common::cluster::objects::{path, place};
 use crate::common::cluster::programs::{kubectl_version, version};
 use crate::common::cluster::{Cluster, Options, unique};
 use crate::common::{IMAGE, IMAGE_KUBECTL, eventually, tempdir};
@@ -188,6 +188,73 @@ fn objects_are_where_kubectl_looks_for_them() {
     ];
     for (args, expected) in table {
         assert_eq!(path(args).as_deref(), expected, "{args:?}");
+    }
+}
+
+#[test]
+fn objects_are_applied_where_they_belong() {
+    let object = |version: &str, kind: &str, namespace: Value| {
+        json!({
+            "apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": namespace},
+        })
+    };
+    let (none, own) = (Value::Null, json!("b"));
+    for (object, expected) in [
+        (object("v1", "Node", none.clone()), "/api/v1/nodes/a"),
+        (
+            object("v1", "Pod", own.clone()),
+            "/api/v1/namespaces/b/pods/a",
+        ),
+        (
+            object("v1", "Endpoints", none),
+            "/api/v1/namespaces/default/endpoints/a",
+        ),
+        (
+            object("batch/v1", "Job", own.clone()),
+            "/apis/batch/v1/namespaces/b/jobs/a",
+        ),
+        (
+            object(
+                "admissionregistration.k8s.io/v1",
+                "ValidatingAdmissionPolicy",
+                own,
+            ),
+            "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/a",
+        ),
+    ] {
+        // cluster 1
+        assert_eq!(place(&object).as_deref(), Some(expected));
+    }
+    let nameless = json!({"apiVersion": "v1", "kind": "Node", "metadata": {}});
+    assert_eq!(place(&nameless), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_the_document_before_had_goes() {
+    let cluster = Cluster::shared().await;
+    let namespace = cluster.namespace("applied").await;
+    let metadata = json!({"name": "it", "namespace": namespace});
+    for data in [json!({"a": "1", "b": "1"}), json!({"a": "2"})] {
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
+        cluster.apply(&map.to_string());
+        let found = cluster.object(&["configmap", "it", "-n", &namespace]);
+        // cluster 1
+        assert_eq!(found.unwrap()["data"], data);
+    }
+}
+
+#[test]
+fn a_cluster_answers_on_whatever_runtime_it_is_asked() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    // That runtime ends here, and with it the connections that it has made.
+    let cluster = runtime().block_on(Cluster::shared());
+    for _ in 0..2 {
+        let service = ["service", "kubernetes", "-n", "default"];
+        let found = runtime()
+            .block_on(async { eventually("the Service", || cluster.object(&service)).await });
+        // cluster 1
+        assert_eq!(found["metadata"]["name"], "kubernetes");
     }
 }
 

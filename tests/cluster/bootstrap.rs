@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::cluster::Cluster;
+use crate::common::cluster::accounts::ASKER;
 use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::bootstrap::Approval;
 use crate::common::node::{Identity, NodeBed, condition};
@@ -23,7 +24,7 @@ struct Fresh {
 impl Fresh {
     async fn new(approval: Approval) -> Self {
         let bed = NodeBed::on(Cluster::shared().await, Identity::Node).await;
-        let bootstrap = bed.cluster.bootstrap_kubeconfig(approval).await;
+        let bootstrap = bed.cluster.bootstrap_kubeconfig(approval);
         Self { bed, bootstrap }
     }
 
@@ -168,7 +169,7 @@ async fn a_node_joins_once_its_certificate_is_approved_and_needs_no_token_after_
     let token = std::fs::read_to_string(fresh.bootstrap.with_extension("token")).unwrap();
     let user = format!("system:bootstrap:{}", token.split_once('.').unwrap().0);
     for entry in bed.cluster.audit_of_some(&user).await {
-        let is_check = entry.user_agent.starts_with("kubectl");
+        let is_check = entry.user_agent == ASKER;
         let is_ours = entry.resource == "certificatesigningrequests";
         assert!(is_check || is_ours, "{entry:?}");
     }
@@ -286,7 +287,7 @@ async fn a_bad_bootstrap_kubeconfig_is_told_and_taken_up_once_it_is_mended() {
 async fn a_certificate_is_renewed_with_itself_and_taken_up_without_a_restart() {
     let fresh = Fresh::new(Approval::UserActionRecord).await;
     let bed = &fresh.bed;
-    bed.cluster.approve_renewals().await;
+    bed.cluster.approve_renewals();
     // More than nine tenths of its time are over.
     let file = fresh.certificate();
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -429,7 +429,7 @@ async fn a_missing_namespace_is_told_and_its_mirror_comes_with_it() {
         condition(node, "MirrorPodsHealthy") == Some("False")
     })
     .await;
-    bed.cluster.kubectl(&["create", "namespace", &namespace]);
+    bed.cluster.bare_namespace(&namespace);
     eventually("the mirror in its namespace", || {
         let name = bed.name("web");
         let pod = bed.cluster.object(&["pod", "-n", &namespace, &name])?;

@@ -17,7 +17,7 @@ use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::core::{Node, Taint};
 use mirrorlet_core::node::{NodeFacts, PodProblems, Readings, RuntimeReach};
 use mirrorlet_host::telemetry::Telemetry;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -435,16 +435,14 @@ async fn a_refused_token_is_read_again() {
 async fn the_node_of_a_kubelet_is_left_alone() {
     let cluster = Cluster::shared().await;
     let name = unique("kubelets");
-    let theirs = serde_json::json!({
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": { "name": name },
-        "status": { "nodeInfo": {
-            "kubeletVersion": "v1.35.4", "machineID": "", "systemUUID": "", "bootID": "",
-            "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "containerd://1.6",
-            "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
-        }},
-    });
+    let theirs = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     cluster.apply(&theirs.to_string());
+    let info = json!({
+        "kubeletVersion": "v1.35.4", "machineID": "", "systemUUID": "", "bootID": "",
+        "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "containerd://1.6",
+        "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
+    });
+    cluster.node_status(&name, &json!({"nodeInfo": info}));
     let mut agent = Agent::start(&cluster.node_kubeconfig(&name), facts(&name, "me"));
     let standing = agent
         .standing

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::common;
 use crate::common::TestAgent;
+use crate::common::cluster::accounts::{rights_of_an_agent, until_may};
 use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::{Cluster, unique};
 use crate::common::eventually;
@@ -127,18 +128,7 @@ impl Run {
         let account = unique("rights");
         let kubeconfig = cluster.account_kubeconfig(&account, &rbac(&account, without));
         if without.is_none() {
-            // The authorizer knows of each binding after a moment: one right by each is waited for.
-            let lease = "leases.coordination.k8s.io";
-            for right in [
-                &["create", "nodes"][..],
-                &["update", lease, "-n", "kube-node-lease"],
-            ] {
-                let args = [&["auth", "can-i"][..], right].concat();
-                until(&format!("{right:?} to be given"), async || {
-                    cluster.try_kubectl_as(&kubeconfig, &args)
-                })
-                .await;
-            }
+            until_may(&kubeconfig, rights_of_an_agent());
         }
         let bed = NodeBed::as_whom(cluster, kubeconfig).await;
         bed.sleeper("web");
@@ -153,7 +143,8 @@ impl Run {
         let namespace = &self.bed.namespace;
         self.bed
             .cluster
-            .bound_claim(namespace, "it", &json!({"hostPath": {"path": "/tmp"}}));
+            .bound_claim(namespace, "it", &json!({"hostPath": {"path": "/tmp"}}))
+            .await;
         let value = |name: &str, kind: &str| json!({"name": name, "valueFrom": {kind: {"name": "it", "key": "k"}}});
         let data = json!({"k": "v"});
         for object in [
@@ -214,8 +205,8 @@ impl Run {
     async fn ask_with_token(&self) -> String {
         let has_port = |node: &Value| port(node).is_some_and(|port| port > 0);
         let node = self.bed.until_node("with a node API", has_port).await;
-        let create = ["create", "token", "-n", &self.bed.namespace, "default"];
-        let token = self.bed.cluster.kubectl(&create);
+        let cluster = &self.bed.cluster;
+        let token = cluster.token(&self.bed.namespace, "default", None);
         let path = format!(
             "containerLogs/{}/{}/web",
             self.bed.namespace,
@@ -297,7 +288,7 @@ async fn every_verb_is_used_and_none_is_missing() {
     let later = unique("later");
     run.write_late(&later);
     run.until_mirror_state("late", "NamespaceMissing").await;
-    run.bed.cluster.kubectl(&["create", "namespace", &later]);
+    run.bed.cluster.bare_namespace(&later);
     run.until_mirror_state("late", "Synced").await;
     run.bed.remove("late.yaml");
     run.bed.delete_pod("client", false).await;

@@ -77,7 +77,7 @@ impl Bed {
         let cluster = Cluster::shared().await;
         let namespace = unique("refused");
         let identity = cluster.service_account_kubeconfig();
-        cluster.kubectl(&["create", "namespace", &namespace]);
+        cluster.bare_namespace(&namespace);
         Self::with(cluster, unique("node"), namespace, &identity).await
     }
 
@@ -274,8 +274,7 @@ async fn a_missing_namespace() {
     let words = "not found";
     // pods 35
     bed.refused_until(ProblemKind::NamespaceMissing, words, |bed| {
-        bed.cluster
-            .kubectl(&["create", "namespace", &bed.namespace]);
+        bed.cluster.bare_namespace(&bed.namespace);
     })
     .await;
 }
@@ -432,9 +431,9 @@ fn foreign(bed: &Bed) -> String {
 }
 
 async fn a_foreign_pod(bed: Bed, words: &str) {
-    let account = ["get", "-n", &bed.namespace, "serviceaccount/default"];
+    let account = ["serviceaccount", "default", "-n", &bed.namespace];
     until("the account of foreign pods", async || {
-        bed.cluster.try_kubectl(&account)
+        bed.cluster.object(&account).ok_or(())
     })
     .await;
     // A Node that there is: pods of others are soon collected.
@@ -467,15 +466,15 @@ async fn a_name_taken_where_a_node_identity_may_not_look() {
     let cluster = Cluster::shared().await;
     let (node, namespace) = (unique("node"), unique("refused"));
     let identity = cluster.node_kubeconfig(&node);
-    cluster.kubectl(&["create", "namespace", &namespace]);
+    cluster.bare_namespace(&namespace);
     let bed = Bed::with(cluster, node, namespace, &identity).await;
     a_foreign_pod(bed, "a pod that the agent may not read has the name").await;
 }
 
 /// A kubeconfig of a new `ServiceAccount` that may do nothing.
 fn nobody(cluster: &Cluster, namespace: &str) -> PathBuf {
-    cluster.kubectl(&["create", "serviceaccount", "-n", namespace, "nobody"]);
-    let token = cluster.kubectl(&["create", "token", "-n", namespace, "nobody"]);
+    cluster.account(namespace, "nobody");
+    let token = cluster.token(namespace, "nobody", None);
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {
@@ -493,7 +492,7 @@ fn nobody(cluster: &Cluster, namespace: &str) -> PathBuf {
 async fn missing_permissions() {
     let cluster = Cluster::shared().await;
     let namespace = unique("refused");
-    cluster.kubectl(&["create", "namespace", &namespace]);
+    cluster.bare_namespace(&namespace);
     let identity = nobody(&cluster, &namespace);
     let bed = Bed::with(cluster, unique("node"), namespace, &identity).await;
     // pods 35
@@ -520,7 +519,7 @@ async fn missing_permissions() {
 async fn a_node_that_is_not_ours() {
     let cluster = Cluster::shared().await;
     let namespace = unique("refused");
-    cluster.kubectl(&["create", "namespace", &namespace]);
+    cluster.bare_namespace(&namespace);
     let identity = cluster.node_kubeconfig(&unique("node"));
     let mut bed = Bed::with(cluster, unique("node"), namespace, &identity).await;
     bed.want(&manifest(&bed.namespace, ""));

@@ -129,7 +129,7 @@ async fn an_object_is_followed_by_its_name_while_it_is_held() {
     };
     for wanted in [Some("blue"), Some("red"), None, Some("green")] {
         match wanted {
-            Some(color) => drop(cluster.apply(&config_map(&namespace, "conf", color))),
+            Some(color) => cluster.apply(&config_map(&namespace, "conf", color)),
             None => drop(cluster.kubectl(&["delete", "configmap", "conf", "-n", &namespace])),
         }
         let told = async {
@@ -403,7 +403,9 @@ async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
     cluster.apply(&claiming_pod(&bed, "db", "data"));
     let pod = until("the pod", async || bed.api_pod("db").await.ok_or(())).await;
     told(&pod, "persistentvolumeclaim \"data\" not found").await;
-    cluster.bound_claim(&namespace, "data", &local(&bed.node));
+    cluster
+        .bound_claim(&namespace, "data", &local(&bed.node))
+        .await;
     bed.until_pod("db", is_ready).await;
     bed.exec("c", "echo precious >/data/file");
     // box 16
@@ -421,7 +423,9 @@ async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
     assert_eq!(bed.exec("c", "cat /data/file"), "precious");
 
     // A pod that was bound to this Node by hand waits for a volume of another one.
-    cluster.bound_claim(&namespace, "far", &local("elsewhere"));
+    cluster
+        .bound_claim(&namespace, "far", &local("elsewhere"))
+        .await;
     cluster.apply(&claiming_pod(&bed, "far", "far"));
     let far = until("the pod", async || bed.api_pod("far").await.ok_or(())).await;
     // box 16
@@ -466,7 +470,9 @@ async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
     })
     .await;
     // One that somebody else made is not its own.
-    cluster.bound_claim(&namespace, "forged-data", &local(&bed.node));
+    cluster
+        .bound_claim(&namespace, "forged-data", &local(&bed.node))
+        .await;
     let pod = bound_pod(&namespace, "forged", &bed.node, &container, &volumes);
     cluster.apply(&pod.to_string());
     let forged = until("the pod", async || bed.api_pod("forged").await.ok_or(())).await;
@@ -538,7 +544,9 @@ async fn a_claim_of_the_api_server_is_a_block_device_of_the_node() {
         let volumes = json!({"volumes": [{"name": "data", "persistentVolumeClaim": source}]});
         bound_pod(&namespace, name, &bed.node, &container, &volumes)
     };
-    cluster.bound_claim(&namespace, "raw", &device(&disk.device));
+    cluster
+        .bound_claim(&namespace, "raw", &device(&disk.device))
+        .await;
     cluster.apply(&uses("db", "raw").to_string());
     bed.until_pod("db", is_ready).await;
     let read = format!("head -c {} /dev/raw", CONTENT.len());
@@ -547,7 +555,9 @@ async fn a_claim_of_the_api_server_is_a_block_device_of_the_node() {
 
     // One that is missing is told as a kubelet tells it.
     let missing = disk.directory.path().join("missing");
-    cluster.bound_claim(&namespace, "gone", &device(&missing));
+    cluster
+        .bound_claim(&namespace, "gone", &device(&missing))
+        .await;
     cluster.apply(&uses("gone", "gone").to_string());
     let gone = until("the pod", async || bed.api_pod("gone").await.ok_or(())).await;
     eventually("an event that tells what is missing", || {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use super::Cluster;
+use super::accounts::{right, until_may};
 
 /// The approver of the requests of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub enum Approval {
 
 impl Cluster {
     /// A kubeconfig with a new bootstrap token in a file beside it, once its rights are known.
-    pub async fn bootstrap_kubeconfig(&self, approval: Approval) -> PathBuf {
+    pub fn bootstrap_kubeconfig(&self, approval: Approval) -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("b{:05}", NEXT.fetch_add(1, Ordering::Relaxed));
         let secret = "0123456789abcdef";
@@ -45,26 +46,18 @@ impl Cluster {
         let kubeconfig = self
             .authority
             .token_kubeconfig(&id, &format!("{id}.{secret}"));
-        let resource = "certificatesigningrequests.certificates.k8s.io";
-        super::super::eventually("the rights of a bootstrap token", || {
-            let asked = ["auth", "can-i", "create", resource];
-            self.try_kubectl_as(&kubeconfig, &asked).ok()
-        })
-        .await;
+        let requests = "certificatesigningrequests.certificates.k8s.io";
+        until_may(&kubeconfig, vec![right("create", requests, "")]);
         kubeconfig
     }
 
     /// Has the controller manager approve what nodes request to renew their own certificates.
-    pub async fn approve_renewals(&self) {
+    pub fn approve_renewals(&self) {
         let role = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient";
         self.bind("renewals", role, "system:nodes");
-        let resource = "certificatesigningrequests.certificates.k8s.io/selfnodeclient";
-        super::super::eventually("the right to renew", || {
-            let asked = ["auth", "can-i", "create", resource];
-            let who = ["--as=system:node:any", "--as-group=system:nodes"];
-            self.try_kubectl(&[&asked[..], &who].concat()).ok()
-        })
-        .await;
+        let renewals = "certificatesigningrequests.certificates.k8s.io/selfnodeclient";
+        let rights = vec![right("create", renewals, "")];
+        self.until_user_may("system:node:any", &["system:nodes"], rights);
     }
 
     fn bind(&self, name: &str, role: &str, group: &str) {

@@ -5,8 +5,10 @@
 //! program share a cluster where they can ([`Cluster::shared`]), each with a namespace and node
 //! names of its own; a test that stops the API server starts one for itself.
 
+pub mod accounts;
 mod address;
 pub mod audit;
+mod beside;
 pub mod bootstrap;
 pub mod objects;
 mod pki;
@@ -17,18 +19,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
-use kube::Api;
-use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
-use serde_json::json;
 use tempfile::TempDir;
 
 use self::address::Address;
 use self::audit::AuditLog;
+use self::beside::wait;
 use self::pki::Authority;
 use self::process::Program;
 use super::PATIENCE;
@@ -113,6 +112,8 @@ pub struct Cluster {
     options: Options,
     address: Address,
     audit: AuditLog,
+    /// A client of an administrator, whose connections are those of no test: see [`beside`].
+    client: kube::Client,
     /// The kubeconfig of the `ServiceAccount`, once somebody has asked for it.
     service_account: OnceLock<PathBuf>,
     dir: TempDir,
@@ -152,7 +153,7 @@ impl Cluster {
             authority.client(component, &format!("system:{component}"), None);
             authority.certificate_kubeconfig(component);
         }
-        authority.certificate_kubeconfig("admin");
+        let admin = authority.certificate_kubeconfig("admin");
         std::fs::write(dir.path().join("audit-policy.json"), audit::POLICY).unwrap();
         let etcd = start_etcd(&address, dir.path());
         let mut cluster = Self {
@@ -165,6 +166,7 @@ impl Cluster {
             options,
             address,
             audit: AuditLog::new(dir.path().join("audit.log")),
+            client: wait(async move { client(&admin).await }),
             service_account: OnceLock::new(),
             dir,
         };
@@ -332,65 +334,6 @@ impl Cluster {
         self.authority.certificate_kubeconfig(&name)
     }
 
-    /// A kubeconfig of `ServiceAccount` `kube-system/mirrorlet` with the rights of
-    /// `manifests/rbac.yaml` and no others, with its token in a file beside it.
-    pub fn service_account_kubeconfig(&self) -> PathBuf {
-        let made = self.service_account.get_or_init(|| self.service_account());
-        made.clone()
-    }
-
-    fn service_account(&self) -> PathBuf {
-        let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
-        self.kubectl(&["apply", "-f", rbac]);
-        let token = self.kubectl(&["create", "token", "-n", "kube-system", "mirrorlet"]);
-        let kubeconfig = self.authority.token_kubeconfig("service-account", &token);
-        // The authorizer knows of each binding after a moment: one right by each is waited for.
-        let lease = "leases.coordination.k8s.io";
-        let end = Instant::now() + PATIENCE;
-        for right in [
-            &["create", "nodes"][..],
-            &["update", lease, "-n", "kube-node-lease"],
-        ] {
-            let args = [&["auth", "can-i"][..], right].concat();
-            while let Err(answer) = self.try_kubectl_as(&kubeconfig, &args) {
-                assert!(Instant::now() < end, "{right:?} is never given: {answer}");
-                std::thread::sleep(PAUSE);
-            }
-        }
-        kubeconfig
-    }
-
-    /// A kubeconfig of `ServiceAccount` `kube-system/<name>`, which has the rights that `rbac` gives
-    /// it and no others.
-    pub fn account_kubeconfig(&self, name: &str, rbac: &str) -> PathBuf {
-        self.kubectl(&["create", "serviceaccount", "-n", "kube-system", name]);
-        self.apply(rbac);
-        let token = self.kubectl(&["create", "token", "-n", "kube-system", name]);
-        self.authority.token_kubeconfig(name, &token)
-    }
-
-    /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
-    pub async fn namespace(&self, prefix: &str) -> String {
-        let name = unique(prefix);
-        let client = self.admin().await;
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-        let created = namespaces.create(&PostParams::default(), &namespace).await;
-        drop(created.unwrap());
-        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
-        let maps: Api<ConfigMap> = Api::namespaced(client, &name);
-        let what = format!("ServiceAccount and root certificate of {name}");
-        super::node::until(&what, async || {
-            let account = accounts.get_opt("default").await;
-            let account = account.is_ok_and(|found| found.is_some());
-            let map = maps.get_opt("kube-root-ca.crt").await;
-            let map = map.is_ok_and(|found| found.is_some());
-            (account && map).then_some(()).ok_or((account, map))
-        })
-        .await;
-        name
-    }
-
     /// Runs kubectl as an administrator; what it printed, trimmed. Fails when it fails.
     pub fn kubectl(&self, args: &[&str]) -> String {
         self.try_kubectl(args)
@@ -433,45 +376,6 @@ impl Cluster {
             .env("GOGC", "400")
             .env_remove("KUBECONFIG");
         command
-    }
-
-    /// Makes the objects of a manifest (YAML or JSON), or brings them up to it.
-    pub fn apply(&self, manifest: &str) -> String {
-        let file = self.dir.path().join(format!("{}.yaml", unique("apply")));
-        std::fs::write(&file, manifest).unwrap();
-        self.kubectl(&["apply", "-f", file.to_str().unwrap()])
-    }
-
-    /// Makes a claim and a `PersistentVolume` with those fields of its spec, and waits until the two
-    /// are bound.
-    pub fn bound_claim(&self, namespace: &str, name: &str, source: &serde_json::Value) {
-        let (modes, size) = (json!(["ReadWriteOnce"]), json!({"storage": "1Mi"}));
-        let volume = format!("{namespace}-{name}");
-        let mut spec = json!({
-            "accessModes": modes, "capacity": size, "storageClassName": "by-hand",
-            "claimRef": {"namespace": namespace, "name": name},
-        });
-        for (key, value) in source.as_object().unwrap() {
-            spec[key] = value.clone();
-        }
-        for object in [
-            json!({"kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec}),
-            json!({
-                "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace},
-                "spec": {
-                    "accessModes": modes, "resources": {"requests": size},
-                    "storageClassName": "by-hand", "volumeName": volume,
-                    "volumeMode": source.get("volumeMode").unwrap_or(&json!("Filesystem")),
-                },
-            }),
-        ] {
-            let mut object = object;
-            object["apiVersion"] = json!("v1");
-            self.apply(&object.to_string());
-        }
-        let claim = format!("pvc/{name}");
-        let bound = "--for=jsonpath={.status.phase}=Bound";
-        self.kubectl(&["wait", &claim, "-n", namespace, bound, "--timeout=240s"]);
     }
 }
 
