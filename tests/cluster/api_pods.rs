@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::cluster::{Cluster, Options};
+use crate::common::cluster::Cluster;
 use crate::common::node::{Identity, NodeBed, QUIET, STUBBORN, is_ready, uid, until};
 use crate::common::{IMAGE, IMAGE_2, eventually, free_port};
 use serde_json::{Value, json};
@@ -374,8 +374,8 @@ async fn an_image_is_changed_in_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_api_server_pods_run_on_as_last_known() {
-    let cluster = Arc::new(Options::default().without_scheduler().start().await);
-    let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
+    let mut bed = NodeBed::new().await;
+    let link = bed.link().await;
     let agent = bed.joined().await;
     apply(&bed, &bound(&bed, "web", QUIET, &json!({})));
     apply(&bed, &bound(&bed, "gone", QUIET, &json!({})));
@@ -389,7 +389,7 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
     // One goes while no agent is there, and no agent can know.
     bed.delete_pod("gone", true).await;
     let gone = bed.running_id("gone");
-    cluster.stop_apiserver();
+    link.refuse().await;
     let agent = bed.agent().await;
     agent.until_running("static").await;
     // api 14
@@ -411,7 +411,7 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
         })
         .await;
 
-    cluster.start_apiserver().await;
+    link.accept().await;
     // The list says that it is gone, and so it goes.
     eventually("what was deleted to end", || {
         let running = bed.running();
@@ -435,8 +435,8 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_disturbs_nobody_and_ends_without_a_trace() {
-    let cluster = Arc::new(Options::default().without_scheduler().start().await);
-    let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
+    let mut bed = NodeBed::new().await;
+    let link = bed.link().await;
     let agent = bed.joined().await;
     apply(&bed, &bound(&bed, "web", QUIET, &json!({})));
     apply(&bed, &bound(&bed, "calm", QUIET, &json!({})));
@@ -445,7 +445,7 @@ async fn a_partition_disturbs_nobody_and_ends_without_a_trace() {
     bed.sleeper("static");
     bed.until_mirrored("static").await;
 
-    cluster.stop_apiserver();
+    link.refuse().await;
     let (web, calm) = (bed.running_id("web"), bed.running_id("calm"));
     bed.docker(&["kill", &web]);
     bed.sleeper("second");
@@ -460,7 +460,7 @@ async fn a_partition_disturbs_nobody_and_ends_without_a_trace() {
         })
         .await;
 
-    cluster.start_apiserver().await;
+    link.accept().await;
     bed.until_pod("web", |pod| {
         is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1
     })

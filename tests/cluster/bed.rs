@@ -1,15 +1,19 @@
 //! The real control plane that other tests stand on does what they take for granted.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use crate::common::cluster::audit::AuditLog;
 use crate::common::cluster::objects::{path, place};
 use crate::common::cluster::programs::{kubectl_version, version};
 use crate::common::cluster::{Cluster, Options, unique};
+use crate::common::link::Link;
 use crate::common::{IMAGE, IMAGE_KUBECTL, eventually, tempdir};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 /// A Node as an agent would register it.
 fn node(name: &str) -> String {
@@ -352,6 +356,49 @@ async fn scheduler_and_controllers_are_at_work() {
     .await;
 }
 
+/// Whether a byte comes back over a connection.
+async fn echoes(stream: &mut TcpStream) -> bool {
+    let mut byte = [0_u8];
+    let sent = stream.write_all(b"x").await;
+    sent.is_ok() && stream.read_exact(&mut byte).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_refuses_and_holds_as_a_server_does() {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let link = Link::to(&format!("https://{}", server.local_addr().unwrap())).await;
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = server.accept().await {
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.split();
+                tokio::io::copy(&mut from, &mut to).await
+            });
+        }
+    });
+    for _ in 0..2 {
+        let mut early = TcpStream::connect(link.address()).await.unwrap();
+        assert!(echoes(&mut early).await);
+        link.refuse().await;
+        let refused = TcpStream::connect(link.address()).await.unwrap_err();
+        // cluster 1
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        assert!(!echoes(&mut early).await);
+        link.accept().await;
+    }
+    let mut held = TcpStream::connect(link.address()).await.unwrap();
+    assert!(echoes(&mut held).await);
+    link.hold();
+    held.write_all(b"y").await.unwrap();
+    let mut new = TcpStream::connect(link.address()).await.unwrap();
+    link.release();
+    let mut byte = [0_u8];
+    held.read_exact(&mut byte).await.unwrap();
+    // cluster 1
+    assert_eq!(&byte, b"y", "nothing is lost");
+    assert!(echoes(&mut new).await);
+    serving.abort();
+}
+
 /// An answer of the API server to a client in a container.
 fn asked_from_a_container(cluster: &Cluster, namespace: &str) -> Result<String, String> {
     let token = cluster.kubectl(&["create", "token", "default", "-n", namespace]);
@@ -398,9 +445,15 @@ async fn containers_reach_the_api_server_where_its_service_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_was_killed_comes_back_with_its_data() {
-    let cluster = Options::default().without_scheduler().start().await;
-    let namespace = cluster.namespace("kept").await;
+async fn a_cluster_survives_its_api_server_and_ends_with_its_owner() {
+    let cluster = Options::default()
+        .without_scheduler()
+        .without_controller_manager()
+        .apiserver(&["--event-ttl=10m"])
+        .start()
+        .await;
+    let namespace = unique("kept");
+    cluster.bare_namespace(&namespace);
     let server = cluster.server();
     cluster.stop_apiserver();
     cluster.kubectl_fails(&["get", "namespaces", "--request-timeout=5s"]);
@@ -413,16 +466,7 @@ async fn an_api_server_that_was_killed_comes_back_with_its_data() {
     cluster.kubectl_fails(&["get", "namespaces", "--request-timeout=1s"]);
     cluster.resume_apiserver();
     cluster.kubectl(&["get", "namespace", &namespace]);
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clusters_end_with_their_owner() {
-    let cluster = Options::default()
-        .without_scheduler()
-        .without_controller_manager()
-        .apiserver(&["--event-ttl=10m"])
-        .start()
-        .await;
     let dir = cluster.path().to_owned();
     let address = cluster
         .server()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::IMAGE;
-use crate::common::cluster::{Cluster, Options};
+use crate::common::cluster::Cluster;
 use crate::common::node::{Identity, NodeBed, QUIET, uid, until};
 use serde_json::Value;
 
@@ -273,8 +273,8 @@ async fn the_nodes_events_have_its_name_as_uid() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
-    let cluster = Arc::new(Options::default().without_scheduler().start().await);
-    let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
+    let mut bed = NodeBed::new().await;
+    let link = bed.link().await;
     let agent = bed.joined().await;
     let report = agent
         .until("a Node that is Ready", |report| {
@@ -289,7 +289,7 @@ async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
         })
         .await;
     assert!(report.api.unwrap().reachable);
-    cluster.stop_apiserver();
+    link.refuse().await;
     bed.sleeper("web");
     let pod = agent.until_running("web").await;
     let report = agent
@@ -301,7 +301,7 @@ async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
     assert!(report.api.unwrap().error.is_some());
     let web = agent.until_pod("web", |pod| pod.mirror.is_some()).await;
     assert_ne!(web.mirror.unwrap().state, "Synced");
-    cluster.start_apiserver().await;
+    link.accept().await;
     let events = until_events(&bed, &bed.namespace, pod.uid.as_str(), &["Started"]).await;
     // events 3
     assert_eq!(reasons(&events), ["Pulled", "Created", "Started"]);

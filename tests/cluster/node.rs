@@ -7,6 +7,7 @@ use crate::common;
 use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::{Cluster, Options, unique};
 use crate::common::eventually;
+use crate::common::link::Link;
 use crate::common::node::{NodeBed, until};
 use mirrorlet::cluster::{
     ApiReach, ClusterClient, LeaseTask, NodeInputs, NodeRegistration, NodeTask,
@@ -505,12 +506,11 @@ async fn the_node_of_another_living_mirrorlet_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_away_is_told_and_caught_up_with() {
-    let cluster = Options::default()
-        .without_scheduler()
-        .without_controller_manager();
-    let cluster = cluster.start().await;
+    let cluster = Cluster::shared().await;
+    let link = Link::to(&cluster.server()).await;
     let name = unique("away");
-    let mut agent = Agent::start(&cluster.node_kubeconfig(&name), facts(&name, "me"));
+    let kubeconfig = link.kubeconfig(&cluster.node_kubeconfig(&name));
+    let mut agent = Agent::start(&kubeconfig, facts(&name, "me"));
     let uid = agent.registered().await;
     until_ready_is(&cluster, &name, "True").await;
     let mut reach = agent.reach.clone();
@@ -525,19 +525,19 @@ async fn an_api_server_that_is_away_is_told_and_caught_up_with() {
             .unwrap()
             .unwrap();
     };
-    cluster.stop_apiserver();
+    link.refuse().await;
     until(false).await;
     agent.readings.publish(down());
-    cluster.start_apiserver().await;
+    link.accept().await;
     until(true).await;
     // node 6e
     let node = until_ready_is(&cluster, &name, "False").await;
     assert_eq!(node["metadata"]["uid"], uid.as_str());
     // It hangs, with all connections open.
-    cluster.pause_apiserver();
+    link.hold();
     until(false).await;
     agent.readings.publish(up());
-    cluster.resume_apiserver();
+    link.release();
     until(true).await;
     until_ready_is(&cluster, &name, "True").await;
     agent.stop().await;

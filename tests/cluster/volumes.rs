@@ -485,9 +485,10 @@ async fn a_claim_of_the_api_server_is_a_directory_of_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
-    let cluster = Arc::new(Cluster::start().await);
-    let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
+    let mut bed = NodeBed::new().await;
+    let link = bed.link().await;
     let agent = bed.joined().await;
+    let cluster = Arc::clone(&bed.cluster);
     let namespace = bed.namespace.clone();
     cluster.apply(&config_map(&namespace, "conf", "blue"));
     let container = json!({
@@ -498,7 +499,7 @@ async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
     cluster.apply(&bound_pod(&namespace, "web", &bed.node, &container, &volumes).to_string());
     bed.until_pod("web", is_ready).await;
     let first = bed.running_id("c");
-    cluster.stop_apiserver();
+    link.refuse().await;
     // A container that ends is started again, from what is known.
     bed.docker(&["kill", &first]);
     eventually("another instance", || {
@@ -512,7 +513,7 @@ async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
     // docker 44a
     assert_eq!(bed.exec("c", "cat /conf/color; echo $color"), "blueblue");
     let second = bed.running_id("c");
-    cluster.start_apiserver().await;
+    link.accept().await;
     cluster.apply(&config_map(&namespace, "conf", "red"));
     eventually("the pod to see what changed", || {
         (bed.file("c", "/conf/color")? == "red").then_some(())

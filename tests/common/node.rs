@@ -16,6 +16,7 @@ use mirrorlet::config::node::ApiAccess;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, unique};
+use super::link::Link;
 use super::{Bed, IMAGE, PATIENCE, TestAgent, pause_after};
 
 /// Shortest time between two looks at the API server.
@@ -96,6 +97,13 @@ impl NodeBed {
             kubeconfig,
             client,
         }
+    }
+
+    /// Has all agents of this bed that start from now on reach the API server over a link.
+    pub async fn link(&mut self) -> Link {
+        let link = Link::to(&self.cluster.server()).await;
+        self.kubeconfig = link.kubeconfig(&self.kubeconfig);
+        link
     }
 
     /// The configuration of an agent on this bed.

@@ -3,7 +3,8 @@
 //!
 //! Clusters don't know of each other, and end with the process that started them. Tests of one
 //! program share a cluster where they can ([`Cluster::shared`]), each with a namespace and node
-//! names of its own; a test that stops the API server starts one for itself.
+//! names of its own. A test that wants the API server away from its agent has a link to it
+//! ([`Link`](super::link::Link)); one that really stops it starts one for itself.
 
 pub mod accounts;
 mod address;
