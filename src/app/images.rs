@@ -42,13 +42,13 @@ pub(super) async fn keep(images: Arc<ImagePuller>, mut known: Writer<Vec<ImageSe
             Err(_) => Some(again.pause()),
         };
         tokio::time::sleep(LIST_GAP).await;
-        let changed = changes.changed();
+        let change = changes.changed();
         let ended = match pause {
-            None => changed.await.is_err(),
+            None => change.await.is_err(),
             Some(pause) => {
                 let left = pause.saturating_sub(LIST_GAP);
-                let changed = tokio::time::timeout(left, changed).await;
-                changed.is_ok_and(|changed| changed.is_err())
+                let told = tokio::time::timeout(left, change).await;
+                told.is_ok_and(|told| told.is_err())
             }
         };
         if ended {

@@ -41,10 +41,8 @@ impl Jobs {
             if let Some((file, why)) = self.cron_store.unreadable(name) {
                 let problem = unreadable("CronJob", name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
-                if let Some(sender) = waiting.remove(name) {
-                    let refused = Err(OrderError::Unreadable(name.clone()));
-                    self.answers.push((sender, refused));
-                }
+                let refused = Err(OrderError::Unreadable(name.clone()));
+                self.answers.extend(waiting.remove(name).zip(Some(refused)));
                 continue;
             }
             let ended = |job: &JobName| {
@@ -52,10 +50,10 @@ impl Jobs {
                 Some(record.end.as_ref()?.complete)
             };
             let mut record = self.cron_store.get(name).map(Cow::Borrowed);
-            if let Some(record) = &mut record {
-                let forgotten = forget(record, deletions.keys());
-                deleted.extend(forgotten.map(|job| (job.clone(), name.clone())));
-            }
+            let forgotten = record
+                .iter_mut()
+                .flat_map(|record| forget(record, deletions.keys()));
+            deleted.extend(forgotten.map(|job| (job.clone(), name.clone())));
             let decision = decide(&CronInput {
                 cron,
                 record: record.as_deref(),

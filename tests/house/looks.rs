@@ -8,6 +8,7 @@ use std::time::Duration;
 use mirrorlet::jobs::{JobOptions, Jobs};
 use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use mirrorlet::store::board::{BoardWriter, Phase, PodView, board};
+use mirrorlet::store::cache::cache;
 use mirrorlet_core::api::{NodeName, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
@@ -180,14 +181,16 @@ async fn no_deadline_is_too_long_for_a_job() {
     let fake = FakeRuntime::new();
     // Jobs whose board has lost its writer wait for ever.
     let (_writer, board) = board();
+    let (_seen, cache) = cache();
     let options = JobOptions {
         board,
+        cache,
         telemetry: Telemetry::new(),
         clock: Arc::new(move || fake.now()),
     };
     let (mut jobs, _handle) = Jobs::load(root.path(), options);
-    let none = Merged::default();
-    let mut merged = merge_sources(&states, &none.incumbents(), &none.objects);
+    let before = Merged::default();
+    let mut merged = merge_sources(&states, &before.incumbents(), &before.objects);
     jobs.apply(&mut merged, &states, true).await;
     // workloads 9a
     assert_eq!(merged.pods.len(), 1, "it is started");
