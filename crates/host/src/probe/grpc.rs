@@ -7,15 +7,24 @@
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
-use h2::client::handshake;
+use h2::client::Builder;
 use http::{HeaderMap, HeaderValue, Request};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join, split};
 
 use super::{Client, ProbeError, drive, tls};
+use mirrorlet_core::api::shortened;
 use mirrorlet_core::handler::{GrpcCheck, Purpose, authority};
 
 /// Most bytes of an answer: a whole one has seven.
 const ANSWER_MAX: usize = 4096;
+/// Largest headers of an answer, as HTTP/2 counts them. An HTTP probe takes as many bytes.
+const HEAD_MAX: u32 = 64 * 1024;
+/// Most bytes that are read from a server: its headers and its trailers may be as large as they can
+/// be. Without it a server could send frames until the timeout, and most of them take more memory than
+/// they have bytes.
+const READ_BYTES_MAX: u64 = 128 * 1024;
+/// Longest error that has words of the server in it: events and statuses repeat it.
+const WORDS_BYTES_MAX: usize = 1024;
 /// Bytes before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 /// `OK` of gRPC's status codes.
@@ -78,7 +87,15 @@ async fn exchange<S>(stream: S, check: &GrpcCheck) -> Result<Health, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (sender, connection) = handshake(stream).await.map_err(broken)?;
+    let (reader, writer) = split(stream);
+    let stream = join(reader.take(READ_BYTES_MAX), writer);
+    let (sender, connection) = Builder::new()
+        .enable_push(false)
+        .max_concurrent_streams(0)
+        .max_header_list_size(HEAD_MAX)
+        .handshake::<_, Bytes>(stream)
+        .await
+        .map_err(broken)?;
     let request = request(check)?;
     let message = message(&check.service)?;
     let asked = async move {
@@ -205,7 +222,7 @@ fn check_status(status: &HeaderValue, headers: &HeaderMap) -> Result<(), ProbeEr
     }
     let message = headers.get("grpc-message").and_then(|m| m.to_str().ok());
     let message = message.unwrap_or_default();
-    Err(ProbeError::Broken(if status == UNIMPLEMENTED {
+    Err(broken_by(if status == UNIMPLEMENTED {
         format!(
             "this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
         )
@@ -214,9 +231,14 @@ fn check_status(status: &HeaderValue, headers: &HeaderMap) -> Result<(), ProbeEr
     }))
 }
 
+/// An error with words of the server in it, which may be of any length.
+fn broken_by(words: String) -> ProbeError {
+    ProbeError::Broken(shortened(words, WORDS_BYTES_MAX))
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
 fn broken(error: h2::Error) -> ProbeError {
-    ProbeError::Broken(format!("health rpc failed: {error}"))
+    broken_by(format!("health rpc failed: {error}"))
 }
 
 #[cfg(test)]
@@ -252,6 +274,19 @@ mod tests {
             ],
         ] {
             assert!(health(broken).is_err(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_short_whatever_the_server_says() {
+        let long = HeaderValue::from_str(&"x".repeat(1 << 15)).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("grpc-message", long.clone());
+        for status in [&HeaderValue::from_static("5"), &long] {
+            let refused = check_status(status, &headers).unwrap_err().to_string();
+            // pods 56a
+            assert_eq!(refused.len(), WORDS_BYTES_MAX);
+            assert!(refused.starts_with("health rpc failed: rpc error: code = "));
         }
     }
 }

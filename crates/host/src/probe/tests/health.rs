@@ -121,3 +121,94 @@ async fn what_is_no_grpc_health_service_is_told() {
     let asked = Client::new().grpc(&check(&http, "", false), LONG).await;
     assert!(matches!(asked, Err(ProbeError::Broken(_))), "{asked:?}");
 }
+
+/// Kinds of frames of HTTP/2, and one that is unknown.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const GOAWAY: u8 = 7;
+const UNKNOWN: u8 = 0xff;
+/// Their flags.
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let stream = stream.to_be_bytes();
+    [&length[1..], &[kind, flags][..], &stream[..], payload].concat()
+}
+
+/// The kind of the next frame; none at the end.
+async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> Option<u8> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.ok()?;
+    let [high, middle, low, kind, ..] = head;
+    let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap()];
+    stream.read_exact(&mut payload).await.ok()?;
+    Some(kind)
+}
+
+/// The result of a probe whose server sends these frames when it is asked, and then an answer with
+/// those headers that it is well; and the kinds of frames that the server got.
+async fn asked_of(frames: &[u8], headers: &[u8]) -> (Result<Health, ProbeError>, Vec<u8>) {
+    let answer = [
+        frame(SETTINGS, 0, 0, &[]),
+        frames.to_vec(),
+        frame(HEADERS, END_HEADERS, 1, headers),
+        frame(DATA, END_STREAM, 1, &[0, 0, 0, 0, 2, 8, 1]),
+    ];
+    let answer = answer.concat();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut preface = [0; b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()];
+        stream.read_exact(&mut preface).await.unwrap();
+        let mut kinds = Vec::new();
+        while let Some(kind) = read_frame(&mut stream).await {
+            kinds.push(kind);
+            if kind == HEADERS {
+                // The client may have gone away.
+                let _ = stream.write_all(&answer).await;
+            }
+        }
+        kinds
+    });
+    let check = GrpcCheck {
+        host: address.ip().to_string(),
+        port: address.port(),
+        service: String::new(),
+        tls: false,
+    };
+    let asked = Client::new().grpc(&check, LONG).await;
+    (asked, tasks.join_next().await.unwrap().unwrap())
+}
+
+#[tokio::test]
+async fn a_grpc_server_that_sends_more_than_an_answer_is_refused() {
+    // `:status: 200`.
+    let ok = [0x88];
+    let (asked, _) = asked_of(&[], &ok).await;
+    assert_eq!(asked, Ok(Health::Serving));
+
+    // Stream 2, `:method: GET`, `:scheme: http`, `:path: /`, `:authority: x`.
+    let promise = [0, 0, 0, 2, 0x82, 0x86, 0x84, 0x41, 1, b'x'];
+    let promise = frame(PUSH_PROMISE, END_HEADERS, 1, &promise);
+    let (asked, kinds) = asked_of(&promise, &ok).await;
+    // pods 56a
+    assert!(matches!(asked, Err(ProbeError::Broken(_))), "{asked:?}");
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+
+    // `a: b`, and 3,000 times the same by its number: 100 KiB, as HTTP/2 counts them.
+    let repeated = [&ok[..], &[0x40, 1, b'a', 1, b'b'], &[0xbe; 3000]].concat();
+    let (asked, _) = asked_of(&[], &repeated).await;
+    // pods 56a
+    assert!(matches!(asked, Err(ProbeError::Broken(_))), "{asked:?}");
+
+    let ignored = frame(UNKNOWN, 0, 0, &[0; 1 << 14]).repeat(9);
+    let (asked, _) = asked_of(&ignored, &ok).await;
+    // pods 56a
+    assert!(matches!(asked, Err(ProbeError::Broken(_))), "{asked:?}");
+}
