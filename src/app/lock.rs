@@ -55,6 +55,14 @@ impl RootLock {
     /// # Errors
     /// Another agent holds it, or the system refused.
     pub fn acquire(root: &Path) -> Result<Self, LockError> {
+        Self::acquire_with(root, write_pid)
+    }
+
+    /// As [`acquire`](Self::acquire), with the process id written by that function: tests have it fail.
+    fn acquire_with(
+        root: &Path,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<Self, LockError> {
         let fail = |attempt, path: &Path| {
             let path = path.to_owned();
             move |source| LockError::Io {
@@ -88,17 +96,24 @@ impl RootLock {
             }
             Err(errno) => return Err(fail("lock", &path)(errno.into())),
         }
-        let mut lock = Self { file };
-        lock.write_pid()
-            .map_err(fail("write the lock file", &path))?;
-        Ok(lock)
+        // The lock is held without it: the process id is only for the error of a second agent.
+        if let Err(error) = write(&mut file) {
+            // That of the agent before would pass for this agent's.
+            let _ = file.set_len(0);
+            occurrences::pid_not_written(&path, &error);
+        }
+        Ok(Self { file })
     }
+}
 
-    fn write_pid(&mut self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        writeln!(self.file, "{}", std::process::id())
-    }
+/// Replaces the process id in the lock file. The new one is written before the rest of the file is
+/// cut off: on a full disk the block of the one before may be the only one that there is.
+fn write_pid(file: &mut File) -> io::Result<()> {
+    let line = format!("{}\n", std::process::id());
+    file.rewind()?;
+    file.write_all(line.as_bytes())?;
+    let end = file.stream_position()?;
+    file.set_len(end)
 }
 
 /// An error of the system, with advice where only root is let.
@@ -178,6 +193,19 @@ mod tests {
         let _lock = RootLock::acquire(dir.path()).unwrap();
         let text = std::fs::read_to_string(dir.path().join("lock")).unwrap();
         assert_eq!(text, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_full_disk_keeps_no_agent_from_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("lock"), "1234\n").unwrap();
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let _first = RootLock::acquire_with(dir.path(), |_| Err(full)).unwrap();
+        let refused = RootLock::acquire(dir.path()).unwrap_err();
+        assert!(
+            matches!(refused, LockError::Held { pid: None, .. }),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod pods;
 mod probes;
 mod stats;
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -201,6 +202,11 @@ pub fn root_closed(root: &Path, mode: u32) {
         "the root directory {} was accessible to others (mode {mode:04o}); its mode is 0700 now",
         root.display()
     );
+}
+
+/// The agent holds the lock of its root directory, but the lock file doesn't have its process id.
+pub fn pid_not_written(path: &Path, error: &io::Error) {
+    tracing::warn!(path = %path.display(), %error, "failed to write the process id into the lock file; the lock is held without it");
 }
 
 /// The owner id of the agent before was lost, and its containers run on.
