@@ -434,6 +434,10 @@ impl AgentView for View {
         self.graces.shorten(uid.clone(), grace);
     }
 
+    fn forget_grace(&self, uid: &PodUid) {
+        self.graces.forget(uid);
+    }
+
     fn shown(&self, before: &[core::NodeCondition]) -> Shown {
         self.show(before)
     }

@@ -1,8 +1,10 @@
 //! An [`AgentView`] for tests, with answers set by the test. It is one piece, as the trait is.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -56,6 +58,8 @@ pub(crate) struct FakeView {
     pub(crate) happened: Mutex<Vec<Happening>>,
     /// Changes that a person made to the Node.
     pub(crate) edits: Mutex<NodeEdits>,
+    /// The graces that pods are given with their deletion.
+    pub(crate) graces: Mutex<BTreeMap<PodUid, Duration>>,
     /// The problem of a manifest file.
     pub(crate) problem: Mutex<Option<Diagnostic>>,
     /// Whether what is stored is not taken in in time.
@@ -142,6 +146,7 @@ impl FakeView {
             shown: Mutex::default(),
             happened: Mutex::default(),
             edits: Mutex::default(),
+            graces: Mutex::default(),
             problem: Mutex::default(),
             is_slow: Mutex::default(),
             refreshed: Mutex::default(),
@@ -447,7 +452,13 @@ impl AgentView for FakeView {
         Ok(())
     }
 
-    fn shorten_grace(&self, _uid: &PodUid, _grace: std::time::Duration) {}
+    fn shorten_grace(&self, uid: &PodUid, grace: Duration) {
+        self.graces.lock().unwrap().insert(uid.clone(), grace);
+    }
+
+    fn forget_grace(&self, uid: &PodUid) {
+        self.graces.lock().unwrap().remove(uid);
+    }
 
     fn shown(&self, _before: &[core::NodeCondition]) -> Shown {
         self.shown.lock().unwrap().clone()

@@ -414,6 +414,9 @@ pub trait AgentView: Send + Sync + 'static {
     /// Gives a pod of a manifest that is about to be removed at most that long to end.
     fn shorten_grace(&self, uid: &PodUid, grace: Duration);
 
+    /// Takes that back for a pod whose removal has failed.
+    fn forget_grace(&self, uid: &PodUid);
+
     /// All that the embedded API shows, but for events. The Node's conditions keep their times from
     /// those of `before`.
     fn shown(&self, before: &[core::NodeCondition]) -> Shown;

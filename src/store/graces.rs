@@ -26,7 +26,7 @@ impl Graces {
         self.0.borrow().get(uid).copied()
     }
 
-    /// Forgets a pod that has ended.
+    /// Forgets a pod that has ended, or goes on.
     pub fn forget(&self, uid: &PodUid) {
         self.0.send_if_modified(|all| {
             all.remove(uid);

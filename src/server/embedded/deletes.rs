@@ -221,18 +221,43 @@ impl Api {
         } else {
             propagation
         };
-        if key.resource == &PODS {
-            self.note_end_of_pod(key, &object, options);
+        if key.resource != &PODS {
+            return self.remove_stored(key, &object, options, propagation).await;
         }
-        if let Some(held) = self.hold(key, &object, options, propagation).await? {
+        // The agent may stop the pod as soon as its file is gone.
+        self.note_end_of_pod(key, &object, options);
+        let removed = self.remove_stored(key, &object, options, propagation).await;
+        if removed.is_err() && self.is_kept(key).await {
+            self.forget_end_of_pod(key, &object);
+        }
+        removed
+    }
+
+    /// Removes an object that has a file of its own. Returns what the answer holds.
+    async fn remove_stored(
+        &self,
+        key: &Key,
+        object: &Value,
+        options: &Value,
+        propagation: Propagation,
+    ) -> Result<Value, Status> {
+        if let Some(held) = self.hold(key, object, options, propagation).await? {
             return Ok(held);
         }
         self.forget_held(key).await?;
         self.remove_file(key).await?;
         // What its containers still do is shown until they are gone.
         let left = self.find(key).ok();
-        let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
-        Ok(deletion_answer(key, left.as_ref().unwrap_or(&object)))
+        let left = left.filter(|left| meta::uid(left) == meta::uid(object));
+        Ok(deletion_answer(key, left.as_ref().unwrap_or(object)))
+    }
+
+    /// Whether an object whose deletion has failed is as it was: it has its file, and isn't shown as one
+    /// that has ended, which a repeated deletion removes.
+    async fn is_kept(&self, key: &Key) -> bool {
+        let path = files::path(self.store.directory(), key);
+        let is_held = self.store.held(|held| held.has(key));
+        !is_held && disk::blocking(move || path.exists()).await
     }
 
     /// Removes a pod of a Job that is over, or a run of a CronJob. Returns whether it is one of these.
@@ -405,6 +430,16 @@ impl Api {
         self.store.note_deletion(meta::uid(object), deletion);
     }
 
+    /// Takes [`note_end_of_pod`](Self::note_end_of_pod) back, for a pod that goes on: a later edit of it
+    /// would stop it with the grace of the deletion.
+    fn forget_end_of_pod(&self, key: &Key, object: &Value) {
+        let view = self.store.view();
+        if let Some(pod) = view.pod_by_name(&key.namespace, &key.name) {
+            view.forget_grace(&PodUid::of(&pod));
+        }
+        self.store.forget_deletion(meta::uid(object));
+    }
+
     /// Waits until an evicted pod that stays here has stopped; not for ever, as a container may be
     /// stuck.
     async fn stopped(&self, key: &Key) {
@@ -491,6 +526,38 @@ mod tests {
         let (_, shown) = bed.ask("GET", path, &Value::Null).await;
         // embedded 62
         assert_eq!(shown["metadata"]["deletionGracePeriodSeconds"], 5);
+    }
+
+    #[tokio::test]
+    async fn a_deletion_that_fails_leaves_no_grace_behind() {
+        let path = "/api/v1/namespaces/ns/pods/web?gracePeriodSeconds=1";
+        let key = Key::new(&PODS, "ns", "web");
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "ns", "uid": "o-1", "finalizers": ["example.com/keep"]},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        });
+        let graces = |bed: &Bed| bed.view.graces.lock().unwrap().len();
+        let bed = Bed::new();
+        bed.store(&key, &pod);
+        // No file can be written below it.
+        let held = bed.api.store.held_directory();
+        std::fs::create_dir(held).unwrap();
+        std::fs::write(held.join("ns"), "").unwrap();
+        let (code, refused) = bed.ask("DELETE", path, &Value::Null).await;
+        // embedded 62
+        assert_eq!((code, graces(&bed)), (500, 0), "{refused}");
+        assert!(bed.file(&key).exists());
+
+        // What is stored and not loaded yet is a deletion.
+        meta::metadata(&mut pod).remove("finalizers");
+        let bed = Bed::new();
+        bed.store(&key, &pod);
+        *bed.view.is_slow.lock().unwrap() = true;
+        let (code, answer) = bed.ask("DELETE", path, &Value::Null).await;
+        // embedded 62
+        assert_eq!((code, graces(&bed)), (504, 1), "{answer}");
+        assert!(!bed.file(&key).exists());
     }
 
     #[tokio::test(start_paused = true)]

@@ -194,6 +194,11 @@ impl Store {
         self.state.lock().deletions.insert(uid.to_owned(), deletion);
     }
 
+    /// Takes a deletion back that has failed.
+    pub(super) fn forget_deletion(&self, uid: &str) {
+        self.state.lock().deletions.remove(uid);
+    }
+
     /// Has a namespace shown as being deleted until nothing is in it any more.
     pub(super) fn note_end(&self, namespace: &str, at: Timestamp) {
         let mut state = self.state.lock();
