@@ -83,6 +83,10 @@ fn added(before: &Value, after: &Value) -> Result<Vec<EphemeralContainer>, Statu
     }
     let mut added = Vec::new();
     for (index, container) in wanted.iter().enumerate() {
+        if !container.is_object() {
+            causes.push(Cause::invalid(place(index), "must be an object"));
+            continue;
+        }
         if known.iter().any(|other| other["name"] == container["name"]) {
             continue;
         }
@@ -241,6 +245,15 @@ mod tests {
             (
                 with("targetContainerName", "init".into()),
                 "spec.ephemeralContainers[1].targetContainerName",
+            ),
+            (
+                vec![known.clone(), "look".into()],
+                "spec.ephemeralContainers[1]",
+            ),
+            (vec![known.clone(), 1.into()], "spec.ephemeralContainers[1]"),
+            (
+                vec![known.clone(), Value::Null],
+                "spec.ephemeralContainers[1]",
             ),
         ] {
             let refused = added(&before, &pod(containers)).unwrap_err();
