@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use mirrorlet_core::api::quantity::Quantity;
+use serde_json::{Map, Value};
 
 use crate::cache::Key;
 use crate::meta;
@@ -157,6 +158,70 @@ pub fn check_finalizers(object: &Value, before: &Value, resource: &Resource) -> 
     );
     let cause = Cause::forbidden("metadata.finalizers", why);
     Err(Status::invalid(resource, meta::name(before), &[cause]))
+}
+
+/// Checks the next version of an object that is being deleted and has ended: its metadata alone can
+/// change. It gets the content of the version before, which may have other zero values and quantities.
+///
+/// # Errors
+/// Its content is another one.
+pub fn keep_content(object: &mut Value, before: &Value, resource: &Resource) -> Result<(), Status> {
+    const OTHERS: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
+    let (Some(next), Some(known)) = (object.as_object(), before.as_object()) else {
+        return Ok(());
+    };
+    let changed = names_of_both(next, known)
+        .filter(|name| !OTHERS.contains(name) && !is_same(&object[*name], &before[*name]));
+    let why = "can't be changed: the object is being deleted, and what it defined is stopped";
+    let causes: Vec<_> = changed.map(|name| Cause::forbidden(name, why)).collect();
+    if !causes.is_empty() {
+        return Err(Status::invalid(resource, meta::name(before), &causes));
+    }
+    let mut kept = before.clone();
+    kept["metadata"] = object["metadata"].take();
+    *object = kept;
+    Ok(())
+}
+
+fn names_of_both<'a>(
+    one: &'a Map<String, Value>,
+    other: &'a Map<String, Value>,
+) -> impl Iterator<Item = &'a str> {
+    let more = other.keys().filter(move |name| !one.contains_key(*name));
+    one.keys().chain(more).map(String::as_str)
+}
+
+/// Whether values are the same to clients in Go, which leave zero values out, or write some that were
+/// not there, and write quantities in their shortest form.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(fields), Value::Object(others)) => {
+            names_of_both(fields, others).all(|name| is_same(&one[name], &other[name]))
+        }
+        (Value::Object(fields), Value::Null) | (Value::Null, Value::Object(fields)) => {
+            fields.values().all(|value| is_same(value, &Value::Null))
+        }
+        (Value::Array(items), Value::Array(others)) => {
+            let mut pairs = items.iter().zip(others);
+            items.len() == others.len() && pairs.all(|(one, other)| is_same(one, other))
+        }
+        (Value::String(text), Value::String(other)) => {
+            let quantity = |text: &str| text.parse::<Quantity>().ok();
+            text == other || (quantity(text).is_some() && quantity(text) == quantity(other))
+        }
+        (one, other) => one == other || (is_zero(one) && is_zero(other)),
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is_set) => !is_set,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
 }
 
 /// An object among all others.

@@ -220,7 +220,7 @@ impl Api {
     /// warnings.
     async fn succeed(
         &self,
-        object: Value,
+        mut object: Value,
         next: &Next<'_>,
     ) -> Result<(Value, Vec<String>), Status> {
         let &Next {
@@ -235,7 +235,14 @@ impl Api {
         if let Some(before) = deleted {
             garbage::check_finalizers(&object, before, key.resource)?;
             let is_last = !garbage::has_finalizers(&object);
-            if !is_ending && (is_last || self.store.held(|held| held.has(key))) {
+            let is_held = self.store.held(|held| held.has(key));
+            if !is_ending && (is_last || is_held) {
+                if is_held {
+                    garbage::keep_content(&mut object, before, key.resource)?;
+                } else {
+                    // As upstream, what goes with this write has to be valid, too.
+                    self.prepared(object.clone(), key, Some(before), raw, options)?;
+                }
                 if options.dry_run {
                     return Ok((dry(object, before), Vec::new()));
                 }

@@ -335,6 +335,46 @@ fn an_object_that_is_being_deleted_gets_no_new_finalizers() {
     );
 }
 
+#[test]
+fn what_has_ended_keeps_its_content_whatever_form_a_client_gives_it() {
+    let mut before = deleted(map("x"), Propagation::Foreground);
+    before["spec"] = json!({
+        "replicas": 1,
+        "template": {"spec": {"hostNetwork": false, "containers": [{"cpu": "0.5"}]}},
+    });
+    // As a client in Go writes it.
+    let mut same = before.clone();
+    same["metadata"]["labels"] = json!({"a": "b"});
+    same["spec"] = json!({
+        "replicas": 1, "strategy": {}, "paused": false,
+        "template": {
+            "metadata": {"creationTimestamp": null},
+            "spec": {"containers": [{"cpu": "500m", "resources": {}}]},
+        },
+    });
+    keep_content(&mut same, &before, &CONFIG_MAPS).unwrap();
+    // embedded 46
+    assert_eq!(same["spec"], before["spec"]);
+    assert_eq!(same["metadata"]["labels"], json!({"a": "b"}));
+    for (name, value) in [
+        ("spec", json!("x")),
+        ("spec", json!(null)),
+        ("spec", json!({"replicas": 2})),
+        ("data", json!({"a": ""})),
+        ("data", json!({"a": "1"})),
+    ] {
+        let mut other = before.clone();
+        other[name] = value.clone();
+        let refused = keep_content(&mut other, &before, &CONFIG_MAPS).err();
+        let field =
+            refused.map(|status| status.to_value()["details"]["causes"][0]["field"].clone());
+        // A value that is empty is left out by clients in Go.
+        let expected = (value != json!({"a": ""})).then(|| json!(name));
+        // embedded 46
+        assert_eq!(field, expected, "{name} {value}");
+    }
+}
+
 /// Objects that own one another in any way, some with finalizers of a client.
 fn any_maps() -> impl Strategy<Value = Vec<Value>> {
     let of_one = (

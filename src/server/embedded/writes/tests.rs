@@ -384,3 +384,79 @@ async fn a_patch_of_a_scale_keeps_the_number_that_it_does_not_have() {
         assert_eq!(scaled, (code, stored), "{spec}");
     }
 }
+
+#[tokio::test]
+async fn what_has_ended_keeps_its_content() {
+    let metadata = json!({"name": "web", "namespace": "default", "uid": "u-1", "finalizers": ["example.com/keep"]});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    let mut workload = deployment(Some(1));
+    workload["metadata"] = metadata;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments/web";
+    for (resource, object, path) in [
+        (&PODS, pod, "/api/v1/namespaces/default/pods/web"),
+        (&DEPLOYMENTS, workload, deployments),
+    ] {
+        let bed = Bed::new();
+        let key = Key::new(resource, "default", "web");
+        bed.store(&key, &object);
+        let deletion = format!("{path}?propagationPolicy=Foreground");
+        let (code, answer) = bed.ask("DELETE", &deletion, &Value::Null).await;
+        assert_eq!((code, bed.file(&key).exists()), (200, false), "{answer}");
+        // Its containers are gone.
+        bed.view.shown.lock().unwrap().pods.clear();
+        bed.view.shown.lock().unwrap().workloads.clear();
+        bed.api.store.touch();
+        let (_, before) = bed.ask("GET", path, &Value::Null).await;
+        let mut released = before.clone();
+        meta::metadata(&mut released).remove("finalizers");
+        released["spec"] = "x".into();
+        let dry_run = format!("{path}?dryRun=All");
+        for (method, path, body) in [
+            ("PUT", dry_run.as_str(), &released),
+            ("PUT", path, &released),
+            ("PATCH", path, &json!({"spec": "x"})),
+            ("PATCH", path, &json!({"spec": {"replicas": 7}})),
+        ] {
+            let (code, refused) = bed.ask(method, path, body).await;
+            // embedded 46
+            assert_eq!(code, 422, "{refused}");
+            assert_eq!(refused["details"]["causes"][0]["field"], "spec");
+        }
+        let (_, after) = bed.ask("GET", path, &Value::Null).await;
+        assert_eq!(after, before);
+        let label = json!({"metadata": {"labels": {"a": "b"}}});
+        let (code, labelled) = bed.ask("PATCH", path, &label).await;
+        assert_eq!((code, &labelled["spec"]), (200, &before["spec"]));
+        let none = json!({"metadata": {"finalizers": null}});
+        let (code, answer) = bed.ask("PATCH", path, &none).await;
+        // embedded 46
+        assert_eq!(code, 200, "{answer}");
+        let (code, _) = bed.ask("GET", path, &Value::Null).await;
+        assert_eq!(code, 404);
+    }
+}
+
+#[tokio::test]
+async fn the_write_with_which_an_object_goes_is_checked() {
+    let bed = Bed::new();
+    let key = Key::new(&CONFIG_MAPS, "default", "cfg");
+    let mut deleted = map("cfg", "1");
+    let metadata = meta::metadata(&mut deleted);
+    metadata.insert("finalizers".to_owned(), json!(["example.com/keep"]));
+    metadata.insert(
+        "deletionTimestamp".to_owned(),
+        "2026-01-02T03:04:05Z".into(),
+    );
+    bed.store(&key, &deleted);
+    let path = format!("{MAPS}/cfg");
+    for (data, code) in [(json!("x"), 422), (json!({"a": "2"}), 200)] {
+        let body = json!({"metadata": {"finalizers": null}, "data": data});
+        let (found, answer) = bed.ask("PATCH", &path, &body).await;
+        // embedded 46
+        assert_eq!(found, code, "{answer}");
+        assert_eq!(bed.file(&key).exists(), code != 200, "{data}");
+    }
+}
