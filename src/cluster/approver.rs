@@ -23,7 +23,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::Instant;
 
 use super::client::{ADMISSION_DEADLINE, CALL_DEADLINE, ClusterClient};
-use super::error::{ApiError, chain};
+use super::error::ApiError;
 use crate::certificate::wanted;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::{Timestamp, Watched};
@@ -202,7 +202,7 @@ impl ApproverTask {
                 Ok(Some(batch)) => {
                     for event in batch {
                         match event {
-                            Err(error) => return chain(&error),
+                            Err(error) => return ApiError::from(error).to_string(),
                             Ok(None) => {}
                             Ok(Some(change)) => self.take(change, &mut due),
                         }

@@ -5,18 +5,14 @@
 //! own, and holds one identity for ever. Here the identity below can be replaced; requests under
 //! way end as they began, and watches end, so that they go on with the new identity.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -24,10 +20,11 @@ use kube::client::{Body, ConfigExt};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
+use super::body::{self, AnswerBody, TransportBody};
 use super::error::chain;
 use super::plugin::{self, Credentials};
 use super::reach::ReachTracker;
@@ -35,7 +32,8 @@ use mirrorlet_host::telemetry::{ApiRequest, Metrics};
 
 /// How long the head of an answer may take, watches included: upstream's longest request takes
 /// 60 s on the server, but every caller of ours gives up sooner. It ends what hangs in a TLS
-/// handshake or on a server that is stopped, where no caller has a deadline: a watch.
+/// handshake or on a server that is stopped, where no caller has a deadline: a watch. A refusal has to
+/// be here whole by then.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How long opening a TCP connection may take: three lost SYN packets.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -51,8 +49,6 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// ms, takes about as many; what is idle for long is closed anyway.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
-/// Bodies of answers.
-type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 /// One identity's way to the API server.
 pub(super) type Wire = BoxCloneSyncService<Request<Body>, Response<AnswerBody>, BoxError>;
 
@@ -194,6 +190,12 @@ impl Shared {
         }
     }
 
+    /// Takes note that no answer came, or no whole one. Nothing was heard since then.
+    pub(super) fn lost(&self, since: Instant, cause: &str) {
+        self.reach.silent(since, cause);
+        self.doubts.notify_one();
+    }
+
     fn after_silence(&self, has_ended: bool) {
         if has_ended {
             self.stalled.store(true, Ordering::Relaxed);
@@ -236,34 +238,44 @@ impl Service<Request<Body>> for Transport {
                 what,
                 code: None,
             };
-            let failed = |cause: String| {
-                shared.reach.silent(began, &cause);
-                shared.doubts.notify_one();
+            let failed = |since: Instant, cause: String| -> BoxError {
+                shared.lost(since, &cause);
                 cause.into()
             };
-            match tokio::time::timeout(HEAD_DEADLINE, wire.oneshot(request)).await {
-                Ok(Ok(answer)) => {
-                    let status = answer.status();
-                    counted.code = Some(status.as_u16());
-                    shared.heard(status, began);
-                    if matches!(status.as_u16(), 502..=504) {
-                        shared.reach.silent(began, &format!("HTTP {status}"));
-                    }
-                    let until = what
-                        .is_watch()
-                        .then(|| Box::pin(replaced.cancelled_owned()));
-                    Ok(answer.map(|body| TransportBody { body, until }))
-                }
+            let deadline = began + HEAD_DEADLINE;
+            let answer = match tokio::time::timeout_at(deadline, wire.oneshot(request)).await {
+                Ok(Ok(answer)) => answer,
                 Ok(Err(error)) if error.is::<Unidentified>() => {
                     shared.reach.unidentified(&error.to_string());
-                    Err(error)
+                    return Err(error);
                 }
-                Ok(Err(error)) => Err(failed(chain(&*error))),
-                Err(_) => Err(failed(format!(
-                    "no answer within {} s",
-                    HEAD_DEADLINE.as_secs()
-                ))),
+                Ok(Err(error)) => return Err(failed(began, chain(&*error))),
+                Err(_) => {
+                    let cause = format!("no answer within {} s", HEAD_DEADLINE.as_secs());
+                    return Err(failed(began, cause));
+                }
+            };
+            let (head, body) = answer.into_parts();
+            counted.code = Some(head.status.as_u16());
+            shared.heard(head.status, began);
+            if matches!(head.status.as_u16(), 502..=504) {
+                shared.reach.silent(began, &format!("HTTP {}", head.status));
             }
+            let heard = Instant::now();
+            let body = if head.status.is_client_error() || head.status.is_server_error() {
+                let whole = body::refusal(head.status, body);
+                let whole = match tokio::time::timeout_at(deadline, whole).await {
+                    Ok(Ok(whole)) => whole,
+                    Ok(Err(error)) => return Err(failed(heard, chain(&*error))),
+                    Err(_) => return Err(failed(heard, body::UNFINISHED.to_owned())),
+                };
+                TransportBody::bounded(whole, Arc::clone(&shared))
+            } else if what.is_watch() {
+                TransportBody::watch(body, began, replaced)
+            } else {
+                TransportBody::bounded(body, Arc::clone(&shared))
+            };
+            Ok(Response::from_parts(head, body))
         })
     }
 }
@@ -278,36 +290,5 @@ struct Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.metrics.api_request(self.what, self.code);
-    }
-}
-
-/// Body of an answer; that of a watch ends when the connection is replaced.
-pub(super) struct TransportBody {
-    body: AnswerBody,
-    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-}
-
-impl HttpBody for TransportBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(until) = &mut self.until
-            && until.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(None);
-        }
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

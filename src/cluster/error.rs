@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use kube::runtime::watcher;
+
+use super::body::WORDS_BYTES_MAX;
+use mirrorlet_core::api::shortened;
+
 /// The API server's error response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
@@ -117,7 +122,7 @@ impl ApiError {
         let mut answer = Answer {
             code: status.code,
             reason: status.reason,
-            message: status.message,
+            message: shortened(status.message, WORDS_BYTES_MAX),
             ..Answer::default()
         };
         if let Some(details) = status.details {
@@ -141,7 +146,7 @@ impl ApiError {
             },
             (500, _) => Self::Internal(answer),
             (502..=504, _) => Self::Away {
-                cause: format!("HTTP {}: {answer}", answer.code),
+                cause: with_code(&answer),
             },
             (_, _) => Self::Refused(answer),
         }
@@ -163,6 +168,29 @@ impl From<kube::Error> for ApiError {
             },
         }
     }
+}
+
+impl From<watcher::Error> for ApiError {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => Self::of_status(*status),
+            watcher::Error::NoResourceVersion => Self::Undecodable {
+                cause: error.to_string(),
+            },
+        }
+    }
+}
+
+/// An answer with its code, which the message of another than the API server begins with.
+fn with_code(answer: &Answer) -> String {
+    let (code, said) = (format!("HTTP {}", answer.code), answer.to_string());
+    if said.starts_with(&code) {
+        return said;
+    }
+    format!("{code}: {said}")
 }
 
 /// The chain of an error in one line, without what kube and hyper say of themselves, and without
@@ -228,6 +256,16 @@ mod tests {
             assert!(is(&error), "{code} {reason}: {error:?}");
             assert!(error.to_string().contains("words"), "{error}");
         }
+    }
+
+    #[test]
+    fn long_words_of_a_watch_are_shortened() {
+        let words = "x".repeat(100_000);
+        let status = kube::core::Status::failure(&words, "Expired").with_code(410);
+        let error = ApiError::from(watcher::Error::WatchError(status.boxed()));
+        assert!(matches!(error, ApiError::Expired(_)), "{error:?}");
+        // node 6e
+        assert!(error.to_string().len() < WORDS_BYTES_MAX + 100);
     }
 
     #[test]

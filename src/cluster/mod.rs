@@ -6,6 +6,7 @@
 
 mod approver;
 mod attempts;
+mod body;
 mod certificate;
 pub mod client;
 mod connection;

@@ -13,12 +13,17 @@ use hyper::body::Frame;
 use kube::Api;
 use kube::api::WatchParams;
 use kube::client::Body;
+use kube::runtime::watcher::{self, watcher};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tower::service_fn;
 
 use super::*;
+use crate::store::cell::cell;
 use mirrorlet_core::api::core::Node;
+use mirrorlet_core::objects::References;
 use mirrorlet_host::telemetry::Metrics;
+use mirrorlet_runtime::objects::Objects;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -82,6 +87,165 @@ async fn a_watch_that_gets_no_answer_ends() {
     assert!(watch.is_err());
     // node 6e
     assert!(matches!(*client.reach().get(), ApiReach::Down { .. }));
+}
+
+/// An answer whose body begins, and never ends.
+fn half(code: u16) -> Answer {
+    let first = Frame::data(Bytes::from_static(b"{\"kind\":"));
+    let frames = stream::iter([Ok::<_, Infallible>(first)]).chain(stream::pending());
+    let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+    *answer.status_mut() = code.try_into().unwrap();
+    answer
+}
+
+fn no_services() -> Answer {
+    let text = serde_json::json!({
+        "kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [],
+    });
+    answer(200, text.to_string())
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.contains("watch=")
+}
+
+/// Watches services, for a pod that refers to them, until the task is aborted.
+fn watching_services(client: ClusterClient) -> tokio::task::JoinHandle<()> {
+    let (objects, task) = ClusterObjects::new(client, cell(None).1);
+    let references = References {
+        services: true,
+        ..References::default()
+    };
+    objects.hold(&"u".into(), &references);
+    tokio::spawn(task.run())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_stops_half_way_is_given_up() {
+    for code in [200, 403, 429, 500] {
+        let (client, _) = client(move |_| async move { Ok(half(code)) });
+        let nodes: Api<Node> = Api::all(client.client());
+        let began = Instant::now();
+        // Nobody gives this call a deadline.
+        let error = nodes.get("n").await.unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), 30, "{code}");
+        // node 6e
+        assert!(ApiError::from(error).is_away(), "{code}");
+        assert!(
+            matches!(*client.reach().get(), ApiReach::Down { .. }),
+            "{code}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_are_asked_for_again_though_answers_stop_half_way() {
+    let (asked, mut requests) = mpsc::unbounded_channel();
+    let number = Arc::new(AtomicUsize::new(0));
+    let (client, _) = client(move |request| {
+        asked.send(is_watch(&request)).unwrap();
+        let number = number.fetch_add(1, Ordering::Relaxed);
+        async move {
+            Ok(match number {
+                1 => no_services(),
+                2 => half(403),
+                3 => half(429),
+                4 => half(500),
+                _ => half(200),
+            })
+        }
+    });
+    let watching = watching_services(client);
+    for is_next_watch in [false, false, true, true, true, true] {
+        let next = tokio::time::timeout(Duration::from_mins(2), requests.recv()).await;
+        // node 6e
+        assert_eq!(next, Ok(Some(is_next_watch)));
+    }
+    watching.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_each_watch_at_once_is_not_asked_in_a_loop() {
+    const REQUESTS_MAX: usize = 100;
+    // The second is what kube takes for an end.
+    for failure in [None, Some(std::io::ErrorKind::UnexpectedEof)] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let service = service_fn(move |request: Request<Body>| {
+            let number = counter.fetch_add(1, Ordering::Relaxed);
+            let list = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#;
+            let part = if is_watch(&request) {
+                failure.map(|kind| Err(std::io::Error::from(kind)))
+            } else {
+                Some(Ok(Frame::data(Bytes::from_static(list.as_bytes()))))
+            };
+            async move {
+                if number >= REQUESTS_MAX {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, std::io::Error>(Response::new(StreamBody::new(stream::iter(part))))
+            }
+        });
+        let client = ClusterClient::over_service(service, Metrics::new());
+        let nodes: Api<Node> = Api::all(client.client());
+        let events =
+            watcher(nodes, watcher::Config::default()).for_each(|_| std::future::ready(()));
+        let watched = tokio::time::timeout(Duration::from_mins(1), events).await;
+        assert!(watched.is_err(), "a watch goes on for ever");
+        let asked = asked.load(Ordering::Relaxed);
+        // node 6e
+        assert!((30..=65).contains(&asked), "{failure:?}: {asked}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_a_proxy_are_told_in_short_and_alike() {
+    let page = |request: u32| {
+        let text = "x".repeat(100_000);
+        format!("\n<!DOCTYPE html>\n<html>{text}, request {request}</html>").into_bytes()
+    };
+    let not_its_words = "HTTP 502 Bad Gateway, and not in the API server's words";
+    let long = format!("HTTP 502 Bad Gateway: {}…", "y".repeat(231));
+    for (text, expected) in [
+        (page(1), not_its_words),
+        (page(2), not_its_words),
+        // Not UTF-8.
+        (b"<p>indispon\xedvel</p>".to_vec(), not_its_words),
+        (br#"{"error": "request 3"}"#.to_vec(), not_its_words),
+        (Vec::new(), not_its_words),
+        (
+            b"no healthy upstream\r\nrequest 4\r\n".to_vec(),
+            "HTTP 502 Bad Gateway: no healthy upstream",
+        ),
+        ("y".repeat(100_000).into_bytes(), &*long),
+    ] {
+        let service = service_fn(move |_: Request<Body>| {
+            let mut answer = Response::new(Full::<Bytes>::from(text.clone()));
+            *answer.status_mut() = http::StatusCode::BAD_GATEWAY;
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let client = ClusterClient::over_service(service, Metrics::new());
+        let error = get(&client).await.unwrap_err();
+        let told = format!("the API server is unreachable: {expected}");
+        // node 6e
+        assert_eq!(error.to_string(), told);
+    }
+}
+
+#[tokio::test]
+async fn long_words_of_the_api_server_are_shortened() {
+    let (client, _) = client(|_| async {
+        let text = serde_json::json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "code": 422, "reason": "Invalid", "message": "x".repeat(20_000),
+        });
+        Ok(answer(422, text.to_string()))
+    });
+    let error = get(&client).await.unwrap_err();
+    // node 6e
+    assert!(matches!(error, ApiError::Invalid(_)), "{error:?}");
+    assert!(error.to_string().len() < 4200);
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ use kube::runtime::watcher::{self, Event};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::client::ClusterClient;
-use super::error::{ApiError, chain};
+use super::error::ApiError;
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
@@ -147,7 +147,7 @@ impl Watch {
             Some(Err(error)) => {
                 let was_broken = std::mem::replace(&mut self.is_broken, true);
                 if !was_broken && client.reach().get().is_up() {
-                    occurrences::watch_failed("nodes", &chain(&error));
+                    occurrences::watch_failed("nodes", &ApiError::from(error).to_string());
                 }
             }
             Some(Ok(Event::Init)) => self.has_seen = false,

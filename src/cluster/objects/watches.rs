@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::TryStreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{WatchEvent, WatchParams};
-use kube::runtime::watcher::{self, Error, Event, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -209,7 +209,7 @@ pub(super) async fn services(shared: &Shared) {
             }
             Ok(None) => return,
             Err(error) => {
-                let error = object_error(&api_error(error), "services", "services", "");
+                let error = object_error(&error.into(), "services", "services", "");
                 state.failed(error);
                 pause(&shared.client, stretched(backoff.pause(), 1.0)).await;
             }
@@ -227,18 +227,6 @@ fn key(service: &Service) -> (String, String) {
 
 fn named(service: &Service) -> Option<((String, String), ServiceFacts)> {
     Some((key(service), ServiceFacts::of(service)?))
-}
-
-fn api_error(error: Error) -> ApiError {
-    match error {
-        Error::InitialListFailed(error)
-        | Error::WatchStartFailed(error)
-        | Error::WatchFailed(error) => error.into(),
-        Error::WatchError(status) => kube::Error::Api(status).into(),
-        Error::NoResourceVersion => ApiError::Undecodable {
-            cause: error.to_string(),
-        },
-    }
 }
 
 #[cfg(test)]

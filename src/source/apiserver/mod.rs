@@ -32,7 +32,7 @@ use super::SourceWriter;
 use crate::store::pods::ApiPodsWriter;
 use crate::store::settled::{Left, SettledPods};
 use mirrorlet_core::api::{
-    Code, Diagnostic, FullName, NodeName, Pod, PodUid, Timestamp, Watched, with_causes,
+    Code, Diagnostic, FullName, NodeName, Pod, PodUid, Timestamp, Watched, shortened, with_causes,
 };
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::desired::PodSource;
@@ -47,6 +47,8 @@ const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
 /// 30 s for the head of an answer, so what failed would be known by then. An open watch of a quiet node says
 /// nothing.
 const OPEN_AFTER: Duration = Duration::from_secs(35);
+/// Most bytes that are kept of the API server's words.
+const WORDS_BYTES_MAX: usize = 4096;
 /// Most pods in one answer of a list. A pod has up to 1.5 MiB, and an answer is held twice, as text
 /// and as pods.
 const PAGE_MAX: u32 = 20;
@@ -423,7 +425,9 @@ fn ended(error: &watcher::Error) -> Ended {
     let refusal = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status.message.clone()),
+        | watcher::Error::WatchError(status) => {
+            Some(shortened(status.message.clone(), WORDS_BYTES_MAX))
+        }
         _ => None,
     };
     let answered = refused

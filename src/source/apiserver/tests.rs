@@ -553,6 +553,15 @@ async fn a_place_in_history_that_the_server_lost_is_found_by_a_list() {
     bench.end().await;
 }
 
+#[test]
+fn long_words_of_a_refusal_are_shortened() {
+    let words = "x".repeat(100_000);
+    let status = kube::core::Status::failure(&words, "Expired").with_code(410);
+    let said = ended(&watcher::Error::WatchError(status.boxed()));
+    // node 6e
+    assert_eq!(said.error.unwrap().len(), WORDS_BYTES_MAX);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_open_again_is_no_failure_though_nothing_happens() {
     let mut bench = Bench::start();

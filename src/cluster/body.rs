@@ -1,0 +1,207 @@
+//! Bodies of the API server's answers, each bounded as its kind needs. A server, or a proxy in front of it,
+//! can send the head of an answer and never the rest: who reads it would wait for ever. And proxies
+//! answer with pages of any length, which differ each time.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use serde_json::{Value, json};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tower::BoxError;
+
+use super::connection::Shared;
+use mirrorlet_core::api::shortened;
+
+/// How long a body that is no watch may be silent. A server computes an answer before it sends its head, so
+/// the rest comes at once.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The end of a watch is known to its reader so long after its beginning at the earliest: kube's watcher
+/// asks again at once after an end, which a server that ends each watch would make an endless loop.
+const WATCH_MIN: Duration = Duration::from_secs(1);
+/// Most bytes that are read of a refusal: the API server's own have some hundred.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that are kept of the API server's words.
+pub(super) const WORDS_BYTES_MAX: usize = 4096;
+/// Most bytes that are kept of others' words.
+const OTHERS_WORDS_BYTES_MAX: usize = 256;
+
+/// The cause of a failure: an answer that did not end.
+pub(super) const UNFINISHED: &str = "its answer stopped half-way";
+
+/// Body of an answer, as it comes.
+pub(super) type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The next part of a body, or its end.
+type Part = Option<Result<Frame<Bytes>, BoxError>>;
+
+/// Body of an answer, as it is read.
+pub(super) struct TransportBody {
+    body: AnswerBody,
+    bound: Bound,
+}
+
+/// The bound of a body in time.
+enum Bound {
+    Watch(Watch),
+    Silence(Silence),
+}
+
+/// A watch: it may be silent for as long as its reader likes, and ends when the connection is replaced.
+struct Watch {
+    replaced: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Ends when its reader may know of its end.
+    least: Pin<Box<Sleep>>,
+    /// Its end, once it has come. What went wrong is there until its reader knows.
+    end: Option<Result<(), BoxError>>,
+}
+
+/// Any other answer.
+struct Silence {
+    shared: Arc<Shared>,
+    /// When something came last.
+    heard: Instant,
+    until: Pin<Box<Sleep>>,
+}
+
+impl TransportBody {
+    /// Body of a watch that was asked for then.
+    pub(super) fn watch(body: AnswerBody, began: Instant, replaced: CancellationToken) -> Self {
+        let bound = Bound::Watch(Watch {
+            replaced: Box::pin(replaced.cancelled_owned()),
+            least: Box::pin(tokio::time::sleep_until(began + WATCH_MIN)),
+            end: None,
+        });
+        Self { body, bound }
+    }
+
+    /// Body of any other answer, whose head came just now.
+    pub(super) fn bounded(body: AnswerBody, shared: Arc<Shared>) -> Self {
+        let heard = Instant::now();
+        let bound = Bound::Silence(Silence {
+            shared,
+            heard,
+            until: Box::pin(tokio::time::sleep_until(heard + SILENCE_MAX)),
+        });
+        Self { body, bound }
+    }
+}
+
+impl Watch {
+    fn poll(&mut self, body: &mut AnswerBody, context: &mut Context<'_>) -> Poll<Part> {
+        if self.replaced.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        if self.end.is_none() {
+            match ready!(Pin::new(body).poll_frame(context)) {
+                Some(Ok(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Some(Err(error)) => self.end = Some(Err(error)),
+                None => self.end = Some(Ok(())),
+            }
+        }
+        // Errors, too: kube takes some of them for an end.
+        if !self.least.is_elapsed() {
+            ready!(self.least.as_mut().poll(context));
+        }
+        let end = self.end.replace(Ok(()));
+        Poll::Ready(end.and_then(Result::err).map(Err))
+    }
+}
+
+impl Silence {
+    fn poll(&mut self, body: &mut AnswerBody, context: &mut Context<'_>) -> Poll<Part> {
+        if let Poll::Ready(part) = Pin::new(body).poll_frame(context) {
+            self.heard = Instant::now();
+            self.until.as_mut().reset(self.heard + SILENCE_MAX);
+            return Poll::Ready(part);
+        }
+        ready!(self.until.as_mut().poll(context));
+        self.shared.lost(self.heard, UNFINISHED);
+        Poll::Ready(Some(Err(UNFINISHED.into())))
+    }
+}
+
+impl HttpBody for TransportBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Part> {
+        let Self { body, bound } = self.get_mut();
+        match bound {
+            Bound::Watch(watch) => watch.poll(body, context),
+            Bound::Silence(silence) => silence.poll(body, context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self.bound {
+            // Its end may have to be waited for.
+            Bound::Watch(_) => false,
+            Bound::Silence(_) => self.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of a refusal in a form that kube reads as the API server's, and of bounded length.
+///
+/// # Errors
+/// It can't be read.
+pub(super) async fn refusal(status: StatusCode, body: AnswerBody) -> Result<AnswerBody, BoxError> {
+    let text = beginning(body).await?;
+    let said = said(status, &String::from_utf8_lossy(&text));
+    let whole = Full::<Bytes>::from(said.to_string());
+    Ok(whole.map_err(BoxError::from).boxed_unsync())
+}
+
+/// The beginning of a refusal's text: all that is read of it.
+async fn beginning(mut body: AnswerBody) -> Result<Vec<u8>, BoxError> {
+    let mut text = Vec::new();
+    while text.len() < REFUSAL_BYTES_MAX {
+        let Some(frame) = body.frame().await else {
+            break;
+        };
+        if let Ok(data) = frame?.into_data() {
+            let room = REFUSAL_BYTES_MAX - text.len();
+            text.extend(data.iter().take(room));
+        }
+    }
+    Ok(text)
+}
+
+/// A refusal as a `Status`. Texts of others are replaced, so that what differs each time, as the number of
+/// a request in a page of HTML, is not told each time.
+fn said(status: StatusCode, text: &str) -> Value {
+    match serde_json::from_str::<Value>(text) {
+        Ok(mut said) if said["kind"] == "Status" => {
+            if let Some(Value::String(message)) = said.get_mut("message") {
+                *message = shortened(std::mem::take(message), WORDS_BYTES_MAX);
+            }
+            said
+        }
+        Ok(_) | Err(_) => json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "code": status.as_u16(), "message": of_another(status, text),
+        }),
+    }
+}
+
+/// The message of an answer that is none of the API server's: its first line, unless that is markup.
+fn of_another(status: StatusCode, text: &str) -> String {
+    let first = text.trim().lines().next().unwrap_or_default();
+    if first.is_empty() || first.starts_with(['<', '{', '[']) {
+        return format!("HTTP {status}, and not in the API server's words");
+    }
+    let message = format!("HTTP {status}: {}", first.trim_end());
+    shortened(message, OTHERS_WORDS_BYTES_MAX)
+}
