@@ -56,6 +56,8 @@ const RETRY_PAUSES: ExponentialBackoff =
 /// Pauses after failures.
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// A watch that went well for so long ends a series of failures.
+const GOOD: Duration = Duration::from_mins(1);
 
 /// A request that nobody has decided.
 struct Undecided {
@@ -166,7 +168,13 @@ impl ApproverTask {
     pub async fn run(&mut self) {
         let mut backoff = PAUSES;
         loop {
-            let error = self.follow(&mut backoff).await;
+            let began = Instant::now();
+            let error = self.follow().await;
+            // A list alone ends no series: the watch after it may be refused each time.
+            if began.elapsed() > GOOD {
+                backoff.reset();
+                self.told = None;
+            }
             if self.told.as_ref() != Some(&error) {
                 occurrences::watch_failed("certificatesigningrequests", &error);
                 self.told = Some(error);
@@ -177,7 +185,7 @@ impl ApproverTask {
 
     /// Decides all requests that there are and come, until the API server can't be asked; the words
     /// say why.
-    async fn follow(&mut self, backoff: &mut ExponentialBackoff) -> String {
+    async fn follow(&mut self) -> String {
         self.waiting.clear();
         // What the list shows again is waited for, what it doesn't is gone.
         let now = Instant::now();
@@ -215,14 +223,11 @@ impl ApproverTask {
                 looked = now;
                 self.take_due(now, &mut due);
             }
-            if due.is_empty() {
-                continue;
-            }
-            if let Err(error) = self.decide(due).await {
+            if !due.is_empty()
+                && let Err(error) = self.decide(due).await
+            {
                 return error.to_string();
             }
-            *backoff = PAUSES;
-            self.told = None;
         }
     }
 

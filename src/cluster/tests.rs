@@ -199,6 +199,28 @@ async fn a_server_that_ends_each_watch_at_once_is_not_asked_in_a_loop() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn services_whose_watch_fails_after_each_list_are_asked_for_less_and_less() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let (client, _) = client(move |request| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        let expired = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}"#;
+        let answer = if is_watch(&request) {
+            answer(200, format!("{expired}\n"))
+        } else {
+            no_services()
+        };
+        async move { Ok(answer) }
+    });
+    let watching = watching_services(client);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let asked = asked.load(Ordering::Relaxed);
+    // node 6e
+    assert!((10..100).contains(&asked), "{asked}");
+    watching.abort();
+}
+
 #[tokio::test]
 async fn pages_of_a_proxy_are_told_in_short_and_alike() {
     let page = |request: u32| {

@@ -33,6 +33,10 @@ struct State {
     fates: BTreeMap<String, Fate>,
     /// Names of requests whose decision was sent, in order.
     sent: Vec<String>,
+    /// Whether each watch fails after its list, and there are no Nodes.
+    fails: bool,
+    /// How many watches were begun.
+    watches: usize,
 }
 
 #[derive(Clone, Default)]
@@ -73,9 +77,16 @@ impl Server {
             Some(answer(200, &list))
         };
         if *method == Method::GET && uri.path() == "/api/v1/nodes" {
-            return list("NodeList", vec![json!({"metadata": {"name": "host"}})]);
+            let nodes = vec![json!({"metadata": {"name": "host"}})];
+            return list("NodeList", if state.fails { Vec::new() } else { nodes });
         }
         if *method == Method::GET && uri.query().unwrap_or_default().contains("watch=") {
+            state.watches += 1;
+            if state.fails {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "code": 410, "reason": "Expired", "message": "too old"});
+                return Some(answer(200, &json!({"type": "ERROR", "object": status})));
+            }
             let nothing = stream::pending::<Result<Frame<Bytes>, Infallible>>();
             return Some(Response::new(StreamBody::new(nothing).boxed_unsync()));
         }
@@ -202,4 +213,17 @@ async fn a_request_that_can_not_be_decided_holds_up_no_other() {
         assert!(stuck.iter().all(|name| server.is_approved(name)));
         assert!(task.failed.is_empty());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_whose_watch_fails_after_each_list_are_asked_for_less_and_less() {
+    let server = Server::default();
+    // Looked at after each list, as its Node isn't there.
+    server.put("a");
+    server.0.lock().unwrap().fails = true;
+    let mut task = approver(&server);
+    server.decided_for(&mut task, Duration::from_mins(5)).await;
+    let watches = server.0.lock().unwrap().watches;
+    // node 6e
+    assert!((5..40).contains(&watches), "{watches}");
 }

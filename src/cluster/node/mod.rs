@@ -25,7 +25,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::client::ClusterClient;
@@ -124,6 +125,24 @@ struct Watch {
     /// Whether the list that began last has shown the Node.
     has_seen: bool,
     is_broken: bool,
+}
+
+/// Pauses after failures of the watch. They grow until two minutes have passed without one, which
+/// [`DefaultBackoff`] sees to by itself. By kube's stream they would begin again with each event, of which a
+/// list has some before it is asked for: the watch after it may be refused each time.
+#[derive(Default)]
+struct WatchPauses(DefaultBackoff);
+
+impl Iterator for WatchPauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for WatchPauses {
+    fn reset(&mut self) {}
 }
 
 /// The meaning of a watch event.
@@ -310,7 +329,7 @@ impl NodeTask {
             .timeout(WATCH_SECONDS);
         let events = watcher::watcher(Api::all(self.client.client()), config);
         Watch {
-            events: events.default_backoff().boxed(),
+            events: events.backoff(WatchPauses::default()).boxed(),
             has_seen: false,
             is_broken: false,
         }

@@ -37,8 +37,10 @@ struct State {
     cut_off: Option<String>,
     /// The writes of each agent: `first PATCH nodes`.
     writes: Vec<String>,
-    /// The request that the server refuses: `get`, `list` or `POST` of the Node.
+    /// The request that the server refuses: `get`, `list`, `POST` or `watch` of the Node.
     fails: &'static str,
+    /// How many watches have failed.
+    failed_watches: usize,
 }
 
 #[derive(Clone, Default)]
@@ -103,6 +105,12 @@ impl State {
             ("GET", _) if !of_all && self.fails == "get" => refusal(500, "InternalError"),
             ("POST", _) if self.fails == "POST" => refusal(500, "InternalError"),
             ("GET", _) if uri.query().unwrap_or_default().contains("watch=") => {
+                if self.fails == "watch" {
+                    self.failed_watches += 1;
+                    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                        "code": 410, "reason": "Expired", "message": "too old"});
+                    return answer(200, &json!({"type": "ERROR", "object": status}));
+                }
                 let (frames, received) = mpsc::unbounded_channel();
                 self.watches.push((owner.to_owned(), frames));
                 let frames = stream::unfold(received, |mut received| async move {
@@ -413,5 +421,18 @@ async fn a_refusal_of_another_kind_says_nothing_of_whose_the_node_is() {
     };
     agent.until(says_failed).await;
     assert!(agent.standing.get().is_anothers());
+    agent.stop();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_watch_fails_after_each_list_is_asked_for_less_and_less() {
+    let server = Server::default();
+    server.fail("watch");
+    let agent = Agent::start(&server, "first");
+    agent.registered().await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let failed = server.0.lock().unwrap().failed_watches;
+    // node 6e
+    assert!((5..40).contains(&failed), "{failed}");
     agent.stop();
 }

@@ -186,12 +186,12 @@ pub(super) async fn services(shared: &Shared) {
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
     let mut backoff = ExponentialBackoff::new(PAUSE_MIN, PAUSE_MAX);
     let (state, mut listing) = (&shared.services, Vec::new());
+    let mut began = Instant::now();
     loop {
         match events.try_next().await {
             Ok(Some(Event::Init)) => listing.clear(),
             Ok(Some(Event::InitApply(Watched(service)))) => listing.extend(named(&service)),
             Ok(Some(Event::InitDone)) => {
-                backoff.reset();
                 *state.by_name.lock() = listing.drain(..).collect_map();
                 let before = state.listed.send_replace(Some(Ok(())));
                 if matches!(before, Some(Err(_))) {
@@ -211,7 +211,12 @@ pub(super) async fn services(shared: &Shared) {
             Err(error) => {
                 let error = object_error(&error.into(), "services", "services", "");
                 state.failed(error);
+                // A list alone ends no series: the watch after it may be refused each time.
+                if began.elapsed() > GOOD {
+                    backoff.reset();
+                }
                 pause(&shared.client, stretched(backoff.pause(), 1.0)).await;
+                began = Instant::now();
             }
         }
     }

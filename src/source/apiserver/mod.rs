@@ -47,6 +47,8 @@ const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
 /// 30 s for the head of an answer, so what failed would be known by then. An open watch of a quiet node says
 /// nothing.
 const OPEN_AFTER: Duration = Duration::from_secs(35);
+/// A watch that went well for so long ends a series of failures.
+const GOOD: Duration = Duration::from_mins(1);
 /// Most bytes that are kept of the API server's words.
 const WORDS_BYTES_MAX: usize = 4096;
 /// Most pods in one answer of a list. A pod has up to 1.5 MiB, and an answer is held twice, as text
@@ -180,9 +182,12 @@ impl ApiSource {
             let mut events = pin!(events);
             // Followed until its place in the history is lost.
             loop {
-                let ended = self
-                    .follow(&mut events, &mut source, &mut objects, &mut backoff)
-                    .await;
+                let began = Instant::now();
+                let ended = self.follow(&mut events, &mut source, &mut objects).await;
+                // A list alone ends no series of failures: the watch after it may be refused each time.
+                if self.listing.is_whole() && began.elapsed() > GOOD {
+                    backoff.reset();
+                }
                 // Pauses that grew while the server was away are none of its refusals.
                 if away && ended.answered {
                     backoff.reset();
@@ -205,7 +210,6 @@ impl ApiSource {
         events: &mut (impl Stream<Item = watcher::Result<Event<Watched<Pod>>>> + Unpin),
         source: &mut SourceWriter,
         objects: &mut ApiPodsWriter,
-        backoff: &mut DefaultBackoff,
     ) -> Ended {
         let open_at = Instant::now() + OPEN_AFTER;
         loop {
@@ -233,7 +237,6 @@ impl ApiSource {
             let first = match first {
                 Ok(first) => first,
                 Err(_) if is_whole => {
-                    backoff.reset();
                     self.succeeded(source);
                     continue;
                 }
@@ -264,7 +267,6 @@ impl ApiSource {
             self.tell_waiting();
             self.tell_ignored();
             if heard && failure.is_none() && self.listing.is_whole() {
-                backoff.reset();
                 self.succeeded(source);
             }
             if let Some(failure) = failure {

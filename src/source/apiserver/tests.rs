@@ -553,6 +553,25 @@ async fn a_place_in_history_that_the_server_lost_is_found_by_a_list() {
     bench.end().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_the_watch_after_each_list_is_asked_less_and_less() {
+    let mut bench = Bench::start();
+    let began = Instant::now();
+    for _ in 0..7 {
+        bench.next().await.list(&[pod("a")]);
+        let watch = bench.next().await;
+        assert!(watch.is_watch(), "{}", watch.uri);
+        watch.say(410, &failure(410, "Expired"));
+    }
+    // node 6e
+    assert!(
+        began.elapsed() > Duration::from_secs(40),
+        "{:?}",
+        began.elapsed()
+    );
+    bench.end().await;
+}
+
 #[test]
 fn long_words_of_a_refusal_are_shortened() {
     let words = "x".repeat(100_000);
