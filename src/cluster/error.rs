@@ -7,6 +7,9 @@ use kube::runtime::watcher;
 use super::body::WORDS_BYTES_MAX;
 use mirrorlet_core::api::shortened;
 
+/// The longest pause that is kept because an answer asks for it: meanwhile nothing is told of a pod.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
+
 /// The API server's error response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
@@ -60,7 +63,7 @@ pub enum ApiError {
     /// Too many requests.
     #[error("the API server throttles requests: {answer}")]
     TooManyRequests {
-        /// When to try again, if it said so.
+        /// When to try again, if it said so: five minutes at most.
         retry_after: Option<Duration>,
         /// Its words.
         answer: Answer,
@@ -127,8 +130,8 @@ impl ApiError {
         };
         if let Some(details) = status.details {
             if details.retry_after_seconds > 0 {
-                let seconds = u64::from(details.retry_after_seconds);
-                retry_after = Some(Duration::from_secs(seconds));
+                let wished = Duration::from_secs(details.retry_after_seconds.into());
+                retry_after = Some(wished.min(RETRY_AFTER_MAX));
             }
             answer.kind = details.kind;
         }
@@ -255,6 +258,22 @@ mod tests {
             let error = refused(code, reason);
             assert!(is(&error), "{code} {reason}: {error:?}");
             assert!(error.to_string().contains("words"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wish_for_a_pause_is_granted_for_minutes_at_most() {
+        for (seconds, expected) in [(0, None), (20, Some(20)), (u32::MAX, Some(300))] {
+            let status = serde_json::json!({
+                "status": "Failure", "code": 429, "reason": "TooManyRequests",
+                "details": {"retryAfterSeconds": seconds},
+            });
+            let status = serde_json::from_value(status).unwrap();
+            let ApiError::TooManyRequests { retry_after, .. } = ApiError::of_status(status) else {
+                panic!("{seconds}")
+            };
+            // node 6e
+            assert_eq!(retry_after.map(|wished| wished.as_secs()), expected);
         }
     }
 
