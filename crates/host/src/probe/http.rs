@@ -26,6 +26,8 @@ const REQUESTS_MAX: usize = 10;
 const BODY_MAX: usize = 10 * 1024;
 /// Room for an answer's head: more than any server sends that can be called well.
 const HEAD_MAX: usize = 64 * 1024;
+/// Most lines of it. A kubelet counts bytes alone; hyper stops at 100 lines unless told otherwise.
+const HEADERS_MAX: usize = 1024;
 
 /// The last response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,6 +181,7 @@ where
         .title_case_headers(true)
         .ignore_invalid_headers_in_responses(true)
         .max_buf_size(HEAD_MAX)
+        .max_headers(HEADERS_MAX)
         .handshake(TokioIo::new(stream))
         .await?;
     let answered = async move {

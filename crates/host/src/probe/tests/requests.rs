@@ -54,6 +54,16 @@ async fn statuses_are_returned_as_they_are() {
 }
 
 #[tokio::test]
+async fn an_answer_may_have_many_headers() {
+    let headers = "Link: </a>\r\n".repeat(200);
+    let answer = format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: 0\r\n\r\n");
+    let answer = Arc::new(move |_: &str| answer.clone().into_bytes());
+    let server = serve("127.0.0.1:0", None, answer).await;
+    // pods 56a
+    assert_eq!(ask(&get(server.address, "/")).await, Ok(200));
+}
+
+#[tokio::test]
 async fn of_a_long_answer_only_the_beginning_is_read() {
     const BODY: usize = 10 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
