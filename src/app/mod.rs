@@ -89,8 +89,9 @@ pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let engine = BollardEngine::connect(&resolved.config.docker)?;
     let mut agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
     // First, so that no notification of the watchdog comes before it.
-    systemd::ready();
-    spawn_until(&mut agent.parts, &cancel, "watchdog", systemd::keep_alive());
+    let readiness = systemd::ready();
+    let keep_alive = systemd::keep_alive(readiness);
+    spawn_until(&mut agent.parts, &cancel, "watchdog", keep_alive);
     agent.run_until_told(cancel).await
 }
 

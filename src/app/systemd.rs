@@ -1,34 +1,151 @@
 //! Notifications to systemd: the agent is ready, alive, or stopping. Without systemd they do nothing.
+//!
+//! They never wait: a systemd that hangs takes no notification once its queue is full, and would hold a
+//! thread that all tasks share.
 
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use sd_notify::NotifyState;
+/// Pause before a notification is sent again that systemd had no room for.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Whether a notification is to be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Systemd has it, or there is none that could be reached.
+    Done,
+    /// Systemd had no room for it.
+    NoRoom,
+}
 
 /// Reports that the sources are read and the socket is served.
-pub(super) fn ready() {
-    notify(NotifyState::Ready);
+pub(super) fn ready() -> Sent {
+    notify("READY=1")
 }
 
 /// Reports that the agent is stopping. Its containers keep running.
 pub(super) fn stopping() {
-    notify(NotifyState::Stopping);
+    notify("STOPPING=1");
 }
 
-/// Feeds the watchdog twice per period until cancelled. It runs as a task, so that a stuck runtime
-/// misses the deadline.
-pub(super) async fn keep_alive() {
-    let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
+/// Reports again that the agent is ready if systemd had no room for it; then feeds the watchdog twice
+/// per period until cancelled. It runs as a task, so that a stuck runtime misses the deadline.
+pub(super) async fn keep_alive(readiness: Sent) {
+    until_sent(readiness, ready).await;
+    let Some(period) = watchdog_period() else {
         return std::future::pending().await;
     };
     let mut half = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
     loop {
         half.tick().await;
-        notify(NotifyState::Watchdog);
+        notify("WATCHDOG=1");
     }
 }
 
-fn notify(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(error = %error, "failed to notify systemd");
+/// Sends a notification again until systemd has room for it.
+async fn until_sent(mut sent: Sent, mut send_again: impl FnMut() -> Sent) {
+    while sent == Sent::NoRoom {
+        tokio::time::sleep(AGAIN).await;
+        sent = send_again();
+    }
+}
+
+/// The period of the watchdog of this process, if it has one.
+fn watchdog_period() -> Option<Duration> {
+    let number = |name: &str| -> Option<u64> { env::var(name).ok()?.parse().ok() };
+    let own = u64::from(std::process::id());
+    if number("WATCHDOG_PID").is_some_and(|pid| pid != own) {
+        return None;
+    }
+    let period = number("WATCHDOG_USEC").map(Duration::from_micros);
+    period.filter(|period| !period.is_zero())
+}
+
+fn notify(state: &str) -> Sent {
+    let Some(socket) = env::var_os("NOTIFY_SOCKET") else {
+        return Sent::Done;
+    };
+    let Err(error) = send(&socket, state) else {
+        return Sent::Done;
+    };
+    tracing::debug!(error = %error, state, "failed to notify systemd");
+    if error.kind() == io::ErrorKind::WouldBlock {
+        Sent::NoRoom
+    } else {
+        Sent::Done
+    }
+}
+
+/// Sends to a socket that has a path, or after an `@` a name without one. Fails at once where its queue
+/// is full.
+fn send(socket: &OsStr, state: &str) -> io::Result<()> {
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(socket)?,
+    };
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(state.as_bytes(), &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longest queue that a machine may reasonably have.
+    const QUEUE_MAX: usize = 100_000;
+
+    fn received(systemd: &UnixDatagram) -> String {
+        let mut bytes = [0; 64];
+        let length = systemd.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_systemd_that_reads_nothing_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let systemd = UnixDatagram::bind(&path).unwrap();
+        let mut sent = (0..QUEUE_MAX).map(|_| send(path.as_os_str(), "WATCHDOG=1"));
+        let refused = sent.find_map(Result::err).unwrap();
+        // installed 6
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        // Once it reads again, it is told.
+        assert_eq!(received(&systemd), "WATCHDOG=1");
+        send(path.as_os_str(), "STOPPING=1").unwrap();
+    }
+
+    #[test]
+    fn a_socket_of_systemds_may_have_a_name_without_a_path() {
+        let name = format!("mirrorlet-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let systemd = UnixDatagram::bind_addr(&address).unwrap();
+        send(OsStr::new(&format!("@{name}")), "READY=1").unwrap();
+        // installed 6
+        assert_eq!(received(&systemd), "READY=1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_is_reported_until_systemd_has_room_for_it() {
+        for (first, later, expected) in [
+            (Sent::Done, vec![], 0),
+            (Sent::NoRoom, vec![Sent::Done], 1),
+            (Sent::NoRoom, vec![Sent::NoRoom, Sent::Done], 2),
+        ] {
+            let (mut again, mut later) = (0, later.into_iter());
+            let send_again = || {
+                again += 1;
+                later.next().unwrap()
+            };
+            until_sent(first, send_again).await;
+            // installed 6
+            assert_eq!(again, expected);
+        }
     }
 }
