@@ -41,11 +41,18 @@ const LOOK_USUAL: Duration = Duration::from_secs(2);
 /// Pauses between attempts to reach the runtime.
 const RECONNECT: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
+/// How long events have to come for the pauses to begin anew: events that end at once would have everything
+/// listed and looked at many times a second.
+const STREAM_LASTS: Duration = Duration::from_secs(10);
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long a runtime that is doubted may take to say how it is, which takes it no work.
 const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The same once its events have ended: a proxy may end what is quiet, and the runtime behind it answers at
+/// once. One that is being restarted takes longer.
+const END_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The task that keeps the cache.
 pub struct Observer {
@@ -149,15 +156,27 @@ impl Observer {
         loop {
             let lost = match self.runtime.watch().await {
                 Ok(events) => {
-                    backoff.reset();
+                    let opened = Instant::now();
                     self.telemetry.metrics.set_event_stream_up(true);
-                    let lost = self.follow(events).await;
+                    let followed = self.follow(events).await;
                     self.telemetry.metrics.set_event_stream_up(false);
-                    lost
+                    if opened.elapsed() >= STREAM_LASTS {
+                        backoff.reset();
+                    }
+                    match followed {
+                        // If it answers, this is a gap, which the next subscription begins with.
+                        Ok(()) => word(&*self.runtime, END_DEADLINE)
+                            .await
+                            .err()
+                            .map(|_| "the event stream ended".to_owned()),
+                        Err(error) => Some(error.to_string()),
+                    }
                 }
-                Err(error) => error.to_string(),
+                Err(error) => Some(error.to_string()),
             };
-            self.lost(lost);
+            if let Some(cause) = lost {
+                self.lost(cause);
+            }
             tokio::time::sleep(backoff.pause()).await;
         }
     }
@@ -192,8 +211,8 @@ impl Observer {
         self.reach.send_replace(RuntimeReach::Up);
     }
 
-    /// Follows one subscription until it breaks; says why.
-    async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>) -> String {
+    /// Follows one subscription to its end, or until a list fails.
+    async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>) -> Result<()> {
         let mut sweep =
             tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -202,7 +221,7 @@ impl Observer {
             let retry_at = self.retry_at.unwrap_or_else(Instant::now);
             let listed = tokio::select! {
                 event = events.next() => match event {
-                    None => return "the event stream ended".to_owned(),
+                    None => return Ok(()),
                     Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
                     Some(PodEvent::Gap { cause }) => {
                         let first = *self.reach.borrow() == RuntimeReach::Unknown;
@@ -238,9 +257,7 @@ impl Observer {
                 }
                 () = until(room_at) => Ok(()),
             };
-            if let Err(error) = listed {
-                return error.to_string();
-            }
+            listed?;
         }
     }
 
@@ -253,17 +270,7 @@ impl Observer {
         let runtime = Arc::clone(&self.runtime);
         self.doubt.spawn(async move {
             tokio::time::sleep(pause).await;
-            match tokio::time::timeout(DOUBT_DEADLINE, runtime.status()).await {
-                Ok(status) => {
-                    let is_away = |c: &RuntimeCondition| c.kind == RUNTIME_READY && !c.status;
-                    let away = status.conditions.into_iter().find(is_away);
-                    away.map_or(Ok(()), |condition| Err(condition.message))
-                }
-                Err(_) => Err(format!(
-                    "it accepts calls but has not answered for {} s",
-                    DOUBT_DEADLINE.as_secs()
-                )),
-            }
+            word(&*runtime, DOUBT_DEADLINE).await
         });
     }
 
@@ -393,6 +400,21 @@ impl Observer {
             self.cache.update_time(sweep.began);
             self.sweep = None;
         }
+    }
+}
+
+/// Asks the runtime how it is. The error says why it can't be used.
+async fn word(runtime: &dyn Runtime, deadline: Duration) -> Result<(), String> {
+    match tokio::time::timeout(deadline, runtime.status()).await {
+        Ok(status) => {
+            let is_away = |c: &RuntimeCondition| c.kind == RUNTIME_READY && !c.status;
+            let away = status.conditions.into_iter().find(is_away);
+            away.map_or(Ok(()), |condition| Err(condition.message))
+        }
+        Err(_) => Err(format!(
+            "it accepts calls but has not answered for {} s",
+            deadline.as_secs_f32()
+        )),
     }
 }
 

@@ -263,6 +263,67 @@ async fn a_runtime_that_goes_and_comes_back_is_listed_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn streams_that_end_soon_are_opened_with_pauses_and_are_no_loss() {
+    let mut bed = Bed::start();
+    let up = |reach: &RuntimeReach| *reach == RuntimeReach::Up;
+    bed.reach.wait_for(up).await.unwrap();
+    let ends = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            bed.fake.break_watches();
+        }
+    };
+    let minute = tokio::time::timeout(Duration::from_mins(1), ends).await;
+    assert!(minute.is_err());
+    let lists = bed.fake.call_count("get_pods");
+    // docker 61
+    assert!((20..=60).contains(&lists), "{lists} lists in a minute");
+    // docker 61
+    assert!(
+        !bed.reach.has_changed().unwrap(),
+        "{:?}",
+        *bed.reach.borrow()
+    );
+    assert!(bed.series("mirrorlet_engine_up 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_after_a_quiet_minute_is_a_gap() {
+    let mut bed = Bed::start();
+    let up = |reach: &RuntimeReach| *reach == RuntimeReach::Up;
+    bed.reach.wait_for(up).await.unwrap();
+    for minute in 1..=5 {
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        bed.fake.break_watches();
+        // The first pause, each time.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        // docker 61
+        bed.fake.assert_call_counts("get_pods", 1 + minute);
+        assert!(bed.series("mirrorlet_event_stream_up 1"));
+    }
+    // docker 61
+    assert!(
+        !bed.reach.has_changed().unwrap(),
+        "{:?}",
+        *bed.reach.borrow()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_silent_after_the_end_of_its_events_is_away() {
+    let mut bed = Bed::start();
+    bed.listed.wait_for(Option::is_some).await.unwrap();
+    let silence = bed.fake.block("status", None);
+    bed.fake.break_watches();
+    let away = |reach: &RuntimeReach| matches!(reach, RuntimeReach::Down(_));
+    // docker 61
+    bed.reach.wait_for(away).await.unwrap();
+    silence.release();
+    let up = |reach: &RuntimeReach| *reach == RuntimeReach::Up;
+    bed.reach.wait_for(up).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_is_forgotten() {
     let bed = Bed::start();
     let a = running(&bed.fake, "a");
