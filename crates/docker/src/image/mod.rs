@@ -22,7 +22,7 @@ pub use facts::ImageFacts;
 pub(crate) use facts::id_of_local;
 pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk, WorkloadImages};
 pub use progress::{PullPhase, PullProgressReport};
-pub use puller::{EnsuredImage, ImagePuller, ListedImage, PullerOptions};
+pub use puller::{EnsuredImage, ForPod, ImagePuller, ListedImage, PullerOptions};
 
 /// Name of our sandbox image, which is never collected. The tag changes when the program does.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";

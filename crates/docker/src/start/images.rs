@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 use tokio::time::Instant;
 
 use super::super::files::config_error;
-use super::super::image::{EnsuredImage, PullPolicy};
+use super::super::image::{EnsuredImage, ForPod, PullPolicy};
 use super::super::translate::check_image_volume;
 use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
@@ -70,13 +70,16 @@ impl Starter {
         policy: PullPolicy,
         secrets: &PullSecrets,
     ) -> Result<EnsuredImage, SyncError> {
-        let uid = PodUid::of(pod);
+        let for_pod = ForPod {
+            uid: &PodUid::of(pod),
+            namespace: pod.metadata.namespace.as_deref().unwrap_or_default(),
+        };
         let (telemetry, name) = (&self.telemetry, &container.name);
         let began = Instant::now();
         let awaited = || telemetry.about(pod, |of| occurrences::image_awaited(of, name, image));
         let ensured = self
             .images
-            .ensure_image(&uid, image, policy, secrets, Timestamp::now(), awaited)
+            .ensure_image(for_pod, image, policy, secrets, Timestamp::now(), awaited)
             .await;
         let took = began.elapsed();
         match &ensured {

@@ -107,8 +107,7 @@ impl PullState {
     pub(super) async fn download(&self, image: &str, credentials: &Credentials) -> Outcome {
         let asked = Instant::now();
         let entry = self.progress.begin(image);
-        // Never closed while the shop stands.
-        let _turn = self.slots.acquire().await;
+        let _turn = self.turns.turn().await;
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
         let outcome = match self.receive_with_any(image, &entry, credentials).await {

@@ -7,20 +7,20 @@ mod download;
 mod failures;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bollard::models::ImageSummary;
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::failures::Failures;
+use self::turns::{Turns, UnderWay, Wanted};
 use super::PullPolicy;
 use super::access::ImageAccess;
 use super::credentials::NodeCredentials;
@@ -36,7 +36,6 @@ use mirrorlet_core::credentials::{
 use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::node::ImageSeen;
 use mirrorlet_core::reference::Reference;
-use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
 /// Pulls at a time where nobody says otherwise: enough to keep a link busy, few enough that the
@@ -87,14 +86,29 @@ struct Downloaded {
 
 /// The result of a pull, for everyone who waits for it.
 type Outcome = Result<Downloaded, EngineError>;
-type Pull = BoxFuture<'static, Outcome>;
 /// The credentials to try for a pull, in order.
 type Credentials = Arc<[Credential]>;
+
+/// The pod that an image is for.
+#[derive(Debug, Clone, Copy)]
+pub struct ForPod<'a> {
+    /// Its UID.
+    pub uid: &'a PodUid,
+    /// Its namespace, whose pulls leave a turn for those of others; empty where nothing is pulled.
+    pub namespace: &'a str,
+}
+
+impl<'a> From<&'a PodUid> for ForPod<'a> {
+    fn from(uid: &'a PodUid) -> Self {
+        Self { uid, namespace: "" }
+    }
+}
 
 /// Options of an [`ImagePuller`].
 #[derive(Debug, Clone)]
 pub struct PullerOptions {
-    /// Pulls at a time; at least one.
+    /// Pulls at a time; at least one. If there are more, those for the pods of one namespace leave one
+    /// for those of others.
     pub pulls: usize,
     /// Directory of a Docker client's configuration, whose credentials are the node's; none for
     /// no credentials but the pods' own.
@@ -124,11 +138,13 @@ struct PullState {
     engine: SharedEngine,
     facts: FactsCache,
     progress: ProgressBoard,
-    slots: Semaphore,
+    turns: Turns,
     node: NodeCredentials,
     pulled: PulledImages,
     access: ImageAccess,
-    under_way: Mutex<HashMap<(String, Credentials), WeakShared<Pull>>>,
+    under_way: UnderWay<Wanted>,
+    /// The parts that the pods of each namespace have in them.
+    for_namespaces: UnderWay<(String, Wanted)>,
 }
 
 /// Makes sure that images are there.
@@ -161,10 +177,11 @@ impl ImagePuller {
                 access,
                 facts: FactsCache::default(),
                 progress: ProgressBoard::default(),
-                slots: Semaphore::new(options.pulls.max(1)),
+                turns: Turns::new(options.pulls),
                 node: NodeCredentials::new(options.docker_config),
                 pulled: PulledImages::new(options.record),
-                under_way: Mutex::default(),
+                under_way: UnderWay::default(),
+                for_namespaces: UnderWay::default(),
             }),
             failures: Mutex::default(),
             changes: watch::Sender::new(0),
@@ -179,15 +196,16 @@ impl ImagePuller {
     ///
     /// # Errors
     /// With upstream's reasons; `retry_after` is set where waiting is all that helps.
-    pub async fn ensure_image(
+    pub async fn ensure_image<'a>(
         &self,
-        pod_uid: &PodUid,
+        pod: impl Into<ForPod<'a>>,
         image: &str,
         policy: PullPolicy,
         secrets: &PullSecrets,
         now: Timestamp,
         awaited: impl FnOnce(),
     ) -> Result<EnsuredImage, SyncError> {
+        let ForPod { uid, namespace } = pod.into();
         let began = Instant::now();
         let reference = Reference::parse(image).map_err(|error| {
             SyncError::new(
@@ -223,7 +241,7 @@ impl ImagePuller {
                 format!("Container image {image:?} is not present with pull policy of Never"),
             )),
             (None, PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Ordered) => {
-                let key = format!("{pod_uid}_{image}");
+                let key = format!("{uid}_{image}");
                 let credentials = self.shop.credentials(&reference, secrets).await;
                 if policy != PullPolicy::Ordered {
                     self.failures
@@ -233,7 +251,7 @@ impl ImagePuller {
                 awaited();
                 let outcome = match &credentials {
                     Ok(credentials) => {
-                        self.pull_noted(&reference, is_absent, credentials, secrets)
+                        self.pull_noted(namespace, &reference, is_absent, credentials, secrets)
                             .await
                     }
                     Err(error) => Err(unusable(error)),
@@ -272,7 +290,7 @@ impl ImagePuller {
         may_use.then_some(facts)
     }
 
-    /// Pulls an image now, whatever is known of it.
+    /// Pulls an image of the node's own now, whatever is known of it.
     ///
     /// # Errors
     /// An error of the Engine or the registry, or the name is invalid.
@@ -287,13 +305,15 @@ impl ImagePuller {
         })?;
         let credentials = self.shop.credentials(&reference, secrets).await;
         let credentials = credentials.map_err(|error| unusable(&error))?;
-        let pull = self.shop.clone().pull(reference.as_str(), &credentials);
+        let shop = Arc::clone(&self.shop);
+        let pull = shop.pull("", reference.as_str(), &credentials);
         pull.await.map(|downloaded| downloaded.facts)
     }
 
     /// Pulls an image, and notes who may use it then.
     async fn pull_noted(
         &self,
+        namespace: &str,
         reference: &Reference,
         is_absent: bool,
         credentials: &Credentials,
@@ -308,7 +328,8 @@ impl ImagePuller {
                 reference.as_str()
             ),
         })?;
-        let pull = self.shop.clone().pull(reference.as_str(), credentials);
+        let shop = Arc::clone(&self.shop);
+        let pull = shop.pull(namespace, reference.as_str(), credentials);
         match pull.await {
             Ok(Downloaded { facts, with }) => {
                 access
@@ -451,31 +472,6 @@ impl PullState {
         }
         let node = self.node.config().await;
         Ok(candidates(&secrets.keyring, &node, &reference.repository()).into())
-    }
-
-    /// Joins the pull of that image with those credentials, or begins one. It goes on as long as
-    /// anybody waits for it.
-    async fn pull(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Outcome {
-        let pull = self.join(reference, credentials);
-        pull.await
-    }
-
-    fn join(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Shared<Pull> {
-        let shop = self.clone();
-        let key = (reference.to_owned(), Arc::clone(credentials));
-        let mut under_way = self.under_way.lock();
-        if let Some(pull) = under_way.get(&key).and_then(WeakShared::upgrade) {
-            return pull;
-        }
-        under_way.retain(|_, pull| pull.upgrade().is_some());
-        occurrences::image_pulling(reference);
-        let (image, with) = key.clone();
-        let pull = async move { shop.download(&image, &with).await };
-        let pull = pull.boxed().shared();
-        if let Some(weak) = pull.downgrade() {
-            under_way.insert(key, weak);
-        }
-        pull
     }
 
     /// Asks the Engine about an image and remembers the answer.

@@ -3,6 +3,7 @@
 mod access;
 mod credentials;
 mod silence;
+mod turns;
 
 use std::sync::LazyLock;
 use std::time::Duration;

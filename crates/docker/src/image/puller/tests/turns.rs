@@ -1,0 +1,80 @@
+//! Turns of the pods of several namespaces.
+
+use futures::future::join_all;
+
+use super::*;
+
+/// A puller with three turns, on an Engine where the pulls of these images hang.
+fn hanging(images: &[&str]) -> (Arc<FakeEngine>, ImagePuller) {
+    let engine = Arc::new(FakeEngine::new());
+    for image in ["a:1", "b:1", "c:1", "d:1"] {
+        engine.script_pull(image, works());
+    }
+    for image in images {
+        engine.hold_of(Operation::PullImage, image);
+    }
+    let puller = puller(&engine);
+    (engine, puller)
+}
+
+/// An image for a pod of a namespace.
+async fn ensure(puller: &ImagePuller, namespace: &str, image: &str) -> Result<bool, SyncError> {
+    let uid = uid("u");
+    let pod = ForPod {
+        uid: &uid,
+        namespace,
+    };
+    let ensured = puller.ensure_image(pod, image, PullPolicy::Always, &NONE, at(0), || {});
+    ensured.await.map(|image| image.pulled)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pulls_of_one_namespace_leave_a_turn_for_others() {
+    let (engine, puller) = hanging(&["a:1", "b:1", "c:1"]);
+    let mut slow = ["a:1", "b:1", "c:1"].map(|image| Box::pin(ensure(&puller, "slow", image)));
+    for pull in &mut slow {
+        assert!(futures::poll!(pull).is_pending());
+    }
+    let phases = puller.progress().into_iter().map(|pull| pull.phase);
+    let waiting = phases.filter(|phase| *phase == PullPhase::Waiting).count();
+    // tenants S3
+    assert_eq!((engine.count(Operation::PullImage), waiting), (2, 1));
+    // tenants S3
+    assert_eq!(ensure(&puller, "other", "d:1").await, Ok(true));
+    engine.release(Operation::PullImage);
+    let pulled = join_all(slow).await;
+    assert!(pulled.iter().all(Result::is_ok), "{pulled:?}");
+    assert_eq!(engine.count(Operation::PullImage), 4);
+    assert!(puller.progress().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_the_turn_of_another_namespace_at_the_same_image() {
+    let (engine, puller) = hanging(&["a:1", "b:1"]);
+    let mut slow = ["a:1", "b:1", "c:1"].map(|image| Box::pin(ensure(&puller, "slow", image)));
+    for pull in &mut slow {
+        assert!(futures::poll!(pull).is_pending());
+    }
+    // tenants S3
+    assert_eq!(engine.count(Operation::PullImage), 2);
+    // tenants S3
+    assert_eq!(ensure(&puller, "other", "c:1").await, Ok(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_share_a_pull_take_one_turn_of_their_namespace() {
+    let (engine, puller) = hanging(&["a:1", "b:1"]);
+    let images = ["a:1", "a:1", "a:1", "b:1"];
+    let mut pulls = images.map(|image| Box::pin(ensure(&puller, "shop", image)));
+    let mut other = Box::pin(ensure(&puller, "other", "a:1"));
+    for pull in &mut pulls {
+        assert!(futures::poll!(pull).is_pending());
+    }
+    assert!(futures::poll!(&mut other).is_pending());
+    // tenants S3
+    assert_eq!(engine.count(Operation::PullImage), 2);
+    engine.release(Operation::PullImage);
+    let (pulled, other) = futures::join!(join_all(pulls), other);
+    assert!(pulled.iter().all(Result::is_ok) && other.is_ok());
+    assert_eq!(engine.count(Operation::PullImage), 2);
+}
