@@ -238,7 +238,7 @@ settings! {
         "Maximum number of dead containers to keep on the node; negative for no limit";
     EngineConcurrency engine_concurrency: usize = number("N", 1..=256), Text("16"),
         "Maximum number of concurrent Engine calls that change something";
-    PullConcurrency pull_concurrency: usize = number("N", 1..=64), Text("3"),
+    PullConcurrency pull_concurrency: usize = number("N", 1..=64), Text("4"),
         "Maximum number of concurrent image pulls";
     SerializeImagePulls serialize_image_pulls: bool = boolean(), Text("false"),
         "Pull one image at a time, regardless of --pull-concurrency";

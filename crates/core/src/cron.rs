@@ -317,7 +317,7 @@ impl CronJobRecord {
 impl CronJob {
     /// Whether a pod is one of its runs', by its name alone.
     pub fn is_pod_of(&self, pod: &FullName) -> bool {
-        let rest = name_after(&self.job, pod).map(without_order);
+        let rest = name_after(&self.name, &self.job, pod).map(without_order);
         matches!(rest.and_then(numbers), Some(2 | 3))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Job, JobRecord};
+use super::{Job, JobName, JobRecord};
 use crate::api::core::{Container, EnvVar, PodStatus};
 use crate::api::{FullName, Pod, keys};
 
@@ -33,15 +33,15 @@ pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
 
 /// Whether a pod is one of the Job's, by its name alone: for a Job of which no record says so.
 pub fn is_pod_of(job: &Job, pod: &FullName) -> bool {
-    let numbers = name_after(job, pod).and_then(numbers);
+    let numbers = name_after(&job.name, job, pod).and_then(numbers);
     matches!(numbers, Some(1 | 2))
 }
 
-/// The part of a pod's name between that of a Job and the node's suffix: `-<index>`, and what else is
-/// there. None if the name isn't made of these.
-pub(crate) fn name_after<'a>(job: &Job, pod: &'a FullName) -> Option<&'a str> {
-    let name = Some(&*pod.name).filter(|_| *pod.namespace == *job.name.namespace);
-    let rest = name?.strip_prefix(job.name.name.as_str())?;
+/// The part of a pod's name between that of a Job or `CronJob` and the node's suffix, which the template
+/// of `job` has: `-<index>`, and what else is there. None if the name isn't made of these.
+pub(crate) fn name_after<'a>(of: &JobName, job: &Job, pod: &'a FullName) -> Option<&'a str> {
+    let name = Some(&*pod.name).filter(|_| *pod.namespace == *of.namespace);
+    let rest = name?.strip_prefix(of.name.as_str())?;
     rest.strip_suffix(suffix(job))
 }
 

@@ -206,7 +206,11 @@ pub fn root_closed(root: &Path, mode: u32) {
 
 /// The agent holds the lock of its root directory, but the lock file doesn't have its process id.
 pub fn pid_not_written(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "failed to write the process id into the lock file; the lock is held without it");
+    tracing::warn!(
+        %error,
+        "failed to write the process id into the lock file {}; the lock is held without it",
+        path.display()
+    );
 }
 
 /// The owner id of the agent before was lost, and its containers run on.
