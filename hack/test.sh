@@ -24,12 +24,18 @@ hack/left.sh before "$before"
 watch=""
 checking=""
 beside=""
+# end_group PID: ends what runs beside, with all its children, and waits for that.
+end_group() {
+    [ -n "$1" ] || return 0
+    kill -TERM -- "-$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
 finish() {
     local status=$?
     trap - EXIT INT TERM
     [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
-    [ -z "$checking" ] || kill "$checking" 2>/dev/null || true
-    [ -z "$beside" ] || kill "$beside" 2>/dev/null || true
+    end_group "$checking"
+    end_group "$beside"
     used
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
@@ -63,13 +69,18 @@ hack/engine-watch.sh "$FAILURES" &
 watch=$!
 
 # rustfmt and the chart keep one processor busy, and the compiler doesn't always have work for two.
-{ "$MAKE" fmt scripts versions && "$MAKE" chart; } >"$checked" 2>&1 &
+# With groups of their own, so that they can be ended with their children.
+set -m
+{ "$MAKE" fmt scripts versions && "$MAKE" chart; } >"$checked" 2>&1 </dev/null &
 checking=$!
-"$MAKE" lint
+set +m
+lint=0
+"$MAKE" lint || lint=$?
 checks=0
 wait "$checking" || checks=$?
 checking=""
 cat "$checked"
+[ "$lint" = 0 ] || exit "$lint"
 [ "$checks" = 0 ] || exit "$checks"
 # Each test program by way of hack/run-test.sh, one after the other: two at a time keep two cores no
 # busier, and tests that mostly wait then wait in vain. Benches have no tests; clippy has compiled them.
@@ -79,11 +90,13 @@ tested --lib --bins --tests --examples --no-fail-fast
 # While Kubernetes' specs mostly wait: kubectl against the embedded API, once more with the oldest version
 # that we know, and the examples of the documentation. Of the whole workspace, so that nothing is built
 # with other features.
+set -m
 {
     KUBECTL_VERSION="$KUBECTL_OLDEST" RUST_TEST_THREADS=3 tested --test cluster -- embedded:: embedded_kubectl::
     "$CARGO" test --locked --workspace --doc
-} >"$besides" 2>&1 &
+} >"$besides" 2>&1 </dev/null &
 beside=$!
+set +m
 # The program that the tests had.
 status=0
 MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/debug/mirrorlet" "$MAKE" conformance-short || status=$?

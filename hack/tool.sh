@@ -22,6 +22,6 @@ fi
 say "building $name $version, once …"
 log="$DEV_DIR/$name.log"
 mkdir -p "$DEV_DIR"
-cargo install --locked --version "$version" --root "$tools" "$@" "$name" >"$log" 2>&1 </dev/null \
+env -u CARGO_TARGET_DIR cargo install --locked --version "$version" --root "$tools" "$@" "$name" >"$log" 2>&1 </dev/null \
     || { tail -n 20 "$log" >&2; die "$name could not be built; whole log: $log"; }
 printf '%s\n' "$tools/bin/$name"

@@ -261,13 +261,13 @@ impl Service<Request<Body>> for Transport {
             if matches!(head.status.as_u16(), 502..=504) {
                 shared.reach.silent(began, &format!("HTTP {}", head.status));
             }
-            let heard = Instant::now();
+            let heard_at = Instant::now();
             let body = if head.status.is_client_error() || head.status.is_server_error() {
                 let whole = body::refusal(head.status, body);
                 let whole = match tokio::time::timeout_at(deadline, whole).await {
                     Ok(Ok(whole)) => whole,
-                    Ok(Err(error)) => return Err(failed(heard, chain(&*error))),
-                    Err(_) => return Err(failed(heard, body::UNFINISHED.to_owned())),
+                    Ok(Err(error)) => return Err(failed(heard_at, chain(&*error))),
+                    Err(_) => return Err(failed(heard_at, body::UNFINISHED.to_owned())),
                 };
                 TransportBody::bounded(whole, Arc::clone(&shared))
             } else if what.is_watch() {

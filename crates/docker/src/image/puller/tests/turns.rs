@@ -42,8 +42,8 @@ async fn pulls_of_one_namespace_leave_a_turn_for_others() {
     // tenants S3
     assert_eq!(ensure(&puller, "other", "d:1").await, Ok(true));
     engine.release(Operation::PullImage);
-    let pulled = join_all(slow).await;
-    assert!(pulled.iter().all(Result::is_ok), "{pulled:?}");
+    let all = join_all(slow).await;
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
     assert_eq!(engine.count(Operation::PullImage), 4);
     assert!(puller.progress().is_empty());
 }
@@ -74,7 +74,7 @@ async fn pods_that_share_a_pull_take_one_turn_of_their_namespace() {
     // tenants S3
     assert_eq!(engine.count(Operation::PullImage), 2);
     engine.release(Operation::PullImage);
-    let (pulled, other) = futures::join!(join_all(pulls), other);
-    assert!(pulled.iter().all(Result::is_ok) && other.is_ok());
+    let (all, other) = futures::join!(join_all(pulls), other);
+    assert!(all.iter().all(Result::is_ok) && other.is_ok());
     assert_eq!(engine.count(Operation::PullImage), 2);
 }
