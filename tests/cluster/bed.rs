@@ -1,19 +1,15 @@
 //! The real control plane that other tests stand on does what they take for granted.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write as _};
-use std::net::Ipv4Addr;
+use std::io::Write as _;
 use std::path::Path;
 
 use crate::common::cluster::audit::AuditLog;
 use crate::common::cluster::objects::{path, place};
 use crate::common::cluster::programs::{kubectl_version, version};
 use crate::common::cluster::{Cluster, Options, unique};
-use crate::common::link::Link;
 use crate::common::{IMAGE, IMAGE_KUBECTL, eventually, tempdir};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 
 /// A Node as an agent would register it.
 fn node(name: &str) -> String {
@@ -354,49 +350,6 @@ async fn scheduler_and_controllers_are_at_work() {
             .then_some(())
     })
     .await;
-}
-
-/// Whether a byte comes back over a connection.
-async fn echoes(stream: &mut TcpStream) -> bool {
-    let mut byte = [0_u8];
-    let sent = stream.write_all(b"x").await;
-    sent.is_ok() && stream.read_exact(&mut byte).await.is_ok()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_link_refuses_and_holds_as_a_server_does() {
-    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let link = Link::to(&format!("https://{}", server.local_addr().unwrap())).await;
-    let serving = tokio::spawn(async move {
-        while let Ok((mut stream, _)) = server.accept().await {
-            tokio::spawn(async move {
-                let (mut from, mut to) = stream.split();
-                tokio::io::copy(&mut from, &mut to).await
-            });
-        }
-    });
-    for _ in 0..2 {
-        let mut early = TcpStream::connect(link.address()).await.unwrap();
-        assert!(echoes(&mut early).await);
-        link.refuse().await;
-        let refused = TcpStream::connect(link.address()).await.unwrap_err();
-        // cluster 1
-        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        assert!(!echoes(&mut early).await);
-        link.accept().await;
-    }
-    let mut held = TcpStream::connect(link.address()).await.unwrap();
-    assert!(echoes(&mut held).await);
-    link.hold();
-    held.write_all(b"y").await.unwrap();
-    let mut new = TcpStream::connect(link.address()).await.unwrap();
-    link.release();
-    let mut byte = [0_u8];
-    held.read_exact(&mut byte).await.unwrap();
-    // cluster 1
-    assert_eq!(&byte, b"y", "nothing is lost");
-    assert!(echoes(&mut new).await);
-    serving.abort();
 }
 
 /// An answer of the API server to a client in a container.

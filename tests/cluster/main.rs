@@ -24,6 +24,7 @@ mod embedded_kubectl;
 mod embedded_load;
 mod events;
 mod eviction;
+mod links;
 mod mirrors;
 mod node;
 mod node_api;

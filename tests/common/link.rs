@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -129,11 +130,18 @@ impl Link {
 
 /// A socket that is bound to that address and doesn't listen. Others may be bound to it, too, and
 /// one of them may listen.
-fn bound(address: SocketAddr) -> TcpSocket {
+pub fn bound(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
     socket.bind(address).unwrap();
     socket
+}
+
+/// Ends the listening, also where others hold a copy of the socket: a program that another thread starts
+/// has one between fork and exec.
+pub fn end_listening(listener: TcpListener) {
+    shutdown(&listener, Shutdown::Both).unwrap();
+    drop(listener);
 }
 
 /// Takes connections whenever they are not to be refused.
@@ -153,7 +161,7 @@ async fn take(
             _ = until(&mut ways, |way| way == Way::Refused) => {}
             () = take_from(&listener, target, &given) => {}
         }
-        drop(listener);
+        end_listening(listener);
         listening.send_replace(false);
     }
 }
