@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use crate::common::cluster::audit::AuditLog;
+use crate::common::cluster::beside::wait;
 use crate::common::cluster::objects::{path, place};
 use crate::common::cluster::programs::{kubectl_version, version};
 use crate::common::cluster::{Cluster, Options, unique};
@@ -256,6 +257,14 @@ fn a_cluster_answers_on_whatever_runtime_it_is_asked() {
         // cluster 1
         assert_eq!(found["metadata"]["name"], "kubernetes");
     }
+}
+
+#[test]
+fn what_fails_beside_fails_whoever_waits_for_it() {
+    let failed = std::panic::catch_unwind(|| wait::<()>(async { panic!("the reason") }));
+    let reason = failed.unwrap_err().downcast::<String>().unwrap();
+    // cluster 1
+    assert_eq!(*reason, "the reason");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::PATIENCE;
 use super::beside::wait;
-use super::{Cluster, client};
+use super::{Cluster, try_client};
 
 /// Time between two questions for the same right.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -29,22 +29,35 @@ pub fn right(verb: &str, resource: &str, namespace: &str) -> Value {
 
 /// Waits until whoever has that kubeconfig has all of these rights: the authorizer knows of each
 /// binding after a moment.
+#[track_caller]
 pub fn until_may(kubeconfig: &Path, rights: Vec<Value>) {
     let kubeconfig = kubeconfig.to_owned();
-    wait(async move {
-        let client = client(&kubeconfig).await;
-        until_given(&client, &[], &rights).await;
+    let given = wait(async move {
+        let client = try_client(&kubeconfig).await?;
+        until_given(&client, &[], &rights).await
     });
+    if let Err(reason) = given {
+        panic!("{reason}");
+    }
 }
 
-async fn until_given(client: &kube::Client, whom: &[(&str, String)], rights: &[Value]) {
+/// Waits until a client, or whom those headers name, has all of these rights; fails on the right that is
+/// never given.
+async fn until_given(
+    client: &kube::Client,
+    whom: &[(&str, String)],
+    rights: &[Value],
+) -> Result<(), String> {
     for right in rights {
         let end = Instant::now() + PATIENCE;
         while let Err(answer) = ask_for(client, whom, right).await {
-            assert!(Instant::now() < end, "{right} is never given: {answer}");
+            if Instant::now() >= end {
+                return Err(format!("{right} is never given: {answer}"));
+            }
             tokio::time::sleep(PAUSE).await;
         }
     }
+    Ok(())
 }
 
 /// Asks the API server for a right of its client, or of whom those headers name.
@@ -76,12 +89,16 @@ async fn ask_for(
 impl Cluster {
     /// Waits until that user has all of these rights, which may come by these groups. A
     /// `ServiceAccount` is in its own, if none is named.
+    #[track_caller]
     pub fn until_user_may(&self, user: &str, groups: &[&str], rights: Vec<Value>) {
         let mut whom = vec![("Impersonate-User", user.to_owned())];
         let groups = groups.iter().map(ToString::to_string);
         whom.extend(groups.map(|group| ("Impersonate-Group", group)));
         let client = self.client.clone();
-        wait(async move { until_given(&client, &whom, &rights).await });
+        let given = wait(async move { until_given(&client, &whom, &rights).await });
+        if let Err(reason) = given {
+            panic!("{reason}");
+        }
     }
 
     /// A kubeconfig of `ServiceAccount` `kube-system/mirrorlet` with the rights of

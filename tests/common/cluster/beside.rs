@@ -1,7 +1,9 @@
 //! A runtime beside those of the tests. Connections of a client belong to the runtime that made
 //! them, and each test has its own: on one that outlives them all, a cluster needs one client.
 
-use std::sync::{LazyLock, mpsc};
+use std::any::Any;
+use std::panic::resume_unwind;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -16,13 +18,26 @@ static BESIDE: LazyLock<Runtime> = LazyLock::new(|| {
 });
 
 /// What comes of it on that runtime. Whoever asks waits; other tasks of its own runtime go on, which
-/// has to be one of many threads.
+/// has to be one of many threads. A panic goes on in whoever asks.
+#[track_caller]
 pub fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
-    let (told, value) = mpsc::sync_channel(1);
-    BESIDE.spawn(async move {
-        let _ = told.send(future.await);
-    });
-    block_in_place(|| value.recv()).expect("it panicked, and has said why")
+    let task = BESIDE.spawn(future);
+    match block_in_place(|| BESIDE.block_on(task)) {
+        Ok(value) => value,
+        Err(ended) => fail(ended.into_panic()),
+    }
+}
+
+/// Panics for the same reason. What the thread of that runtime prints belongs to another test: the one
+/// that was the first to use it.
+#[track_caller]
+fn fail(payload: Box<dyn Any + Send>) -> ! {
+    let text = payload.downcast_ref::<String>().cloned();
+    let literal = payload.downcast_ref::<&str>().map(ToString::to_string);
+    match text.or(literal) {
+        Some(reason) => panic!("{reason}"),
+        None => resume_unwind(payload),
+    }
 }
 
 impl Cluster {

@@ -9,7 +9,7 @@
 pub mod accounts;
 mod address;
 pub mod audit;
-mod beside;
+pub mod beside;
 pub mod bootstrap;
 pub mod objects;
 mod pki;
@@ -167,7 +167,8 @@ impl Cluster {
             options,
             address,
             audit: AuditLog::new(dir.path().join("audit.log")),
-            client: wait(async move { client(&admin).await }),
+            client: wait(async move { try_client(&admin).await })
+                .unwrap_or_else(|error| panic!("{error}")),
             service_account: OnceLock::new(),
             dir,
         };
@@ -414,10 +415,17 @@ async fn is_ready(client: &kube::Client) -> bool {
 
 /// A client by a kubeconfig.
 pub async fn client(kubeconfig: &Path) -> kube::Client {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let config =
-        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    kube::Client::try_from(config.unwrap()).unwrap()
+    let client = try_client(kubeconfig).await;
+    client.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A client by a kubeconfig, or why there can be none.
+async fn try_client(kubeconfig: &Path) -> Result<kube::Client, String> {
+    let path = kubeconfig.display();
+    let read = Kubeconfig::read_from(kubeconfig).map_err(|error| format!("{path}: {error}"))?;
+    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    let config = config.map_err(|error| format!("{path}: {error}"))?;
+    kube::Client::try_from(config).map_err(|error| format!("{path}: {error}"))
 }
 
 fn start_etcd(address: &Address, dir: &Path) -> Program {
