@@ -2,15 +2,16 @@
 //! runs is right at once, and the API server agrees once it is back, with nothing restarted and no
 //! burst of requests.
 //!
-//! It really goes where the agent is killed, too. In the other stories the agent's link to it does as
-//! the connections to such a server do, while the server itself goes on.
+//! It really goes where the agent is killed, too, and there once more under the agent that lives. In the
+//! other stories the agent's link to it does as the connections to such a server do, while the server
+//! itself goes on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::common::cluster::{Cluster, Options};
 use crate::common::link::Link;
-use crate::common::node::{Identity, NodeBed, QUIET, condition, is_ready, uid, until};
+use crate::common::node::{Identity, NodeBed, QUIET, bound, condition, is_ready, uid, until};
 use crate::common::{IMAGE, IMAGE_2, TestAgent, eventually};
 use serde_json::{Value, json};
 
@@ -86,39 +87,48 @@ fn ordinary(bed: &NodeBed, name: &str) -> String {
 async fn every_change_converges_over_two_ends(partition: Partition) {
     let cluster = Options::default().without_scheduler().start().await;
     let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
-    every_change_converges(partition, bed, None).await;
+    let agent = Box::pin(every_change_converges(partition, &bed, None)).await;
+    if partition == Partition::Killed {
+        Box::pin(the_next_api_server_is_followed(&bed)).await;
+    }
+    agent.stop().await;
 }
 
 /// Every change while the link of one agent is away.
 async fn every_change_converges_over_a_link(partition: Partition) {
     let mut bed = NodeBed::new().await;
     let link = bed.link().await;
-    every_change_converges(partition, bed, Some(link)).await;
+    let agent = Box::pin(every_change_converges(partition, &bed, Some(&link))).await;
+    agent.stop().await;
 }
 
-/// Every change, with the agent killed between where it has no link.
-async fn every_change_converges(partition: Partition, bed: NodeBed, link: Option<Link>) {
+/// Every change, with the agent killed between where it has no link. Returns the agent that lives.
+async fn every_change_converges(
+    partition: Partition,
+    bed: &NodeBed,
+    link: Option<&Link>,
+) -> TestAgent {
     let mut agent = Box::pin(bed.joined()).await;
     for name in ["same", "edited", "removed", "killed"] {
         bed.sleeper(name);
     }
-    bed.cluster.apply(&ordinary(&bed, "api"));
+    bed.cluster.apply(&ordinary(bed, "api"));
     let mut before: HashMap<&str, Value> = HashMap::new();
     for name in ["same", "edited", "removed", "killed"] {
         before.insert(name, bed.until_mirrored(name).await);
     }
     let api = bed.until_pod("api", is_ready).await;
-    let ids = containers(&bed);
+    let ids = containers(bed);
 
-    partition.begin(&bed.cluster, link.as_ref()).await;
+    partition.begin(&bed.cluster, link).await;
     if link.is_none() {
-        agent = Box::pin(restarted(&bed, agent)).await;
+        agent = Box::pin(restarted(bed, agent)).await;
     }
     bed.sleeper("added");
     bed.write("edited.yaml", &bed.pod("edited", IMAGE_2, 1, QUIET));
     bed.remove("removed.yaml");
     bed.docker(&["kill", &ids["killed"]]);
-    let away = until_containers(&bed, "the changes without an API server", |now| {
+    let away = until_containers(bed, "the changes without an API server", |now| {
         now.contains_key("added")
             && !now.contains_key("removed")
             && ["edited", "killed"]
@@ -130,7 +140,7 @@ async fn every_change_converges(partition: Partition, bed: NodeBed, link: Option
     assert_eq!(away["api"], ids["api"], "an API pod runs on as last known");
 
     let back = jiff::Timestamp::now();
-    partition.end(&bed.cluster, link.as_ref()).await;
+    partition.end(&bed.cluster, link).await;
     bed.until_mirrored("added").await;
     bed.until_no_mirror("removed").await;
     bed.until_mirror("edited", |pod| {
@@ -151,7 +161,7 @@ async fn every_change_converges(partition: Partition, bed: NodeBed, link: Option
         .await;
     // away 1, away 2
     assert_eq!(
-        containers(&bed),
+        containers(bed),
         away,
         "nothing is restarted when it is back"
     );
@@ -168,7 +178,56 @@ async fn every_change_converges(partition: Partition, bed: NodeBed, link: Option
     .await;
     let written: Vec<_> = record.iter().map(|e| (e.what(), &e.name, e.code)).collect();
     assert!(written.len() <= 25, "{written:#?}");
-    agent.stop().await;
+    agent
+}
+
+/// The API server is killed and started again while an agent watches: the next one knows nothing of
+/// those watches, and what they saw last may be older than all it remembers. What changes afterwards is
+/// followed, and nothing is restarted because of it.
+async fn the_next_api_server_is_followed(bed: &NodeBed) {
+    let config_map = |color: &str| {
+        let metadata = json!({"name": "conf", "namespace": bed.namespace});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"color": color}})
+            .to_string()
+    };
+    bed.cluster.apply(&config_map("blue"));
+    let mut reader = bound(bed, "reader", IMAGE, QUIET);
+    reader["spec"]["volumes"] = json!([{"name": "conf", "configMap": {"name": "conf"}}]);
+    reader["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "conf", "mountPath": "/conf"}]);
+    bed.cluster.apply(&reader.to_string());
+    let reader = bed.until_pod("reader", is_ready).await;
+    let added = bed.until_mirrored("added").await;
+    let before = containers(bed);
+
+    bed.cluster.stop_apiserver();
+    bed.cluster.start_apiserver().await;
+    bed.write("added.yaml", &bed.pod("added", IMAGE_2, 1, QUIET));
+    bed.cluster.apply(&config_map("red"));
+    bed.delete_pod("api", false).await;
+    bed.cluster.apply(&ordinary(bed, "new"));
+    bed.until_mirror("added", |pod| {
+        is_ready(pod) && uid(pod) != uid(&added) && pod["spec"]["containers"][0]["image"] == IMAGE_2
+    })
+    .await;
+    bed.until_pod_gone("api").await;
+    bed.until_pod("new", is_ready).await;
+    // away 1
+    eventually("the pod to see its ConfigMap as it is now", || {
+        (bed.file("reader", "/conf/color")? == "red").then_some(())
+    })
+    .await;
+    let after = until_containers(bed, "the changes after it", |now| {
+        !now.contains_key("api")
+            && now.contains_key("new")
+            && now.get("added").is_some_and(|id| *id != before["added"])
+    })
+    .await;
+    for name in ["same", "edited", "killed", "reader"] {
+        // away 1
+        assert_eq!(after[name], before[name], "{name} is not restarted");
+    }
+    assert_eq!(uid(&bed.until_pod("reader", is_ready).await), uid(&reader));
 }
 
 async fn restarted(bed: &NodeBed, agent: TestAgent) -> TestAgent {
