@@ -90,17 +90,39 @@ impl Jobs {
     }
 
     /// The record of a Job that is to run again, though its own can't be read: the pods that the runtime
-    /// holds of it may run.
-    pub(super) fn unknown_run(&self, job: &Job, at: &At<'_>) -> Option<JobRecord> {
+    /// holds of it may run. Of a name that a Job of a longer name may have as well, the pod is that one's.
+    pub(super) fn unknown_run(
+        &self,
+        job: &Job,
+        documents: &Documents,
+        merged: &Merged,
+        at: &At<'_>,
+    ) -> Option<JobRecord> {
         self.store.unreadable(&job.name)?;
-        let pods = self.held_pods();
-        let pods = pods.filter(|(name, _)| is_pod_of(job, name));
+        let length = job.name.name.len();
+        let others = documents.jobs.values().map(|wanted| &wanted.job);
+        let others = others.filter(|other| {
+            other.name.name.len() > length && self.store.unreadable(&other.name).is_some()
+        });
+        let others: Vec<&Job> = others.collect();
+        let crons = self.unreadable_crons(documents);
+        // Their runs have longer names than they have.
+        let crons: Vec<&CronJob> = crons
+            .filter(|cron| cron.name.name.len() >= length)
+            .collect();
+        let is_anothers = |name: &FullName| {
+            let mut others = others.iter();
+            others.any(|other| is_pod_of(other, name))
+                || crons.iter().any(|cron| cron.is_pod_of(name))
+        };
+        let pods = self.unclaimed_pods(merged).into_iter();
+        let pods = pods.filter(|(name, _)| is_pod_of(job, name) && !is_anothers(name));
         Some(JobRecord::unknown(pods.map(|(_, uid)| uid), at.now))
     }
 
     /// Leaves the pods as they are of Jobs whose records can't be read, and of the runs of CronJobs whose
     /// records can't be read: nobody knows which of them are to run.
-    pub(super) fn spare_unreadable(&mut self, documents: &Documents) {
+    pub(super) fn spare_unreadable(&mut self, documents: &Documents, merged: &Merged) {
         let jobs = documents.jobs.values().map(|wanted| &wanted.job);
         let jobs = jobs.filter(|job| self.store.unreadable(&job.name).is_some());
         let jobs: Vec<&Job> = jobs.collect();
@@ -115,16 +137,31 @@ impl Jobs {
             let mut jobs = jobs.iter();
             jobs.any(|job| is_pod_of(job, name)) || crons.iter().any(|cron| cron.is_pod_of(name))
         };
-        let held = self.held_pods().filter(is_one).map(|(_, uid)| uid);
+        let held = self.unclaimed_pods(merged).into_iter();
+        let held = held.filter(is_one).map(|(_, uid)| uid);
         let spared: BTreeSet<PodUid> = known.flatten().chain(held).collect_set();
         self.spared.extend(spared);
     }
 
-    /// The pods that the runtime holds something of.
-    fn held_pods(&self) -> impl Iterator<Item = (FullName, PodUid)> + use<> {
+    /// The pods that the runtime holds something of and that no record on disk, and nothing that is
+    /// wanted, says more of than their names do.
+    fn unclaimed_pods(&self, merged: &Merged) -> Vec<(FullName, PodUid)> {
+        let names = self.store.names();
+        let records = names.filter_map(|name| Some((name, self.store.get(name)?)));
+        let recorded = records.flat_map(|(name, record)| {
+            let leaving = record.leaving.iter().map(|pod| pod.uid.clone());
+            pods_of(name, record).chain(leaving)
+        });
+        let recorded: BTreeSet<PodUid> = recorded.collect_set();
+        let of_manifests = merged.pods.values().filter(|pod| !pod.is_api());
+        let taken: BTreeSet<FullName> = of_manifests.map(SourcePod::full_name).collect_set();
         let entries = self.options.cache.all().into_iter();
         let held = entries.filter(|entry| !entry.status.is_empty());
-        held.map(|entry| (entry.status.full_name.clone(), entry.status.uid.clone()))
+        let held = held.map(|entry| (entry.status.full_name.clone(), entry.status.uid.clone()));
+        let unclaimed = held.filter(|(name, uid)| {
+            !recorded.contains(uid) && !merged.pods.contains_key(uid) && !taken.contains(name)
+        });
+        unclaimed.collect()
     }
 
     /// The pods that are not to be stopped, though they are not among those that are wanted: an earlier

@@ -169,7 +169,7 @@ impl Jobs {
         self.follow(&mut documents, &mut orders, merged, &at).await;
         let failed = self.run(&documents, &mut orders, merged, &at).await;
         self.put_in(merged, &documents.jobs, &failed, &mut reports);
-        self.spare_unreadable(&documents);
+        self.spare_unreadable(&documents, merged);
         self.report_crons(&documents, now, &mut reports);
         reports.known = self.known(&documents.jobs);
         self.published.publish(reports);
@@ -223,7 +223,8 @@ impl Jobs {
                 continue;
             }
             let record = with_orders(self.store.get(&job.name), &job.name, orders);
-            let record = record.or_else(|| self.unknown_run(job, at).map(Cow::Owned));
+            let unknown = || self.unknown_run(job, documents, merged, at);
+            let record = record.or_else(|| unknown().map(Cow::Owned));
             let decision = self.decide(job, record.as_deref(), is_ordered, at);
             decided.insert(job.name.clone(), decision);
         }

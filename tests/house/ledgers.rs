@@ -22,6 +22,8 @@ use tokio::time::Instant;
 /// A CronJob that is due each minute, and whose runs may take half of one.
 const CRON_JOB: &str = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: backup}\nspec:\n  schedule: \"* * * * *\"\n  concurrencyPolicy: Forbid\n  jobTemplate: {spec: {activeDeadlineSeconds: 30, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}\n";
 const JOB: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}\n";
+/// Another Job, of which a pod could be one of the first's by its name: index 1, second attempt.
+const NUMBERED: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work-1}\nspec: {completions: 2, parallelism: 2, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}\n";
 
 /// A root directory, a source, what is seen of the runtime, and the Jobs that go by these.
 struct Bed {
@@ -88,7 +90,12 @@ impl Bed {
 
     /// Nothing is left of the pods of a merge.
     fn stopped(&self, merged: &Merged) {
-        for uid in merged.pods.keys() {
+        self.gone(merged.pods.keys());
+    }
+
+    /// Nothing is left of these pods.
+    fn gone<'a>(&self, uids: impl IntoIterator<Item = &'a PodUid>) {
+        for uid in uids {
             let empty = PodStatus::empty(uid.clone());
             self.seen.set(uid, Ok(empty), Instant::now());
             self.seen.delete(uid);
@@ -108,6 +115,14 @@ impl Bed {
         let was = std::fs::read(&files[0]).unwrap();
         std::fs::write(&files[0], "{").unwrap();
         (files[0].clone(), was)
+    }
+
+    /// Damages the record of the Job of that name.
+    fn damage_job(&self, name: &str) {
+        let quoted = format!("\"{name}\"");
+        let is_its = |file: &PathBuf| std::fs::read_to_string(file).unwrap().contains(&quoted);
+        let file = self.files("jobs").into_iter().find(is_its).unwrap();
+        std::fs::write(file, "{").unwrap();
     }
 }
 
@@ -244,6 +259,49 @@ async fn a_job_whose_record_cannot_be_read_keeps_its_pods_and_goes_on_once_it_ca
     let again = bed.merge().await;
     // workloads 7
     assert_eq!(again.pods.len(), 1);
+}
+
+#[tokio::test]
+async fn a_job_whose_record_cannot_be_read_takes_no_pod_of_another() {
+    let mut bed = Bed::new(&[JOB, NUMBERED]);
+    let first = bed.merge().await;
+    assert_eq!(first.pods.len(), 3);
+    bed.runs(&first);
+    let pods = first.pods.iter();
+    let (work, numbered): (Vec<_>, Vec<_>) =
+        pods.partition(|(_, pod)| *pod.full_name().name == *"work-0-box");
+    let work: Vec<&PodUid> = work.into_iter().map(|(uid, _)| uid).collect();
+    let numbered: Vec<&PodUid> = numbered.into_iter().map(|(uid, _)| uid).collect();
+    bed.damage_job("work");
+    // The other one is edited while no agent runs.
+    bed.states = states(&[JOB, &NUMBERED.replace("image: i", "image: j")]);
+    bed.at("2026-01-01T00:00:40Z").restart();
+    for _ in 0..2 {
+        let merged = bed.merge().await;
+        assert_eq!(merged.pods, BTreeMap::new());
+        // workloads 7
+        assert!(bed.jobs.spared().iter().eq(work.iter().copied()));
+    }
+    bed.gone(numbered);
+    let edited = bed.merge().await;
+    // workloads 7
+    assert_eq!(edited.pods.len(), 2);
+    assert!(bed.jobs.spared().iter().eq(work.iter().copied()));
+    bed.runs(&edited);
+
+    // A person has the first one run again: it waits for its own pod alone.
+    bed.gone(work);
+    let restarted = bed
+        .order(Order::Restart(JobName::new("default", "work")))
+        .await;
+    // workloads 7
+    assert_eq!(restarted.pods.len(), 3);
+    assert!(
+        edited
+            .pods
+            .keys()
+            .all(|uid| restarted.pods.contains_key(uid))
+    );
 }
 
 #[tokio::test(start_paused = true)]

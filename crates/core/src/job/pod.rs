@@ -31,10 +31,15 @@ pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
     )
 }
 
-/// Whether a pod is one of the Job's, by its name alone: for a Job of which no record says so.
+/// Whether a pod is one of the Job's, by its name alone: for a Job of which no record says so. The first
+/// pod of an index has no number after the index: `work-1-0` is of Job `work-1`, and not of `work`.
 pub fn is_pod_of(job: &Job, pod: &FullName) -> bool {
-    let numbers = name_after(&job.name, job, pod).and_then(numbers);
-    matches!(numbers, Some(1 | 2))
+    let rest = name_after(&job.name, job, pod);
+    rest.is_some_and(|rest| match numbers(rest) {
+        Some(1) => true,
+        Some(2) => !rest.ends_with("-0"),
+        _ => false,
+    })
 }
 
 /// The part of a pod's name between that of a Job or `CronJob` and the node's suffix, which the template

@@ -701,6 +701,8 @@ fn a_pod_is_known_by_its_name_to_be_a_jobs() {
     for (name, namespace, expected) in [
         ("work-0-box", "default", true),
         ("work-12-3-box", "default", true),
+        ("work-12-10-box", "default", true),
+        ("work-12-0-box", "default", false),
         ("work-0-box", "other", false),
         ("work-0-1-2-box", "default", false),
         ("work-box", "default", false),
