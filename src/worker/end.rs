@@ -336,8 +336,9 @@ impl Worker {
     pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Result<bool, Shutdown> {
         let since = self.since();
         let before = std::mem::replace(&mut self.state, State::Terminated { since });
-        if matches!(before, State::Finished { .. }) {
-            // Not until the remains are removed, too.
+        // Who waits for a stop doesn't wait for the remains, which a disk may keep for ever; who waits
+        // for the end of an evicted pod does.
+        if matches!(before, State::Finished { .. }) || !self.frees_files() {
             self.tell();
         }
         let _seen = self.context.cache.subscribe(&self.uid);

@@ -2,6 +2,7 @@
 //!
 //! Upstream: `SyncTerminatedPod` of `pkg/kubelet/kubelet.go` (`WaitForUnmount`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::Volumes;
@@ -34,10 +35,11 @@ impl Worker {
     }
 
     /// Releases the volumes of a manifest's pod that is done; one that runs again has them made
-    /// anew. Returns when to try again.
+    /// anew. That nothing of it runs is published before: volumes may take as long as a disk that hangs.
+    /// Returns when to try again.
     pub(super) async fn release_if_done(
         &mut self,
-        status: &PodStatus,
+        status: &Arc<PodStatus>,
         plan: &Plan,
     ) -> Option<Duration> {
         if !plan.is_over(status) {
@@ -45,6 +47,9 @@ impl Worker {
                 self.volumes = Volumes::Held;
             }
             return None;
+        }
+        if self.volumes != Volumes::Released {
+            self.publish(status);
         }
         (!self.release_volumes().await).then_some(RELEASE_RETRY)
     }

@@ -230,6 +230,39 @@ async fn versions_of_one_name_run_one_after_the_other() {
     bed.fake.assert_call_counts("delete_pod", 1);
 }
 
+/// As on a mount that hangs: who waits for the stop, as the next run of a Job, learns of it.
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_told_while_the_remains_are_still_being_removed() {
+    let bed = Bed::start();
+    let never = changed(&pod("b"), json!({"spec": {"restartPolicy": "Never"}}));
+    bed.want(&[&pod("a"), &never]);
+    bed.until_runs("a").await;
+    bed.until_runs("b").await;
+    let stopped = |view: Option<&PodView>, phase: Phase| {
+        view.is_some_and(|view| view.phase == phase && !view.observed.anything_running())
+    };
+    let mut remains = bed.fake.block("delete_pod", Some(&"a".into()));
+    bed.want(&[&never]);
+    remains.arrived(1).await;
+    // workloads 7
+    assert!(stopped(
+        bed.board.get(&"a".into()).as_ref(),
+        Phase::Terminated
+    ));
+    remains.release();
+    bed.until_view("a", |view| view.is_none()).await;
+    // Of one that has done its work, while its volumes are released.
+    let mut volumes = bed.fake.block("release_volumes", Some(&"b".into()));
+    bed.fake.exit_container(&"b".into(), "app", 0);
+    volumes.arrived(1).await;
+    let view = bed.board.get(&"b".into());
+    // workloads 7
+    assert!(stopped(view.as_ref(), Phase::Syncing));
+    assert_eq!(view.as_ref().and_then(phase_of), Some("Succeeded"));
+    volumes.release();
+    bed.fake.assert_no_violations();
+}
+
 /// As where a storage driver keeps the files of a dead container busy.
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_remains_stay_gives_its_name_to_the_next() {
