@@ -87,6 +87,7 @@ pub enum Note {
 /// Decides what becomes of a Job. Reads nothing but its argument.
 pub fn decide(input: &Input<'_>) -> Decision {
     let (name, content) = (&input.job.name, &input.job.content);
+    let waited = input.record.is_some_and(|record| record.awaited() > 0);
     let before = input.record.cloned().map(|mut record| {
         // Before others are added, whose workers have yet to hear of it.
         record.let_go(input.may_run);
@@ -104,6 +105,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
     let mut draft = Draft {
         input,
         record,
+        waited,
         notes,
         look_again: None,
     };
@@ -121,6 +123,8 @@ pub fn decide(input: &Input<'_>) -> Decision {
 struct Draft<'a> {
     input: &'a Input<'a>,
     record: JobRecord,
+    /// Whether it waited for pods of the run before, so that it has not started yet.
+    waited: bool,
     notes: Vec<Note>,
     look_again: Option<Duration>,
 }
@@ -141,8 +145,11 @@ impl Draft<'_> {
             return self.suspend();
         }
         if self.record.started.is_none() {
+            if self.record.awaited() > 0 {
+                return;
+            }
             self.record.started = Some(self.input.now);
-            if !self.notes.contains(&Note::Begun) {
+            if !self.waited && !self.notes.contains(&Note::Begun) {
                 self.notes.push(Note::Resumed);
             }
             // A deadline is counted from here.
@@ -394,7 +401,7 @@ impl Draft<'_> {
     /// Upstream: `podReplacementPolicy: Failed` of `manageJob`.
     fn fill(&mut self) {
         let rules = &self.input.job.rules;
-        if self.record.leaving.iter().any(|pod| pod.index.is_none()) {
+        if self.record.awaited() > 0 {
             return;
         }
         let most = usize::try_from(rules.parallelism).unwrap_or(usize::MAX);

@@ -27,7 +27,7 @@ pub struct JobRecord {
     pub content: String,
     /// When this run of the Job was begun: it tells its pods from those of other runs.
     pub created: Timestamp,
-    /// Since when its pods may run; none while it is suspended.
+    /// Since when its pods may run; none while it is suspended or waits for those of the run before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
     /// The indexes that have succeeded.
@@ -186,6 +186,12 @@ impl JobRecord {
         let active = active.map(|(index, attempt)| self.uid(job, *index, *attempt));
         let all = leaving.chain(active);
         all.map(|uid| Leaving { uid, index: None }).collect()
+    }
+
+    /// The number of pods of runs before that may still run: none of this one is started until then.
+    pub(super) fn awaited(&self) -> usize {
+        let of_before = self.leaving.iter().filter(|pod| pod.index.is_none());
+        of_before.count()
     }
 
     /// Forgets the pods that have stopped.

@@ -592,6 +592,29 @@ fn a_run_waits_until_the_pods_of_the_one_before_have_stopped() {
 }
 
 #[test]
+fn a_deadline_counts_once_the_pods_of_the_run_before_have_stopped() {
+    let mut life = Life::new("completions: 2");
+    life.step();
+    life.linger();
+    life.events.clear();
+    life.job = job("completions: 3\n  activeDeadlineSeconds: 30");
+    assert_eq!(life.step(), "");
+    assert_eq!(life.after(60), "");
+    // workloads 9
+    assert_eq!((life.record().started, life.end()), (None, ""));
+    assert_eq!(life.look_again, Some(LEAVING_LOOK.as_secs()));
+    // workloads 9
+    assert_eq!(life.stopped(), "0.0");
+    assert_eq!(life.record().started, Some(life.now));
+    let resumed = life.events.iter().any(|event| event.contains("Resumed"));
+    assert!(!resumed, "{:?}", life.events);
+    assert_eq!(life.after(29), "0.0");
+    life.after(1);
+    // workloads 9
+    assert_eq!(life.end(), "DeadlineExceeded");
+}
+
+#[test]
 fn a_run_that_never_started_its_pods_keeps_no_other_waiting() {
     let mut life = Life::new("completions: 2\n  parallelism: 2");
     assert_eq!(life.step(), "0.0 1.0");
