@@ -58,6 +58,11 @@ pub enum OrderError {
     /// Its record can't be read.
     #[error("the progress of {0} can't be read; see mirrorlet status")]
     Unreadable(JobName),
+    /// Its record can't be read, and pods of it may run that this agent has not seen yet.
+    #[error(
+        "it is not known yet whether pods of {0} run: try again once the Engine has listed all pods"
+    )]
+    Unseen(JobName),
     /// A Job of another document has the name of the run.
     #[error("another Job is named {0}")]
     Taken(JobName),

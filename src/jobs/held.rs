@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::problems::awaited;
-use super::{At, Documents, Jobs, WantedCron};
+use super::{At, Documents, Jobs, Order, OrderError, Orders, WantedCron, answered};
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::cron::{CronJob, Runs};
@@ -45,6 +45,25 @@ impl Jobs {
         };
         let view = self.options.board.get(uid);
         is_unknown || seen.status.anything_running() || view.is_some_and(|view| !has_stopped(&view))
+    }
+
+    /// Whether the runtime's pods were listed, and a look at each has succeeded: a Job whose record can't
+    /// be read is known by its pods alone.
+    pub(super) fn sees_all_pods(&self, at: &At<'_>) -> bool {
+        at.known && self.options.cache.knows_all()
+    }
+
+    /// Refuses the orders to run a Job again.
+    pub(super) fn refuse(
+        &mut self,
+        job: &JobName,
+        why: fn(JobName) -> OrderError,
+        orders: &mut Orders,
+    ) {
+        if let Some(senders) = orders.remove(&Order::Restart(job.clone())) {
+            let refused = Err(why(job.clone()));
+            self.answers.extend(answered(senders, &refused));
+        }
     }
 
     /// The Jobs of records that no document, and no run of a CronJob, describes any more, with what has

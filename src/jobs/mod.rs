@@ -207,19 +207,17 @@ impl Jobs {
         for Wanted { job, pod } in wanted.values() {
             let is_ordered = orders.contains_key(&Order::Restart(job.name.clone()));
             if let Some((file, why)) = self.store.unreadable(&job.name)
-                && !is_ordered
+                && !(is_ordered && self.sees_all_pods(at))
             {
                 let problem = unreadable("Job", &job.name, &pod.origin, &file, why);
                 merged.conflicts.push(problem);
+                self.refuse(&job.name, OrderError::Unseen, orders);
                 continue;
             }
             let may_run = self.may_have_pods(job);
             if self.is_awaited(job, at) && (!is_ordered || may_run) {
                 held::hold(job, pod, may_run, merged);
-                if let Some(senders) = orders.remove(&Order::Restart(job.name.clone())) {
-                    let refused = Err(OrderError::Awaited(job.name.clone()));
-                    self.answers.extend(answered(senders, &refused));
-                }
+                self.refuse(&job.name, OrderError::Awaited, orders);
                 continue;
             }
             let record = with_orders(self.store.get(&job.name), &job.name, orders);

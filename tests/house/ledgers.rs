@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order};
+use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order, OrderError};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cache::{CacheWriter, cache};
 use mirrorlet_core::api::{ContainerId, NodeName, PodUid, Timestamp};
@@ -16,6 +16,7 @@ use mirrorlet_core::job::JobName;
 use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
 use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
 use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::RuntimeError;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -59,9 +60,14 @@ impl Bed {
     }
 
     async fn merge(&mut self) -> Merged {
+        self.merge_when(true).await
+    }
+
+    /// Merges; `listed` says whether the runtime's pods were listed.
+    async fn merge_when(&mut self, listed: bool) -> Merged {
         let none = Merged::default();
         let mut merged = merge_sources(&self.states, &none.incumbents(), &none.objects);
-        self.jobs.apply(&mut merged, &self.states, true).await;
+        self.jobs.apply(&mut merged, &self.states, listed).await;
         merged
     }
 
@@ -72,13 +78,23 @@ impl Bed {
 
     /// Gives an order, and merges what comes of it.
     async fn order(&mut self, order: Order) -> Merged {
+        let (merged, answer) = self.order_when(true, order).await;
+        answer.unwrap();
+        merged
+    }
+
+    /// The same with the answer; `listed` says whether the runtime's pods were listed.
+    async fn order_when(
+        &mut self,
+        listed: bool,
+        order: Order,
+    ) -> (Merged, Result<JobName, OrderError>) {
         let handle = self.handle.clone();
         let asking = tokio::spawn(async move { handle.order(order).await });
         self.jobs.changed().await;
-        let merged = self.merge().await;
+        let merged = self.merge_when(listed).await;
         self.jobs.answer();
-        asking.await.unwrap().unwrap();
-        merged
+        (merged, asking.await.unwrap())
     }
 
     /// The pods of a merge run.
@@ -259,6 +275,37 @@ async fn a_job_whose_record_cannot_be_read_keeps_its_pods_and_goes_on_once_it_ca
     let again = bed.merge().await;
     // workloads 7
     assert_eq!(again.pods.len(), 1);
+}
+
+#[tokio::test]
+async fn a_job_whose_record_cannot_be_read_runs_again_once_its_pods_are_known() {
+    let mut bed = Bed::new(&[JOB]);
+    let first = bed.merge().await;
+    bed.damage("jobs");
+    // The next agent has seen nothing yet.
+    bed.seen = cache().0;
+    bed.at("2026-01-01T00:00:40Z").restart();
+    let job = JobName::new("default", "work");
+    let order = || Order::Restart(job.clone());
+    for listed in [false, true] {
+        let (merged, answer) = bed.order_when(listed, order()).await;
+        // workloads 7
+        assert_eq!(answer, Err(OrderError::Unseen(job.clone())));
+        assert_eq!(merged.pods, BTreeMap::new());
+        // The list has its pod next, and the look at it fails.
+        let gone = RuntimeError::Unavailable("gone".to_owned());
+        for uid in first.pods.keys() {
+            bed.seen.set(uid, Err(gone.clone()), Instant::now());
+        }
+        bed.seen.update_time(Instant::now());
+    }
+    bed.runs(&first);
+    let restarted = bed.order(order()).await;
+    // workloads 7
+    assert_eq!(restarted.pods, BTreeMap::new());
+    bed.stopped(&first);
+    // workloads 7
+    assert_eq!(bed.merge().await.pods.len(), 1);
 }
 
 #[tokio::test]

@@ -232,7 +232,10 @@ pub(super) fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnsw
             .error(error.to_string())
             .help("list them with: mirrorlet status")),
         Err(
-            error @ (OrderError::Unreadable(_) | OrderError::Taken(_) | OrderError::Awaited(_)),
+            error @ (OrderError::Unreadable(_)
+            | OrderError::Unseen(_)
+            | OrderError::Taken(_)
+            | OrderError::Awaited(_)),
         ) => Err(ViewErrorKind::Conflict.error(error.to_string())),
         Err(error @ (OrderError::Disk(_) | OrderError::Busy)) => {
             Err(ViewErrorKind::Failed.error(error.to_string()))
