@@ -8,7 +8,7 @@ use anstyle::Style;
 use crate::cli::table::{self, BAD, BOLD, Cell, GOOD, PENDING, one_line};
 use mirrorlet_core::api::report::{
     CronJobReport, EngineReport, ImageGcReport, JobReport, MissingAccessReport, NO_PARALLELISM,
-    PodReport, PullPhase, PullReport, SourceReport, StatusReport,
+    PODS_TERMINATING, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 use mirrorlet_core::clock::age;
@@ -162,7 +162,8 @@ fn jobs(out: &mut String, jobs: &[JobReport], now: Timestamp) {
     };
     out.push('\n');
     out.push_str(&table::titled(titles, jobs.iter().map(row)));
-    let explained = |job: &&JobReport| job.has_failed() || job.reason == NO_PARALLELISM;
+    let waits = |job: &JobReport| [NO_PARALLELISM, PODS_TERMINATING].contains(&job.reason.as_str());
+    let explained = |job: &&JobReport| job.has_failed() || waits(job);
     for job in jobs.iter().filter(explained) {
         let name = one_line(&format!("{}/{}", job.namespace, job.name));
         let (reason, message) = (one_line(&job.reason), one_line(&job.message));

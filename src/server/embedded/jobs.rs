@@ -141,6 +141,7 @@ pub(super) fn run(cron_job: &Value, report: &JobReport) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mirrorlet_core::api::report::PODS_TERMINATING;
 
     fn report(condition: &str) -> JobReport {
         JobReport {
@@ -195,7 +196,11 @@ mod tests {
             (&json!(3), &Value::Null)
         );
         let mut running = document.clone();
-        job(&mut running, Some(&report("Running")));
+        let waits = JobReport {
+            reason: PODS_TERMINATING.to_owned(),
+            ..report("Running")
+        };
+        job(&mut running, Some(&waits));
         assert_eq!(running["status"]["conditions"], Value::Null);
         assert_eq!(running["spec"]["backoffLimit"], 6);
         // Upstream has that condition only for `suspend`.

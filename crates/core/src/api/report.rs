@@ -21,7 +21,7 @@ mod workloads;
 
 pub use cluster::{ApiReport, CredentialsFault};
 pub use images::{ImageReport, ImagesReport};
-pub use jobs::{CronJobReport, JobReport, NO_PARALLELISM};
+pub use jobs::{CronJobReport, JobReport, NO_PARALLELISM, PODS_TERMINATING};
 pub use port::PortReport;
 pub use rollout::{
     Downtime, HistoryReport, ObjectAction, OrderedChange, PlanAction, PlanReport, PlannedObject,

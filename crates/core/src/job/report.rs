@@ -1,7 +1,7 @@
 //! The state of a Job, for people.
 
 use super::{Job, JobRecord};
-use crate::api::report::{JobReport, NO_PARALLELISM};
+use crate::api::report::{JobReport, NO_PARALLELISM, PODS_TERMINATING};
 
 /// The state of a Job that a document at `source` describes.
 pub fn report(job: &Job, record: &JobRecord, source: &str) -> JobReport {
@@ -25,6 +25,9 @@ pub fn report(job: &Job, record: &JobRecord, source: &str) -> JobReport {
             NO_PARALLELISM.to_owned(),
             "parallelism is 0: no pod of the Job may run".to_owned(),
         ),
+        None if record.active.is_empty() && !record.leaving.is_empty() => {
+            ("Running", PODS_TERMINATING.to_owned(), waits_for(record))
+        }
         None => ("Running", String::new(), String::new()),
     };
     JobReport {
@@ -44,5 +47,18 @@ pub fn report(job: &Job, record: &JobRecord, source: &str) -> JobReport {
         created_at: Some(record.created),
         started_at: record.started,
         ended_at: record.end.as_ref().map(|end| end.at),
+    }
+}
+
+/// The pods that a Job waits for before it starts its own, in words.
+fn waits_for(record: &JobRecord) -> String {
+    let of_last_run = if record.awaited() > 0 {
+        " of its last run"
+    } else {
+        ""
+    };
+    match record.leaving.len() {
+        1 => format!("waits for 1 pod{of_last_run} to stop"),
+        count => format!("waits for {count} pods{of_last_run} to stop"),
     }
 }

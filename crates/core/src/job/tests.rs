@@ -238,6 +238,37 @@ fn a_job_that_may_run_no_pod_says_why_and_since_when_it_is_there() {
 }
 
 #[test]
+fn a_job_says_how_many_pods_it_waits_for() {
+    let said = |life: &Life| {
+        let report = report(&life.job, life.record(), "/m");
+        [report.condition, report.reason, report.message].join("; ")
+    };
+    let mut life = Life::new("completions: 2\n  parallelism: 2");
+    life.step();
+    life.linger();
+    life.job = job("completions: 3");
+    life.step();
+    // workloads 7
+    assert_eq!(
+        said(&life),
+        "Running; PodsTerminating; waits for 2 pods of its last run to stop"
+    );
+    life.stopped();
+    // workloads 7
+    assert_eq!(said(&life), "Running; ; ");
+    life.linger();
+    life.job.rules.suspend = true;
+    life.step();
+    life.job.rules.suspend = false;
+    life.step();
+    // workloads 7
+    assert_eq!(
+        said(&life),
+        "Running; PodsTerminating; waits for 1 pod to stop"
+    );
+}
+
+#[test]
 fn a_job_has_the_events_of_upstreams_controller() {
     let mut life = Life::new("completions: 2\n  parallelism: 2\n  backoffLimit: 0");
     life.step();

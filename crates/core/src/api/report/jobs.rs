@@ -8,6 +8,8 @@ use crate::api::Timestamp;
 /// Reason of a Job whose `parallelism` is 0: nothing of it runs, though it isn't suspended as upstream
 /// has that condition.
 pub const NO_PARALLELISM: &str = "ParallelismZero";
+/// Reason of a Job that runs no pod before others of it have stopped.
+pub const PODS_TERMINATING: &str = "PodsTerminating";
 
 /// A Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
