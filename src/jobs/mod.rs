@@ -245,11 +245,7 @@ impl Jobs {
             }
         }
         self.answers.extend(answers(orders, wanted, &failed));
-        let waits = decided.values().filter_map(|decision| decision.look_again);
-        self.look_in(waits.min());
-        if merged.delivered.manifests && self.store.all().any(JobRecord::is_removed) {
-            self.look_in(Some(LEAVING_LOOK));
-        }
+        self.look_again(&decided, &failed, merged);
         if !failed.is_empty() {
             self.look_in(Some(KEEP_RETRY));
         } else if has_ended {
@@ -257,6 +253,27 @@ impl Jobs {
             self.look_in(Some(Duration::ZERO));
         }
         failed
+    }
+
+    /// Looks again when decisions say so. Those that the disk did not take have their own pause.
+    fn look_again(
+        &mut self,
+        decided: &BTreeMap<JobName, Decision>,
+        failed: &BTreeMap<JobName, String>,
+        merged: &Merged,
+    ) {
+        let written = decided
+            .iter()
+            .filter(|(name, _)| !failed.contains_key(*name));
+        let waits = written.filter_map(|(_, decision)| decision.look_again);
+        self.look_in(waits.min());
+        let is_leaving = |name: &JobName| {
+            let record = self.store.get(name).filter(|_| !failed.contains_key(name));
+            record.is_some_and(JobRecord::is_removed)
+        };
+        if merged.delivered.manifests && self.store.names().any(is_leaving) {
+            self.look_in(Some(LEAVING_LOOK));
+        }
     }
 
     /// Answers the orders that were obeyed or refused. The merge is published by then: whoever is answered

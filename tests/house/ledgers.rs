@@ -15,6 +15,7 @@ use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::job::JobName;
 use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
 use mirrorlet_core::observed::{ContainerState, PodStatus, SandboxStatus};
+use mirrorlet_host::disk::TEMP_SUFFIX;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::RuntimeError;
 use tempfile::TempDir;
@@ -216,6 +217,34 @@ async fn a_job_that_is_put_back_waits_until_nothing_of_it_runs() {
     for _ in 0..2 {
         bed.merge().await;
     }
+    assert!(bed.files("jobs").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_job_whose_record_cannot_be_written_is_tried_again_later() {
+    let mut bed = Bed::new(&[NUMBERED]);
+    let first = bed.merge().await;
+    assert_eq!(first.pods.len(), 2);
+    bed.runs(&first);
+    bed.states = states(&[]);
+    bed.merge().await;
+    let mut in_the_way = bed.files("jobs")[0].clone().into_os_string();
+    in_the_way.push(TEMP_SUFFIX);
+    // Its pods are looked at each second, until the disk does not take what is seen.
+    for (stopped, seconds) in [(None, 1), (first.pods.keys().next(), 30)] {
+        if stopped.is_some() {
+            bed.gone(stopped);
+            std::fs::create_dir(&in_the_way).unwrap();
+        }
+        bed.merge().await;
+        let began = Instant::now();
+        bed.jobs.changed().await;
+        // workloads 7
+        assert_eq!(began.elapsed().as_secs(), seconds);
+    }
+    std::fs::remove_dir(&in_the_way).unwrap();
+    bed.stopped(&first);
+    bed.merge().await;
     assert!(bed.files("jobs").is_empty());
 }
 

@@ -414,7 +414,7 @@ async fn a_begun_job_waits_for_a_source_that_may_have_its_document() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
     let root = tempfile::tempdir().unwrap();
     let fake = FakeRuntime::new();
@@ -433,6 +433,11 @@ async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
         assert_eq!(edited.pods, first.pods);
         assert_eq!(edited.conflicts.len(), 1, "{:?}", edited.conflicts);
         assert!(jobs.spared().is_empty());
+        // It is not written as often as a pod that stops is looked at.
+        let began = Instant::now();
+        jobs.changed().await;
+        // workloads 7
+        assert_eq!(began.elapsed().as_secs(), 30);
     }
     // The next agent doesn't know the pod as it was, and has its workers leave it as it is.
     let (mut jobs, _handle) = self::jobs(root.path(), &fake);
