@@ -119,7 +119,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         if self.closed.is_some() {
             let read = move || kept.dir.is_dir().then(|| read_all(&kept));
             if let Some(all) = disk::blocking(read).await {
-                (self.saved, self.unreadable, self.closed) = all;
+                self.take(all);
             }
         } else {
             let read = disk::blocking(move || {
@@ -131,6 +131,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
                 match stored {
                     Ok(Stored { job, record, .. }) => {
                         self.unreadable.remove(&file);
+                        self.unsure.remove(&job);
                         self.saved.insert(job, record);
                     }
                     Err(why) => {
@@ -140,6 +141,16 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
             }
         }
         self.has_unreadable().then_some(READ_RETRY)
+    }
+
+    /// Takes what was read of the whole directory. If that failed again, what was written meanwhile is
+    /// still what the disk has.
+    fn take(&mut self, (saved, unreadable, closed): Files<T>) {
+        self.closed = closed;
+        if self.closed.is_none() {
+            self.unsure.retain(|job| !saved.contains_key(job));
+            (self.saved, self.unreadable) = (saved, unreadable);
+        }
     }
 
     /// The record of a Job, as the disk has it.
@@ -162,13 +173,13 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         self.saved.is_empty() && self.unsure.is_empty()
     }
 
-    /// The file of a Job's record, and why it can't be read, if it can't.
+    /// The file of a Job's record, and why it can't be read, if it can't. One that this agent has written
+    /// is known also while its directory can't be read.
     pub(super) fn unreadable(&self, job: &JobName) -> Option<(String, &str)> {
         let file = file_name(job);
-        let why = self
-            .closed
-            .as_ref()
-            .or_else(|| self.unreadable.get(&file))?;
+        let closed = self.closed.as_ref();
+        let closed = closed.filter(|_| !self.saved.contains_key(job));
+        let why = closed.or_else(|| self.unreadable.get(&file))?;
         Some((self.kept.dir.join(file).display().to_string(), why))
     }
 
@@ -234,6 +245,28 @@ mod tests {
         tokio::time::advance(READ_RETRY).await;
         assert_eq!(store.read_again(files).await, None);
         assert_eq!(store.unreadable(&job), None);
+    }
+
+    #[test]
+    fn a_record_that_was_written_outlasts_a_read_that_fails_again() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = RecordStore::<u8>::load(root.path(), "jobs");
+        let [job, other] = ["work", "other"].map(|name| JobName::new("default", name));
+        store.closed = Some("busy".to_owned());
+        store.saved.insert(job.clone(), 1);
+        store.unsure.insert(other.clone());
+        store.take((
+            BTreeMap::new(),
+            BTreeMap::new(),
+            Some("still busy".to_owned()),
+        ));
+        assert_eq!((store.get(&job), store.unreadable(&job)), (Some(&1), None));
+        assert!(store.unreadable(&other).unwrap().1.contains("still"));
+        let saved = BTreeMap::from([(job.clone(), 1), (other.clone(), 2)]);
+        store.take((saved, BTreeMap::new(), None));
+        assert_eq!(store.unreadable(&other), None);
+        // Neither of them twice.
+        assert!(store.names().eq([&other, &job]));
     }
 
     #[tokio::test]
