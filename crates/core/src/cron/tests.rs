@@ -513,17 +513,21 @@ fn a_cron_job_whose_runs_never_end_has_a_bound() {
         let waits = matches!(life.note, Some(CronNote::Full(due)) if due == minute(late));
         assert_eq!(waits, policy == "Allow", "{policy}");
     }
-    let mut life = Life::new("schedule: \"* * * * *\"");
-    life.at("2026-01-01T00:00");
-    for _ in 0..UNFINISHED_MAX {
-        life.step(utc("2026-01-01T00:00"), true);
+    // Runs that a person ordered count, too, and keep no other one waiting under Forbid.
+    for policy in ["Allow", "Forbid"] {
+        let spec = format!("schedule: \"* * * * *\"\n  concurrencyPolicy: {policy}");
+        let mut life = Life::new(&spec);
+        life.at("2026-01-01T00:00");
+        for _ in 0..UNFINISHED_MAX {
+            life.step(utc("2026-01-01T00:00"), true);
+        }
+        // workloads 10
+        assert_eq!(life.at("2026-01-01T00:01"), "", "{policy}");
+        assert!(matches!(life.note, Some(CronNote::Full(_))), "{policy}");
+        life.end(true);
+        // workloads 10
+        assert_eq!(life.at("2026-01-01T00:01"), "01T00:01", "{policy}");
     }
-    // Runs that a person ordered count, too.
-    // workloads 10
-    assert_eq!(life.at("2026-01-01T00:01"), "");
-    life.end(true);
-    // workloads 10
-    assert_eq!(life.at("2026-01-01T00:01"), "01T00:01");
 }
 
 #[test]
