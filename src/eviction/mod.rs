@@ -48,6 +48,10 @@ const COLLECT_WAIT: Duration = Duration::from_mins(1);
 /// holds up no eviction.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long a collection that takes longer spares pods, if there is more at each look than at the one
+/// before. Thousands of images take minutes; a disk that is still short after that has another cause.
+const SPARED_WITHIN: Duration = Duration::from_mins(5);
+
 /// How long disks may take to be measured once one is short. Pods that were not measured by then
 /// count as using nothing.
 const MEASURE_WAIT: Duration = Duration::from_secs(10);
@@ -86,6 +90,14 @@ pub trait EvictionHost: Send + Sync + 'static {
 /// began.
 pub type Shortages = BTreeMap<String, String>;
 
+/// The progress of a collection.
+struct Progress {
+    /// When it began.
+    began: Instant,
+    /// The readings of the last look that asked for it.
+    seen: Observations,
+}
+
 /// The task that evicts.
 pub struct EvictionManager {
     policy: EvictionPolicy,
@@ -102,6 +114,8 @@ pub struct EvictionManager {
     collected: Option<Instant>,
     /// The collection under way, one at a time; it is given up with this task.
     collecting: JoinSet<Instant>,
+    /// The progress of the last collection.
+    progress: Option<Progress>,
     /// Whether the usage of pods couldn't be read the last time, which is logged once.
     is_usage_unknown: bool,
 }
@@ -130,6 +144,7 @@ impl EvictionManager {
             reclaiming: None,
             collected: None,
             collecting: JoinSet::new(),
+            progress: None,
             is_usage_unknown: false,
         };
         (manager, reader)
@@ -177,10 +192,7 @@ impl EvictionManager {
         if self.reclaiming.replace(signal) != Some(signal) {
             occurrences::eviction_threshold_met(&self.telemetry, signal.resource());
         }
-        if self
-            .is_enough_after_collection(signal, seen.has_image_fs)
-            .await
-        {
+        if self.is_enough_after_collection(signal, &seen).await {
             return look.look_again;
         }
         match self.evict_for(&threshold, &seen, active).await {
@@ -240,32 +252,52 @@ impl EvictionManager {
         None
     }
 
-    /// Removes what nobody uses, if that helps, and says whether no pod has to go any more. One does
-    /// while a collection takes long, and goes on.
-    async fn is_enough_after_collection(&mut self, signal: Signal, has_image_fs: bool) -> bool {
+    /// Removes what nobody uses, if that helps, and returns whether no pod has to go for now. While a
+    /// collection takes long, one does unless it frees more and more.
+    async fn is_enough_after_collection(&mut self, signal: Signal, seen: &Seen) -> bool {
         // One that panicked has removed nothing more; the panic hook has logged it.
         let end = |ended: Result<Instant, JoinError>| ended.unwrap_or_else(|_| Instant::now());
         if let Some(ended) = self.collecting.try_join_next() {
             self.collected = Some(end(ended));
         }
-        let is_due = |at: Instant| at.elapsed() >= COLLECT_WAIT;
-        if !signal.frees_by_collection(has_image_fs)
-            || !self.collected.is_none_or(is_due)
-            || !self.collecting.is_empty()
-        {
+        if !signal.frees_by_collection(seen.has_image_fs) {
             return false;
         }
+        if !self.collecting.is_empty() {
+            return self.frees_more(signal, &seen.observations);
+        }
+        let is_due = |at: Instant| at.elapsed() >= COLLECT_WAIT;
+        if !self.collected.is_none_or(is_due) {
+            return false;
+        }
+        self.progress = Some(Progress {
+            began: Instant::now(),
+            seen: seen.observations.clone(),
+        });
         let host = Arc::clone(&self.host);
         self.collecting.spawn(async move {
             host.collect().await;
             Instant::now()
         });
         let ended = timeout(COLLECTED_WITHIN, self.collecting.join_next()).await;
-        let Ok(ended) = ended else {
+        let now = self.host.observe().await.observations;
+        let frees_more = self.frees_more(signal, &now);
+        let goes_on = ended.is_err();
+        if let Ok(ended) = ended {
+            self.collected = ended.map(end);
+        }
+        is_reclaimed(&self.policy, &now) || goes_on && frees_more
+    }
+
+    /// Whether a collection that is under way has freed something since the last look, and may take
+    /// its time.
+    fn frees_more(&mut self, signal: Signal, now: &Observations) -> bool {
+        let Some(progress) = &mut self.progress else {
             return false;
         };
-        self.collected = ended.map(end);
-        is_reclaimed(&self.policy, &self.host.observe().await.observations)
+        let before = std::mem::replace(&mut progress.seen, now.clone());
+        let available = |of: &Observations| of.get(&signal).map(|seen| seen.available);
+        progress.began.elapsed() < SPARED_WITHIN && available(now) > available(&before)
     }
 
     /// Evicts the pod that is to go first.

@@ -298,6 +298,51 @@ async fn a_collection_that_hangs_holds_up_no_eviction() {
     assert_eq!(bed.host.0.lock().unwrap().collected, 2);
 }
 
+/// As when thousands of images are removed.
+#[tokio::test(start_paused = true)]
+async fn a_long_collection_spares_pods_while_it_frees_something() {
+    let mut bed = Bed::new(&[(Signal::NodeFsAvailable, 100, Duration::ZERO)]);
+    for name in ["a", "b", "c"] {
+        bed.pod(name, 10, None);
+    }
+    {
+        let mut state = bed.host.0.lock().unwrap();
+        state.hangs = Some(Arc::default());
+        state.freed = 100;
+    }
+    bed.set(Signal::NodeFsAvailable, 50);
+    // eviction 12
+    assert_eq!(bed.look().await, None, "there is enough by now");
+    for (left, spares) in [(60, false), (61, true), (61, false), (70, true)] {
+        bed.set(Signal::NodeFsAvailable, left);
+        let evicted = bed.look().await;
+        // eviction 12
+        assert_eq!(evicted.is_none(), spares, "{left}: {evicted:?}");
+    }
+    tokio::time::advance(SPARED_WITHIN).await;
+    bed.set(Signal::NodeFsAvailable, 80);
+    // eviction 12
+    assert!(bed.look().await.is_some(), "it has had its time");
+    assert_eq!(bed.host.0.lock().unwrap().collected, 1);
+}
+
+/// One that hasn't freed enough within the wait, and goes on.
+#[tokio::test(start_paused = true)]
+async fn a_collection_that_has_freed_too_little_so_far_goes_on_before_pods_do() {
+    let mut bed = Bed::new(&[(Signal::NodeFsAvailable, 100, Duration::ZERO)]);
+    bed.pod("pod", 10, None);
+    {
+        let mut state = bed.host.0.lock().unwrap();
+        state.hangs = Some(Arc::default());
+        state.freed = 10;
+    }
+    bed.set(Signal::NodeFsAvailable, 50);
+    // eviction 12
+    assert_eq!(bed.look().await, None, "there is more than before");
+    // eviction 12
+    assert_eq!(bed.look().await.unwrap().0, "pod", "nothing more came");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_soft_threshold_leaves_pods_a_grace() {
     let mut bed = Bed::new(&[(Signal::PidAvailable, 100, Duration::from_nanos(1))]);
