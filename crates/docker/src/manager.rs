@@ -416,6 +416,7 @@ impl Runtime for DockerManager {
             .await?;
         self.remains.remove_cgroups(uid).await;
         self.files.objects.release(uid);
+        self.containers.unanswered.forget(uid);
         Ok(())
     }
 

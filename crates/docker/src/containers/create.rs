@@ -1,5 +1,6 @@
 //! Creating a container exactly once, and starting it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bollard::models::ContainerCreateBody;
@@ -9,7 +10,7 @@ use super::{Containers, Since, Turn};
 use crate::engine::EngineError;
 use crate::index::Created;
 use crate::translate::{Kind, OurContainer, Request, names, parse_ours};
-use mirrorlet_core::api::{Timestamp, keys};
+use mirrorlet_core::api::{PodUid, Timestamp, keys};
 use mirrorlet_core::observed::ContainerState;
 
 /// Times a create is tried again after it collided with something of ours that was in its way.
@@ -20,6 +21,42 @@ const CREATE_ATTEMPTS: usize = 3;
 /// in one place would be one too many. Longer than a create takes on slow storage.
 const GHOST_WAIT: Duration = Duration::from_secs(5);
 const GHOST_POLL: Duration = Duration::from_millis(100);
+
+/// Most names of a pod that are noted as unanswered: more than it has containers.
+const UNANSWERED_MAX: usize = 512;
+
+/// The names of containers that the Engine did not create within the deadline of the call, by pod. It
+/// may create them later.
+#[derive(Debug, Default)]
+pub(crate) struct Unanswered(parking_lot::Mutex<BTreeMap<PodUid, BTreeSet<String>>>);
+
+impl Unanswered {
+    fn note(&self, uid: &PodUid, name: &str) {
+        let mut pods = self.0.lock();
+        let names = pods.entry(uid.clone()).or_default();
+        if names.len() < UNANSWERED_MAX {
+            names.insert(name.to_owned());
+        }
+    }
+
+    /// Whether the name was noted, which it is no more.
+    fn take(&self, uid: &PodUid, name: &str) -> bool {
+        let mut pods = self.0.lock();
+        let Some(names) = pods.get_mut(uid) else {
+            return false;
+        };
+        let was_noted = names.remove(name);
+        if names.is_empty() {
+            pods.remove(uid);
+        }
+        was_noted
+    }
+
+    /// Forgets the names of a pod that is gone.
+    pub(crate) fn forget(&self, uid: &PodUid) {
+        self.0.lock().remove(uid);
+    }
+}
 
 impl Containers {
     /// Starts a container and records the result in the index. The wait for a turn doesn't count against
@@ -39,7 +76,7 @@ impl Containers {
     /// Creates a container exactly once: a name that is taken is looked into. Waits for turns don't count
     /// against the turn within which that is done.
     ///
-    /// One that was [found](Made::Found) has the labels of the request; what else it was made of may be
+    /// One that was there ([late](Made::Late), [found](Made::Found)) has the labels of the request; what else it was made of may be
     /// older.
     pub(crate) async fn create(
         &self,
@@ -67,6 +104,7 @@ impl Containers {
             drop(turn);
             match created {
                 Ok(id) => {
+                    self.unanswered.take(&ours.uid, &request.name);
                     self.index.created(Created {
                         id: id.as_str().into(),
                         ours,
@@ -77,7 +115,11 @@ impl Containers {
                 }
                 Err(error) if error.is_conflict() && attempt < CREATE_ATTEMPTS => {
                     match self.holder(&error, &ours, &request.body).await? {
-                        Holder::Identical(id) => return Ok(Made::Found(id)),
+                        Holder::Identical(id) => {
+                            let is_late = self.unanswered.take(&ours.uid, &request.name);
+                            let made = if is_late { Made::Late } else { Made::Found };
+                            return Ok(made(id));
+                        }
                         Holder::Removed => {}
                         Holder::Ghost if began.elapsed() < GHOST_WAIT => {
                             attempt -= 1;
@@ -92,7 +134,12 @@ impl Containers {
                         }
                     }
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if matches!(error, EngineError::Timeout { .. }) {
+                        self.unanswered.note(&ours.uid, &request.name);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
@@ -178,7 +225,9 @@ impl Containers {
 pub(crate) enum Made {
     /// It was created.
     New(String),
-    /// It was there: created by a call that was not answered, or by an agent before this one.
+    /// It was there: created by a call of this agent that took longer than its deadline.
+    Late(String),
+    /// It was there: created by another call that was not answered, or by an agent before this one.
     Found(String),
 }
 
@@ -186,7 +235,7 @@ impl Made {
     /// Its id.
     pub(crate) fn into_id(self) -> String {
         match self {
-            Self::New(id) | Self::Found(id) => id,
+            Self::New(id) | Self::Late(id) | Self::Found(id) => id,
         }
     }
 }

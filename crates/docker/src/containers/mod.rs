@@ -34,6 +34,8 @@ pub(super) struct Containers {
     listing: Mutex<()>,
     /// Pods that another agent on the Engine was found to run, until that was reported.
     pub(super) twins: parking_lot::Mutex<BTreeSet<PodUid>>,
+    /// The containers that the Engine was too slow to create.
+    pub(super) unanswered: create::Unanswered,
 }
 
 impl Containers {
@@ -46,6 +48,7 @@ impl Containers {
             changes: Turns::new(concurrency),
             listing: Mutex::default(),
             twins: parking_lot::Mutex::default(),
+            unanswered: create::Unanswered::default(),
         }
     }
 

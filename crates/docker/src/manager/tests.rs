@@ -360,14 +360,29 @@ async fn a_container_that_is_not_created_leaves_no_termination_message() {
 
 #[tokio::test(start_paused = true)]
 async fn a_container_that_is_made_anew_has_one_termination_message() {
-    let bed = Bed::warm().await;
-    let lost = EngineError::Timeout {
+    let lost = EngineError::Unavailable {
+        endpoint: "the Engine".to_owned(),
+        cause: "connection reset".to_owned(),
+        is_shortage: false,
+    };
+    has_one_termination_message_after(lost).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_created_late_has_one_termination_message() {
+    let late = EngineError::Timeout {
         operation: "create_container",
         after: Duration::from_secs(1),
     };
+    has_one_termination_message_after(late).await;
+}
+
+/// Starts a pod whose container is created by a call that ends with that error.
+async fn has_one_termination_message_after(error: EngineError) {
+    let bed = Bed::warm().await;
     let create = Operation::CreateContainer;
     bed.engine
-        .fail(create, Some("k8s_app"), FaultPoint::After, lost);
+        .fail(create, Some("k8s_app"), FaultPoint::After, error);
     let pod = pod("a", &json!({}));
     assert!(bed.round(&pod).await.error().is_some());
     assert_eq!(termination_logs(&bed, &pod), 1, "it may be mounted");

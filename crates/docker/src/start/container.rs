@@ -273,7 +273,8 @@ impl Starter {
             let created = self.containers.create(request, image_name, None).await;
             drop(room);
             match created {
-                Ok(Made::New(id)) => return Ok(id),
+                // Made anew, it would take too long again: a slow Engine would never start it.
+                Ok(Made::New(id) | Made::Late(id)) => return Ok(id),
                 Ok(Made::Found(id)) => {
                     if made_room || !self.remove_unstarted(&id).await? {
                         return Ok(id);

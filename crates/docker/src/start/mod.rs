@@ -14,7 +14,7 @@
 //! a postStart hook holds back the starts of those after it until the hook is done. Names
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
 //! [`create`](Containers::create) adopts a sandbox and what was started. A container that was only
-//! created is made anew.
+//! created is made anew, unless the Engine was too slow to answer its creation.
 
 mod container;
 mod images;

@@ -89,6 +89,39 @@ async fn a_container_that_was_never_started_is_made_anew() {
     assert!(has_value(&bed, &again, "newer"));
 }
 
+/// On an Engine whose creates always take longer than a call may, each new one would be too late.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_created_too_late_is_started_as_it_is_once() {
+    for is_given_up in [false, true] {
+        let bed = Bed::warm().await;
+        let late = EngineError::Timeout {
+            operation: "create_container",
+            after: Duration::from_mins(2),
+        };
+        let create = Operation::CreateContainer;
+        bed.engine
+            .fail(create, Some("k8s_app"), FaultPoint::After, late);
+        let pod = pod("a", &json!({}));
+        let failed = bed.round(&pod).await;
+        assert_eq!(failures(&failed), [SyncErrorReason::CreateContainerError]);
+        if is_given_up {
+            let start = Operation::StartContainer;
+            let given_up = api_error(500, "context canceled");
+            bed.engine.fail(start, None, FaultPoint::Before, given_up);
+        }
+        let second = bed.round(&pod).await;
+        assert_eq!(second.error().is_some(), is_given_up);
+        let removed = || bed.engine.count(Operation::RemoveContainer);
+        // docker 57
+        assert_eq!(removed(), 0);
+        bed.up(&pod).await;
+        let up = [running(pause_name(&pod)), running(app_name(&pod))];
+        assert_eq!(bed.containers(), up);
+        // docker 57
+        assert_eq!(removed(), usize::from(is_given_up), "it is old by now");
+    }
+}
+
 /// Two agents, the first of which is about to end: its start is still under way.
 #[tokio::test(start_paused = true)]
 async fn a_container_whose_start_is_under_way_runs_once() {
