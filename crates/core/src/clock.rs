@@ -19,12 +19,6 @@ pub fn since(moment: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(moment).unsigned_abs()
 }
 
-/// A moment that was the present once, as a past one: see [`since`].
-pub fn past(moment: Timestamp, now: Timestamp) -> Timestamp {
-    let past = now.checked_sub(since(moment, now));
-    past.unwrap_or(Timestamp::UNIX_EPOCH)
-}
-
 /// Time since then, as kubectl prints ages: two units at most, less exact the longer it is.
 ///
 /// Upstream: `k8s.io/apimachinery/pkg/util/duration/duration.go` (`HumanDuration`).
@@ -78,7 +72,6 @@ mod tests {
             let (moment, now) = (at(moment), at(now));
             let seconds = (elapsed(moment, now).as_secs(), since(moment, now).as_secs());
             assert_eq!(seconds, (expected_elapsed, expected_since));
-            assert_eq!(elapsed(past(moment, now), now).as_secs(), expected_since);
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::Timestamp;
-use crate::clock::{elapsed, past};
+use crate::clock::{elapsed, since};
 use crate::small::SmallSort;
 
 /// When images are removed.
@@ -114,11 +114,24 @@ pub struct Evictable {
     known: Known,
 }
 
-/// The records of images from pass to pass.
+/// A clock that was set back, and has not caught up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SetBack {
+    /// The first look after that.
+    from: Timestamp,
+    /// The last look before that.
+    until: Timestamp,
+}
+
+/// The records of images from pass to pass. They stay as they were seen whatever the clock does: one
+/// that is behind for a while leaves no image older than it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRecords {
     began: Timestamp,
+    /// When they were looked at last.
+    looked: Timestamp,
     has_looked: bool,
+    set_back: Option<SetBack>,
     images: BTreeMap<String, Known>,
 }
 
@@ -127,19 +140,51 @@ impl ImageRecords {
     pub fn new(now: Timestamp) -> Self {
         Self {
             began: now,
+            looked: now,
             has_looked: false,
+            set_back: None,
             images: BTreeMap::new(),
         }
     }
 
+    /// Notes whether the clock was set back since the last look, or has caught up since.
+    fn take_clock(&mut self, now: Timestamp) {
+        let looked = std::mem::replace(&mut self.looked, now);
+        if now < looked {
+            let until = self.set_back.map_or(looked, |back| back.until.max(looked));
+            self.set_back = Some(SetBack { from: now, until });
+        } else if let Some(back) = self.set_back.filter(|back| back.until <= now) {
+            // What was seen by the clock that was behind was seen not long ago.
+            let right = |at: Timestamp| {
+                let is_wrong = (back.from..=looked).contains(&at);
+                if is_wrong { now } else { at }
+            };
+            for known in self.images.values_mut() {
+                known.first_detected = right(known.first_detected);
+                known.last_used = known.last_used.map(right);
+            }
+            self.set_back = None;
+        }
+    }
+
+    /// A moment of the records, as a past one. Those that are still to come are of a clock that was set
+    /// back since, and count as the first look after that: no image stays until it has caught up, and
+    /// nothing goes for its age that was in use a moment ago.
+    fn past(&self, at: Timestamp, now: Timestamp) -> Timestamp {
+        if at <= now {
+            return at;
+        }
+        let seen = self.set_back.map_or(self.began, |back| back.from);
+        seen.min(now)
+    }
+
     /// Takes in what is there, and forgets what is gone. An image of which nobody knows when it
-    /// came has come with this look; with the first one, it was there for ever. Times that are
-    /// still to come are of a clock that was set back since: no image stays until it has caught up.
+    /// came has come with this look; with the first one, it was there for ever.
     ///
     /// Upstream: `detectImages`.
     pub fn detect(&mut self, seen: &[SeenImage], now: Timestamp) {
         let is_first = !std::mem::replace(&mut self.has_looked, true);
-        self.began = self.began.min(now);
+        self.take_clock(now);
         let mut images = BTreeMap::new();
         for image in seen {
             let known = self.images.get(&image.id).copied();
@@ -151,9 +196,6 @@ impl ImageRecords {
                 }),
                 last_used: None,
             });
-            known.first_detected = past(known.first_detected, now);
-            // Not long ago: it may have been used until now.
-            known.last_used = known.last_used.map(|used| used.min(now));
             if image.is_in_use {
                 known.last_used = Some(now);
             }
@@ -178,7 +220,11 @@ impl ImageRecords {
             })
             .collect();
         order.small_sort_by(|a, b| {
-            let key = |image: &Evictable| (image.known.last_used, image.known.first_detected);
+            let past = |at: Timestamp| self.past(at, self.looked);
+            let key = |image: &Evictable| {
+                let (used, came) = (image.known.last_used, image.known.first_detected);
+                (used.map(past), past(came), used, came)
+            };
             key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
         });
         order
@@ -199,16 +245,14 @@ impl ImageRecords {
         };
         let unused_since = |image: &Evictable| {
             let known = image.known;
-            known
-                .last_used
-                .unwrap_or(known.first_detected)
-                .max(self.began)
+            let unused = known.last_used.unwrap_or(known.first_detected);
+            self.past(unused, now).max(self.past(self.began, now))
         };
         let is_old = |image: &&Evictable| elapsed(unused_since(image), now) > max_age;
         order.iter().filter(is_old).cloned().collect()
     }
 
-    /// Of these, what is not too young to go for its space.
+    /// Of these, what is not too young to go for its space. An image that came while the clock was ahead is not young.
     ///
     /// Upstream: `freeSpace`.
     pub fn old_enough(
@@ -216,8 +260,7 @@ impl ImageRecords {
         policy: &ImageGcPolicy,
         now: Timestamp,
     ) -> Vec<Evictable> {
-        let is_young =
-            |image: &Evictable| elapsed(image.known.first_detected, now) < policy.min_age;
+        let is_young = |image: &Evictable| since(image.known.first_detected, now) < policy.min_age;
         let old = order.iter().filter(|image| !is_young(image));
         old.cloned().collect()
     }

@@ -176,11 +176,43 @@ fn no_image_stays_until_a_clock_that_was_set_back_has_caught_up() {
     let order = records.eviction_order(&seen);
     let enough = ImageRecords::old_enough(&order, &policy, at(0));
     // docker 51
-    assert_eq!(ids(&enough), ["old", "new", "pulled", "used"]);
+    assert_eq!(ids(&enough), ["old", "pulled", "new", "used"]);
     assert!(records.too_old(&order, &policy, at(1000)).is_empty());
     let too_old = records.too_old(&order, &policy, at(1001));
     // docker 51
-    assert_eq!(ids(&too_old), ["old", "new", "pulled", "just", "used"]);
+    assert_eq!(ids(&too_old), ["old", "pulled", "new", "used"]);
+}
+
+#[test]
+fn a_clock_that_was_behind_for_one_look_makes_no_image_old() {
+    const YEAR: i64 = 365 * 24 * 3600;
+    let policy = ImageGcPolicy {
+        max_age: Some(Duration::from_secs(1000)),
+        ..ImageGcPolicy::default()
+    };
+    let pulled = SeenImage {
+        since: Some(at(YEAR - 10)),
+        ..image("pulled")
+    };
+    for began in [YEAR, -YEAR] {
+        let mut records = ImageRecords::new(at(began));
+        records.detect(&[used("used"), pulled.clone()], at(YEAR));
+        records.detect(&[used("used"), pulled.clone(), image("seen")], at(0));
+        let seen = [image("used"), pulled.clone(), image("seen")];
+        records.detect(&seen, at(YEAR + 300));
+        let order = records.eviction_order(&seen);
+        // docker 51
+        assert_eq!(ids(&order), ["pulled", "seen", "used"], "{began}");
+        let enough = ImageRecords::old_enough(&order, &policy, at(YEAR + 300));
+        // docker 51
+        assert_eq!(ids(&enough), ["pulled", "used"], "{began}");
+        let too_old = |now| records.too_old(&order, &policy, at(now));
+        // docker 51
+        assert!(too_old(YEAR + 990).is_empty(), "{began}");
+        // docker 51
+        assert_eq!(ids(&too_old(YEAR + 1001)), ["pulled"], "{began}");
+        assert_eq!(too_old(YEAR + 1301).len(), 3, "{began}");
+    }
 }
 
 proptest! {
