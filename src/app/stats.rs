@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use crate::config::Config;
 use crate::server::NodeStats;
@@ -26,6 +27,38 @@ use mirrorlet_host::volume::HostFiles;
 /// it doesn't answer, what it said before counts, and all else is reported.
 const ENGINE_DEADLINE: Duration = Duration::from_secs(2);
 
+/// How long it isn't asked again after it didn't answer, while something is known: the caller waits for
+/// each question.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// The Engine's answers about its directories.
+#[derive(Clone, Default)]
+struct Said {
+    /// The last one, with the reconnects before it was asked.
+    dirs: Option<(u64, EngineDirs)>,
+    /// When it last didn't answer.
+    failed: Option<Instant>,
+}
+
+impl Said {
+    /// The directories, as far as they are known.
+    fn dirs(&self) -> Option<EngineDirs> {
+        self.dirs.as_ref().map(|(_, dirs)| dirs.clone())
+    }
+
+    /// Whether the Engine is to be asked, after so many reconnects, by a caller who wants to know since
+    /// `began`.
+    fn is_due(&self, reconnects: u64, began: Instant) -> bool {
+        match (&self.dirs, self.failed) {
+            (Some((at, _)), _) if *at == reconnects => false,
+            (Some(_), Some(failed)) => failed.elapsed() >= ASK_AGAIN,
+            // A caller who waited while another one asked has no answer either.
+            (None, Some(failed)) => failed < began,
+            (Some(_) | None, None) => true,
+        }
+    }
+}
+
 /// The Engine's disk, as far as it is this machine's.
 struct LocalEngine {
     engine: SharedEngine,
@@ -33,8 +66,9 @@ struct LocalEngine {
     /// How its files are seen from here.
     host: HostFiles,
     reconnects: Reconnects,
-    /// The directories, with the reconnects before it was asked. Held while it is asked.
-    dirs: Mutex<Option<(u64, EngineDirs)>>,
+    said: parking_lot::Mutex<Said>,
+    /// Held while it is asked.
+    asking: Mutex<()>,
     /// `None` if there is no list of images.
     images: Option<Reader<Vec<ImageSeen>>>,
 }
@@ -42,7 +76,7 @@ struct LocalEngine {
 impl LocalEngine {
     /// The directories, as the Engine says them now.
     async fn asked(&self) -> Option<EngineDirs> {
-        let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
+        let asked = timeout(ENGINE_DEADLINE, self.engine.info()).await;
         let info = asked.ok()?.ok()?;
         let images = image_directory(&info)?;
         let root = PathBuf::from(info.docker_root_dir?);
@@ -60,14 +94,35 @@ impl EngineDisk for LocalEngine {
         if !self.is_local {
             return None;
         }
-        let mut known = self.dirs.lock().await;
-        let reconnects = self.reconnects.count();
-        if known.as_ref().is_none_or(|(at, _)| *at != reconnects)
-            && let Some(dirs) = self.asked().await
-        {
-            *known = Some((reconnects, dirs));
+        let began = Instant::now();
+        let known = self.said.lock().clone();
+        if !known.is_due(self.reconnects.count(), began) {
+            return known.dirs();
         }
-        known.as_ref().map(|(_, dirs)| dirs.clone())
+        let _one_at_a_time = if known.dirs.is_none() {
+            self.asking.lock().await
+        } else if let Ok(asking) = self.asking.try_lock() {
+            asking
+        } else {
+            return known.dirs();
+        };
+        let known = self.said.lock().clone();
+        let reconnects = self.reconnects.count();
+        if !known.is_due(reconnects, began) {
+            return known.dirs();
+        }
+        let asked = self.asked().await;
+        let mut said = self.said.lock();
+        match asked {
+            Some(dirs) => {
+                *said = Said {
+                    dirs: Some((reconnects, dirs)),
+                    failed: None,
+                }
+            }
+            None => said.failed = Some(Instant::now()),
+        }
+        said.dirs()
     }
 
     fn seen(&self, path: &Path) -> Option<PathBuf> {
@@ -101,7 +156,8 @@ pub(super) fn provider(
             is_local: is_local(&config.docker),
             host,
             reconnects,
-            dirs: Mutex::default(),
+            said: parking_lot::Mutex::default(),
+            asking: Mutex::default(),
             images,
         }),
         now: Timestamp::now,
@@ -145,21 +201,28 @@ impl NodeStats for ServedStats {
 
 #[cfg(test)]
 mod tests {
+    use futures::future::join_all;
+
     use super::*;
     use mirrorlet_docker::Operation;
     use mirrorlet_testing::FakeEngine;
 
-    #[tokio::test]
-    async fn directories_are_asked_for_after_each_reconnect() {
-        let engine = Arc::new(FakeEngine::new());
-        let local = LocalEngine {
+    fn local(engine: &Arc<FakeEngine>) -> LocalEngine {
+        LocalEngine {
             engine: engine.clone(),
             is_local: true,
             host: HostFiles::default(),
             reconnects: Reconnects::default(),
-            dirs: Mutex::default(),
+            said: parking_lot::Mutex::default(),
+            asking: Mutex::default(),
             images: None,
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn directories_are_asked_for_after_each_reconnect() {
+        let engine = Arc::new(FakeEngine::new());
+        let local = local(&engine);
         let root = async || local.dirs().await.unwrap().root;
         assert_eq!(root().await, Path::new("/var/lib/docker"));
         engine.keep_files_in("/mnt/docker");
@@ -170,9 +233,42 @@ mod tests {
         engine.set_available(false);
         assert_eq!(root().await, Path::new("/var/lib/docker"));
         engine.set_available(true);
+        tokio::time::advance(ASK_AGAIN).await;
         // docker 51
         assert_eq!(root().await, Path::new("/mnt/docker"));
         assert_eq!(local.dirs().await.unwrap().images, Path::new("/mnt/docker"));
         assert_eq!(engine.count(Operation::Info), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_does_not_say_its_directories_holds_up_each_caller_once() {
+        for is_known in [true, false] {
+            let engine = Arc::new(FakeEngine::new());
+            let local = local(&engine);
+            if is_known {
+                assert!(local.dirs().await.is_some());
+                local.reconnects.add();
+            }
+            engine.hold(Operation::Info);
+            let before = engine.count(Operation::Info);
+            let ask = async || {
+                let began = Instant::now();
+                let all = join_all((0..10).map(|_| local.dirs())).await;
+                assert!(all.iter().all(|dirs| dirs.is_some() == is_known));
+                (
+                    began.elapsed().as_secs(),
+                    engine.count(Operation::Info) - before,
+                )
+            };
+            // docker 51
+            assert_eq!(ask().await, (2, 1), "known: {is_known}");
+            if is_known {
+                // docker 51
+                assert_eq!(ask().await, (0, 1));
+                tokio::time::advance(ASK_AGAIN).await;
+                // docker 51
+                assert_eq!(ask().await, (2, 2));
+            }
+        }
     }
 }
