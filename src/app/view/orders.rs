@@ -62,7 +62,10 @@ impl View {
                     .error(format!("no container of pod {name} was started yet"))
                     .help("see mirrorlet explain"));
             }
-            Verb::Restart => Command::Restart { instances },
+            Verb::Restart => Command::Restart {
+                instances,
+                at: Timestamp::now(),
+            },
         };
         let target = RolloutTarget::Pod(name);
         let Err(refused) = self.rollouts.command(target.clone(), command).await else {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{History, Outcome, Revision};
-use crate::api::core::EphemeralContainer;
+use crate::api::core::{ContainerStatus, EphemeralContainer, PodStatus};
 use crate::api::{ContainerId, Timestamp};
 use crate::spec;
 
@@ -34,6 +34,8 @@ pub enum Command {
     Restart {
         /// The instances.
         instances: BTreeSet<ContainerId>,
+        /// The present time.
+        at: Timestamp,
     },
     /// Run an older revision until the source changes; with none named, the one before.
     Undo {
@@ -130,6 +132,7 @@ impl History {
                 (self.stopped, self.cordoned) = (false, false);
                 self.restart = instances;
                 self.begin(at);
+                self.reopen(at);
                 Ok(running)
             }
             Command::Evict { instances } => {
@@ -138,8 +141,9 @@ impl History {
                 Ok(running)
             }
             Command::Debug(container) => self.add(*container).map(|()| running),
-            Command::Restart { instances } => {
+            Command::Restart { instances, at } => {
                 self.restart.extend(instances);
+                self.reopen(at);
                 Ok(running)
             }
             Command::Undo { .. } | Command::Retry if self.paused => Err(Refused::Paused),
@@ -162,6 +166,26 @@ impl History {
                 Ok(wanted)
             }
         }
+    }
+
+    /// Has the revision that runs judged anew, if it has ended: it is run again.
+    pub(super) fn reopen(&mut self, now: Timestamp) {
+        let ended = self.current().filter(|one| one.outcome == Outcome::Ended);
+        let Some(uid) = ended.map(Revision::uid) else {
+            return;
+        };
+        self.set_outcome(&uid, Outcome::Open);
+        self.current = Some((uid, now));
+    }
+
+    /// Whether a status is that of instances that were to be replaced: their end is not that of the
+    /// instances after them.
+    pub(super) fn is_of_replaced(&self, status: &PodStatus) -> bool {
+        let containers = status.container_statuses.iter().flatten();
+        let id = |one: &ContainerStatus| one.container_id.as_deref()?.parse::<ContainerId>().ok();
+        containers
+            .filter_map(id)
+            .any(|id| self.restart.contains(&id))
     }
 
     /// Forgets that instances were to be replaced that are gone. `there` are the instances of the revision

@@ -34,7 +34,8 @@ pub enum Outcome {
     Open,
     /// It passed its judgement.
     Healthy,
-    /// It has done its work and ended well. It is never gone back to: that would do the work again.
+    /// It has done its work and ended well. It is never gone back to: that would do the work again. One
+    /// that a person runs again is open.
     Ended,
     /// It failed its judgement.
     Failed(Cause),
@@ -315,6 +316,7 @@ impl History {
         self.leave_current();
         self.current = Some((uid.clone(), now));
         self.beside = None;
+        self.reopen(now);
     }
 
     /// Begins the time anew for which a revision has run, where the clock was set back. A deadline
@@ -425,6 +427,7 @@ impl History {
         if std::mem::take(&mut self.cordoned) {
             self.stopped = false;
             self.begin(now);
+            self.reopen(now);
         }
     }
 

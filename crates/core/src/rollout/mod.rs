@@ -254,12 +254,17 @@ type Step = (Phase, Option<Change>, Option<Duration>);
 fn take_end(history: &mut History, input: &Input<'_>) {
     let looked_at = !history.stopped && !input.engine_away;
     let status = input.current.status.filter(|_| looked_at);
-    let has_ended = status.is_some_and(|status| status.phase.as_deref() == Some("Succeeded"));
+    let has_ended = status.is_some_and(|status| is_over(status) && !history.is_of_replaced(status));
     let current = history.current().filter(|_| has_ended);
     let healthy = current.filter(|revision| revision.outcome == Outcome::Healthy);
     if let Some(uid) = healthy.map(Revision::uid) {
         history.set_outcome(&uid, Outcome::Ended);
     }
+}
+
+/// Whether a pod has ended well.
+fn is_over(status: &core::PodStatus) -> bool {
+    status.phase.as_deref() == Some("Succeeded")
 }
 
 /// Another revision runs than the target, whose UID is `uid`.
@@ -295,7 +300,7 @@ fn instead_of(
             history.switch(uid, input.now);
             // A revision that passed its judgement before has nothing to prove.
             let phase = match outcome {
-                Some(Outcome::Healthy | Outcome::Ended) => Phase::Settled,
+                Some(Outcome::Healthy) => Phase::Settled,
                 _ => Phase::Judging,
             };
             (phase, Some(Change::Switched), Some(Duration::ZERO))
@@ -340,8 +345,8 @@ fn judge_beside(
         Health::Healthy => Outcome::Healthy,
         Health::Ended => Outcome::Ended,
     };
-    history.set_outcome(uid, outcome);
     history.switch(uid, input.now);
+    history.set_outcome(uid, outcome);
     (Phase::Settled, Some(Change::HandedOver), None)
 }
 
@@ -395,6 +400,8 @@ fn judge(
     // One that a person stopped is judged once it is started.
     let status = input.current.status.filter(|_| !history.stopped);
     let status = status.filter(|_| !input.engine_away);
+    // One that is about to run again is judged once it does.
+    let status = status.filter(|status| !is_over(status) || !history.is_of_replaced(status));
     let (true, Some(status)) = (open, status) else {
         return if open && !history.stopped {
             (Phase::Judging, None, None)

@@ -791,6 +791,108 @@ fn what_has_ended_well_is_not_run_again() {
     }
 }
 
+/// Of a pod whose container with that id is in that state.
+fn with_instance(phase: &str, id: &str) -> core::PodStatus {
+    let mut status = json!({
+        "phase": phase,
+        "containerStatuses": [{
+            "name": "web", "image": "web", "imageID": "", "containerID": format!("docker://{id}"),
+            "ready": phase == "Running", "restartCount": 0,
+        }],
+    });
+    if phase == "Running" {
+        let since = at(1_000).to_string();
+        status["conditions"] =
+            json!([{"type": "Ready", "status": "True", "lastTransitionTime": since}]);
+    }
+    serde_json::from_value(status).unwrap()
+}
+
+/// As a server whose processes end with 0 when the machine goes down.
+#[test]
+fn what_has_ended_well_and_is_run_again_by_a_person_is_judged_anew() {
+    let (ended, runs) = (
+        with_instance("Succeeded", "old"),
+        with_instance("Running", "new"),
+    );
+    // How it comes to run again, and whether its end was seen before that.
+    for (order, is_seen) in [
+        ("restart", true),
+        ("restart", false),
+        ("start", true),
+        ("start", false),
+        ("uncordon", true),
+    ] {
+        let mut story = Story::new("a");
+        story.now = 20;
+        story.decide(Some(&ready(0)));
+        if is_seen {
+            story.decide(Some(&ended));
+            assert_eq!(story.history.revisions[0].outcome, Outcome::Ended);
+        }
+        story.now = 1_000;
+        let instances = BTreeSet::from([ContainerId::docker("old")]);
+        let at = at(story.now);
+        match order {
+            "restart" => {
+                let restart = Command::Restart { instances, at };
+                story.history.obey(restart).unwrap();
+            }
+            "start" => {
+                story.history.obey(Command::Stop).unwrap();
+                story.decide(Some(&ended));
+                let start = Command::Start { instances, at };
+                story.history.obey(start).unwrap();
+            }
+            _ => {
+                story.history.obey(Command::Evict { instances }).unwrap();
+                story.history.uncordon(at);
+            }
+        }
+        // Its old instances are still there, and it has its whole time.
+        story.now = 1_001;
+        story.decide(Some(&ended));
+        assert!(story.history.revisions[0].outcome != Outcome::Ended);
+        story.now = 1_020;
+        story.decide(Some(&runs));
+        // rollouts 23
+        assert_eq!(story.history.revisions[0].outcome, Outcome::Healthy);
+        story.edit("b");
+        story.preparation = Preparation::Done;
+        story.decide(Some(&runs));
+        let decision = story.decide(Some(&crashing(9)));
+        // rollouts 23
+        assert_eq!(
+            (decision.change, story.runs()),
+            (Some(Change::Restored), "a".to_owned()),
+            "{order} {is_seen}"
+        );
+    }
+}
+
+#[test]
+fn what_has_ended_well_and_is_edited_to_again_is_judged_anew() {
+    let succeeded = with_instance("Succeeded", "old");
+    let mut story = Story::new("a");
+    story.decide(Some(&succeeded));
+    // Nothing of it is run again before another version takes its place.
+    story.edit("b");
+    story.decide(Some(&succeeded));
+    story.edit("a");
+    story.decide(Some(&succeeded));
+    assert_eq!(story.history.current().unwrap().outcome, Outcome::Ended);
+    story.edit("b");
+    story.preparation = Preparation::Done;
+    story.decide(Some(&succeeded));
+    story.edit("a");
+    story.preparation = Preparation::Done;
+    let decision = story.decide(None);
+    assert_eq!(decision.change, Some(Change::Switched));
+    // rollouts 23
+    assert_eq!(decision.phase, Phase::Judging);
+    assert_eq!(story.history.current().unwrap().outcome, Outcome::Open);
+}
+
 #[test]
 fn what_was_stopped_or_is_not_seen_has_not_ended() {
     let succeeded: core::PodStatus = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
@@ -1104,7 +1206,11 @@ fn a_restart_names_instances() {
     let mut story = two_healthy();
     for id in ["1", "2"] {
         let instances = BTreeSet::from([ContainerId::docker(id)]);
-        story.history.obey(Command::Restart { instances }).unwrap();
+        let at = at(story.now);
+        story
+            .history
+            .obey(Command::Restart { instances, at })
+            .unwrap();
     }
     let pod = story.decide(Some(&ready(61))).pod(&story.wanted).pod;
     for (id, expect) in [("1", true), ("2", true), ("12", false)] {
@@ -1114,6 +1220,7 @@ fn a_restart_names_instances() {
     story.history.obey(Command::Stop).unwrap();
     let restart = Command::Restart {
         instances: BTreeSet::new(),
+        at: at(story.now),
     };
     assert_eq!(story.history.obey(restart), Err(Refused::Stopped));
 }
@@ -1124,7 +1231,11 @@ fn a_restart_is_forgotten_once_its_instances_are_gone() {
     let id = |id: u32| ContainerId::docker(id.to_string());
     let restart = |story: &mut Story, instances: &[u32]| {
         let instances = instances.iter().map(|one| id(*one)).collect();
-        story.history.obey(Command::Restart { instances }).unwrap();
+        let at = at(story.now);
+        story
+            .history
+            .obey(Command::Restart { instances, at })
+            .unwrap();
     };
     // One that takes long to stop, and another that is replaced again and again.
     restart(&mut story, &[0]);
