@@ -10,7 +10,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +90,16 @@ pub trait EvictionHost: Send + Sync + 'static {
 /// began.
 pub type Shortages = BTreeMap<String, String>;
 
+/// The reads of what pods use. Each may fail by itself: the kernel answers for few pods before it does for
+/// all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum UsageRead {
+    /// Of the pods with limits of their own.
+    Limited,
+    /// Of all, once something is short.
+    All,
+}
+
 /// The progress of a collection.
 struct Progress {
     /// When it began.
@@ -116,8 +126,8 @@ pub struct EvictionManager {
     collecting: JoinSet<Instant>,
     /// The progress of the last collection.
     progress: Option<Progress>,
-    /// Whether the usage of pods couldn't be read the last time, which is logged once.
-    is_usage_unknown: bool,
+    /// The reads of usage that failed the last time. The first one is logged.
+    failed_reads: BTreeSet<UsageRead>,
 }
 
 impl EvictionManager {
@@ -145,7 +155,7 @@ impl EvictionManager {
             collected: None,
             collecting: JoinSet::new(),
             progress: None,
-            is_usage_unknown: false,
+            failed_reads: BTreeSet::new(),
         };
         (manager, reader)
     }
@@ -186,6 +196,7 @@ impl EvictionManager {
         }
         let Some(threshold) = look.starved else {
             self.reclaiming = None;
+            self.failed_reads.remove(&UsageRead::All);
             return look.look_again;
         };
         let signal = threshold.signal;
@@ -216,15 +227,25 @@ impl EvictionManager {
 
     /// Reads the usage of pods. None where it can't be read: then nobody is evicted, for a pod without
     /// a reading would go before all others.
-    async fn usage(&mut self, pods: Vec<PodView>, patience: Duration) -> Option<Vec<PodReading>> {
-        let readings = self.host.usage(pods, patience).await;
-        let was_unknown = std::mem::replace(&mut self.is_usage_unknown, readings.is_err());
-        if let Err(error) = &readings
-            && !was_unknown
-        {
-            occurrences::eviction_waits(error);
+    async fn usage(
+        &mut self,
+        read: UsageRead,
+        pods: Vec<PodView>,
+        patience: Duration,
+    ) -> Option<Vec<PodReading>> {
+        match self.host.usage(pods, patience).await {
+            Ok(readings) => {
+                self.failed_reads.remove(&read);
+                Some(readings)
+            }
+            Err(error) => {
+                if self.failed_reads.is_empty() {
+                    occurrences::eviction_waits(&error);
+                }
+                self.failed_reads.insert(read);
+                None
+            }
         }
-        readings.ok()
     }
 
     /// Evicts the first pod that is over a limit of its own.
@@ -238,7 +259,9 @@ impl EvictionManager {
         if limited.is_empty() {
             return None;
         }
-        let readings = self.usage(limited, Duration::ZERO).await?;
+        let readings = self
+            .usage(UsageRead::Limited, limited, Duration::ZERO)
+            .await?;
         for reading in readings {
             let view = active.iter().find(|view| view.uid == reading.uid);
             let Some(pod) = view.and_then(|view| view.pod.as_deref()) else {
@@ -312,7 +335,7 @@ impl EvictionManager {
             Pressure::Disk => MEASURE_WAIT,
             Pressure::Memory | Pressure::Pid => Duration::ZERO,
         };
-        let readings = self.usage(active.clone(), patience).await?;
+        let readings = self.usage(UsageRead::All, active.clone(), patience).await?;
         let of = |view: &PodView| readings.iter().find(|reading| reading.uid == view.uid);
         let candidates: Vec<Candidate<'_>> = active
             .iter()

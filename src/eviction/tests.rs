@@ -16,8 +16,8 @@ use mirrorlet_core::stats::cgroup::Memory;
 use mirrorlet_core::stats::{Disk, Usage, VolumeReading};
 
 /// The rest of 1000 of a signal, the usage of each pod, the number of collections and of pods that
-/// were read, how long each reading might have waited for disks, whether pods can't be read, and
-/// until when collections hang.
+/// were read, how long each reading might have waited for disks, of how many pods at most the usage can
+/// be read, and until when collections hang.
 #[derive(Default)]
 struct State {
     left: BTreeMap<Signal, u64>,
@@ -26,8 +26,32 @@ struct State {
     collected: usize,
     read: usize,
     patience: Vec<Duration>,
-    fails: bool,
+    readable: Option<usize>,
     hangs: Option<Arc<Notify>>,
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The number of lines with those words.
+    fn lines(&self, words: &str) -> usize {
+        let bytes = self.0.lock().unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        text.lines().filter(|line| line.contains(words)).count()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Clone, Default)]
@@ -59,7 +83,7 @@ impl EvictionHost for FakeHost {
         patience: Duration,
     ) -> Result<Vec<PodReading>, String> {
         let mut state = self.0.lock().unwrap();
-        if state.fails {
+        if state.readable.is_some_and(|most| pods.len() > most) {
             return Err("the kernel did not answer".to_owned());
         }
         state.read += pods.len();
@@ -380,7 +404,7 @@ async fn nobody_is_evicted_while_usage_cannot_be_read() {
     bed.pod("hog", 900, None);
     bed.pod("over-its-limit", 2000, Some("1Ki"));
     bed.set(Signal::MemoryAvailable, 50);
-    bed.host.0.lock().unwrap().fails = true;
+    bed.host.0.lock().unwrap().readable = Some(0);
     for _ in 0..2 {
         // eviction 15
         assert_eq!(bed.look().await, None);
@@ -388,11 +412,39 @@ async fn nobody_is_evicted_while_usage_cannot_be_read() {
         // eviction 15
         assert!(pressures.contains(&Pressure::Memory), "{pressures:?}");
     }
-    bed.host.0.lock().unwrap().fails = false;
+    bed.host.0.lock().unwrap().readable = None;
     // eviction 15
     assert_eq!(bed.look().await.unwrap().2, "emptydirfs.limit");
     // eviction 15
     assert_eq!(bed.look().await.unwrap().0, "hog");
+}
+
+/// As on a machine that thrashes: few pods can be read, and all can't.
+#[tokio::test(start_paused = true)]
+async fn a_read_of_usage_that_fails_again_and_again_is_logged_once() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let _logged = tracing::subscriber::set_default(subscriber.finish());
+    let mut bed = Bed::new(&[(Signal::MemoryAvailable, 100, Duration::ZERO)]);
+    bed.pod("limited", 10, Some("1Ki"));
+    bed.pod("hog", 900, None);
+    // Of how many pods the usage can be read, what is left, and the warnings after a look.
+    for (readable, left, warnings) in [
+        (1, 50, 1),
+        (1, 50, 1),
+        (0, 50, 1),
+        (1, 50, 1),
+        // It is short of memory anew.
+        (1, 500, 1),
+        (1, 50, 2),
+    ] {
+        bed.host.0.lock().unwrap().readable = Some(readable);
+        bed.set(Signal::MemoryAvailable, left);
+        assert_eq!(bed.look().await, None);
+        // eviction 15
+        assert_eq!(log.lines("no pod is evicted"), warnings);
+    }
 }
 
 /// While memory is short, each second counts, and the sizes of disks don't.
