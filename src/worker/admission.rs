@@ -42,8 +42,8 @@ impl PodWorkers {
         pods.small_sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
         let mut active = self.active_pods();
         for pod in pods {
-            let runs = held.contains_key(&PodUid::of(pod));
-            let verdict = self.ask(pod, &node, &active, runs);
+            let is_here = held.contains_key(&PodUid::of(pod));
+            let verdict = self.ask(pod, &node, &active, is_here);
             if !is_api_pod(pod) && !is_beside(pod) && self.runs(&PodUid::of(pod)) {
                 // It waits for nobody: it runs, and has to be stopped before another starts.
                 self.locks
@@ -67,10 +67,10 @@ impl PodWorkers {
         })
     }
 
-    /// Whether the node takes a pod. A static pod that runs already stays: the machine it would be
-    /// too large for has carried it so far, and an upgrade or another reservation stops nothing. Nor does
-    /// a lack of resources stop one of the API server that runs.
-    fn ask(&self, pod: &Arc<Pod>, node: &AdmitNode, active: &[Arc<Pod>], runs: bool) -> Verdict {
+    /// Whether the node takes a pod, of which something may be here. A static pod stays then: the machine it
+    /// would be too large for has carried it so far, and an upgrade or another reservation stops nothing. Nor
+    /// does a lack of resources stop one of the API server that runs.
+    fn ask(&self, pod: &Arc<Pod>, node: &AdmitNode, active: &[Arc<Pod>], is_here: bool) -> Verdict {
         let admitted = Verdict::Admitted {
             preempt: Vec::new(),
         };
@@ -78,7 +78,10 @@ impl PodWorkers {
         if ending(pod).is_some() || has_ended(pod) {
             return admitted;
         }
-        let calm = runs.then(|| node.clone().for_one_that_runs(pod));
+        let calm = is_here.then(|| {
+            let runs = self.runs(&PodUid::of(pod));
+            node.clone().for_one_that_is_here(pod, runs)
+        });
         let verdict = admit(&AdmitInput {
             pod: &admitted_pod(pod),
             others: active,
@@ -87,7 +90,7 @@ impl PodWorkers {
         match verdict {
             Verdict::Refused(Failure {
                 reason, message, ..
-            }) if runs && !is_api_pod(pod) => {
+            }) if is_here && !is_api_pod(pod) => {
                 let message = format!("the pod is already running and is not stopped: {message}");
                 let telemetry = &self.context.telemetry;
                 telemetry.about(pod, |of| occurrences::note(of, &reason, &message));

@@ -6,6 +6,7 @@ use super::super::*;
 use super::bed::{Bed, SWEEP, api, changed, deleted, left_behind, phase_of, pod, runs};
 use crate::store::settled::Left;
 use mirrorlet_core::api::keys;
+use mirrorlet_core::eviction::{Pressure, Pressures};
 use mirrorlet_host::telemetry::journal::Kind;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
@@ -266,6 +267,42 @@ async fn a_resize_that_is_not_done_takes_room_from_nobody() {
         // pods 61a
         assert!(runs(&bed.fake, A) && runs(&bed.fake, B), "{cpu} {status}");
         bed.fake.assert_call_counts("kill_pod", 0);
+    }
+}
+
+/// As after a reboot into less memory: containers are left, and nothing runs.
+#[tokio::test(start_paused = true)]
+async fn a_resized_pod_that_has_to_start_again_needs_room() {
+    let resources = json!({"requests": {"cpu": "64"}});
+    let containers = json!([{"name": "app", "image": "app:1", "resources": resources}]);
+    let resized = api(A, json!({"spec": {"containers": containers}}));
+    for (has_exited, is_sandbox_lost, stays) in [
+        (false, false, true),
+        (true, false, true),
+        (true, true, false),
+    ] {
+        let fake = FakeRuntime::new();
+        left_behind(&fake, &resized);
+        if has_exited {
+            fake.exit_container(&A.into(), "app", 255);
+        }
+        if is_sandbox_lost {
+            fake.lose_sandbox(&A.into());
+        }
+        let mut bed = Bed::on(fake);
+        // Nor does a pressure keep it.
+        bed.node_is(node(&[], "2").under(Pressures::from([Pressure::Disk])));
+        bed.want(&[&resized]);
+        if stays {
+            bed.until_runs(A).await;
+            tokio::time::sleep(SWEEP).await;
+            // pods 61a
+            assert!(runs(&bed.fake, A), "exited: {has_exited}");
+            bed.fake.assert_call_counts("kill_pod", 0);
+        } else {
+            // pods 61a
+            bed.until_view(A, |v| refused(v, "OutOfcpu")).await;
+        }
     }
 }
 

@@ -104,13 +104,14 @@ impl AdmitNode {
         self
     }
 
-    /// The same for a pod that runs on it already. Its pressures stop no such pod: eviction chooses the pods
-    /// that have to go. Nor do its resources stop one of the API server, whose requests may have been
-    /// changed since it was admitted.
+    /// The same for a pod of which something is here already. The node's pressures stop no such pod: eviction
+    /// chooses the pods that have to go. Nor do its resources stop one of the API server that still runs, whose
+    /// requests may have been changed since it was admitted. One that has to start again, as after a
+    /// reboot, needs room.
     #[must_use]
-    pub fn for_one_that_runs(mut self, pod: &Pod) -> Self {
+    pub fn for_one_that_is_here(mut self, pod: &Pod, runs: bool) -> Self {
         self.pressures = Pressures::new();
-        if is_api_pod(pod) {
+        if runs && is_api_pod(pod) {
             self.allocatable = None;
         }
         self
