@@ -230,6 +230,11 @@ impl ImageAccess {
         not_noted(written);
     }
 
+    /// Writes what could not be written, if there is something.
+    pub(super) async fn write_due(&self) {
+        not_noted(self.remembered.write_due().await);
+    }
+
     /// Takes over the pulls whose end an agent before this one did not see: images that are here by
     /// these names were pulled.
     async fn begin_life(&self) {

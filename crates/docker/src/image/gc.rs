@@ -210,6 +210,8 @@ impl ImageGc {
     /// One pass, which removes `all` that is unused or only what makes room enough. What fails is
     /// logged, and tried again by the next one.
     pub async fn collect(&mut self, now: Timestamp, all: bool) {
+        // The disk may take them by now, and nobody may need an image for days.
+        self.images.write_due().await;
         let collected = self.pass(now, all).await;
         self.report.send_modify(|report| {
             report.last_pass = Some(now);

@@ -57,7 +57,8 @@ where
 
     /// Changes what is known, and the file if that is something else then. `unreadable` is what is
     /// known where the file can't be used, which is renamed. The change counts for this agent, too,
-    /// where the file can't be written, and is written with the next one. Once made, it is written
+    /// where the file can't be written, and is written with the next one, or by
+    /// [`write_due`](Self::write_due). Once made, it is written
     /// whether or not that is waited for.
     pub(super) async fn change<R>(
         &self,
@@ -85,6 +86,18 @@ where
             written
         });
         (result, written.await)
+    }
+
+    /// Writes what could not be written, if there is something.
+    pub(super) async fn write_due(&self) -> io::Result<()> {
+        let known = Arc::clone(&self.known).lock_owned().await;
+        let is_due = known.as_ref().is_some_and(|known| known.is_due);
+        drop(known);
+        if !is_due {
+            return Ok(());
+        }
+        let ((), written) = self.change(|_| T::default(), |_| ()).await;
+        written
     }
 
     /// Waits for those before, and reads the file if nobody has.
@@ -232,6 +245,27 @@ mod tests {
         fs::remove_file(&root).unwrap();
         let ((), written) = file.change(|_| 0, |_| ()).await;
         written.unwrap();
+        let anew = NotedFile::<u32>::new(Some(path));
+        let (found, _) = anew.change(|_| 0, |known| *known).await;
+        // docker 67
+        assert_eq!(found, 2);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_written_without_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let path = root.join("images.json");
+        let file = NotedFile::<u32>::new(Some(path.clone()));
+        file.write_due().await.unwrap();
+        assert!(!root.exists(), "nothing is due");
+        fs::write(&root, "").unwrap();
+        let ((), written) = file.change(|_| 0, |known| *known = 2).await;
+        assert!(written.is_err());
+        // docker 67
+        assert!(file.write_due().await.is_err());
+        fs::remove_file(&root).unwrap();
+        file.write_due().await.unwrap();
         let anew = NotedFile::<u32>::new(Some(path));
         let (found, _) = anew.change(|_| 0, |known| *known).await;
         // docker 67

@@ -83,9 +83,18 @@ impl PulledImages {
             BTreeMap::new()
         };
         let ((), written) = self.images.change(unreadable, change).await;
-        if let Err(error) = written {
-            occurrences::pulled_images_not_noted(&error.to_string());
-        }
+        not_noted(written);
+    }
+
+    /// Writes what could not be written, if there is something.
+    pub(super) async fn write_due(&self) {
+        not_noted(self.images.write_due().await);
+    }
+}
+
+fn not_noted(written: io::Result<()>) {
+    if let Err(error) = written {
+        occurrences::pulled_images_not_noted(&error.to_string());
     }
 }
 

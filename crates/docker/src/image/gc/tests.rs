@@ -466,3 +466,31 @@ fn sizes_are_printed_as_upstream_does() {
         assert_eq!(binary_size(bytes), text);
     }
 }
+
+#[tokio::test]
+async fn a_pass_writes_records_that_could_not_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    let records = ["pulled.json", "access.json"].map(|name| root.join(name));
+    let mut bed = bed(false, ImageGcPolicy::default());
+    let options = PullerOptions {
+        record: Some(records[0].clone()),
+        access_record: Some(records[1].clone()),
+        ..PullerOptions::default()
+    };
+    bed.images = Arc::new(ImagePuller::new(bed.engine.clone(), options));
+    bed.gc.images = Arc::clone(&bed.images);
+    bed.pull("web:1", 100).await;
+    // A file has the directory's place, and the image is gone.
+    std::fs::remove_dir_all(&root).unwrap();
+    std::fs::write(&root, "").unwrap();
+    let later = bed.began + Duration::from_mins(60);
+    assert!(bed.images.pulled(&[], later).await.is_empty());
+    std::fs::remove_file(&root).unwrap();
+    // Nothing is to be removed, so no image is looked at.
+    bed.pass(65, 1000).await;
+    for record in records {
+        // docker 67
+        assert!(record.exists(), "{}", record.display());
+    }
+}

@@ -379,6 +379,12 @@ impl ImagePuller {
         self.shop.pulled.ours(listed, listed_at).await
     }
 
+    /// Writes records of pulls that could not be written, if there are some.
+    pub(super) async fn write_due(&self) {
+        self.shop.access.write_due().await;
+        self.shop.pulled.write_due().await;
+    }
+
     /// Removes an image with all its names; one that is not there is success.
     ///
     /// # Errors
