@@ -484,7 +484,7 @@ async fn a_pass_writes_records_that_could_not_be_written() {
     // A file has the directory's place, and the image is gone.
     std::fs::remove_dir_all(&root).unwrap();
     std::fs::write(&root, "").unwrap();
-    let later = bed.began + Duration::from_mins(60);
+    let later = bed.began + Duration::from_hours(1);
     assert!(bed.images.pulled(&[], later).await.is_empty());
     std::fs::remove_file(&root).unwrap();
     // Nothing is to be removed, so no image is looked at.
