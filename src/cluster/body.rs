@@ -3,7 +3,6 @@
 //! answer with pages of any length, which differ each time.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower::BoxError;
 
-use super::connection::Shared;
 use mirrorlet_core::api::shortened;
 
 /// How long a body that is no watch may be silent. A server computes an answer before it sends its head, so
@@ -63,9 +61,12 @@ struct Watch {
     end: Option<Result<(), BoxError>>,
 }
 
+/// Told of an answer that fell silent: since when, and why it is given up.
+pub(super) type Lost = Box<dyn Fn(Instant, &str) + Send + Sync>;
+
 /// Any other answer.
 struct Silence {
-    shared: Arc<Shared>,
+    lost: Lost,
     /// When something came last.
     heard: Instant,
     until: Pin<Box<Sleep>>,
@@ -83,10 +84,10 @@ impl TransportBody {
     }
 
     /// Body of any other answer, whose head came just now.
-    pub(super) fn bounded(body: AnswerBody, shared: Arc<Shared>) -> Self {
+    pub(super) fn bounded(body: AnswerBody, lost: Lost) -> Self {
         let heard = Instant::now();
         let bound = Bound::Silence(Silence {
-            shared,
+            lost,
             heard,
             until: Box::pin(tokio::time::sleep_until(heard + SILENCE_MAX)),
         });
@@ -123,7 +124,7 @@ impl Silence {
             return Poll::Ready(part);
         }
         ready!(self.until.as_mut().poll(context));
-        self.shared.lost(self.heard, UNFINISHED);
+        (self.lost)(self.heard, UNFINISHED);
         Poll::Ready(Some(Err(UNFINISHED.into())))
     }
 }

@@ -262,6 +262,10 @@ impl Service<Request<Body>> for Transport {
                 shared.reach.silent(began, &format!("HTTP {}", head.status));
             }
             let heard_at = Instant::now();
+            let lost = Box::new({
+                let shared = Arc::clone(&shared);
+                move |since: Instant, cause: &str| shared.lost(since, cause)
+            });
             let body = if head.status.is_client_error() || head.status.is_server_error() {
                 let whole = body::refusal(head.status, body);
                 let whole = match tokio::time::timeout_at(deadline, whole).await {
@@ -269,11 +273,11 @@ impl Service<Request<Body>> for Transport {
                     Ok(Err(error)) => return Err(failed(heard_at, chain(&*error))),
                     Err(_) => return Err(failed(heard_at, body::UNFINISHED.to_owned())),
                 };
-                TransportBody::bounded(whole, Arc::clone(&shared))
+                TransportBody::bounded(whole, lost)
             } else if what.is_watch() {
                 TransportBody::watch(body, began, replaced)
             } else {
-                TransportBody::bounded(body, Arc::clone(&shared))
+                TransportBody::bounded(body, lost)
             };
             Ok(Response::from_parts(head, body))
         })
