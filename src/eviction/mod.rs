@@ -257,6 +257,7 @@ impl EvictionManager {
         let is_limited = |view: &&PodView| view.pod.as_deref().is_some_and(has_local_limits);
         let limited: Vec<PodView> = active.iter().filter(is_limited).cloned().collect();
         if limited.is_empty() {
+            self.failed_reads.remove(&UsageRead::Limited);
             return None;
         }
         let readings = self

@@ -445,6 +445,17 @@ async fn a_read_of_usage_that_fails_again_and_again_is_logged_once() {
         // eviction 15
         assert_eq!(log.lines("no pod is evicted"), warnings);
     }
+    // Of a pod that is gone nothing has to be read.
+    bed.host.0.lock().unwrap().readable = Some(0);
+    for (is_gone, left, warnings) in [(false, 50, 2), (true, 500, 2), (true, 50, 3)] {
+        if is_gone {
+            bed.writer.remove(&PodUid::from("limited"));
+        }
+        bed.set(Signal::MemoryAvailable, left);
+        assert_eq!(bed.look().await, None);
+        // eviction 15
+        assert_eq!(log.lines("no pod is evicted"), warnings);
+    }
 }
 
 /// While memory is short, each second counts, and the sizes of disks don't.
