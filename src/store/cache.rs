@@ -35,6 +35,11 @@ impl Entry {
             modified: None,
         }
     }
+
+    /// Whether nothing is known of the pod but that looks at it failed.
+    pub fn is_unknown(&self) -> bool {
+        self.error.is_some() && self.status.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -234,8 +239,8 @@ impl CacheReader {
     /// succeeded.
     pub fn knows_all(&self) -> bool {
         let entries = self.0.entries.read();
-        let is_unknown = |entry: &Entry| entry.error.is_some() && entry.status.is_empty();
-        self.known_until().is_some() && !entries.values().any(|entry| is_unknown(&entry.borrow()))
+        let mut entries = entries.values();
+        self.known_until().is_some() && !entries.any(|entry| entry.borrow().is_unknown())
     }
 
     /// Waits until everything is known that there was at some time: the first complete list.

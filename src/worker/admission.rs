@@ -53,10 +53,12 @@ impl PodWorkers {
         }
     }
 
-    /// Whether anything of a pod may run, by the newest look at it, or else by the newest list.
+    /// Whether anything of a pod may run, by the newest look at it that succeeded, or else by the newest
+    /// list.
     fn runs(&self, uid: &PodUid) -> bool {
         let seen = self.context.cache.get(uid);
-        if seen.modified.is_some() || self.gone.contains(uid) {
+        let is_known = seen.modified.is_some() && !seen.is_unknown();
+        if is_known || self.gone.contains(uid) {
             return seen.status.anything_running();
         }
         let listed = self.listed.borrow();

@@ -387,7 +387,7 @@ impl PodWorkers {
         for entry in self.context.cache.all() {
             if !entry.status.is_empty() {
                 held.insert(entry.status.uid.clone(), entry.status.full_name.clone());
-            } else if entry.modified.is_some() {
+            } else if entry.modified.is_some() && !entry.is_unknown() {
                 held.remove(&entry.status.uid);
             }
         }

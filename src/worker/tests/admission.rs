@@ -8,6 +8,7 @@ use crate::store::settled::Left;
 use mirrorlet_core::api::keys;
 use mirrorlet_core::eviction::{Pressure, Pressures};
 use mirrorlet_host::telemetry::journal::Kind;
+use mirrorlet_runtime::RuntimeError;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
@@ -276,10 +277,12 @@ async fn a_resized_pod_that_has_to_start_again_needs_room() {
     let resources = json!({"requests": {"cpu": "64"}});
     let containers = json!([{"name": "app", "image": "app:1", "resources": resources}]);
     let resized = api(A, json!({"spec": {"containers": containers}}));
-    for (has_exited, is_sandbox_lost, stays) in [
-        (false, false, true),
-        (true, false, true),
-        (true, true, false),
+    for (has_exited, is_sandbox_lost, is_unseen, stays) in [
+        (false, false, false, true),
+        // The first look at it fails: the list says that it runs.
+        (false, false, true, true),
+        (true, false, false, true),
+        (true, true, false, false),
     ] {
         let fake = FakeRuntime::new();
         left_behind(&fake, &resized);
@@ -289,7 +292,18 @@ async fn a_resized_pod_that_has_to_start_again_needs_room() {
         if is_sandbox_lost {
             fake.lose_sandbox(&A.into());
         }
+        if is_unseen {
+            let refused = RuntimeError::Refused {
+                status: 500,
+                message: "no".to_owned(),
+            };
+            fake.refuse_next("get_pod_status", 1, refused);
+        }
         let mut bed = Bed::on(fake);
+        if is_unseen {
+            let mut seen = bed.cache.subscribe(&A.into());
+            seen.wait_for(|entry| entry.error.is_some()).await.unwrap();
+        }
         // Nor does a pressure keep it.
         bed.node_is(node(&[], "2").under(Pressures::from([Pressure::Disk])));
         bed.want(&[&resized]);
@@ -297,7 +311,10 @@ async fn a_resized_pod_that_has_to_start_again_needs_room() {
             bed.until_runs(A).await;
             tokio::time::sleep(SWEEP).await;
             // pods 61a
-            assert!(runs(&bed.fake, A), "exited: {has_exited}");
+            assert!(
+                runs(&bed.fake, A),
+                "exited: {has_exited}, unseen: {is_unseen}"
+            );
             bed.fake.assert_call_counts("kill_pod", 0);
         } else {
             // pods 61a
