@@ -12,6 +12,7 @@ use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::job::{Job, JobName, JobRecord, is_pod_of};
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::WorkloadKey;
 
@@ -44,7 +45,8 @@ impl Jobs {
             None => !at.known || cache.known_until().is_none(),
         };
         let view = self.options.board.get(uid);
-        is_unknown || seen.status.anything_running() || view.is_some_and(|view| !has_stopped(&view))
+        let is_at_work = view.is_some_and(|view| !has_stopped(&view, &seen.status));
+        is_unknown || seen.status.anything_running() || is_at_work
     }
 
     /// Whether the runtime's pods were listed, and a look at each has succeeded: a Job whose record can't
@@ -191,10 +193,14 @@ impl Jobs {
     }
 }
 
-/// Whether nothing of a pod that is to be stopped runs, and its worker starts nothing of it any more.
-fn has_stopped(view: &PodView) -> bool {
+/// Whether nothing of a pod that is to be stopped runs, and nothing of it is started any more. `seen` is
+/// the newest that is known of it.
+fn has_stopped(view: &PodView, seen: &PodStatus) -> bool {
     let starts_nothing = match view.phase {
-        Phase::Terminated | Phase::Finished => true,
+        // What looks created may be in the middle of its start, which outlives the worker's call. The
+        // Engine doesn't remove it then.
+        Phase::Terminated => !has_unstarted(seen),
+        Phase::Finished => true,
         Phase::Terminating => false,
         // One that stays for its log is wanted, as a pod that is over.
         Phase::WaitingToStart | Phase::Syncing => {
@@ -203,6 +209,14 @@ fn has_stopped(view: &PodView) -> bool {
         }
     };
     starts_nothing && !view.observed.anything_running()
+}
+
+/// Whether anything of a pod was created and is not known to have been started.
+fn has_unstarted(seen: &PodStatus) -> bool {
+    let containers = seen.containers.iter().map(|container| container.state);
+    let sandboxes = seen.sandboxes.iter().map(|sandbox| sandbox.state);
+    let mut states = containers.chain(sandboxes);
+    states.any(|state| state == ContainerState::Created)
 }
 
 /// The pods of a record: those that are to run, and those that are over and stay for their logs.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order, OrderError};
-use mirrorlet::store::board::board;
+use mirrorlet::store::board::{BoardWriter, Phase, PodView, board};
 use mirrorlet::store::cache::{CacheWriter, cache};
 use mirrorlet_core::api::{ContainerId, NodeName, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet, SourceState};
@@ -32,6 +32,7 @@ struct Bed {
     root: TempDir,
     states: BTreeMap<SourceName, SourceState>,
     seen: CacheWriter,
+    workers: BoardWriter,
     now: Arc<Mutex<Timestamp>>,
     jobs: Jobs,
     handle: JobHandle,
@@ -44,11 +45,12 @@ impl Bed {
         seen.update_time(Instant::now());
         let now: Timestamp = "2026-01-01T00:00:30Z".parse().unwrap();
         let now = Arc::new(Mutex::new(now));
-        let (jobs, handle) = load(&root, &seen, &now);
+        let (jobs, handle, workers) = load(&root, &seen, &now);
         Self {
             root,
             states: states(documents),
             seen,
+            workers,
             now,
             jobs,
             handle,
@@ -57,7 +59,7 @@ impl Bed {
 
     /// The next agent on the same root.
     fn restart(&mut self) {
-        (self.jobs, self.handle) = load(&self.root, &self.seen, &self.now);
+        (self.jobs, self.handle, self.workers) = load(&self.root, &self.seen, &self.now);
     }
 
     async fn merge(&mut self) -> Merged {
@@ -143,15 +145,21 @@ impl Bed {
     }
 }
 
-fn load(root: &TempDir, seen: &CacheWriter, now: &Arc<Mutex<Timestamp>>) -> (Jobs, JobHandle) {
+fn load(
+    root: &TempDir,
+    seen: &CacheWriter,
+    now: &Arc<Mutex<Timestamp>>,
+) -> (Jobs, JobHandle, BoardWriter) {
     let now = Arc::clone(now);
+    let (workers, board) = board();
     let options = JobOptions {
-        board: board().1,
+        board,
         cache: seen.reader(),
         telemetry: Telemetry::new(),
         clock: Arc::new(move || *now.lock().unwrap()),
     };
-    Jobs::load(root.path(), options)
+    let (jobs, handle) = Jobs::load(root.path(), options);
+    (jobs, handle, workers)
 }
 
 fn states(documents: &[&str]) -> BTreeMap<SourceName, SourceState> {
@@ -218,6 +226,40 @@ async fn a_job_that_is_put_back_waits_until_nothing_of_it_runs() {
         bed.merge().await;
     }
     assert!(bed.files("jobs").is_empty());
+}
+
+/// The Engine doesn't remove a container whose start is under way: its worker has stopped the pod, and it
+/// may run yet.
+#[tokio::test]
+async fn a_run_waits_for_a_container_of_the_one_before_that_may_still_start() {
+    let mut bed = Bed::new(&[JOB]);
+    let first = bed.merge().await;
+    let pod = first.pods.values().next().unwrap();
+    let mut created = running(pod);
+    created.sandboxes[0].state = ContainerState::Created;
+    bed.seen
+        .set(&pod.uid(), Ok(created.clone()), Instant::now());
+    bed.workers.publish(PodView {
+        uid: pod.uid(),
+        full_name: pod.full_name(),
+        pod: Some(Arc::clone(&pod.pod)),
+        phase: Phase::Terminated,
+        status: None,
+        observed: Arc::new(created),
+        error: "".into(),
+        failed_probe: None,
+    });
+    for documents in [states(&[]), states(&[JOB])] {
+        bed.states = documents;
+        // workloads 7
+        assert_eq!(bed.merge().await.pods, BTreeMap::new());
+    }
+    // It exits, and is not removed.
+    let mut exited = running(pod);
+    exited.sandboxes[0].state = ContainerState::Exited;
+    bed.seen.set(&pod.uid(), Ok(exited), Instant::now());
+    // workloads 7
+    assert_eq!(bed.merge().await.pods.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
