@@ -1,9 +1,10 @@
 //! Creating a container exactly once, and starting it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bollard::models::ContainerCreateBody;
+use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{Containers, Since, Turn};
@@ -25,31 +26,32 @@ const GHOST_POLL: Duration = Duration::from_millis(100);
 /// Most names of a pod that are noted as unanswered: more than it has containers.
 const UNANSWERED_MAX: usize = 512;
 
-/// The names of containers that the Engine did not create within the deadline of the call, by pod. It
-/// may create them later.
+/// SHA-256 of what a container was to be made of.
+type Digest = [u8; 32];
+
+/// The names of containers that the Engine did not create within the deadline of the call, by pod, and
+/// what they were to be made of. It may create them later.
 #[derive(Debug, Default)]
-pub(crate) struct Unanswered(parking_lot::Mutex<BTreeMap<PodUid, BTreeSet<String>>>);
+pub(crate) struct Unanswered(parking_lot::Mutex<BTreeMap<PodUid, BTreeMap<String, Digest>>>);
 
 impl Unanswered {
-    fn note(&self, uid: &PodUid, name: &str) {
+    fn note(&self, uid: &PodUid, name: &str, digest: Digest) {
         let mut pods = self.0.lock();
         let names = pods.entry(uid.clone()).or_default();
         if names.len() < UNANSWERED_MAX {
-            names.insert(name.to_owned());
+            names.insert(name.to_owned(), digest);
         }
     }
 
-    /// Whether the name was noted, which it is no more.
-    fn take(&self, uid: &PodUid, name: &str) -> bool {
+    /// What the name was noted with, which it is no more.
+    fn take(&self, uid: &PodUid, name: &str) -> Option<Digest> {
         let mut pods = self.0.lock();
-        let Some(names) = pods.get_mut(uid) else {
-            return false;
-        };
-        let was_noted = names.remove(name);
+        let names = pods.get_mut(uid)?;
+        let noted = names.remove(name);
         if names.is_empty() {
             pods.remove(uid);
         }
-        was_noted
+        noted
     }
 
     /// Forgets the names of a pod that is gone.
@@ -76,8 +78,8 @@ impl Containers {
     /// Creates a container exactly once: a name that is taken is looked into. Waits for turns don't count
     /// against the turn within which that is done.
     ///
-    /// One that was there ([late](Made::Late), [found](Made::Found)) has the labels of the request; what else it was made of may be
-    /// older.
+    /// One that was there ([late](Made::Late), [found](Made::Found)) has the labels of the request. What
+    /// else it was made of may be older where it was found.
     pub(crate) async fn create(
         &self,
         request: Request,
@@ -116,7 +118,9 @@ impl Containers {
                 Err(error) if error.is_conflict() && attempt < CREATE_ATTEMPTS => {
                     match self.holder(&error, &ours, &request.body).await? {
                         Holder::Identical(id) => {
-                            let is_late = self.unanswered.take(&ours.uid, &request.name);
+                            let asked = self.unanswered.take(&ours.uid, &request.name);
+                            let is_late =
+                                asked.is_some() && asked == digest(&request.body, &ours.kind);
                             let made = if is_late { Made::Late } else { Made::Found };
                             return Ok(made(id));
                         }
@@ -135,8 +139,10 @@ impl Containers {
                     }
                 }
                 Err(error) => {
-                    if matches!(error, EngineError::Timeout { .. }) {
-                        self.unanswered.note(&ours.uid, &request.name);
+                    if matches!(error, EngineError::Timeout { .. })
+                        && let Some(digest) = digest(&request.body, &ours.kind)
+                    {
+                        self.unanswered.note(&ours.uid, &request.name, digest);
                     }
                     return Err(error);
                 }
@@ -225,7 +231,8 @@ impl Containers {
 pub(crate) enum Made {
     /// It was created.
     New(String),
-    /// It was there: created by a call of this agent that took longer than its deadline.
+    /// It was there: created by a call of this agent that took longer than its deadline, and asked for
+    /// the same.
     Late(String),
     /// It was there: created by another call that was not answered, or by an agent before this one.
     Found(String),
@@ -262,6 +269,27 @@ fn identity(owner: &str, request: &Request) -> Option<OurContainer> {
         [request.name.as_str()],
         request.body.labels.as_ref()?,
     )
+}
+
+/// Digest of what a container is made of, but for the file of its termination message: each request has
+/// a new one.
+fn digest(body: &ContainerCreateBody, kind: &Kind) -> Option<Digest> {
+    let mut body = body.clone();
+    if let Kind::Container {
+        termination_path, ..
+    } = kind
+    {
+        let host_config = body.host_config.as_mut();
+        let mounts = host_config.and_then(|host| host.mounts.as_mut());
+        for mount in mounts.into_iter().flatten() {
+            if mount.target.as_ref() == Some(termination_path) {
+                mount.source = None;
+            }
+        }
+    }
+    // A value has its keys in order, which the maps of the body don't.
+    let value = serde_json::to_value(body).ok()?;
+    Some(Sha256::digest(value.to_string()).into())
 }
 
 /// The id in `Conflict. The container name "/x" is already in use by container "<id>". …`

@@ -92,8 +92,11 @@ async fn a_container_that_was_never_started_is_made_anew() {
 /// On an Engine whose creates always take longer than a call may, each new one would be too late.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_was_created_too_late_is_started_as_it_is_once() {
-    for is_given_up in [false, true] {
-        let bed = Bed::warm().await;
+    for (is_edited, is_given_up) in [(false, false), (false, true), (true, false)] {
+        let mut bed = Bed::warm().await;
+        let objects = Arc::new(ManifestObjects::default());
+        publish(&objects, "old");
+        bed.manager = next_agent(&bed, &objects);
         let late = EngineError::Timeout {
             operation: "create_container",
             after: Duration::from_mins(2),
@@ -101,9 +104,12 @@ async fn a_container_that_was_created_too_late_is_started_as_it_is_once() {
         let create = Operation::CreateContainer;
         bed.engine
             .fail(create, Some("k8s_app"), FaultPoint::After, late);
-        let pod = pod("a", &json!({}));
+        let pod = reader("a");
         let failed = bed.round(&pod).await;
         assert_eq!(failures(&failed), [SyncErrorReason::CreateContainerError]);
+        if is_edited {
+            publish(&objects, "new");
+        }
         if is_given_up {
             let start = Operation::StartContainer;
             let given_up = api_error(500, "context canceled");
@@ -113,12 +119,15 @@ async fn a_container_that_was_created_too_late_is_started_as_it_is_once() {
         assert_eq!(second.error().is_some(), is_given_up);
         let removed = || bed.engine.count(Operation::RemoveContainer);
         // docker 57
-        assert_eq!(removed(), 0);
+        assert_eq!(removed(), usize::from(is_edited));
+        let value = if is_edited { "new" } else { "old" };
+        // docker 57
+        assert!(has_value(&bed, &app_name(&pod), value));
         bed.up(&pod).await;
         let up = [running(pause_name(&pod)), running(app_name(&pod))];
         assert_eq!(bed.containers(), up);
         // docker 57
-        assert_eq!(removed(), usize::from(is_given_up), "it is old by now");
+        assert_eq!(removed(), usize::from(is_edited || is_given_up));
     }
 }
 
