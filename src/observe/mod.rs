@@ -8,6 +8,8 @@
 //! A look at one pod never delays another: looks run side by side, at most one a pod at a time, and
 //! only so many begin together; a look asked for while one is under way is taken again after it.
 
+mod restart;
+mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -21,16 +23,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use self::restart::was_restarted;
+use self::tell::{tell_deaths, tell_hands};
 use crate::config::Config;
-use crate::store::cache::{CacheWriter, Entry};
+use crate::store::cache::CacheWriter;
 use crate::store::looks::Request;
 use crate::store::settled::SettledPods;
-use mirrorlet_core::api::{ContainerId, FullName, PodUid};
+use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::RuntimeReach;
-use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods, UserAction};
+use mirrorlet_core::observed::{PodStatus, Pods};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
+use mirrorlet_runtime::{
+    PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, Version,
+};
 
 /// Looks at pods that begin together: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
@@ -47,11 +53,12 @@ const STREAM_LASTS: Duration = Duration::from_secs(10);
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a runtime that is doubted may take to say how it is, which takes it no work.
+/// How long a runtime that is doubted may take to say how it is, which takes it no work; and one that was
+/// there, to show its events again.
 const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The same once its events have ended: a proxy may end what is quiet, and the runtime behind it answers at
-/// once. One that is being restarted takes longer.
+/// once. One that is being restarted mostly takes longer.
 const END_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The task that keeps the cache.
@@ -66,6 +73,10 @@ pub struct Observer {
     telemetry: Telemetry,
     /// When the runtime was lost, until it is back.
     away_since: Option<Instant>,
+    /// Its version when it was back last.
+    version: Option<Version>,
+    /// Whether its events ended while it answered: the next list shows whether it was restarted.
+    answered: bool,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
     /// Pods being looked at.
     looking: HashMap<PodUid, Look>,
@@ -124,6 +135,8 @@ impl Observer {
             telemetry,
             endpoint: String::new(),
             away_since: None,
+            version: None,
+            answered: false,
             looks: JoinSet::new(),
             looking: HashMap::new(),
             queue: VecDeque::new(),
@@ -154,7 +167,7 @@ impl Observer {
     pub async fn run(mut self) {
         let mut backoff = RECONNECT;
         loop {
-            let lost = match self.runtime.watch().await {
+            let lost = match self.subscribe().await {
                 Ok(events) => {
                     let opened = Instant::now();
                     self.telemetry.metrics.set_event_stream_up(true);
@@ -165,10 +178,10 @@ impl Observer {
                     }
                     match followed {
                         // If it answers, this is a gap, which the next subscription begins with.
-                        Ok(()) => word(&*self.runtime, END_DEADLINE)
-                            .await
-                            .err()
-                            .map(|_| "the event stream ended".to_owned()),
+                        Ok(()) => {
+                            self.answered = word(&*self.runtime, END_DEADLINE).await.is_ok();
+                            (!self.answered).then(|| "the event stream ended".to_owned())
+                        }
                         Err(error) => Some(error.to_string()),
                     }
                 }
@@ -179,6 +192,23 @@ impl Observer {
             }
             tokio::time::sleep(backoff.pause()).await;
         }
+    }
+
+    /// Subscribes to the runtime's events. One that was there and doesn't show them is away meanwhile:
+    /// nobody is heard who doubts it.
+    async fn subscribe(&mut self) -> Result<BoxStream<'static, PodEvent>> {
+        let runtime = Arc::clone(&self.runtime);
+        let mut events = runtime.watch();
+        if *self.reach.borrow() == RuntimeReach::Up {
+            if let Ok(events) = tokio::time::timeout(DOUBT_DEADLINE, &mut events).await {
+                return events;
+            }
+            self.lost(format!(
+                "it has not shown its events for {} s",
+                DOUBT_DEADLINE.as_secs()
+            ));
+        }
+        events.await
     }
 
     /// The runtime is away. Only the first of a row of failures is news.
@@ -200,14 +230,10 @@ impl Observer {
             return;
         }
         // The version is for people; a runtime that goes away again says so by itself.
-        let version = self
-            .runtime
-            .version()
-            .await
-            .map(|v| v.to_string())
-            .unwrap_or_default();
+        self.version = self.runtime.version().await.ok();
+        let version = self.version.as_ref().map(ToString::to_string);
         let away = self.away_since.take().map(|since| since.elapsed());
-        occurrences::engine_back(&self.telemetry, &version, away);
+        occurrences::engine_back(&self.telemetry, &version.unwrap_or_default(), away);
         self.reach.send_replace(RuntimeReach::Up);
     }
 
@@ -367,6 +393,13 @@ impl Observer {
         // Whoever gets a worker from now on asks for a look that is newer than this list.
         pods.0.retain(|pod| !self.settled.rests(&pod.uid));
         pods.0.shrink_to_fit();
+        let before = self.listed.borrow().clone();
+        let (known, before) = (self.version.as_ref(), before.as_deref());
+        if std::mem::take(&mut self.answered)
+            && was_restarted(&*self.runtime, known, before, &pods).await
+        {
+            self.lost("it was restarted".to_owned());
+        }
         let mut uids: HashSet<PodUid> = pods.0.iter().map(|pod| pod.uid.clone()).collect();
         uids.extend(
             self.cache
@@ -424,46 +457,4 @@ async fn until(moment: Option<Instant>) {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
     }
-}
-
-/// Tells which containers ended since the last look. What was over at the first look is no news.
-fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
-    if before.modified.is_none() {
-        return;
-    }
-    let exited = |c: &&ContainerStatus| c.state == ContainerState::Exited;
-    for container in seen.containers.iter().filter(exited) {
-        let mut known = before.status.containers.iter().filter(exited);
-        if !known.any(|c| c.id == container.id) {
-            occurrences::container_died(
-                telemetry.pod(&seen.full_name, &seen.uid),
-                &container.name,
-                &container.id,
-                container.exit_code.unwrap_or_default(),
-                &container.reason,
-            );
-        }
-    }
-}
-
-/// Reports what a person did to containers and sandboxes since the last look.
-fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
-    if before.modified.is_none() {
-        return;
-    }
-    let known = hands(&before.status);
-    for (id, (container, hand)) in hands(seen) {
-        if known.get(id).is_none_or(|(_, known)| *known != hand) {
-            let (full_name, uid) = (&seen.full_name, &seen.uid);
-            occurrences::handled(telemetry.pod(full_name, uid), container, hand);
-        }
-    }
-}
-
-/// The actions of a person on a pod's containers, and on its sandboxes, which have no name.
-fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, UserAction)> {
-    let told = status.by_hand();
-    let told = told.filter(|(_, _, by_hand)| by_hand.what != UserAction::Signalled);
-    told.map(|(id, container, by_hand)| (id, (container, by_hand.what)))
-        .collect()
 }

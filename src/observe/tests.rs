@@ -1,10 +1,10 @@
 //! The observer on the runtime in memory, on paused time.
 
 use super::*;
-use crate::store::cache::{CacheReader, cache};
+use crate::store::cache::{CacheReader, Entry, cache};
 use crate::store::looks::{LookRequests, look_requests};
 use mirrorlet_core::api::{Pod, Timestamp};
-use mirrorlet_core::observed::Role;
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, Role};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +49,13 @@ impl Bed {
         tokio::time::timeout(SWEEP * 3, waits)
             .await
             .expect("it is never seen")
+    }
+
+    /// Whether the runtime is soon reached, or not, as that says.
+    async fn is_soon(&mut self, holds: fn(&RuntimeReach) -> bool) -> bool {
+        let waits = self.reach.wait_for(holds);
+        let found = tokio::time::timeout(DOUBT_DEADLINE + Duration::from_secs(1), waits).await;
+        found.is_ok_and(|found| found.is_ok())
     }
 
     fn series(&self, line: &str) -> bool {
@@ -105,6 +112,14 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
         }],
     });
     uid.into()
+}
+
+fn is_up(reach: &RuntimeReach) -> bool {
+    *reach == RuntimeReach::Up
+}
+
+fn is_down(reach: &RuntimeReach) -> bool {
+    matches!(reach, RuntimeReach::Down(_))
 }
 
 fn runs(entry: &Entry) -> bool {
@@ -322,6 +337,41 @@ async fn a_runtime_that_is_silent_after_the_end_of_its_events_is_away() {
     silence.release();
     let up = |reach: &RuntimeReach| *reach == RuntimeReach::Up;
     bed.reach.wait_for(up).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_answers_and_shows_no_events_is_away() {
+    let mut bed = Bed::start();
+    bed.listed.wait_for(Option::is_some).await.unwrap();
+    let silence = bed.fake.block("watch", None);
+    bed.fake.break_watches();
+    // docker 61
+    assert!(bed.is_soon(is_down).await);
+    silence.release();
+    assert!(bed.is_soon(is_up).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_is_seen_however_soon_the_runtime_answers() {
+    let restarts: [fn(&FakeRuntime); 2] = [FakeRuntime::restart, |fake| {
+        fake.set_version("2");
+        fake.break_watches();
+    }];
+    for (case, restart) in restarts.into_iter().enumerate() {
+        let mut bed = Bed::start();
+        let a = running(&bed.fake, "a");
+        bed.sees(&a, runs).await;
+        // Between its loss and its return it is asked for its version.
+        bed.fake.set_latency(Duration::from_millis(10));
+        restart(&bed.fake);
+        // docker 61
+        assert!(bed.is_soon(is_down).await, "{case}");
+        assert!(bed.is_soon(is_up).await, "{case}");
+        assert!(bed.series("mirrorlet_engine_up 1"));
+        // It is told once.
+        bed.fake.break_watches();
+        assert!(!bed.is_soon(is_down).await, "{case}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

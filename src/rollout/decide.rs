@@ -11,7 +11,6 @@ use crate::store::board::{Phase as WorkerPhase, PodView};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
-use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, Swapped, Turn, View,
@@ -311,7 +310,7 @@ impl Rollouts {
             turn: facts.turns.get(name).unwrap_or(&Turn::Now),
             restore: self.options.restore,
             restore_waits: restore_waits.as_ref(),
-            engine_away: self.engine != RuntimeReach::Up,
+            engine_away: self.engine.is_away(),
             now: facts.now,
         };
         Some(decide(&history, &input))

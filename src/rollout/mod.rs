@@ -38,6 +38,7 @@ mod clock;
 mod commands;
 mod decide;
 mod delays;
+mod engine;
 mod gone;
 mod groups;
 mod handle;
@@ -54,6 +55,7 @@ mod versions;
 use clock::LastLook;
 use decide::Facts;
 use delays::Delays;
+use engine::{Engine, Return};
 use handle::{Answering, Request};
 pub use handle::{CommandError, Histories, RolloutHandle, RolloutTarget};
 use kept::HistoryStore;
@@ -95,9 +97,7 @@ pub struct Rollouts {
     /// made for a wait would see an old change again.
     node: Reader<AdmitNode>,
     look_at: Option<Instant>,
-    reach: watch::Receiver<RuntimeReach>,
-    /// The runtime at the last decision.
-    engine: RuntimeReach,
+    engine: Engine,
     /// The time of the last decision.
     last_look: LastLook,
     /// The delays that progress deadlines leave out.
@@ -132,8 +132,7 @@ impl Rollouts {
             changed: options.board.changed(),
             node_edits: options.node_edits.subscribe(),
             node: options.node.clone(),
-            reach: watch::channel(RuntimeReach::Up).1,
-            engine: RuntimeReach::Unknown,
+            engine: Engine::new(watch::channel(RuntimeReach::Up).1),
             last_look: LastLook::default(),
             delays: Delays::default(),
             look_at: None,
@@ -149,7 +148,10 @@ impl Rollouts {
     /// The same rollouts, which judge nothing while the runtime is away.
     #[must_use]
     pub fn following(self, reach: watch::Receiver<RuntimeReach>) -> Self {
-        Self { reach, ..self }
+        Self {
+            engine: Engine::new(reach),
+            ..self
+        }
     }
 
     fn look_at_clock(&mut self, now: Timestamp) {
@@ -161,15 +163,14 @@ impl Rollouts {
     }
 
     fn look_at_engine(&mut self, now: Timestamp) {
-        let reach = self.reach.borrow_and_update().clone();
-        match (std::mem::replace(&mut self.engine, reach), &self.engine) {
+        match self.engine.look() {
             // No agent was there to start anything, or this one couldn't.
-            (RuntimeReach::Unknown, RuntimeReach::Up) => self.delays.begin(now),
-            (RuntimeReach::Down(_), RuntimeReach::Up) => self
+            Some(Return::First) => self.delays.begin(now),
+            Some(Return::Again) => self
                 .histories
                 .values_mut()
                 .for_each(|history| history.engine_is_back(now)),
-            _ => {}
+            None => {}
         }
     }
 
@@ -402,7 +403,7 @@ impl Rollouts {
             },
             Ok(_) = self.node.changed(), if waits => {}
             Ok(()) = self.node_edits.changed() => {}
-            Ok(()) = self.reach.changed() => {}
+            () = self.engine.changed() => {}
             () = self.preparations.changed() => {}
             Some(request) = self.requests.recv() => self.obey(request),
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}
