@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 /// Pause before a notification is sent again that systemd had no room for.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -36,21 +38,28 @@ pub(super) fn stopping() {
 /// Reports again that the agent is ready if systemd had no room for it; then feeds the watchdog twice
 /// per period until cancelled. It runs as a task, so that a stuck runtime misses the deadline.
 pub(super) async fn keep_alive(readiness: Sent) {
-    until_sent(readiness, ready).await;
-    let Some(period) = watchdog_period() else {
-        return std::future::pending().await;
-    };
+    until_sent(readiness, AGAIN, ready).await;
+    match watchdog_period() {
+        Some(period) => feed(period, || notify("WATCHDOG=1")).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Feeds the watchdog twice per period, and again until systemd has room: one sign of life that is lost
+/// may cost the agent its life.
+async fn feed(period: Duration, mut send: impl FnMut() -> Sent) {
     let mut half = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
+    half.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         half.tick().await;
-        notify("WATCHDOG=1");
+        until_sent(send(), AGAIN.min(half.period()), &mut send).await;
     }
 }
 
 /// Sends a notification again until systemd has room for it.
-async fn until_sent(mut sent: Sent, mut send_again: impl FnMut() -> Sent) {
+async fn until_sent(mut sent: Sent, pause: Duration, mut send_again: impl FnMut() -> Sent) {
     while sent == Sent::NoRoom {
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(pause).await;
         sent = send_again();
     }
 }
@@ -97,6 +106,7 @@ fn send(socket: &OsStr, state: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::Instant;
 
     /// Longest queue that a machine may reasonably have.
     const QUEUE_MAX: usize = 100_000;
@@ -143,9 +153,29 @@ mod tests {
                 again += 1;
                 later.next().unwrap()
             };
-            until_sent(first, send_again).await;
+            until_sent(first, AGAIN, send_again).await;
             // installed 6
             assert_eq!(again, expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watchdog_is_fed_again_until_systemd_has_room_for_it() {
+        for (fates, expected) in [
+            (vec![], vec![0, 30, 60]),
+            (vec![Sent::NoRoom], vec![0, 1, 30, 60]),
+            (vec![Sent::NoRoom, Sent::NoRoom], vec![0, 1, 2, 30, 60]),
+        ] {
+            let (began, mut seconds, mut fates) = (Instant::now(), vec![], fates.into_iter());
+            let send = || {
+                seconds.push(began.elapsed().as_secs());
+                fates.next().unwrap_or(Sent::Done)
+            };
+            let feeding = feed(Duration::from_mins(1), send);
+            let ended = tokio::time::timeout(Duration::from_secs(70), feeding).await;
+            assert!(ended.is_err(), "it goes on");
+            // installed 6
+            assert_eq!(seconds, expected);
         }
     }
 }
