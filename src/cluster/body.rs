@@ -24,7 +24,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The end of a watch is known to its reader so long after its beginning at the earliest: kube's watcher
 /// asks again at once after an end, which a server that ends each watch would make an endless loop.
 const WATCH_MIN: Duration = Duration::from_secs(1);
-/// Most bytes that are read of a refusal: the API server's own have some hundred.
+/// Most bytes that are read of a refusal that may be a `Status`, whose words and reason are known only as a
+/// whole: the API server's own have some hundred, a webhook's as many as it likes.
+const STATUS_BYTES_MAX: usize = 1 << 20;
+/// Most bytes that are read of any other refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Most bytes that are kept of the API server's words.
 pub(super) const WORDS_BYTES_MAX: usize = 4096;
@@ -168,16 +171,25 @@ pub(super) async fn refusal(status: StatusCode, body: AnswerBody) -> Result<Answ
 /// The beginning of a refusal's text: all that is read of it.
 async fn beginning(mut body: AnswerBody) -> Result<Vec<u8>, BoxError> {
     let mut text = Vec::new();
-    while text.len() < REFUSAL_BYTES_MAX {
+    while text.len() < most_bytes(&text) {
         let Some(frame) = body.frame().await else {
             break;
         };
         if let Ok(data) = frame?.into_data() {
-            let room = REFUSAL_BYTES_MAX - text.len();
-            text.extend(data.iter().take(room));
+            text.extend_from_slice(&data);
+            text.truncate(most_bytes(&text));
         }
     }
     Ok(text)
+}
+
+/// Most bytes of a refusal that begins so.
+fn most_bytes(text: &[u8]) -> usize {
+    if text.trim_ascii_start().starts_with(b"{") {
+        STATUS_BYTES_MAX
+    } else {
+        REFUSAL_BYTES_MAX
+    }
 }
 
 /// A refusal as a `Status`. Texts of others are replaced, so that what differs each time, as the number of
@@ -200,6 +212,9 @@ fn said(status: StatusCode, text: &str) -> Value {
 /// The message of an answer that is none of the API server's: its first line, unless that is markup.
 fn of_another(status: StatusCode, text: &str) -> String {
     let first = text.trim().lines().next().unwrap_or_default();
+    if first.starts_with('{') && text.len() >= STATUS_BYTES_MAX {
+        return format!("HTTP {status}, and more than 1 MiB of words");
+    }
     if first.is_empty() || first.starts_with(['<', '{', '[']) {
         return format!("HTTP {status}, and not in the API server's words");
     }

@@ -257,17 +257,30 @@ async fn pages_of_a_proxy_are_told_in_short_and_alike() {
 
 #[tokio::test]
 async fn long_words_of_the_api_server_are_shortened() {
-    let (client, _) = client(|_| async {
-        let text = serde_json::json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure",
-            "code": 422, "reason": "Invalid", "message": "x".repeat(20_000),
+    for (length, reason, words) in [
+        (20_000, "Invalid", "not valid: denied by xxx"),
+        (100_000, "Invalid", "not valid: denied by xxx"),
+        (
+            2 << 20,
+            "",
+            "not valid: HTTP 422 Unprocessable Entity, and more than 1 MiB of words",
+        ),
+    ] {
+        let (client, _) = client(move |_| async move {
+            let text = serde_json::json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "code": 422, "reason": "Invalid", "message": format!("denied by {}", "x".repeat(length)),
+            });
+            Ok(answer(422, text.to_string()))
         });
-        Ok(answer(422, text.to_string()))
-    });
-    let error = get(&client).await.unwrap_err();
-    // node 6e
-    assert!(matches!(error, ApiError::Invalid(_)), "{error:?}");
-    assert!(error.to_string().len() < 4200);
+        let error = get(&client).await.unwrap_err();
+        // node 6e
+        assert_eq!(error.answer().map(|answer| &*answer.reason), Some(reason));
+        let told = error.to_string();
+        // node 6e
+        assert!(told.starts_with(words), "{told}");
+        assert!(told.len() < 4200, "{length}");
+    }
 }
 
 #[tokio::test]
