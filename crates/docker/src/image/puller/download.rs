@@ -103,9 +103,13 @@ const TROUBLE: [u16; 3] = [502, 503, 504];
 const UNAUTHORIZED: &str = "unauthorized";
 
 impl PullState {
-    /// Waits for a turn, pulls, and looks at what came.
-    pub(super) async fn download(&self, image: &str, credentials: &Credentials) -> Outcome {
-        let asked = Instant::now();
+    /// Waits for a turn, pulls, and looks at what came. Somebody has waited since `asked`.
+    pub(super) async fn download(
+        &self,
+        image: &str,
+        credentials: &Credentials,
+        asked: Instant,
+    ) -> Outcome {
         let entry = self.progress.begin(image);
         let _turn = self.turns.turn().await;
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");

@@ -40,7 +40,7 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
 /// Pulls at a time where nobody says otherwise: enough to keep a link busy, few enough that the
 /// first pod is not held up by the last.
-pub const DEFAULT_PULLS: usize = 3;
+pub const DEFAULT_PULLS: usize = 4;
 
 /// An image that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 use super::{Credentials, Outcome, PullState};
 use mirrorlet_host::telemetry::occurrences;
@@ -91,11 +92,12 @@ impl PullState {
         let shop = Arc::clone(&self);
         join(&self.for_namespaces, key.clone(), move || {
             let part = async move {
+                let asked = Instant::now();
                 let (namespace, wanted) = &key;
                 let waiting = shop.progress.begin(&wanted.0);
                 let turn = shop.turns.turn_of(namespace).await;
                 drop(waiting);
-                let pull = Arc::clone(&shop).pull_for_all(wanted.clone());
+                let pull = Arc::clone(&shop).pull_for_all(wanted.clone(), asked);
                 let outcome = pull.await;
                 drop(turn);
                 shop.for_namespaces.lock().remove(&key);
@@ -105,13 +107,13 @@ impl PullState {
         })
     }
 
-    /// The pull for all namespaces.
-    fn pull_for_all(self: Arc<Self>, wanted: Wanted) -> Pull {
+    /// The pull for all namespaces. The first of them has waited since `asked`.
+    fn pull_for_all(self: Arc<Self>, wanted: Wanted, asked: Instant) -> Pull {
         let shop = Arc::clone(&self);
         join(&self.under_way, wanted.clone(), move || {
             let (image, credentials) = wanted;
             occurrences::image_pulling(&image);
-            let pull = async move { shop.download(&image, &credentials).await };
+            let pull = async move { shop.download(&image, &credentials, asked).await };
             pull.boxed()
         })
     }

@@ -13,7 +13,11 @@ fn hanging(images: &[&str]) -> (Arc<FakeEngine>, ImagePuller) {
     for image in images {
         engine.hold_of(Operation::PullImage, image);
     }
-    let puller = puller(&engine);
+    let options = PullerOptions {
+        pulls: 3,
+        ..PullerOptions::default()
+    };
+    let puller = ImagePuller::new(engine.clone(), options);
     (engine, puller)
 }
 
