@@ -8,6 +8,6 @@ LABEL org.opencontainers.image.title="mirrorlet" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY mirrorlet /mirrorlet
 # As in manifests/mirrorlet.service.
-ENV MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072
+ENV MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=131072
 ENTRYPOINT ["/mirrorlet"]
 CMD ["run"]

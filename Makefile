@@ -170,7 +170,7 @@ run: ## the agent on a copy of examples/, left running
 	hack/demo.sh --leave-running
 
 # As the unit and the image start the agent.
-bench soak: export MALLOC_ARENA_MAX := 2
+bench soak: export MALLOC_ARENA_MAX := 1
 bench soak: export MALLOC_MMAP_THRESHOLD_ := 131072
 
 bench: binary ## figures beside a floor measured in the same run, as a table and JSON

@@ -36,7 +36,7 @@ done
 (cd "$work/rootfs" && tar "${tree[@]}" -cf "$work/image/layer.tar" -- *)
 layer="$(sha256sum "$work/image/layer.tar" | cut -d' ' -f1)"
 cat >"$work/config.json" <<JSON
-{"architecture":"$arch","os":"linux","created":"1970-01-01T00:00:00Z","config":{"Entrypoint":["/mirrorlet"],"Cmd":["run"],"Env":["MALLOC_ARENA_MAX=2","MALLOC_MMAP_THRESHOLD_=131072"],"Labels":{"org.opencontainers.image.description":"Turns a Docker Engine into a Kubernetes node for static pods","org.opencontainers.image.licenses":"Apache-2.0","org.opencontainers.image.title":"mirrorlet","org.opencontainers.image.version":"$version"}},"rootfs":{"type":"layers","diff_ids":["sha256:$layer"]},"history":[{"created":"1970-01-01T00:00:00Z","created_by":"mirrorlet $version"}]}
+{"architecture":"$arch","os":"linux","created":"1970-01-01T00:00:00Z","config":{"Entrypoint":["/mirrorlet"],"Cmd":["run"],"Env":["MALLOC_ARENA_MAX=1","MALLOC_MMAP_THRESHOLD_=131072"],"Labels":{"org.opencontainers.image.description":"Turns a Docker Engine into a Kubernetes node for static pods","org.opencontainers.image.licenses":"Apache-2.0","org.opencontainers.image.title":"mirrorlet","org.opencontainers.image.version":"$version"}},"rootfs":{"type":"layers","diff_ids":["sha256:$layer"]},"history":[{"created":"1970-01-01T00:00:00Z","created_by":"mirrorlet $version"}]}
 JSON
 id="$(sha256sum "$work/config.json" | cut -d' ' -f1)"
 mv "$work/config.json" "$work/image/$id.json"

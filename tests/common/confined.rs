@@ -19,7 +19,7 @@ impl Confined {
         let group = Group::new(mebibytes << 20);
         let procs = group.path.join("cgroup.procs").display().to_string();
         // It joins before it becomes the program, with the allocator's settings of the unit and the image.
-        let script = r#"echo $$ > "$0" && export MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072 && exec "$@""#;
+        let script = r#"echo $$ > "$0" && export MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=131072 && exec "$@""#;
         let shell = ["-c", script, &procs, program].map(str::to_owned);
         let args: Vec<String> = shell.into_iter().chain(args.iter().cloned()).collect();
         let program = Program::start(Path::new("/bin/sh"), &args, dir);
