@@ -715,7 +715,12 @@ async fn last_words_are_told() {
 "#,
         ),
     );
-    let pod = agent.until_pod("words", |pod| pod.phase == "Failed").await;
+    // While others are inspected a container may end: its status comes without a reason, and is
+    // corrected at once.
+    let is_whole = |pod: &mirrorlet_core::api::report::PodReport| {
+        pod.phase == "Failed" && pod.containers.iter().all(|c| !c.reason.is_empty())
+    };
+    let pod = agent.until_pod("words", is_whole).await;
     let (absent, others): (Vec<_>, Vec<_>) =
         pod.containers.iter().partition(|c| c.name == "absent");
     assert_eq!(absent[0].reason, "ContainerCannotRun");
