@@ -23,13 +23,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use self::restart::was_restarted;
+use self::restart::{ran_lately, was_restarted};
 use self::tell::{tell_deaths, tell_hands};
 use crate::config::Config;
 use crate::store::cache::CacheWriter;
 use crate::store::looks::Request;
 use crate::store::settled::SettledPods;
-use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::{PodStatus, Pods};
@@ -75,8 +75,9 @@ pub struct Observer {
     away_since: Option<Instant>,
     /// Its version when it was back last.
     version: Option<Version>,
-    /// Whether its events ended while it answered: the next list shows whether it was restarted.
-    answered: bool,
+    /// The sandboxes that ran when its events ended while it answered: the next list shows whether it was
+    /// restarted.
+    answered: Option<HashSet<ContainerId>>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
     /// Pods being looked at.
     looking: HashMap<PodUid, Look>,
@@ -136,7 +137,7 @@ impl Observer {
             endpoint: String::new(),
             away_since: None,
             version: None,
-            answered: false,
+            answered: None,
             looks: JoinSet::new(),
             looking: HashMap::new(),
             queue: VecDeque::new(),
@@ -179,8 +180,12 @@ impl Observer {
                     match followed {
                         // If it answers, this is a gap, which the next subscription begins with.
                         Ok(()) => {
-                            self.answered = word(&*self.runtime, END_DEADLINE).await.is_ok();
-                            (!self.answered).then(|| "the event stream ended".to_owned())
+                            let seen = self.cache.reader().all();
+                            let listed = self.listed.borrow().clone();
+                            let ran = ran_lately(&seen, listed.as_deref(), Instant::now());
+                            let answers = word(&*self.runtime, END_DEADLINE).await.is_ok();
+                            self.answered = answers.then_some(ran);
+                            (!answers).then(|| "the event stream ended".to_owned())
                         }
                         Err(error) => Some(error.to_string()),
                     }
@@ -393,10 +398,8 @@ impl Observer {
         // Whoever gets a worker from now on asks for a look that is newer than this list.
         pods.0.retain(|pod| !self.settled.rests(&pod.uid));
         pods.0.shrink_to_fit();
-        let before = self.listed.borrow().clone();
-        let (known, before) = (self.version.as_ref(), before.as_deref());
-        if std::mem::take(&mut self.answered)
-            && was_restarted(&*self.runtime, known, before, &pods).await
+        if let Some(ran) = self.answered.take()
+            && was_restarted(&*self.runtime, self.version.as_ref(), &ran, &pods).await
         {
             self.lost("it was restarted".to_owned());
         }

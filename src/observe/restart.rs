@@ -1,19 +1,52 @@
 //! Whether a runtime was restarted so fast that it answered all the same.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::store::cache::Entry;
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::observed::{Container, ContainerState, Pods};
 use mirrorlet_runtime::{Runtime, Version};
 
-/// Whether the runtime was restarted between two lists: it has another version, or all sandboxes have ended.
+/// Longest time from the end of a container to that of the runtime that ended it. dockerd gives
+/// containers 15 s to stop when it ends.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+/// The sandboxes that a runtime whose events have just ended may have ended: those that ran, and those
+/// that the last list had running and whose end was seen a moment ago. Others ended before, as that of
+/// a pod that is over does.
+pub(super) fn ran_lately(
+    seen: &[Entry],
+    listed: Option<&Pods>,
+    now: Instant,
+) -> HashSet<ContainerId> {
+    let listed: HashSet<&ContainerId> = listed
+        .into_iter()
+        .flat_map(sandboxes)
+        .filter(|sandbox| runs(sandbox))
+        .map(|sandbox| &sandbox.id)
+        .collect();
+    let of_entry = |entry: &Entry| {
+        let is_new = entry.modified.is_none_or(|at| now < at + ENDS_WITHIN);
+        let ran = entry.status.sandboxes.iter().filter(|sandbox| {
+            sandbox.state == ContainerState::Running || (is_new && listed.contains(&sandbox.id))
+        });
+        ran.map(|sandbox| sandbox.id.clone()).collect::<Vec<_>>()
+    };
+    seen.iter().flat_map(of_entry).collect()
+}
+
+/// Whether the runtime was restarted before a list: it has another version, or all sandboxes that ran have
+/// ended.
 pub(super) async fn was_restarted(
     runtime: &dyn Runtime,
     known: Option<&Version>,
-    before: Option<&Pods>,
+    ran: &HashSet<ContainerId>,
     now: &Pods,
 ) -> bool {
-    if before.is_some_and(|before| have_all_ended(before, now)) {
+    if have_all_ended(ran, now) {
         return true;
     }
     let Some(known) = known else { return false };
@@ -21,13 +54,9 @@ pub(super) async fn was_restarted(
     version.is_ok_and(|version| version != *known)
 }
 
-/// Whether there are sandboxes that ran, and all of them have ended. Containers end by themselves, sandboxes
-/// don't; those that are gone were removed on purpose.
-fn have_all_ended(before: &Pods, now: &Pods) -> bool {
-    let ran: HashSet<&ContainerId> = sandboxes(before)
-        .filter(|sandbox| runs(sandbox))
-        .map(|sandbox| &sandbox.id)
-        .collect();
+/// Whether there are sandboxes that ran, and all of them have ended. Those that are gone were removed on
+/// purpose.
+fn have_all_ended(ran: &HashSet<ContainerId>, now: &Pods) -> bool {
     let mut left = sandboxes(now)
         .filter(|sandbox| ran.contains(&sandbox.id))
         .peekable();
@@ -90,9 +119,11 @@ mod tests {
             // They were made anew.
             (vec![("a", true)], vec![("a", false), ("b", true)], true),
         ] {
+            let running = before.iter().filter(|(_, runs)| *runs);
+            let ran = running.map(|(id, _)| ContainerId::docker(*id)).collect();
             // docker 61
             assert_eq!(
-                have_all_ended(&pods(&before), &pods(&now)),
+                have_all_ended(&ran, &pods(&now)),
                 expected,
                 "{before:?} {now:?}"
             );

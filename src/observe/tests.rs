@@ -375,6 +375,27 @@ async fn a_restart_is_seen_however_soon_the_runtime_answers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_pod_is_no_restart_of_the_runtime() {
+    let mut bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.fake.send(&PodEvent::Gap {
+        cause: "test".to_owned(),
+    });
+    let entry = bed.sees(&a, runs).await;
+    let mut status = PodStatus::clone(&entry.status);
+    status.containers[0].state = ContainerState::Exited;
+    status.sandboxes[0].state = ContainerState::Exited;
+    bed.fake.adopt(status);
+    bed.looks.look(&a).await;
+    bed.sees(&a, ended).await;
+    // The last list still has it running.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    bed.fake.break_watches();
+    // docker 61
+    assert!(!bed.is_soon(is_down).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_is_forgotten() {
     let bed = Bed::start();
     let a = running(&bed.fake, "a");
