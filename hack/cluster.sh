@@ -115,8 +115,8 @@ cluster_program() {
     shift
     ! cluster_runs "$name" || return 0
     # No descriptor of ours may stay open in it, or a caller reading our output would never end.
-    # They collect garbage a quarter as often as by default: there is memory, and few processors.
-    GOGC="${GOGC:-400}" setsid nohup "$path" "$@" >>"$CLUSTER_DIR/$name.log" 2>&1 </dev/null 8>&- &
+    # They collect garbage half as often as by default: there is memory, and few processors.
+    GOGC="${GOGC:-200}" setsid nohup "$path" "$@" >>"$CLUSTER_DIR/$name.log" 2>&1 </dev/null 8>&- &
     echo $! >"$CLUSTER_DIR/$name.pid"
     disown
     # Who asks whether it ended must not take that moment for its end.
