@@ -1,6 +1,6 @@
 //! Whether a runtime was restarted so fast that it answered all the same.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,22 +16,26 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 /// The sandboxes that a runtime whose events have just ended may have ended: those that ran, and those
 /// that the last list had running and whose end was seen a moment ago. Others ended before, as that of
-/// a pod that is over does.
+/// a pod that is over does. What that list had ended is ended, also where the look that it asked for
+/// is still to come.
 pub(super) fn ran_lately(
     seen: &[Entry],
     listed: Option<&Pods>,
     now: Instant,
 ) -> HashSet<ContainerId> {
-    let listed: HashSet<&ContainerId> = listed
+    let listed: HashMap<&ContainerId, bool> = listed
         .into_iter()
         .flat_map(sandboxes)
-        .filter(|sandbox| runs(sandbox))
-        .map(|sandbox| &sandbox.id)
+        .map(|sandbox| (&sandbox.id, runs(sandbox)))
         .collect();
     let of_entry = |entry: &Entry| {
         let is_new = entry.modified.is_none_or(|at| now < at + ENDS_WITHIN);
         let ran = entry.status.sandboxes.iter().filter(|sandbox| {
-            sandbox.state == ContainerState::Running || (is_new && listed.contains(&sandbox.id))
+            let is_running = sandbox.state == ContainerState::Running;
+            match listed.get(&sandbox.id) {
+                Some(ran) => *ran && (is_running || is_new),
+                None => is_running,
+            }
         });
         ran.map(|sandbox| sandbox.id.clone()).collect::<Vec<_>>()
     };

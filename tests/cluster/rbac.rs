@@ -95,7 +95,8 @@ fn rbac(account: &str, without: Option<&str>) -> String {
             continue;
         }
         document["metadata"]["name"] = json!(account);
-        if let Some(rules) = document["rules"].as_array_mut() {
+        let rules = document.get_mut("rules").and_then(Value::as_array_mut);
+        if let Some(rules) = rules {
             for rule in rules.iter_mut() {
                 let resources = rule["resources"].as_array_mut().unwrap();
                 resources.retain(|resource| Some(resource.as_str().unwrap()) != without);
