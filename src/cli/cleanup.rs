@@ -43,7 +43,7 @@ pub async fn cleanup(args: &CleanupArgs) -> Outcome {
     printed
 }
 
-/// What is removed, in one line.
+/// Lists the kinds of things that cleanup removes, in one line.
 fn kinds(left: &Leftovers, logs: Option<&Path>) -> String {
     let (containers, pods) = (left.containers.len(), left.pods.len());
     let logs = logs.map_or_else(String::new, |dir| {

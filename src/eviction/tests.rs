@@ -30,7 +30,7 @@ struct State {
     hangs: Option<Arc<Notify>>,
 }
 
-/// What was logged.
+/// The log of a test, as bytes.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

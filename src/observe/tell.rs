@@ -1,4 +1,4 @@
-//! What became of containers between two looks at a pod.
+//! Logs how containers ended, and what a person did to them, between two looks at a pod.
 
 use std::collections::HashMap;
 

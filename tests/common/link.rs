@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 /// How many connections may wait to be taken.
 const BACKLOG: u32 = 128;
 
-/// What becomes of bytes and connections.
+/// How the link treats bytes and connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Open,
@@ -85,7 +85,7 @@ impl Link {
         self.way.send_replace(Way::Held);
     }
 
-    /// What was held gets through, as to a server that goes on, and all that follows.
+    /// Passes on the bytes that were held, and all that follow, as if a stopped server continued.
     pub fn release(&self) {
         self.way.send_replace(Way::Open);
     }

@@ -13,7 +13,7 @@ use super::{Cluster, try_client};
 
 /// Time between two questions for the same right.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Whose questions for rights are, in the audit log.
+/// The user agent of these access reviews in the audit log.
 pub const ASKER: &str = "test-of-rights";
 
 /// A right, of all namespaces if none is named. A resource is named as kubectl does it, with its

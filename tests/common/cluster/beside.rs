@@ -17,8 +17,8 @@ static BESIDE: LazyLock<Runtime> = LazyLock::new(|| {
     builder.build().unwrap()
 });
 
-/// What comes of it on that runtime. Whoever asks waits; other tasks of its own runtime go on, which
-/// has to be one of many threads. A panic goes on in whoever asks.
+/// Runs a future on that runtime, and returns its result. The calling thread waits; other tasks of the
+/// caller's runtime, which must be multi-threaded, go on. A panic of the future fails the caller.
 #[track_caller]
 pub fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let task = BESIDE.spawn(future);

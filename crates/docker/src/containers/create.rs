@@ -43,7 +43,7 @@ impl Unanswered {
         }
     }
 
-    /// What the name was noted with, which it is no more.
+    /// Forgets a name, and returns the digest that it was noted with.
     fn take(&self, uid: &PodUid, name: &str) -> Option<Digest> {
         let mut pods = self.0.lock();
         let names = pods.get_mut(uid)?;

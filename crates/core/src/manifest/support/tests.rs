@@ -111,8 +111,8 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
     }
 }
 
-/// What checks of manifests add to the row of a field: the path, the verdict if it isn't honoured, and
-/// why. Below a field with a verdict there are no rows.
+/// Remarks of the manifest checks on a field's row: the field's path, the verdict if the field isn't
+/// honoured, and the reason. Below a field with a verdict there are no rows.
 const NOTES: &[(&str, Option<&str>, &str)] = &[
     (
         "spec.C.lifecycle.postStart.tcpSocket",
