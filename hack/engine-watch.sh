@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Watches the Engine of DOCKER_HOST until it is stopped itself. An Engine that answers no more would
-# have each test wait for its deadline and tell nobody why: what it waits for is said, from the stacks
-# of its goroutines, and if hack/docker-up.sh started it, it is started anew. An Engine of others is
-# left alone.
+# Watches the Engine of DOCKER_HOST until it is stopped itself. An Engine that answers no more, or that
+# starts no container any more, would have each test wait for its deadline and tell nobody why: what it
+# waits for is said, from the stacks of its goroutines, and if hack/docker-up.sh started it, it is
+# started anew. An Engine of others is left alone.
 #
 #   hack/engine-watch.sh FILE   what it says is added to FILE, too
 set -euo pipefail
@@ -11,10 +11,13 @@ set -euo pipefail
 
 # Between two looks.
 EVERY_SECONDS=20
-# An Engine that takes longer than that, this often in a row, hangs: as long as tests wait for
-# something. Two overloaded cores make one that lives take seconds.
-ANSWER_SECONDS=120
+# An Engine that takes longer than that, this often in a row, hangs. Two overloaded cores make one that
+# lives take seconds.
+ANSWER_SECONDS=75
 TIMES=2
+# What each look starts: an image of hack/images.sh. hack/left.sh knows the name.
+IMAGE=mirrorlet.test/busybox:1
+NAME=mirrorlet-engine-watch
 # How many kinds of stacks are said, and how deep.
 KINDS=15
 DEPTH=6
@@ -23,9 +26,20 @@ DEPTH=6
 said="$1"
 pidfile="$DEV_DIR/dockerd.pid"
 
-# A list comes from the Engine's memory: it waits for no container that is being started, of which there
-# may be many.
-look() { timeout "$ANSWER_SECONDS" docker ps --all --quiet >/dev/null; }
+# limited COMMAND…: status 124 where it takes too long.
+limited() { timeout "$ANSWER_SECONDS" "$@"; }
+# A list comes from the Engine's memory, and an Engine whose starts all wait for one lock still answers
+# with it: a container is started, too. One that can't be had is not one that hangs.
+look() {
+    limited docker ps --all --quiet >/dev/null || return 1
+    local status=0
+    {
+        # The one of a look that was cut off.
+        limited docker rm --force "$NAME" || [ "$?" != 124 ] || return 1
+        limited docker run --detach --rm --pull never --name "$NAME" "$IMAGE" true || status=$?
+    } >/dev/null 2>&1
+    [ "$status" != 124 ]
+}
 
 # stacks FILE: the goroutines that have waited for a minute and more, by what they wait in and for whom
 # in the Engine, most first.
@@ -45,11 +59,16 @@ stacks() {
 
 report() {
     local pid="$1" dump
-    printf '== The Engine has not answered for %s s\n' "$((ANSWER_SECONDS * TIMES))"
+    printf '== The Engine has not answered, or started no container, for %s s\n' "$((ANSWER_SECONDS * TIMES))"
     uptime
     free -m | sed -n 2p
     df -h /var/lib/docker "${TMPDIR:-/tmp}" 2>/dev/null | sed 1d
     ps -e -o pcpu=,rss=,stat=,args= --sort -pcpu | cut -c 1-120 | sed -n 1,8p
+    # Who waits in the kernel, and the Engine's helpers that should have ended long ago.
+    ps -e -o stat=,etimes=,wchan:24=,args= \
+        | awk '$1 ~ /^D/ || ($2 > 60 && $4 ~ /(runc|iptables|ip6tables)$/) { print substr($0, 1, 160) }' | sed -n 1,20p
+    dmesg 2>/dev/null | grep -i -E 'out of memory|oom-kill|waiting for .* to become free|blocked for more than' \
+        | tail -n 5 || true
     [ -n "$pid" ] || { echo "it is not one that hack/docker-up.sh started"; return; }
     # It writes all stacks into a file below its directory of state.
     kill -USR1 "$pid" || true

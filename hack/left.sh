@@ -27,7 +27,8 @@ reapers_ended() { ! pgrep -f 'mirrorlet-reaper$' >/dev/null; }
 
 # One a line, each with its kind.
 there_is() {
-    docker ps --all --format 'container {{.Names}}'
+    # That of hack/engine-watch.sh goes by itself.
+    docker ps --all --format 'container {{.Names}}' | grep -v -x 'container mirrorlet-engine-watch' || true
     docker network ls --format 'network {{.Name}}'
     docker volume ls --format 'volume {{.Name}}'
     docker images --format 'image {{.Repository}}:{{.Tag}}' | grep -v -E '^image (mirrorlet/pause:|mirrorlet-test/engine-busybox:|registry\.k8s\.io/)' || true
