@@ -81,7 +81,7 @@ impl Refresh {
         let is_done = self
             .done_for
             .as_ref()
-            .is_some_and(|done| Arc::ptr_eq(done, pod));
+            .is_some_and(|done| Arc::ptr_eq(done, pod) || done == pod);
         if is_due || !is_done {
             self.done_for = Some(Arc::clone(pod));
             let after = match context.runtime.refresh_volumes(pod, cancel).await {

@@ -11,6 +11,7 @@ use super::hold::{Held, images_from, retry_after};
 use super::refresh::Refresh;
 use super::task::{Shutdown, Worker};
 use crate::store::cache::Entry;
+use mirrorlet_core::admit::with_held_resources;
 use mirrorlet_core::api::report::STOPPED;
 use mirrorlet_core::api::{Pod, core};
 use mirrorlet_core::ending::is_over;
@@ -170,13 +171,16 @@ impl Worker {
         Round::LookAgain(sooner(retry, plan.look_again))
     }
 
-    /// The newest version of the pod, unless it has come to its end.
+    /// The newest version of the pod, with the resources that its containers hold, unless it has come to its
+    /// end.
     fn pod_to_run(&mut self) -> Option<Arc<Pod>> {
         self.take_newest();
         if self.must_end() {
             None
         } else {
-            self.pod.clone()
+            let pod = self.pod.as_ref()?;
+            let status = self.status.as_deref().or(pod.status.as_ref());
+            Some(with_held_resources(pod, status))
         }
     }
 

@@ -149,10 +149,9 @@ pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Qu
     }
 }
 
-/// Whether a running container was started with other resources than those of its spec.
-pub fn runs_with_others(container: &Container, status: &ContainerStatus) -> bool {
-    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
-    let Some(started) = status.resources.as_ref().filter(|_| runs) else {
+/// Whether a container holds other resources, by its status, than those of its spec.
+pub fn holds_others(container: &Container, status: &ContainerStatus) -> bool {
+    let Some(started) = status.resources.as_ref() else {
         return false;
     };
     let none = ResourceRequirements::default();

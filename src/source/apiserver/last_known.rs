@@ -20,7 +20,7 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, is_too_
 use mirrorlet_core::ending::{is_over, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::manager::is_mirror_pod;
-use mirrorlet_core::resources::runs_with_others;
+use mirrorlet_core::resources::holds_others;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 
@@ -202,8 +202,8 @@ fn is_refused(pod: &Pod) -> bool {
     is_too_large(&pod.metadata) && !is_over(pod.status.as_ref())
 }
 
-/// Reduces the statuses of a pod's containers to their restarts, and to the resources that a running one
-/// was started with where its spec has others by now. Restarts are seen again on the Engine, too, unless an
+/// Reduces the statuses of a pod's containers to their restarts, and to the resources that a container
+/// holds where its spec has others by now. Restarts are seen again on the Engine, too, unless an
 /// agent removed the containers and was ended before it reported that.
 fn reduced_statuses(
     pod: &Pod,
@@ -216,12 +216,12 @@ fn reduced_statuses(
             ..core::ContainerStatus::default()
         };
         let container = spec::find_container(pod, &status.name);
-        if !container.is_some_and(|(_, container)| runs_with_others(container, status)) {
+        if !container.is_some_and(|(_, container)| holds_others(container, status)) {
             return restarts;
         }
         core::ContainerStatus {
             container_id: status.container_id.clone(),
-            state: status.state.clone(),
+            state: status.state.clone().filter(|s| s.running.is_some()),
             resources: status.resources.clone(),
             allocated_resources: status.allocated_resources.clone(),
             ..restarts

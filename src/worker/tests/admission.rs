@@ -271,6 +271,60 @@ async fn a_resize_that_is_not_done_takes_room_from_nobody() {
     }
 }
 
+/// Also if the agent was restarted after the resize.
+#[tokio::test(start_paused = true)]
+async fn a_resized_container_restarts_with_the_resources_it_had() {
+    let of = |cpu: &str| {
+        let resources = json!({"requests": {"cpu": cpu}});
+        json!({"spec": {"containers": [{"name": "app", "image": "app:1", "resources": resources}]}})
+    };
+    let (small, large) = (api(A, of("100m")), api(A, of("64")));
+    for is_new_agent in [false, true] {
+        let fake = FakeRuntime::new();
+        let mut resized = Arc::clone(&large);
+        if is_new_agent {
+            let status = json!({
+                "name": "app", "image": "app:1", "imageID": "", "containerID": format!("docker://app-{A}"),
+                "ready": true, "restartCount": 0, "state": {"running": {}},
+                "resources": {"requests": {"cpu": "100m"}}, "allocatedResources": {"cpu": "100m"},
+            });
+            let status = json!({"phase": "Running", "containerStatuses": [status]});
+            resized = changed(&large, json!({ "status": status }));
+            left_behind(&fake, &resized);
+        }
+        let bed = Bed::on(fake);
+        bed.want(&[if is_new_agent { &resized } else { &small }]);
+        let is_running = |v: Option<&PodView>| v.and_then(phase_of) == Some("Running");
+        bed.until_view(A, is_running).await;
+        bed.want(&[&resized]);
+        let is_pending = |v: Option<&PodView>| {
+            let status = v.and_then(|v| v.status.as_deref());
+            let mut conditions = status
+                .and_then(|s| s.conditions.as_deref())
+                .into_iter()
+                .flatten();
+            conditions.any(|c| c.type_ == "PodResizePending" && c.status == "True")
+        };
+        bed.until_view(A, is_pending).await;
+        for restarts in 1..3 {
+            bed.fake.exit_container(&A.into(), "app", 1);
+            bed.until("it has restarted", |fake| {
+                let pod = fake.pod(&A.into());
+                pod.running_containers()
+                    .any(|c| c.restart_count == restarts)
+            })
+            .await;
+            let started = bed.fake.started_as(&A.into()).unwrap();
+            let requests = mirrorlet_core::admit::pod_requests(&Pod {
+                status: None,
+                ..Pod::clone(&started)
+            });
+            // pods 61b
+            assert_eq!(requests["cpu"].milli_ceil(), 100, "{is_new_agent}");
+        }
+    }
+}
+
 /// As after a reboot into less memory: containers are left, and nothing runs.
 #[tokio::test(start_paused = true)]
 async fn a_resized_pod_that_has_to_start_again_needs_room() {

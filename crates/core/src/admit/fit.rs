@@ -6,12 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::core::Container;
+use crate::api::core::{Container, ContainerStatus, PodStatus};
 use crate::api::quantity::Quantity;
 use crate::api::{FullName, Pod};
 use crate::ending::is_api_pod;
 use crate::observed::Role;
-use crate::resources::{CPU, MEMORY, amount_in, request, request_in, requests_together};
+use crate::resources::{
+    CPU, MEMORY, amount_in, holds_others, request, request_in, requests_together,
+};
 use crate::spec;
 use crate::status::container_statuses;
 
@@ -132,29 +134,58 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     requests
 }
 
-/// The request that a container holds: of one of the API server's that runs, the request that it was started
-/// with, by its status; else that of its spec. Running containers are not resized here: whoever may edit the
+/// The request that a container holds: of one of the API server's that was started, the request that it was
+/// started with, by its status; else that of its spec. Containers are not resized here: whoever may edit the
 /// pod asks for a resize, and only the node writes the status.
 ///
 /// Upstream: `determineContainerReqs` of `k8s.io/component-helpers/resource/helpers.go`, where a resize is
 /// infeasible.
 pub fn held_request(pod: &Pod, container: &Container, resource: &str) -> Option<Quantity> {
-    let of_status = || {
-        let mut statuses = container_statuses(pod.status.as_ref().filter(|_| is_api_pod(pod))?);
-        statuses.find(|status| {
-            let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
-            runs && status.name == container.name
-        })
-    };
-    let Some(status) = of_status() else {
+    let status = pod.status.as_ref().filter(|_| is_api_pod(pod));
+    let Some(status) = status.and_then(|status| status_of(status, container)) else {
         return request(container, resource);
     };
     match (&status.resources, &status.allocated_resources) {
         (Some(started), _) => request_in(started, resource),
         (None, Some(allocated)) => amount_in(allocated, resource),
-        // The API server doesn't keep them.
+        // It was not started yet, or the API server doesn't keep them.
         (None, None) => request(container, resource),
     }
+}
+
+/// The pod with the resources that its containers hold by that status, instead of those of its spec: what
+/// the node has admitted is what a container gets that starts again. A pod of a manifest can't be resized,
+/// and stays as it is.
+///
+/// Upstream: `UpdatePodFromAllocation` of `pkg/kubelet/allocation/allocation_manager.go`.
+pub fn with_held_resources(pod: &Arc<Pod>, status: Option<&PodStatus>) -> Arc<Pod> {
+    let Some(status) = status.filter(|_| is_api_pod(pod)) else {
+        return Arc::clone(pod);
+    };
+    let held = |container: &Container| {
+        let status = status_of(status, container)?;
+        status
+            .resources
+            .as_ref()
+            .filter(|_| holds_others(container, status))
+    };
+    if spec::containers(pod).all(|(_, container)| held(container).is_none()) {
+        return Arc::clone(pod);
+    }
+    let mut pod = Pod::clone(pod);
+    if let Some(spec) = &mut pod.spec {
+        let inits = spec.init_containers.iter_mut().flatten();
+        for container in inits.chain(&mut spec.containers) {
+            if let Some(resources) = held(container) {
+                container.resources = Some(resources.clone());
+            }
+        }
+    }
+    Arc::new(pod)
+}
+
+fn status_of<'a>(status: &'a PodStatus, container: &Container) -> Option<&'a ContainerStatus> {
+    container_statuses(status).find(|status| status.name == container.name)
 }
 
 fn resource_names(pod: &Pod) -> BTreeSet<String> {

@@ -27,7 +27,10 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 
-pub use fit::{HOST_PORT_CONFLICT, has_host_ports, held_request, host_port_holder, pod_requests};
+pub use fit::{
+    HOST_PORT_CONFLICT, has_host_ports, held_request, host_port_holder, pod_requests,
+    with_held_resources,
+};
 
 use fit::Shortage;
 

@@ -468,7 +468,7 @@ fn a_pod_requests_what_it_takes_at_its_peak() {
 }
 
 #[test]
-fn a_container_that_runs_requests_what_it_was_started_with() {
+fn a_resized_container_requests_what_it_was_started_with() {
     let milli_cpu = |pod: &Pod| {
         let requests = pod_requests(pod);
         requests.get("cpu").map_or(0, |cpu| cpu.milli_ceil())
@@ -485,8 +485,10 @@ fn a_container_that_runs_requests_what_it_was_started_with() {
         ("api", &running, &json!({}), &none, 0),
         // The API server keeps neither.
         ("api", &running, &none, &none, 3900),
-        // It starts with those of its spec.
-        ("api", &waiting, &started, &cpu, 3900),
+        // It starts again with the same.
+        ("api", &waiting, &started, &cpu, 100),
+        // It was not started yet.
+        ("api", &waiting, &none, &none, 3900),
         // A manifest's pod is replaced, not resized.
         ("file", &running, &started, &cpu, 3900),
     ] {
@@ -518,6 +520,52 @@ fn a_container_that_runs_requests_what_it_was_started_with() {
     pod.status = serde_json::from_value(statuses).unwrap();
     // pods 61a
     assert_eq!(milli_cpu(&pod), 1100, "the sidecar, and the container");
+}
+
+#[test]
+fn a_resized_container_is_started_again_with_what_it_holds() {
+    let container =
+        |name: &str, cpu: &str| json!({"name": name, "resources": {"limits": {"cpu": cpu}}});
+    let status = |name: &str, cpu: &Value| {
+        json!({
+            "name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 1}}, "resources": {"limits": cpu},
+        })
+    };
+    let with = |source: &str, cpu: &str| {
+        let containers = json!([container("resized", cpu), container("new", "3")]);
+        let spec = json!({"initContainers": [container("init", cpu)], "containers": containers});
+        Arc::new(named("a", source, spec))
+    };
+    let of = |cpu: &Value| -> core::PodStatus {
+        serde_json::from_value(json!({
+            "initContainerStatuses": [status("init", cpu)],
+            "containerStatuses": [status("resized", cpu)],
+        }))
+        .unwrap()
+    };
+    let started = of(&json!({"cpu": "500m"}));
+    let limits = |pod: &Pod| -> Vec<Option<i64>> {
+        let limit = |c: &core::Container| resources::limit(c, "cpu").map(Quantity::milli_ceil);
+        spec::containers(pod).map(|(_, c)| limit(c)).collect()
+    };
+    let resized = with("api", "64");
+    let held = with_held_resources(&resized, Some(&started));
+    // pods 61b
+    assert_eq!(limits(&held), [Some(500), Some(500), Some(3000)]);
+    // Where nothing had a limit, nothing has one.
+    let unlimited = with_held_resources(&resized, Some(&of(&Value::Null)));
+    assert_eq!(limits(&unlimited), [None, None, Some(3000)]);
+    // The same in other words, a manifest's, and one that was never started.
+    for (pod, status) in [
+        (with("api", "0.5"), Some(&started)),
+        (with("file", "64"), Some(&started)),
+        (with("api", "64"), None),
+    ] {
+        let held = with_held_resources(&pod, status);
+        // pods 61b
+        assert!(Arc::ptr_eq(&held, &pod), "{held:?}");
+    }
 }
 
 #[expect(clippy::large_stack_arrays, reason = "a table of cases")]

@@ -166,9 +166,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.C.resizePolicy",
         NonEmpty,
-        NoEffectAnywhere(
-            "running containers are not resized; new resources apply from the next start on",
-        ),
+        NoEffectAnywhere("running containers are not resized"),
     ),
     Rule(
         "spec.C.volumeMounts[].bindMountOptions",

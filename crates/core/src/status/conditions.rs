@@ -5,7 +5,7 @@
 use crate::api::core::{Container, ContainerStatus, PodCondition};
 use crate::observed::{self, Role};
 use crate::plan::sandbox_changed;
-use crate::resources::runs_with_others;
+use crate::resources::holds_others;
 use crate::restart::could_restart_all;
 use crate::spec;
 
@@ -109,8 +109,8 @@ fn all_restarting(view: &View<'_>) -> Option<Value> {
     })
 }
 
-/// Says that a container runs with other resources than its spec has by now: this node resizes no
-/// running container. None where nothing waits to be resized; a manifest's pod can't be resized.
+/// Says that a container holds other resources than its spec has by now: this node resizes no container.
+/// None where nothing waits to be resized; a manifest's pod can't be resized.
 ///
 /// Upstream: `handlePodResourcesResize` of `pkg/kubelet/allocation/allocation_manager.go`.
 fn resize_pending(view: &View<'_>) -> Option<Value> {
@@ -120,7 +120,7 @@ fn resize_pending(view: &View<'_>) -> Option<Value> {
     let waits = |container: &Container| {
         let mut statuses = view.apps.iter().chain(view.init);
         let status = statuses.find(|status| status.name == container.name);
-        status.is_some_and(|status| runs_with_others(container, status))
+        status.is_some_and(|status| holds_others(container, status))
     };
     let waiting: Vec<&str> = spec::containers(view.input.pod)
         .filter(|(role, container)| *role != Role::Init && waits(container))
@@ -130,7 +130,7 @@ fn resize_pending(view: &View<'_>) -> Option<Value> {
         return None;
     }
     let message = format!(
-        "this node doesn't resize running containers; the new resources of [{}] apply from the next start on",
+        "this node doesn't resize containers; [{}] keep their resources, also when they restart; only a new pod gets the new ones",
         waiting.join(" ")
     );
     Some(Value::because(true, "Infeasible", message))

@@ -118,7 +118,7 @@ fn status(
     };
     let mut status = of_instance(newest, before);
     status.volume_mounts = mounts(container);
-    set_resources(&mut status, container, before);
+    set_resources(input, &mut status, container, before);
     status.user = user_of(input.pod, container, &status, before);
     // Made by the image's id: of the same container the spec knows its name.
     if newest.image.starts_with(IMAGE_ID) && newest.hash == spec::container_hash(container) {
@@ -158,6 +158,9 @@ fn absent(
     }
     status.restart_count = before.restart_count;
     status.last_state.clone_from(&before.last_state);
+    if !input.is_static {
+        keep_resources(&mut status, before);
+    }
     let ended_before = status
         .last_state
         .as_ref()
@@ -242,28 +245,35 @@ fn user_of(
     known.or_else(|| user(pod, container))
 }
 
-/// Sets the resources of an instance: those that a running one was started with, also where the
-/// spec has changed since; else the spec's.
+/// Sets the resources of an instance. A container of the API server keeps those that its first instance was
+/// started with, as this node resizes none; one of a manifest has those of its own start while it runs, also
+/// where the spec has changed since.
 fn set_resources(
+    input: &StatusInput<'_>,
     status: &mut core::ContainerStatus,
     container: &core::Container,
     before: Option<&core::ContainerStatus>,
 ) {
     let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
-    let same = before.filter(|before| {
-        runs && before.container_id == status.container_id && before.resources.is_some()
+    let known = before.filter(|before| {
+        let is_same = runs && before.container_id == status.container_id;
+        before.resources.is_some() && (is_same || !input.is_static)
     });
-    if let Some(before) = same {
-        status.resources.clone_from(&before.resources);
-        status
-            .allocated_resources
-            .clone_from(&before.allocated_resources);
+    if let Some(before) = known {
+        keep_resources(status, before);
         return;
     }
     let resources = container.resources.clone().unwrap_or_default();
     let requests = resources.requests.clone();
     status.allocated_resources = requests.filter(|requests| !requests.is_empty());
     status.resources = Some(resources);
+}
+
+/// Takes the resources over from the status before.
+fn keep_resources(status: &mut core::ContainerStatus, before: &core::ContainerStatus) {
+    status.resources.clone_from(&before.resources);
+    let allocated = &before.allocated_resources;
+    status.allocated_resources.clone_from(allocated);
 }
 
 /// A container that ended before all are restarted waits for its turn.

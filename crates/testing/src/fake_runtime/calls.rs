@@ -216,7 +216,10 @@ impl Runtime for FakeRuntime {
             )
         };
         if plan.steps.iter().any(starts) {
-            self.change(|s| s.started_pods.push(uid));
+            self.change(|s| {
+                s.started_as.insert(uid.clone(), Arc::clone(pod));
+                s.started_pods.push(uid);
+            });
         }
         for step in &plan.steps {
             if cancel.is_cancelled() {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
+use mirrorlet_core::api::{ContainerId, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::{PodStatus, Pods};
 use mirrorlet_runtime::{
     CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
@@ -62,6 +62,8 @@ struct Shared {
 struct State {
     called_functions: Vec<String>,
     started_pods: Vec<PodUid>,
+    /// The pods as their last starts had them.
+    started_as: BTreeMap<PodUid, Arc<Pod>>,
     killed_pods: Vec<PodUid>,
     started_containers: Vec<String>,
     killed_containers: Vec<String>,

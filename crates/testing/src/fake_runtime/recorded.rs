@@ -1,6 +1,8 @@
 //! The recorded calls of a [`FakeRuntime`].
 
-use mirrorlet_core::api::{ContainerId, PodUid};
+use std::sync::Arc;
+
+use mirrorlet_core::api::{ContainerId, Pod, PodUid};
 
 use super::FakeRuntime;
 
@@ -20,6 +22,11 @@ impl FakeRuntime {
     /// Pods a plan with a sandbox or a start was carried out for, in order.
     pub fn started_pods(&self) -> Vec<PodUid> {
         self.shared.state.lock().started_pods.clone()
+    }
+
+    /// A pod as the last plan with a sandbox or a start of it had it.
+    pub fn started_as(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.shared.state.lock().started_as.get(uid).cloned()
     }
 
     /// Pods `kill_pod` was called for, in order.

@@ -671,16 +671,31 @@ fn a_resize_of_a_running_container_is_told_to_be_infeasible() {
     assert_eq!(
         pending.message.as_deref(),
         Some(
-            "this node doesn't resize running containers; the new resources of [web] apply from the next start on"
+            "this node doesn't resize containers; [web] keep their resources, also when they restart; only a new pod gets the new ones"
         )
     );
     // A manifest's pod has no such subresource.
     assert_eq!(told(&now, all(&now), true, &previous).1, None);
-    // Started with them, or taken back: nothing is pending, whatever the API server has.
+    // Restarted, or gone with its sandbox: it keeps what it has, whatever the API server has.
     now.status = Some(resized.clone());
+    let mut ended = all(&now);
+    ended.containers[0] = exited(&now, "web", 1);
     let mut anew = all(&now);
     anew.containers[0] = instance(&now, "web", 1, ContainerState::Running, None);
-    assert_eq!(told(&now, anew, false, &resized).1, None);
+    for seen in [ended, PodStatus::empty(PodUid::from("u1")), anew] {
+        let (status, pending) = told(&now, seen, false, &resized);
+        // pods 49c
+        assert!(pending.is_some(), "{status:?}");
+        let web = serde_json::to_value(state_of(&status, "web")).unwrap();
+        assert_eq!(web["resources"]["limits"]["cpu"], "500m", "{web}");
+        assert_eq!(web["allocatedResources"]["cpu"], "500m", "{web}");
+    }
+    // The pod's own resources are not those of a container.
+    let mut of_pod = before.clone();
+    of_pod.spec.as_mut().unwrap().resources =
+        serde_json::from_value(json!({"limits": {"cpu": "4"}})).unwrap();
+    assert_eq!(told(&of_pod, all(&of_pod), false, &previous).1, None);
+    // Taken back: nothing is pending.
     let mut back = before.clone();
     back.status = Some(resized.clone());
     assert_eq!(told(&back, all(&back), false, &resized).1, None);
