@@ -152,7 +152,7 @@ impl History {
             Command::Retry => {
                 let uid = target.uid();
                 self.set_outcome(&uid, Outcome::Open);
-                self.held = None;
+                (self.held, self.refused) = (None, None);
                 Ok(wanted)
             }
             Command::Pause if self.paused => Err(Refused::AlreadyPaused),

@@ -1,10 +1,10 @@
-//! How long the target has been held.
+//! How long the target has been held, and what the node has refused to start.
 
 use std::time::Duration;
 
-use super::{History, Phase};
+use super::{Cause, History, Phase, Revision};
 use crate::api::{PodUid, Timestamp};
-use crate::clock::elapsed;
+use crate::clock::{elapsed, since};
 
 /// The time for which the target can't be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,45 @@ pub struct Hold {
     pub overdue: bool,
 }
 
+/// How long a revision is held that the node has refused after the one before was stopped for it: longer than
+/// most pods take to stop, whose room it may need.
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
+
+/// A node's refusal of a revision that was to take another's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// UID of the revision.
+    uid: PodUid,
+    cause: Cause,
+    at: Timestamp,
+}
+
 impl History {
+    /// Takes back the last healthy revision, because the node has refused the current one, which therefore
+    /// never ran and has not failed. Returns whether there is a healthy one; `restore` is the node's default.
+    pub(super) fn take_back(&mut self, cause: &Cause, restore: bool, now: Timestamp) -> bool {
+        let target = self.fallback(restore).map(Revision::uid);
+        let refused = self.current().map(|one| (one.uid(), one.ran));
+        let (Some(target), Some((uid, ran))) = (target, refused) else {
+            return false;
+        };
+        self.switch(&target, now);
+        let mut revisions = self.revisions.iter_mut();
+        if let Some(refused) = revisions.find(|revision| revision.uid() == uid) {
+            refused.ran = ran;
+        }
+        let (cause, at) = (cause.clone(), now);
+        self.refused = Some(Refusal { uid, cause, at });
+        true
+    }
+
+    /// Why the node has refused a revision, and how long it is still held for that.
+    pub(super) fn refusal(&self, uid: &PodUid, now: Timestamp) -> Option<(Cause, Duration)> {
+        let refused = self.refused.as_ref().filter(|one| one.uid == *uid)?;
+        let left = REFUSED_PAUSE.checked_sub(since(refused.at, now))?;
+        (!left.is_zero()).then(|| (refused.cause.clone(), left))
+    }
+
     /// Takes in whether the target, whose UID is `uid`, is held. Returns the rest of its deadline.
     pub(super) fn take_hold(
         &mut self,

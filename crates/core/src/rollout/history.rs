@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::held::Hold;
+use super::held::{Hold, Refusal};
 use super::{Cause, Life, Settings, Version};
 use crate::api::core::{EphemeralContainer, PodStatus};
 use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
@@ -141,6 +141,9 @@ pub struct History {
     /// The hold of the target, while it can't be started.
     #[serde(skip)]
     pub held: Option<Hold>,
+    /// The node's last refusal of a revision.
+    #[serde(skip)]
+    pub refused: Option<Refusal>,
     /// Since when there is no manifest of the pod, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,

@@ -50,7 +50,7 @@ pub use command::{Command, Refused};
 pub use gap::Gap;
 pub use group::{Turn, UpdatePolicy, Updates};
 pub use health::{Health, Seen, assess, progress_deadline, ready_since};
-pub use held::Hold;
+pub use held::{Hold, Refusal};
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use life::Life;
 pub use report::problem_lines;
@@ -176,9 +176,9 @@ pub enum Change {
     Switched,
     /// The newest revision passed its judgement.
     Succeeded,
-    /// The newest revision failed, and the healthy one takes its place.
+    /// The newest revision failed, or the node has refused it, and the healthy one takes its place.
     Restored,
-    /// The current revision failed, which is not the newest any more, and the healthy one takes its
+    /// The current revision failed, or the node has refused it, which is not the newest any more, and the healthy one takes its
     /// place.
     FellBack,
 }
@@ -202,7 +202,8 @@ pub struct Decision {
 /// prepared; while it can't be, or rollouts are paused, the other runs on. It is judged where a
 /// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. A
 /// revision that runs is judged also after a newer edit, until that edit takes its place. What failed
-/// is not tried again until its source wants something else; nothing is judged after a restore.
+/// is not tried again until its source wants something else; nothing is judged after a restore. What the
+/// node has refused never ran: the healthy one takes its place, and it is tried again after a while.
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
     let now = input.now;
     let mut history = history.clone();
@@ -284,6 +285,9 @@ fn instead_of(
         Turn::Paused => return (Phase::Paused, None, None),
         Turn::Waits(cause) => return (Phase::Waiting(cause.clone()), None, None),
         Turn::Now => {}
+    }
+    if let Some((cause, left)) = history.refusal(uid, input.now).filter(|_| worth_keeping) {
+        return (Phase::Held(cause), None, Some(left));
     }
     match input.preparation {
         Preparation::Failed(cause) if worth_keeping => (Phase::Held(cause.clone()), None, None),
@@ -409,6 +413,12 @@ fn judge(
             settled
         };
     };
+    if let Some(cause) = rejected(status).filter(|_| input.restore_waits.is_none())
+        && history.take_back(&cause, input.restore, input.now)
+    {
+        let look_again = Some(held::REFUSED_PAUSE);
+        return (Phase::Held(cause), Some(Change::Restored), look_again);
+    }
     let settings = Settings::of(pod);
     let life = history.live(uid, since, status, input.now);
     let seen = Seen {

@@ -79,6 +79,55 @@ fn a_pod_that_the_node_refuses_runs_nothing() {
 }
 
 #[test]
+fn a_version_that_the_node_refuses_has_not_failed_and_is_tried_again() {
+    let mut story = Story::edited();
+    story.preparation = Preparation::Done;
+    story.decide(Some(&ready(0)));
+    assert_eq!(story.runs(), "b");
+    story.now += 1;
+    let decision = story.decide(Some(&rejected()));
+    let Phase::Held(cause) = &decision.phase else {
+        panic!("{:?}", decision.phase);
+    };
+    assert_eq!((&*cause.reason, story.runs().as_str()), ("NodePorts", "a"));
+    assert_eq!(decision.change, Some(Change::Restored));
+    let outcome = |story: &Story| {
+        let refused = story.history.get(&"b".into()).unwrap();
+        (refused.outcome.clone(), refused.ran)
+    };
+    // rollouts S2b
+    assert_eq!(outcome(&story), (Outcome::Open, 0), "it never ran");
+    // The old version isn't stopped for it again at once.
+    for seconds in [0, 1, 298] {
+        story.now += seconds;
+        let decision = story.decide(Some(&ready(0)));
+        // rollouts S2b
+        assert!(matches!(decision.phase, Phase::Held(_)), "{decision:?}");
+        assert_eq!((decision.change, story.runs().as_str()), (None, "a"));
+    }
+    story.now += 1;
+    // rollouts S2b
+    assert_eq!(story.decide(Some(&ready(0))).change, Some(Change::Switched));
+    // It is judged as any other.
+    story.decide(Some(&crashing(3)));
+    assert_eq!(story.runs(), "a");
+    assert!(matches!(outcome(&story).0, Outcome::Failed(_)));
+    // A person doesn't wait, and without a healthy version nothing is taken back.
+    let mut story = Story::edited();
+    story.preparation = Preparation::Done;
+    story.decide(Some(&ready(0)));
+    story.decide(Some(&rejected()));
+    story.history.obey(Command::Retry).unwrap();
+    story.decide(Some(&ready(0)));
+    // rollouts S2b
+    assert_eq!(story.runs(), "b");
+    story.restore = false;
+    let decision = story.decide(Some(&rejected()));
+    assert!(matches!(decision.phase, Phase::Failed(_)), "{decision:?}");
+    assert_eq!(story.runs(), "b");
+}
+
+#[test]
 fn a_version_has_taken_over_once_another_has_run() {
     let mut story = Story::new("a");
     story.now = 20;
