@@ -42,6 +42,9 @@ const REVISIONS_RESERVED: u64 = 1_000_000;
 /// The number of revisions that are left out where it is lost which ones were given out: agents may
 /// have reserved as many beyond those by the clock, by starting a million times in a short time.
 const REVISIONS_LOST_MAX: u64 = 1_000_000 * REVISIONS_RESERVED;
+/// Largest revision that an agent begins after: no agent gets there by counting, and beyond it, revisions
+/// could come to their end.
+const REVISION_MAX: u64 = u64::MAX / 2;
 /// Longest time after the start in which clients wait for manifest URLs and the runtime.
 pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(10);
 /// The directory of objects that have no namespace. No namespace has that name.
@@ -372,7 +375,7 @@ impl Store {
         state.templates = projection.templates;
         let left = state.reserved.saturating_sub(state.cache.revision());
         if left < REVISIONS_RESERVED / 2 {
-            let reserved = state.cache.revision() + REVISIONS_RESERVED;
+            let reserved = state.cache.revision().saturating_add(REVISIONS_RESERVED);
             // Without it a restart might give out a revision again; it is tried again next time.
             if keep_revision(&self.directory, reserved).is_ok() {
                 state.reserved = reserved;
@@ -466,7 +469,8 @@ fn last_revision(directory: &Path) -> Option<u64> {
             return (!was_damaged).then_some(1);
         }
         Ok(Some(bytes)) => match String::from_utf8_lossy(&bytes).trim().parse::<u64>() {
-            Ok(number) => return Some(number),
+            Ok(number) if number <= REVISION_MAX => return Some(number),
+            Ok(_) => format!("its number is larger than {REVISION_MAX}"),
             Err(_) => "it holds no number".to_owned(),
         },
         Err(error) => error.to_string(),
