@@ -5,7 +5,7 @@
 //! Engine's answer to the start is lost, the container runs on without it, as with a kubelet. The
 //! output and the answer of a hook reach nobody. A `preStop` hook that outlives the grace of
 //! its container runs on beside SIGTERM, and ends with the container. An attempt that fails because
-//! this machine is short of files, ports or memory is made again within the hook's time: the
+//! this machine is short of files, threads, ports or memory is made again within the hook's time: the
 //! container has done nothing wrong. Of a request that a server has sent on, only the one to where it
 //! was sent on is: that server has seen its own.
 //!
