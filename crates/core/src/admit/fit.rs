@@ -134,8 +134,8 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     requests
 }
 
-/// The request that a container holds: of one of the API server's that was started, the request that it was
-/// started with, by its status; else that of its spec. Containers are not resized here: whoever may edit the
+/// The request that a container holds: of one of the API server's, the request that the node has admitted it
+/// with, by its status; else that of its spec. Containers are not resized here: whoever may edit the
 /// pod asks for a resize, and only the node writes the status.
 ///
 /// Upstream: `determineContainerReqs` of `k8s.io/component-helpers/resource/helpers.go`, where a resize is
@@ -148,7 +148,7 @@ pub fn held_request(pod: &Pod, container: &Container, resource: &str) -> Option<
     match (&status.resources, &status.allocated_resources) {
         (Some(started), _) => request_in(started, resource),
         (None, Some(allocated)) => amount_in(allocated, resource),
-        // It was not started yet, or the API server doesn't keep them.
+        // It was not reported yet, or the API server doesn't keep them.
         (None, None) => request(container, resource),
     }
 }

@@ -487,7 +487,7 @@ fn a_resized_container_requests_what_it_was_started_with() {
         ("api", &running, &none, &none, 3900),
         // It starts again with the same.
         ("api", &waiting, &started, &cpu, 100),
-        // It was not started yet.
+        // It was not reported yet.
         ("api", &waiting, &none, &none, 3900),
         // A manifest's pod is replaced, not resized.
         ("file", &running, &started, &cpu, 3900),

@@ -178,8 +178,8 @@ pub enum Change {
     Succeeded,
     /// The newest revision failed, or the node has refused it, and the healthy one takes its place.
     Restored,
-    /// The current revision failed, or the node has refused it, which is not the newest any more, and the healthy one takes its
-    /// place.
+    /// The current revision, which is not the newest any more, failed, or the node has refused it, and the
+    /// healthy one takes its place.
     FellBack,
 }
 

@@ -149,6 +149,10 @@ fn absent(
         volume_mounts: mounts(container),
         ..core::ContainerStatus::default()
     };
+    if !input.is_static {
+        // It will be started with what the node has admitted it with.
+        set_resources(input, &mut status, container, before);
+    }
     let Some(before) = before else {
         return status;
     };
@@ -158,9 +162,6 @@ fn absent(
     }
     status.restart_count = before.restart_count;
     status.last_state.clone_from(&before.last_state);
-    if !input.is_static {
-        keep_resources(&mut status, before);
-    }
     let ended_before = status
         .last_state
         .as_ref()
@@ -245,9 +246,9 @@ fn user_of(
     known.or_else(|| user(pod, container))
 }
 
-/// Sets the resources of an instance. A container of the API server keeps those that its first instance was
-/// started with, as this node resizes none; one of a manifest has those of its own start while it runs, also
-/// where the spec has changed since.
+/// Sets the resources of a container. One of the API server keeps those that it had at first, as this node
+/// resizes none; one of a manifest has those of its instance's start while that runs, also where the spec has
+/// changed since.
 fn set_resources(
     input: &StatusInput<'_>,
     status: &mut core::ContainerStatus,
@@ -260,20 +261,16 @@ fn set_resources(
         before.resources.is_some() && (is_same || !input.is_static)
     });
     if let Some(before) = known {
-        keep_resources(status, before);
+        status.resources.clone_from(&before.resources);
+        status
+            .allocated_resources
+            .clone_from(&before.allocated_resources);
         return;
     }
     let resources = container.resources.clone().unwrap_or_default();
     let requests = resources.requests.clone();
     status.allocated_resources = requests.filter(|requests| !requests.is_empty());
     status.resources = Some(resources);
-}
-
-/// Takes the resources over from the status before.
-fn keep_resources(status: &mut core::ContainerStatus, before: &core::ContainerStatus) {
-    status.resources.clone_from(&before.resources);
-    let allocated = &before.allocated_resources;
-    status.allocated_resources.clone_from(allocated);
 }
 
 /// A container that ended before all are restarted waits for its turn.

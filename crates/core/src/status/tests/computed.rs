@@ -690,6 +690,17 @@ fn a_resize_of_a_running_container_is_told_to_be_infeasible() {
         assert_eq!(web["resources"]["limits"]["cpu"], "500m", "{web}");
         assert_eq!(web["allocatedResources"]["cpu"], "500m", "{web}");
     }
+    // Resized before it was started: the node has admitted it with less.
+    let nothing = PodStatus::empty(PodUid::from("u1"));
+    let admitted = compute_pod_status(&StatusInput {
+        is_static: false,
+        ..input(&before, &nothing)
+    });
+    let (status, pending) = told(&with("2"), nothing, false, &admitted);
+    let web = serde_json::to_value(state_of(&status, "web")).unwrap();
+    // pods 49c
+    assert!(pending.is_some(), "{status:?}");
+    assert_eq!(web["resources"]["limits"]["cpu"], "500m", "{web}");
     // The pod's own resources are not those of a container.
     let mut of_pod = before.clone();
     of_pod.spec.as_mut().unwrap().resources =
