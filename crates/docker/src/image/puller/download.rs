@@ -111,10 +111,11 @@ impl PullState {
         asked: Instant,
     ) -> Outcome {
         let entry = self.progress.begin(image);
-        let _turn = self.turns.turn().await;
+        let mut turn = self.turns.turn().await;
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
-        let outcome = match self.receive_with_any(image, &entry, credentials).await {
+        let received = self.receive_with_any(image, &entry, credentials);
+        let outcome = match self.turns.bound(&mut turn, received).await {
             Ok((came, with)) => {
                 let found = self.inspect(image).await;
                 // An image that was there before belongs to somebody else.

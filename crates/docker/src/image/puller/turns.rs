@@ -1,17 +1,19 @@
 //! Turns at pulling: one pull for all who wait for the same, and only so many at a time.
 //!
 //! A registry that sends a few bytes now and then keeps a pull for hours. So the pulls for the pods of
-//! one namespace leave a turn for those of others.
+//! one namespace leave a turn for those of others, and a pull that takes long gives its turn back.
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Credentials, Outcome, PullState};
 use mirrorlet_host::telemetry::occurrences;
@@ -25,9 +27,20 @@ pub(super) type UnderWay<K> = Mutex<HashMap<K, WeakShared<BoxFuture<'static, Out
 /// An image, and the credentials to pull it with.
 pub(super) type Wanted = (String, Credentials);
 
+/// How long a pull counts among those that go on at a time. Most images arrive within this, and pods wait
+/// no longer for those of several namespaces that don't.
+const SLOW_AFTER: Duration = Duration::from_mins(10);
+
+/// How many slow pulls may go on without a turn, for each turn that there is; what is slow beyond that
+/// keeps its turn. With 4 turns, three of each namespace, the slow pulls of 11 namespaces leave a turn for
+/// those of others.
+const SLOW_PER_TURN: usize = 8;
+
 /// Turns at pulling.
 pub(super) struct Turns {
     all: Semaphore,
+    /// Bounds the slow pulls that have given their turn back.
+    slow: Semaphore,
     /// Most for the pods of one namespace; none where there is only one in all.
     of_namespace_max: Option<usize>,
     /// The turns of the namespaces that have pulls under way or waiting.
@@ -40,6 +53,11 @@ impl Turns {
         let pulls = pulls.max(1);
         Self {
             all: Semaphore::new(pulls),
+            slow: Semaphore::new(
+                pulls
+                    .saturating_mul(SLOW_PER_TURN)
+                    .min(Semaphore::MAX_PERMITS),
+            ),
             of_namespace_max: Some(pulls - 1).filter(|most| *most > 0),
             of_namespaces: Mutex::default(),
         }
@@ -49,6 +67,29 @@ impl Turns {
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         // Never closed.
         self.all.acquire().await.ok()
+    }
+
+    /// Awaits a pull to its end. The turn is given back early where that takes long, unless too many
+    /// are slow already; the only one of all turns is kept.
+    pub(super) async fn bound<'a, F: Future>(
+        &'a self,
+        turn: &mut Option<SemaphorePermit<'a>>,
+        pull: F,
+    ) -> F::Output {
+        let mut pull = pin!(pull);
+        if self.of_namespace_max.is_none() {
+            return pull.await;
+        }
+        if let Ok(done) = timeout(SLOW_AFTER, pull.as_mut()).await {
+            return done;
+        }
+        let permit = tokio::select! {
+            biased;
+            done = pull.as_mut() => return done,
+            permit = self.slow.acquire() => permit,
+        };
+        *turn = permit.ok();
+        pull.await
     }
 
     /// Waits for one of the turns that the namespace may have, and without which it takes none of all.

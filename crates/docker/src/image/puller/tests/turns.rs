@@ -82,3 +82,31 @@ async fn pods_that_share_a_pull_take_one_turn_of_their_namespace() {
     assert!(all.iter().all(Result::is_ok) && other.is_ok());
     assert_eq!(engine.count(Operation::PullImage), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pulls_of_several_namespaces_that_take_long_leave_turns_for_others() {
+    let (engine, puller) = hanging(&["a:1", "b:1", "c:1"]);
+    let slow = [("one", "a:1"), ("one", "b:1"), ("two", "c:1")];
+    let mut slow = slow.map(|(namespace, image)| Box::pin(ensure(&puller, namespace, image)));
+    for pull in &mut slow {
+        assert!(futures::poll!(pull).is_pending());
+    }
+    let began = Instant::now();
+    let mut slow = Box::pin(join_all(slow));
+    let mut other = Box::pin(ensure(&puller, "other", "d:1"));
+    assert!(futures::poll!(&mut other).is_pending());
+    assert_eq!(engine.count(Operation::PullImage), 3);
+    let done = tokio::select! {
+        done = &mut other => done,
+        _ = &mut slow => panic!("they hang"),
+    };
+    // tenants S3
+    assert_eq!(done, Ok(true));
+    assert_eq!(began.elapsed(), Duration::from_mins(10));
+    // The slow ones go on.
+    engine.release(Operation::PullImage);
+    let all = slow.await;
+    // tenants S3
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    assert_eq!(engine.count(Operation::PullImage), 4);
+}
