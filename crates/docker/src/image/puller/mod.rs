@@ -8,6 +8,7 @@ mod failures;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::failures::Failures;
-use self::turns::{Turns, UnderWay, Wanted};
+use self::turns::{Permit, Turns, UnderWay, Wanted};
+use self::waiting::Wish;
 use super::PullPolicy;
 use super::access::ImageAccess;
 use super::credentials::NodeCredentials;
@@ -142,9 +144,9 @@ struct PullState {
     node: NodeCredentials,
     pulled: PulledImages,
     access: ImageAccess,
-    under_way: UnderWay<Wanted>,
-    /// The parts that the pods of each namespace have in them.
-    for_namespaces: UnderWay<(String, Wanted)>,
+    under_way: UnderWay<Wanted, Outcome>,
+    /// The turns of the namespaces whose pods have a part in them, or wait to begin one.
+    for_namespaces: UnderWay<(String, Wanted), Permit>,
 }
 
 /// Makes sure that images are there.
@@ -249,13 +251,14 @@ impl ImagePuller {
                         .check_backoff(&key, image, &credentials, now)?;
                 }
                 awaited();
-                let outcome = match &credentials {
-                    Ok(credentials) => {
-                        self.pull_noted(namespace, &reference, is_absent, credentials, secrets)
-                            .await
-                    }
-                    Err(error) => Err(unusable(error)),
+                let wish = Wish {
+                    namespace,
+                    reference: &reference,
+                    secrets,
+                    policy,
+                    is_absent,
                 };
+                let (outcome, pulled) = self.pull_or_find(&wish, &credentials).await;
                 let is_present = match &outcome {
                     Err(error) if policy == PullPolicy::Always && download::has_no_image(error) => {
                         let present = self.present(image, reference.as_str()).await;
@@ -271,7 +274,7 @@ impl ImagePuller {
                 Ok(EnsuredImage {
                     reference: reference.as_str().to_owned(),
                     facts,
-                    pulled: true,
+                    pulled,
                 })
             }
         }
@@ -308,44 +311,6 @@ impl ImagePuller {
         let shop = Arc::clone(&self.shop);
         let pull = shop.pull("", reference.as_str(), &credentials);
         pull.await.map(|downloaded| downloaded.facts)
-    }
-
-    /// Pulls an image, and notes who may use it then.
-    async fn pull_noted(
-        &self,
-        namespace: &str,
-        reference: &Reference,
-        is_absent: bool,
-        credentials: &Credentials,
-        secrets: &PullSecrets,
-    ) -> Result<Arc<ImageFacts>, EngineError> {
-        let access = &self.shop.access;
-        let noted = access.begin(reference, is_absent).await;
-        let noted = noted.map_err(|error| EngineError::Api {
-            status: http::StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
-            message: format!(
-                "Failed to record image pull intent for container image {:?}: {error}",
-                reference.as_str()
-            ),
-        })?;
-        let shop = Arc::clone(&self.shop);
-        let pull = shop.pull(namespace, reference.as_str(), credentials);
-        match pull.await {
-            Ok(Downloaded { facts, with }) => {
-                access
-                    .succeeded(noted, &facts.id, reference, with.as_ref(), secrets)
-                    .await;
-                Ok(facts)
-            }
-            // Whether the image came is not known.
-            Err(error @ (EngineError::Unavailable { .. } | EngineError::Timeout { .. })) => {
-                Err(error)
-            }
-            Err(error) => {
-                access.failed(noted).await;
-                Err(error)
-            }
-        }
     }
 
     /// Forgets what is known of an image: a create said that it is missing, or it may have been

@@ -21,8 +21,15 @@ use mirrorlet_host::telemetry::occurrences;
 /// A pull, for all who wait for it.
 type Pull = Shared<BoxFuture<'static, Outcome>>;
 
-/// The pulls under way, by what they are of.
-pub(super) type UnderWay<K> = Mutex<HashMap<K, WeakShared<BoxFuture<'static, Outcome>>>>;
+/// The pulls, or the turns of namespaces, that pods wait for, by what they are of.
+pub(super) type UnderWay<K, T> = Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>;
+
+/// A turn of a namespace; none where its pulls have no bound of their own.
+pub(super) type Permit = Arc<Option<OwnedSemaphorePermit>>;
+
+/// A turn of a namespace at an image, for all of its pods that wait for the same. The turn is taken until
+/// the last of them drops this.
+pub(super) type NamespaceTurn = Shared<BoxFuture<'static, Permit>>;
 
 /// An image, and the credentials to pull it with.
 pub(super) type Wanted = (String, Credentials);
@@ -114,42 +121,46 @@ impl Turns {
 }
 
 impl PullState {
-    /// Joins the pull of that image with those credentials, or begins one for the pods of that
-    /// namespace. It goes on as long as anybody waits for it.
+    /// Pulls an image with those credentials for the pods of that namespace, once it has a turn.
     pub(super) async fn pull(
         self: Arc<Self>,
         namespace: &str,
         reference: &str,
         credentials: &Credentials,
     ) -> Outcome {
+        let asked = Instant::now();
         let wanted = (reference.to_owned(), Arc::clone(credentials));
-        let pull = self.pull_for_namespace((namespace.to_owned(), wanted));
-        pull.await
+        let turn = self.namespace_turn(namespace, &wanted);
+        turn.clone().await;
+        let outcome = self.pull_for_all(wanted, asked).await;
+        drop(turn);
+        outcome
     }
 
-    /// The part that the pods of one namespace have in a pull: however many wait for it, they take one
-    /// turn of their namespace.
-    fn pull_for_namespace(self: Arc<Self>, key: (String, Wanted)) -> Pull {
-        let shop = Arc::clone(&self);
+    /// Joins the wait for a turn of a namespace at an image, or begins one: however many of its pods want
+    /// the same, they take one turn.
+    pub(super) fn namespace_turn(
+        self: &Arc<Self>,
+        namespace: &str,
+        wanted: &Wanted,
+    ) -> NamespaceTurn {
+        let shop = Arc::clone(self);
+        let key = (namespace.to_owned(), wanted.clone());
         join(&self.for_namespaces, key.clone(), move || {
-            let part = async move {
-                let asked = Instant::now();
-                let (namespace, wanted) = &key;
-                let waiting = shop.progress.begin(&wanted.0);
+            let turn = async move {
+                let (namespace, (image, _)) = &key;
+                let waiting = shop.progress.begin(image);
                 let turn = shop.turns.turn_of(namespace).await;
                 drop(waiting);
-                let pull = Arc::clone(&shop).pull_for_all(wanted.clone(), asked);
-                let outcome = pull.await;
-                drop(turn);
-                shop.for_namespaces.lock().remove(&key);
-                outcome
+                Arc::new(turn)
             };
-            part.boxed()
+            turn.boxed()
         })
     }
 
-    /// The pull for all namespaces. The first of them has waited since `asked`.
-    fn pull_for_all(self: Arc<Self>, wanted: Wanted, asked: Instant) -> Pull {
+    /// Joins the pull of an image with those credentials, or begins one for a pod that has waited since
+    /// `asked`. It goes on as long as anybody waits for it.
+    pub(super) fn pull_for_all(self: Arc<Self>, wanted: Wanted, asked: Instant) -> Pull {
         let shop = Arc::clone(&self);
         join(&self.under_way, wanted.clone(), move || {
             let (image, credentials) = wanted;
@@ -160,20 +171,20 @@ impl PullState {
     }
 }
 
-/// Joins the pull of that key, or begins one.
-fn join<K: Eq + Hash>(
-    under_way: &UnderWay<K>,
+/// Joins what is under way for that key, or begins it.
+fn join<K: Eq + Hash, T: Clone>(
+    under_way: &UnderWay<K, T>,
     key: K,
-    begin: impl FnOnce() -> BoxFuture<'static, Outcome>,
-) -> Pull {
+    begin: impl FnOnce() -> BoxFuture<'static, T>,
+) -> Shared<BoxFuture<'static, T>> {
     let mut under_way = under_way.lock();
-    if let Some(pull) = under_way.get(&key).and_then(WeakShared::upgrade) {
-        return pull;
+    if let Some(known) = under_way.get(&key).and_then(WeakShared::upgrade) {
+        return known;
     }
-    under_way.retain(|_, pull| pull.upgrade().is_some());
-    let pull = begin().shared();
-    if let Some(weak) = pull.downgrade() {
+    under_way.retain(|_, known| known.upgrade().is_some());
+    let begun = begin().shared();
+    if let Some(weak) = begun.downgrade() {
         under_way.insert(key, weak);
     }
-    pull
+    begun
 }

@@ -110,3 +110,36 @@ async fn pulls_of_several_namespaces_that_take_long_leave_turns_for_others() {
     assert!(all.iter().all(Result::is_ok), "{all:?}");
     assert_eq!(engine.count(Operation::PullImage), 4);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_comes_while_a_pod_waits_for_its_turn_is_used() {
+    for is_reported in [true, false] {
+        let (engine, puller) = hanging(&["a:1", "b:1"]);
+        let mut slow = ["a:1", "b:1"].map(|image| Box::pin(ensure(&puller, "slow", image)));
+        for pull in &mut slow {
+            assert!(futures::poll!(pull).is_pending());
+        }
+        let uid = uid("u");
+        let pod = ForPod {
+            uid: &uid,
+            namespace: "slow",
+        };
+        let policy = PullPolicy::IfNotPresent;
+        let mut waiting = Box::pin(puller.ensure_image(pod, "c:1", policy, &NONE, at(0), || {}));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        engine.add_image("c:1", FakeImage::default());
+        let image = if is_reported {
+            puller.forget_all();
+            waiting.await
+        } else {
+            engine.release(Operation::PullImage);
+            let (all, image) = futures::join!(join_all(slow), waiting);
+            assert!(all.iter().all(Result::is_ok), "{all:?}");
+            image
+        };
+        let pulled = image.map(|image| image.pulled);
+        // tenants S3
+        assert_eq!(pulled, Ok(false), "{is_reported}");
+        assert_eq!(engine.count(Operation::PullImage), 2);
+    }
+}

@@ -1,0 +1,130 @@
+//! Pods that wait for a turn of their namespace, while the image may come in another way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::turns::NamespaceTurn;
+use super::{Credentials, Downloaded, ImagePuller, unusable};
+use crate::engine::EngineError;
+use crate::image::PullPolicy;
+use crate::image::facts::ImageFacts;
+use mirrorlet_core::credentials::{MalformedSecret, PullSecrets};
+use mirrorlet_core::reference::Reference;
+
+/// Pause after images have changed before a pod that waits for its turn looks for its image: all pods of a
+/// node may wait, and each image that comes is news to all of them.
+const LOOK_PAUSE: Duration = Duration::from_secs(10);
+
+/// An image that a pod needs and that it can't use yet.
+pub(super) struct Wish<'a> {
+    /// The pod's namespace.
+    pub(super) namespace: &'a str,
+    pub(super) reference: &'a Reference,
+    /// The pod's secrets.
+    pub(super) secrets: &'a PullSecrets,
+    pub(super) policy: PullPolicy,
+    /// Whether the image was looked for and is not on the Engine.
+    pub(super) is_absent: bool,
+}
+
+impl ImagePuller {
+    /// Pulls an image once its turn has come. Returns also whether it was pulled: not if it came in another
+    /// way while the pod waited, and the pod may use it.
+    pub(super) async fn pull_or_find(
+        &self,
+        wish: &Wish<'_>,
+        credentials: &Result<Credentials, MalformedSecret>,
+    ) -> (Result<Arc<ImageFacts>, EngineError>, bool) {
+        let credentials = match credentials {
+            Ok(credentials) => credentials,
+            Err(error) => return (Err(unusable(error)), true),
+        };
+        let asked = Instant::now();
+        let wanted = (wish.reference.as_str().to_owned(), Arc::clone(credentials));
+        let turn = self.shop.namespace_turn(wish.namespace, &wanted);
+        let waits = turn.clone().now_or_never().is_none();
+        if waits && let Some(facts) = self.found_before(wish, turn.clone()).await {
+            return (Ok(facts), false);
+        }
+        // A pull whose end nobody saw may have brought it meanwhile.
+        let is_absent = wish.is_absent && !waits;
+        let outcome = self.pull_noted(wish, is_absent, credentials, asked).await;
+        drop(turn);
+        (outcome, true)
+    }
+
+    /// Waits for a turn. Returns the image if it comes in another way before, and the pod may use it.
+    async fn found_before(
+        &self,
+        wish: &Wish<'_>,
+        mut turn: NamespaceTurn,
+    ) -> Option<Arc<ImageFacts>> {
+        if wish.policy != PullPolicy::IfNotPresent {
+            turn.await;
+            return None;
+        }
+        let mut changed = self.changed();
+        loop {
+            let has_turn = tokio::select! {
+                biased;
+                _ = &mut turn => true,
+                () = change(&mut changed) => false,
+            };
+            let name = wish.reference.as_str();
+            // Of an error, the pull has to say more.
+            let present = self.present(name, name).await.unwrap_or_default();
+            let found = self.usable(present, wish.reference, wish.secrets).await;
+            if found.is_some() || has_turn {
+                return found;
+            }
+        }
+    }
+
+    /// Pulls an image, and notes who may use it then.
+    async fn pull_noted(
+        &self,
+        wish: &Wish<'_>,
+        is_absent: bool,
+        credentials: &Credentials,
+        asked: Instant,
+    ) -> Result<Arc<ImageFacts>, EngineError> {
+        let (access, reference) = (&self.shop.access, wish.reference);
+        let noted = access.begin(reference, is_absent).await;
+        let noted = noted.map_err(|error| EngineError::Api {
+            status: http::StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
+            message: format!(
+                "Failed to record image pull intent for container image {:?}: {error}",
+                reference.as_str()
+            ),
+        })?;
+        let shop = Arc::clone(&self.shop);
+        let wanted = (reference.as_str().to_owned(), Arc::clone(credentials));
+        match shop.pull_for_all(wanted, asked).await {
+            Ok(Downloaded { facts, with }) => {
+                access
+                    .succeeded(noted, &facts.id, reference, with.as_ref(), wish.secrets)
+                    .await;
+                Ok(facts)
+            }
+            // Whether the image came is not known.
+            Err(error @ (EngineError::Unavailable { .. } | EngineError::Timeout { .. })) => {
+                Err(error)
+            }
+            Err(error) => {
+                access.failed(noted).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Ends some time after images have changed.
+async fn change(changed: &mut watch::Receiver<u64>) {
+    // The sender is the puller's own.
+    let _ = changed.changed().await;
+    sleep(LOOK_PAUSE).await;
+}
