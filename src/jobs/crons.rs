@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 use super::handle::{Answer, Order};
 use super::problems::{unreadable, unwritten};
 use super::{
-    Answers, At, Documents, JobStates, Jobs, KEEP_RETRY, OrderError, Orders, Wanted, WantedCron,
-    answered,
+    Answers, At, Documents, JobStates, Jobs, OrderError, Orders, Wanted, WantedCron, answered,
 };
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::cron::{CronDecision, CronInput, CronJobRecord, Runs, decide};
@@ -72,14 +71,16 @@ impl Jobs {
         if merged.delivered.manifests {
             changes.extend(self.forgotten_crons(at).map(|name| (name, None)));
         }
-        let failed = self.cron_store.keep(changes).await;
+        let ordered = waiting.keys().chain(deleted.values());
+        let ordered = ordered.cloned().collect_set();
+        let failed = self.cron_store.keep(changes, &ordered).await;
+        self.look_in(self.cron_store.write_in());
         self.answers
             .extend(deletion_answers(deletions, &deleted, &failed));
         for (name, decision) in decided {
             self.look_in(decision.look_again);
             let sender = waiting.remove(&name);
             if let Some(why) = failed.get(&name) {
-                self.look_in(Some(KEEP_RETRY));
                 if let Some(cron) = documents.crons.get(&name) {
                     let problem = unwritten("CronJob", &name, &cron.pod.origin, why);
                     merged.conflicts.push(problem);

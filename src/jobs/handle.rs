@@ -29,6 +29,15 @@ pub enum Order {
     Delete(JobName),
 }
 
+impl Order {
+    /// The Job or CronJob that it is about.
+    pub(super) fn job(&self) -> &JobName {
+        match self {
+            Self::Restart(job) | Self::Run(job) | Self::Forget(job, _) | Self::Delete(job) => job,
+        }
+    }
+}
+
 /// The answer to an order: the Job that runs.
 pub(super) type Answer = Result<JobName, OrderError>;
 

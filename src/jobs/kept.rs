@@ -25,6 +25,8 @@ const FORMAT_VERSION: u32 = 1;
 const STORED_BYTES_MAX: u64 = 64 << 20;
 /// Pause before a file that can't be read is read again.
 pub(super) const READ_RETRY: Duration = Duration::from_secs(30);
+/// Pause after a record could not be written. Without one it would be written at each look at pods.
+const WRITE_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,6 +48,8 @@ pub(super) struct RecordStore<T> {
     closed: Option<String>,
     /// When those that can't be read may be read again.
     read_at: Option<Instant>,
+    /// The Jobs whose records could not be written: when they may be written again, and why they weren't.
+    refused: BTreeMap<JobName, (Instant, String)>,
 }
 
 /// The files of a directory: the records, those that can't be read and why, and why none can be.
@@ -91,6 +95,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
             unreadable,
             closed,
             read_at: None,
+            refused: BTreeMap::new(),
         }
     }
 
@@ -188,28 +193,43 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         self.closed.is_some() || !self.unreadable.is_empty()
     }
 
-    /// Writes records, and removes those that are none; returns why for each that failed.
+    /// Writes records, and removes those that are none; returns why for each that failed. `changes` is all
+    /// that is to be written now. What failed a moment ago fails again without a try, unless a person gave
+    /// an order about it.
     pub(super) async fn keep(
         &mut self,
-        changes: Vec<(JobName, Option<T>)>,
+        mut changes: Vec<(JobName, Option<T>)>,
+        ordered: &BTreeSet<JobName>,
     ) -> BTreeMap<JobName, String> {
+        let mut failed = BTreeMap::new();
+        let now = Instant::now();
+        let is_change = |job: &JobName| changes.iter().any(|(changed, _)| changed == job);
+        self.refused.retain(|job, _| is_change(job));
+        changes.retain(|(job, _)| {
+            let refused = self.refused.get(job);
+            let refused = refused.filter(|(until, _)| *until > now && !ordered.contains(job));
+            failed.extend(refused.map(|(_, why)| (job.clone(), why.clone())));
+            refused.is_none()
+        });
         if changes.is_empty() {
-            return BTreeMap::new();
+            return failed;
         }
         let written = self.kept.keep_named(changes, |job, record| Stored {
             version: FORMAT_VERSION,
             job,
             record,
         });
-        let mut failed = BTreeMap::new();
         for (job, record, result) in written.await {
             if let Err(error) = result {
                 if !self.saved.contains_key(&job) {
                     self.unsure.insert(job.clone());
                 }
+                let refused = (Instant::now() + WRITE_RETRY, error.to_string());
+                self.refused.insert(job.clone(), refused);
                 failed.insert(job, error.to_string());
                 continue;
             }
+            self.refused.remove(&job);
             self.unsure.remove(&job);
             self.unreadable.remove(&file_name(&job));
             match record {
@@ -218,6 +238,12 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
             };
         }
         failed
+    }
+
+    /// When to write those again that could not be written, if there are any.
+    pub(super) fn write_in(&self) -> Option<Duration> {
+        let first = self.refused.values().map(|(until, _)| *until).min()?;
+        Some(first.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -275,12 +301,14 @@ mod tests {
         let mut store = RecordStore::<u8>::load(root.path(), "jobs");
         let job = JobName::new("default", "work");
         store.kept.sync = |_| Err(std::io::ErrorKind::StorageFull.into());
-        let failed = store.keep(vec![(job.clone(), Some(1))]).await;
+        let none = BTreeSet::new();
+        let failed = store.keep(vec![(job.clone(), Some(1))], &none).await;
         assert!(failed.contains_key(&job));
         assert_eq!((store.get(&job), store.is_empty()), (None, false));
         assert!(store.names().eq([&job]));
         store.kept.sync = disk::sync_directory;
-        let failed = store.keep(vec![(job, None)]).await;
+        let ordered = BTreeSet::from([job.clone()]);
+        let failed = store.keep(vec![(job, None)], &ordered).await;
         assert!(failed.is_empty() && store.is_empty());
         let files = std::fs::read_dir(root.path().join("jobs")).unwrap();
         assert_eq!(files.count(), 0);

@@ -48,8 +48,6 @@ const JOBS: &str = "jobs";
 const CRON_JOBS: &str = "cronjobs";
 /// Least time between two looks at the pods: their status changes several times while they start.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Pause after a record could not be written.
-const KEEP_RETRY: Duration = Duration::from_secs(30);
 
 /// The parts of the agent that Jobs need.
 pub struct JobOptions {
@@ -238,7 +236,8 @@ impl Jobs {
         if merged.delivered.manifests {
             changes.extend(self.forgotten(documents, at));
         }
-        let failed = self.store.keep(changes).await;
+        let ordered = orders.keys().map(Order::job).cloned().collect_set();
+        let failed = self.store.keep(changes, &ordered).await;
         for (name, decision) in &decided {
             if let Some(wanted) = wanted.get(name).filter(|_| !failed.contains_key(name)) {
                 tell::notes(&self.options.telemetry, &wanted.job, decision);
@@ -246,9 +245,8 @@ impl Jobs {
         }
         self.answers.extend(answers(orders, wanted, &failed));
         self.look_again(&decided, &failed, merged);
-        if !failed.is_empty() {
-            self.look_in(Some(KEEP_RETRY));
-        } else if has_ended {
+        self.look_in(self.store.write_in());
+        if failed.is_empty() && has_ended {
             // A CronJob may have waited for that, or have one run more than it keeps.
             self.look_in(Some(Duration::ZERO));
         }

@@ -136,12 +136,16 @@ impl Bed {
         (files[0].clone(), was)
     }
 
-    /// Damages the record of the Job of that name.
-    fn damage_job(&self, name: &str) {
+    /// The file with the record of the Job of that name.
+    fn file_of(&self, name: &str) -> PathBuf {
         let quoted = format!("\"{name}\"");
         let is_its = |file: &PathBuf| std::fs::read_to_string(file).unwrap().contains(&quoted);
-        let file = self.files("jobs").into_iter().find(is_its).unwrap();
-        std::fs::write(file, "{").unwrap();
+        self.files("jobs").into_iter().find(is_its).unwrap()
+    }
+
+    /// Damages the record of the Job of that name.
+    fn damage_job(&self, name: &str) {
+        std::fs::write(self.file_of(name), "{").unwrap();
     }
 }
 
@@ -288,6 +292,40 @@ async fn a_removed_job_whose_record_cannot_be_written_is_tried_again_later() {
     bed.stopped(&first);
     bed.merge().await;
     assert!(bed.files("jobs").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_written_is_tried_no_sooner_while_another_job_waits() {
+    let mut bed = Bed::new(&[JOB, NUMBERED]);
+    let first = bed.merge().await;
+    bed.runs(&first);
+    let mut in_the_way = bed.file_of("work").into_os_string();
+    in_the_way.push(TEMP_SUFFIX);
+    std::fs::create_dir(&in_the_way).unwrap();
+    // One is edited; the other one is removed, and its pods are looked at each second.
+    let edited = JOB.replace("image: i", "image: j");
+    bed.states = states(&[&edited]);
+    let is_written = |merged: &Merged| merged.conflicts.is_empty();
+    assert!(!is_written(&bed.merge().await));
+    let began = Instant::now();
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let mut looks = 0;
+    while !is_written(&bed.merge().await) {
+        bed.jobs.changed().await;
+        looks += 1;
+    }
+    // workloads 7
+    assert_eq!(began.elapsed().as_secs(), 30);
+    assert!(looks > 20, "{looks}");
+    // An order is obeyed at once.
+    std::fs::create_dir(&in_the_way).unwrap();
+    bed.states = states(&[JOB]);
+    assert!(!is_written(&bed.merge().await));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let restart = Order::Restart(JobName::new("default", "work"));
+    let restarted = bed.order(restart).await;
+    // workloads 7
+    assert!(is_written(&restarted), "{:?}", restarted.conflicts);
 }
 
 #[tokio::test]

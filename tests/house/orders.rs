@@ -6,6 +6,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mirrorlet::app::desired::{MergeHandles, MergeOutputs, MergeTask};
 use mirrorlet::jobs::{JobHandle, JobOptions, Jobs, Order, OrderError};
@@ -449,6 +450,7 @@ async fn an_edited_job_runs_on_as_it_was_while_its_record_cannot_be_written() {
         assert_eq!(edited.conflicts.len(), 1, "{:?}", edited.conflicts);
     }
     std::fs::remove_dir(&in_the_way).unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
     let edited = merge(&mut jobs, &with_job("new")).await;
     // workloads 7
     assert!(jobs.spared().is_empty());
