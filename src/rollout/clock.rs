@@ -1,15 +1,9 @@
 //! Whether the clock was set forward between two looks.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::clock::elapsed;
-
-/// Least step of the clock that counts: between reading it and reading the timer, the agent may have to
-/// wait for the processor.
-const STEP_MIN: Duration = Duration::from_secs(5);
+use mirrorlet_core::clock::set_forward;
 
 /// The time of the last look, by the clock and by a timer that nobody sets. The timer stands still while
 /// the machine is suspended.
@@ -22,13 +16,15 @@ impl LastLook {
         let last = self.0.replace((now, timer));
         last.is_some_and(|(clock, before)| {
             let passed = timer.saturating_duration_since(before);
-            elapsed(clock, now) > passed.saturating_add(STEP_MIN)
+            set_forward(clock, now, passed).is_some()
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -8,6 +8,17 @@ use crate::api::Timestamp;
 /// each decision finds what is left of it.
 pub const LOOK_MAX: Duration = Duration::from_hours(24);
 
+/// Least step of a clock that counts: between reading it and reading a timer, the agent may have to wait
+/// for the processor.
+const STEP_MIN: Duration = Duration::from_secs(5);
+
+/// Returns by how much the clock was set forward between two moments, if it was. `passed` is the time between
+/// them by a timer that nobody sets, and that stands still while the machine is suspended.
+pub fn set_forward(from: Timestamp, to: Timestamp, passed: Duration) -> Option<Duration> {
+    let step = elapsed(from, to).saturating_sub(passed);
+    (step > STEP_MIN).then_some(step)
+}
+
 /// Time from one moment to a later one; zero when the second is the earlier one.
 pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()

@@ -147,6 +147,27 @@ impl ImageRecords {
         }
     }
 
+    /// Notes that the clock was set forward by `step` after it had shown `before`. All that was seen until
+    /// then was seen by the clock as it was: a step of the clock makes no image old.
+    pub fn set_forward(&mut self, before: Timestamp, step: Duration) {
+        let right = |at: Timestamp| {
+            if at <= before {
+                at.checked_add(step).unwrap_or(at)
+            } else {
+                at
+            }
+        };
+        self.began = right(self.began);
+        self.looked = right(self.looked);
+        if let Some(back) = &mut self.set_back {
+            back.from = right(back.from);
+        }
+        for known in self.images.values_mut() {
+            known.first_detected = right(known.first_detected);
+            known.last_used = known.last_used.map(right);
+        }
+    }
+
     /// Notes whether the clock was set back since the last look, or has caught up since.
     fn take_clock(&mut self, now: Timestamp) {
         let looked = std::mem::replace(&mut self.looked, now);
@@ -184,16 +205,21 @@ impl ImageRecords {
     /// Upstream: `detectImages`.
     pub fn detect(&mut self, seen: &[SeenImage], now: Timestamp) {
         let is_first = !std::mem::replace(&mut self.has_looked, true);
+        let unknown = if is_first { Timestamp::UNIX_EPOCH } else { now };
+        // One that was not there at the last look has come since, though its pull may have been noted by a
+        // clock that was behind.
+        let is_known = !is_first && self.looked <= now;
+        let not_before = if is_known {
+            self.looked
+        } else {
+            Timestamp::UNIX_EPOCH
+        };
         self.take_clock(now);
         let mut images = BTreeMap::new();
         for image in seen {
             let known = self.images.get(&image.id).copied();
             let mut known = known.unwrap_or(Known {
-                first_detected: image.since.unwrap_or(if is_first {
-                    Timestamp::UNIX_EPOCH
-                } else {
-                    now
-                }),
+                first_detected: image.since.map_or(unknown, |since| since.max(not_before)),
                 last_used: None,
             });
             if image.is_in_use {

@@ -215,6 +215,33 @@ fn a_clock_that_was_behind_for_one_look_makes_no_image_old() {
     }
 }
 
+#[test]
+fn a_clock_that_is_set_forward_makes_no_image_old() {
+    const YEAR: i64 = 365 * 24 * 3600;
+    let policy = ImageGcPolicy {
+        max_age: Some(Duration::from_secs(1000)),
+        ..ImageGcPolicy::default()
+    };
+    // It is behind for longer than an image may be unused.
+    let mut records = ImageRecords::new(at(-YEAR));
+    records.detect(&[image("never"), used("used")], at(-YEAR));
+    records.detect(&[image("never"), used("used")], at(1500 - YEAR));
+    let pulled = SeenImage {
+        since: Some(at(1700 - YEAR)),
+        ..image("pulled")
+    };
+    let seen = [image("never"), image("used"), pulled];
+    records.set_forward(at(1500 - YEAR), Duration::from_hours(365 * 24));
+    records.detect(&seen, at(1800));
+    let order = records.eviction_order(&seen);
+    let too_old = |now| records.too_old(&order, &policy, at(now));
+    // docker 51
+    assert_eq!(ids(&too_old(1800)), ["never"]);
+    assert_eq!(ids(&too_old(2500)), ["never"]);
+    // docker 51
+    assert_eq!(ids(&too_old(2501)), ["never", "pulled", "used"]);
+}
+
 proptest! {
     #[test]
     fn nothing_in_use_kept_or_young_is_ever_removed(

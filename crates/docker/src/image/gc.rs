@@ -26,7 +26,7 @@ use crate::engine::{EngineError, SharedEngine};
 use crate::reconnects::Reconnects;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
-use mirrorlet_core::clock::elapsed;
+use mirrorlet_core::clock::{elapsed, set_forward};
 use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageRecords, SeenImage};
 use mirrorlet_core::reference::{Reference, is_id_of};
 use mirrorlet_core::small::SmallCollect;
@@ -127,6 +127,8 @@ pub struct ImageGc {
     telemetry: Telemetry,
     options: ImageGcOptions,
     records: ImageRecords,
+    /// The last look at the clock, and at a timer that nobody sets.
+    clock: (Timestamp, Instant),
     /// Where the Engine keeps images, with the reconnects before it was asked; none before that.
     directory: Option<(u64, PathBuf)>,
     /// Passes that failed one after the other.
@@ -172,6 +174,7 @@ impl ImageGc {
             telemetry,
             options,
             records: ImageRecords::new(now),
+            clock: (now, Instant::now()),
             directory: None,
             failures: 0,
             report: watch::Sender::new(report),
@@ -200,10 +203,21 @@ impl ImageGc {
                 // It holds a sender itself, so there is always one.
                 asked = self.reclaims.1.recv() => asked,
             };
-            self.collect(Timestamp::now(), asked.is_some()).await;
+            let now = Timestamp::now();
+            self.look_at_clock(now, Instant::now());
+            self.collect(now, asked.is_some()).await;
             if let Some(asked) = asked {
                 let _ = asked.send(());
             }
+        }
+    }
+
+    /// Has a clock that was set forward since the last look make no image old.
+    fn look_at_clock(&mut self, now: Timestamp, timer: Instant) {
+        let (clock, before) = std::mem::replace(&mut self.clock, (now, timer));
+        let passed = timer.saturating_duration_since(before);
+        if let Some(step) = set_forward(clock, now, passed) {
+            self.records.set_forward(clock, step);
         }
     }
 

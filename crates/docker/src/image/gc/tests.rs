@@ -1,5 +1,7 @@
 //! Whole passes on the Engine in memory; only the disk's reading is made up.
 
+mod clock;
+
 use bollard::models::ContainerCreateBody;
 use parking_lot::Mutex;
 
