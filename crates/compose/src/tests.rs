@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
+mod joined;
 mod keys;
 mod load;
 mod names;

@@ -120,7 +120,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.label_file[].path" Carried Text "";
     "services.*.labels" Partly Pairs "annotations of the pod, if the name can be one; reported, because programs that read labels of containers, as Traefik does, don't see them";
     "services.*.links" Carried Texts "an alias is a `Service` of that name, for all pods";
-    "services.*.logging" Partly Map "the drivers `json-file` and `local`; others are a setting of the Engine";
+    "services.*.logging" Partly Map "the drivers `json-file` and `local`; others are a setting of the Engine. The services of a pod have the same limits: others are reported";
     "services.*.logging.driver" Partly Text "";
     "services.*.logging.options" Partly Map "`max-size` and `max-file`";
     "services.*.logging.options.*" Partly Text "";
@@ -188,7 +188,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.stop_grace_period" Carried Text "`terminationGracePeriodSeconds`; 10 without it, as in compose. A pod of several services has the longest";
     "services.*.stop_signal" Carried Text "`lifecycle.stopSignal`";
     "services.*.storage_opt" Lost Any "a manifest has no options of storage drivers";
-    "services.*.sysctls" Carried Values "`securityContext.sysctls` of the pod";
+    "services.*.sysctls" Partly Values "`securityContext.sysctls` of the pod, for all of its services; a value that differs from that of another one is reported";
     "services.*.tmpfs" Partly Words "an `emptyDir` in memory with `size` and `mode`";
     "services.*.tty" Carried Flag "`tty`";
     "services.*.ulimits" Lost Any "a manifest has no ulimits: set `default-ulimits` in the Engine's daemon.json";

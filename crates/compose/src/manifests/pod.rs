@@ -32,6 +32,10 @@ const RESTORE: &str = "mirrorlet.dev/rollout-restore";
 /// Annotation by which an edit of a `ConfigMap` or Secret is an edit of the pod.
 const RESTART_ON: &str = "mirrorlet.dev/restart-on";
 
+/// Why a setting of a service isn't carried over that another service of its pod has set.
+const ONE_OF_A_POD: &str =
+    "the containers of a pod share it, and it is already set to another value";
+
 /// A pod as it is put together.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
@@ -49,7 +53,10 @@ pub(super) struct Pod {
     pub(super) healthy_within: i64,
     /// Every other entry of the spec.
     settings: Map,
-    security: Map,
+    /// Addresses and their names.
+    hosts: Vec<(String, Vec<String>)>,
+    /// Names of sysctls and their values.
+    sysctls: Vec<(String, String)>,
     groups: Vec<i64>,
     /// The longest time in seconds that one of its services has to stop.
     grace: i64,
@@ -66,7 +73,14 @@ impl Pod {
 
     /// Its spec.
     pub(super) fn spec(&self) -> Map {
-        let mut security = self.security.clone();
+        let sysctl = |(name, value): &(String, String)| {
+            Map::new()
+                .with("name", name.as_str())
+                .with("value", value.as_str())
+        };
+        let sysctls: Vec<Map> = self.sysctls.iter().map(sysctl).collect();
+        let mut security = Map::new();
+        security.put_filled("sysctls", sysctls);
         security.put_filled("supplementalGroups", self.groups.clone());
         let os = self
             .has_stop_signal
@@ -80,6 +94,11 @@ impl Pod {
             .with_some("initContainers", Some(self.init.clone()))
             .with("containers", self.containers.clone())
             .with_some("volumes", Some(self.volumes.clone()))
+    }
+
+    /// Whether a setting has another value already.
+    fn has_other(&self, key: &str, value: &Value) -> bool {
+        self.settings.get(key).is_some_and(|known| known != value)
     }
 
     /// Whether it has the host's network.
@@ -120,13 +139,14 @@ impl Pod {
 }
 
 impl Build<'_, '_> {
-    /// Takes in what a service says of its pod.
+    /// Adds the settings of a service to its pod. If a pod has only one value of a setting, that of its
+    /// first service counts, and another one is reported.
     pub(super) fn pod_settings(&mut self, service: &Service, pod: &mut Pod) {
         self.namespaces(service, pod);
         self.hosts(service, pod);
-        dns(service, pod);
+        self.dns(service, pod);
         self.hostname(service, pod);
-        sysctls(service, pod);
+        self.sysctls(service, pod);
         self.groups(service, pod);
         for key in ["labels", "annotations"] {
             if let Some(node) = service.node.set(key).cloned() {
@@ -213,7 +233,6 @@ impl Build<'_, '_> {
     }
 
     fn hosts(&mut self, service: &Service, pod: &mut Pod) {
-        let mut aliases: Vec<(String, Vec<String>)> = Vec::new();
         for item in service
             .node
             .get("extra_hosts")
@@ -239,17 +258,20 @@ impl Build<'_, '_> {
             } else if address.parse::<IpAddr>().is_err() {
                 self.invalid(item, path, "this is not an IP address", WRITE_HOST);
             } else {
-                match aliases.iter_mut().find(|(known, _)| known == address) {
+                match pod.hosts.iter_mut().find(|(known, _)| known == address) {
+                    Some((_, names)) if names.iter().any(|known| known == name) => {}
                     Some((_, names)) => names.push(name.to_owned()),
-                    None => aliases.push((address.to_owned(), vec![name.to_owned()])),
+                    None => pod.hosts.push((address.to_owned(), vec![name.to_owned()])),
                 }
             }
         }
-        let aliases = aliases
-            .into_iter()
-            .map(|(address, names)| Map::new().with("ip", address).with("hostnames", names));
-        pod.settings
-            .put_filled("hostAliases", aliases.collect::<Vec<_>>());
+        let alias = |(address, names): &(String, Vec<String>)| {
+            Map::new()
+                .with("ip", address.as_str())
+                .with("hostnames", names.clone())
+        };
+        let aliases: Vec<Map> = pod.hosts.iter().map(alias).collect();
+        pod.settings.put_filled("hostAliases", aliases);
     }
 
     fn hostname(&mut self, service: &Service, pod: &mut Pod) {
@@ -269,7 +291,12 @@ impl Build<'_, '_> {
                 "",
             );
         }
-        pod.settings.put("hostname", first);
+        let first = Value::from(first);
+        if pod.has_other("hostname", &first) {
+            self.lost_key(service, "hostname", ONE_OF_A_POD, "");
+        } else {
+            pod.settings.put("hostname", first);
+        }
     }
 
     fn groups(&mut self, service: &Service, pod: &mut Pod) {
@@ -364,10 +391,10 @@ impl Build<'_, '_> {
         {
             let text = entry.value.text().unwrap_or_default();
             let size = words::bytes(&text).filter(|size| *size >= 32 << 10);
-            match entry.key.as_str() {
+            let path = field(service, &format!("logging.options.{}", entry.key));
+            let (name, value) = match entry.key.as_str() {
                 "max-size" if size.is_some() => {
-                    let size = words::quantity(size.unwrap_or_default());
-                    pod.annotations.put(LOG_MAX_SIZE, size);
+                    (LOG_MAX_SIZE, words::quantity(size.unwrap_or_default()))
                 }
                 "max-file"
                     if entry
@@ -375,55 +402,74 @@ impl Build<'_, '_> {
                         .int()
                         .is_some_and(|files| (2..=1000).contains(&files)) =>
                 {
-                    pod.annotations.put(LOG_MAX_FILES, text);
+                    (LOG_MAX_FILES, text)
                 }
-                key => {
-                    let path = field(service, &format!("logging.options.{key}"));
+                _ => {
                     let why = "a log has max-size, of at least 32k, and max-file, of 2 to 1000";
                     self.lost(&entry.place, path, why, "");
+                    continue;
+                }
+            };
+            let value = Value::from(value);
+            let known = pod.annotations.get(name);
+            if known.is_some_and(|known| *known != value) {
+                self.lost(&entry.place, path, ONE_OF_A_POD, "");
+            } else {
+                pod.annotations.put(name, value);
+            }
+        }
+    }
+
+    fn dns(&mut self, service: &Service, pod: &mut Pod) {
+        let list = |key: &str| service.node.set(key).map(Node::texts).unwrap_or_default();
+        let servers = list("dns");
+        let options = list("dns_opt").into_iter().map(|option| {
+            let (name, value) = match option.split_once(':') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (&*option, None),
+            };
+            Map::new().with("name", name).with_some("value", value)
+        });
+        let config = Map::new()
+            .with_some("nameservers", Some(servers.clone()))
+            .with_some("searches", Some(list("dns_search")))
+            .with_some("options", Some(options.collect::<Vec<_>>()));
+        if config.is_empty() {
+            return;
+        }
+        let config = Value::Map(config);
+        if pod.has_other("dnsConfig", &config) {
+            let keys = ["dns", "dns_search", "dns_opt"].into_iter();
+            for key in keys.filter(|key| !list(key).is_empty()) {
+                self.lost_key(service, key, ONE_OF_A_POD, "");
+            }
+            return;
+        }
+        // Servers that are named replace those of the node.
+        let policy = if servers.is_empty() {
+            "Default"
+        } else {
+            "None"
+        };
+        pod.settings.put("dnsPolicy", policy);
+        pod.settings.put("dnsConfig", config);
+    }
+
+    fn sysctls(&mut self, service: &Service, pod: &mut Pod) {
+        let entries = service.node.get("sysctls").map(Node::entries);
+        for entry in entries.unwrap_or_default() {
+            let Some(value) = entry.value.text() else {
+                continue;
+            };
+            match pod.sysctls.iter().find(|(name, _)| *name == entry.key) {
+                None => pod.sysctls.push((entry.key.clone(), value)),
+                Some((_, known)) if *known == value => {}
+                Some(_) => {
+                    let path = field(service, &format!("sysctls.{}", entry.key));
+                    let help = "give both services the same value";
+                    self.lost(&entry.place, path, ONE_OF_A_POD, help);
                 }
             }
         }
     }
-}
-
-fn dns(service: &Service, pod: &mut Pod) {
-    let list = |key: &str| service.node.set(key).map(Node::texts).unwrap_or_default();
-    let servers = list("dns");
-    let options = list("dns_opt").into_iter().map(|option| {
-        let (name, value) = match option.split_once(':') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (&*option, None),
-        };
-        Map::new().with("name", name).with_some("value", value)
-    });
-    let config = Map::new()
-        .with_some("nameservers", Some(servers.clone()))
-        .with_some("searches", Some(list("dns_search")))
-        .with_some("options", Some(options.collect::<Vec<_>>()));
-    if config.is_empty() {
-        return;
-    }
-    // Servers that are named replace those of the node.
-    let policy = if servers.is_empty() {
-        "Default"
-    } else {
-        "None"
-    };
-    pod.settings.put("dnsPolicy", policy);
-    pod.settings.put("dnsConfig", config);
-}
-
-fn sysctls(service: &Service, pod: &mut Pod) {
-    let entries = service
-        .node
-        .get("sysctls")
-        .map(Node::entries)
-        .unwrap_or_default();
-    let sysctls = entries.iter().filter_map(|entry| {
-        let value = entry.value.text()?;
-        Some(Map::new().with("name", &*entry.key).with("value", value))
-    });
-    pod.security
-        .put_filled("sysctls", sysctls.collect::<Vec<_>>());
 }

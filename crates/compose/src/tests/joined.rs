@@ -1,0 +1,88 @@
+//! Services of one pod.
+
+use super::*;
+
+/// The lines about services `web` and `side`, the second of which joins the first one's pod, and the
+/// manifest of the pod.
+fn joined(web: &str, side: &str) -> (Vec<String>, String) {
+    let text = format!(
+        "services:\n  web: {{image: i, ports: ['80:80'], {web}}}\n  side: {{image: i, network_mode: 'service:web', {side}}}\n"
+    );
+    let imported = Case::new(&[("compose.yaml", &text)]).import();
+    assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+    (lines(&imported), imported.files[0].text.clone())
+}
+
+#[test]
+fn settings_of_a_pod_are_those_of_all_its_services() {
+    let (said, manifest) = joined(
+        "sysctls: [net.core.somaxconn=1024], extra_hosts: ['a=10.0.0.1', 'b=10.0.0.2'], dns: 1.1.1.1, hostname: h, logging: {options: {max-size: 10m}}",
+        "sysctls: {net.core.somaxconn: 1024, net.ipv4.ip_forward: 1}, extra_hosts: ['a=10.0.0.1', 'c=10.0.0.1'], dns: [1.1.1.1], hostname: h, logging: {driver: local, options: {max-size: 10m, max-file: 3}}",
+    );
+    assert_eq!(said, Vec::<String>::new());
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&manifest).unwrap();
+    let template = &documents[0]["spec"]["template"];
+    let spec = &template["spec"];
+    assert_eq!(
+        spec["securityContext"]["sysctls"],
+        serde_json::json!([
+            {"name": "net.core.somaxconn", "value": "1024"},
+            {"name": "net.ipv4.ip_forward", "value": "1"},
+        ])
+    );
+    assert_eq!(
+        spec["hostAliases"],
+        serde_json::json!([
+            {"ip": "10.0.0.1", "hostnames": ["a", "c"]},
+            {"ip": "10.0.0.2", "hostnames": ["b"]},
+        ])
+    );
+    let annotations = &template["metadata"]["annotations"];
+    assert_eq!(annotations["mirrorlet.dev/container-log-max-size"], "10Mi");
+    assert_eq!(annotations["mirrorlet.dev/container-log-max-files"], "3");
+}
+
+#[test]
+fn a_setting_that_differs_from_that_of_another_service_of_the_pod_is_reported() {
+    for (web, side, field, kept) in [
+        (
+            "sysctls: {net.core.somaxconn: 1024}",
+            "sysctls: {net.core.somaxconn: 4096}",
+            "sysctls.net.core.somaxconn",
+            "value: \"1024\"",
+        ),
+        (
+            "hostname: one",
+            "hostname: two",
+            "hostname",
+            "hostname: one",
+        ),
+        ("dns: 1.1.1.1", "dns: 8.8.8.8", "dns", "1.1.1.1"),
+        (
+            "dns_search: a.example",
+            "dns_opt: [use-vc]",
+            "dns_opt",
+            "a.example",
+        ),
+        (
+            "logging: {options: {max-size: 10m}}",
+            "logging: {driver: local, options: {max-size: 1m}}",
+            "logging.options.max-size",
+            "container-log-max-size: 10Mi",
+        ),
+        (
+            "logging: {options: {max-file: 3}}",
+            "logging: {options: {max-file: 5}}",
+            "logging.options.max-file",
+            "container-log-max-files: \"3\"",
+        ),
+    ] {
+        let (said, manifest) = joined(web, side);
+        let words =
+            format!(" services.side.{field}: not carried over: the containers of a pod share it");
+        assert_eq!(said.len(), 1, "{said:#?}");
+        assert!(said[0].starts_with("compose.yaml:3:"), "{said:#?}");
+        assert!(said[0].contains(&words), "{said:#?}");
+        assert!(manifest.contains(kept), "{manifest}");
+    }
+}
