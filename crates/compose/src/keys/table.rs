@@ -56,11 +56,11 @@ pub const KEYS: &[Key] = keys! {
     "services.*.deploy.mode" Carried Text "`global` is a DaemonSet, and with another number of replicas than 1 a Deployment; `replicated-job` and `global-job` are Jobs";
     "services.*.deploy.endpoint_mode" Lost Any "a name leads to the addresses of all pods";
     "services.*.deploy.replicas" Carried Whole "`replicas`; of a Job `completions` and `parallelism`, and with 0 `suspend`";
-    "services.*.deploy.labels" Partly Pairs "annotations of the Deployment, if the name can be one";
+    "services.*.deploy.labels" Partly Pairs "annotations of the Deployment or Job, if the name can be one; those of a Pod are reported, and those of a container in another service's pod";
     "services.*.deploy.rollback_config" Lost Any "a version that fails is replaced by the last healthy one at once";
     "services.*.deploy.update_config" Carried Map "";
-    "services.*.deploy.update_config.order" Carried Text "`start-first` is the strategy `RollingUpdate`, `stop-first` and none are `Recreate`";
-    "services.*.deploy.update_config.monitor" Carried Text "`minReadySeconds`";
+    "services.*.deploy.update_config.order" Partly Text "`start-first` is the strategy `RollingUpdate`, `stop-first` and none are `Recreate`; `start-first` of a Pod or Job is reported";
+    "services.*.deploy.update_config.monitor" Partly Text "`minReadySeconds`; that of a Pod or Job is reported";
     "services.*.deploy.update_config.parallelism" Lost Any "maxSurge and maxUnavailable of the Deployment say how many pods are updated at a time";
     "services.*.deploy.update_config.delay" Lost Any "each pod is healthy before the next one is updated";
     "services.*.deploy.update_config.failure_action" Carried Text "`rollback` and none: a version that fails is undone, as always. `pause` and `continue` are the annotation `mirrorlet.dev/rollout-restore: \"false\"`";

@@ -29,6 +29,7 @@ mod workload;
 use groups::Groups;
 use names::Names;
 use pod::Pod;
+use workload::Kind;
 
 /// Keys of a service that concern its own pod, its end or its name. One that runs as an init
 /// container in another service's pod can't have them.
@@ -243,6 +244,12 @@ fn field(service: &Service, key: &str) -> String {
     format!("services.{}.{key}", service.name)
 }
 
+/// The entry of a service below several keys.
+fn entry_at<'a>(service: &'a Service, path: &[&str]) -> Option<&'a Entry> {
+    let (last, above) = path.split_last()?;
+    service.node.at(above)?.entry(last)
+}
+
 /// The number of containers of a service.
 fn replicas(service: &Service) -> i64 {
     let node = &service.node;
@@ -257,9 +264,7 @@ impl Build<'_, '_> {
     fn check_init(&mut self, init: &Service, owner: &Service) {
         let mut found: Vec<(String, &Entry)> = Vec::new();
         for path in NOT_OF_AN_INIT {
-            let entry = path
-                .split_last()
-                .and_then(|(last, above)| init.node.at(above)?.entry(last));
+            let entry = entry_at(init, path);
             found.extend(entry.map(|entry| (path.join("."), entry)));
         }
         let networks = init.node.get("networks").map(Node::entries);
@@ -314,6 +319,7 @@ impl Build<'_, '_> {
         for other in &joined {
             self.check_restart(other);
             self.check_scale(other, service);
+            self.check_workload(other, &Kind::Joined(service));
             self.pod_settings(other, &mut pod);
             let container = self.container(other, &mut pod, false);
             let restart = self.joined_restart(other, service);

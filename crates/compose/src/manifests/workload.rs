@@ -3,6 +3,7 @@
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::rollout::PROGRESS_DEADLINE_SECONDS;
 
+use crate::keys;
 use crate::project::Service;
 use crate::tree::Node;
 use crate::value::{Map, Value};
@@ -10,13 +11,26 @@ use crate::words;
 
 use super::groups::{Groups, dependencies};
 use super::names::Names;
-use super::{Build, WRITE_DURATION, field, replicas};
+use super::{Build, WRITE_DURATION, entry_at, field, replicas};
 
 /// The condition of a service that waits for the end of another.
 const COMPLETED: &str = "service_completed_successfully";
 
 /// The restart policy of a service that takes the place of `restart`.
 const RESTART_POLICY: [&str; 2] = ["deploy", "restart_policy"];
+
+/// Labels that are those of a service, and not of its containers.
+const DEPLOY_LABELS: &[&str] = &["deploy", "labels"];
+
+/// Keys of a service that concern its Deployment or `DaemonSet`.
+const OF_A_DEPLOYMENT: &[&[&str]] = &[
+    DEPLOY_LABELS,
+    &["deploy", "update_config", "order"],
+    &["deploy", "update_config", "monitor"],
+];
+
+/// The order of an update that every document has if it names no other.
+const STOP_FIRST: &str = "stop-first";
 
 /// The seconds within which a Deployment's pod must become Ready if it says none.
 const DEPLOYMENT_DEADLINE_SECONDS: i64 = 600;
@@ -42,7 +56,48 @@ impl Restart {
     }
 }
 
+/// The kind of what a service becomes instead of a Deployment or `DaemonSet`.
+pub(super) enum Kind<'a> {
+    Pod,
+    Job,
+    /// A container in the pod of another service.
+    Joined(&'a Service),
+}
+
 impl Build<'_, '_> {
+    /// Reports the keys of a service that concern its Deployment, where it has none. Those that are the
+    /// same for the service that it joins are carried over with that one's.
+    pub(super) fn check_workload(&mut self, service: &Service, kind: &Kind<'_>) {
+        let why = match kind {
+            Kind::Pod => "the service is a Pod, which has no Deployment".to_owned(),
+            Kind::Job => "the service is a Job, which is not updated".to_owned(),
+            Kind::Joined(owner) => format!("the service runs in {}'s pod", owner.name),
+        };
+        for path in OF_A_DEPLOYMENT {
+            let Some(entry) = entry_at(service, path) else {
+                continue;
+            };
+            let value = &entry.value;
+            let is_kept = match kind {
+                Kind::Pod => false,
+                Kind::Job => *path == DEPLOY_LABELS,
+                Kind::Joined(owner) => entry_at(owner, path).is_some_and(|own| own.value == *value),
+            };
+            let is_default = keys::is_default(value) || value.text().as_deref() == Some(STOP_FIRST);
+            if !is_kept && !is_default {
+                self.lost(&entry.place, field(service, &path.join(".")), &why, "");
+            }
+        }
+    }
+
+    /// The metadata of a service's workload.
+    fn workload_metadata(&mut self, service: &Service) -> Map {
+        let labels = service.node.at(DEPLOY_LABELS).cloned();
+        let annotations = labels.map(|labels| self.annotations(service, &labels, "deploy.labels"));
+        let metadata = self.metadata(&service.id);
+        metadata.with_some("annotations", annotations)
+    }
+
     /// The restart policy of a service. One that says nothing is restarted, unless another service
     /// waits for its end.
     pub(super) fn restart(&self, service: &Service) -> Restart {
@@ -180,9 +235,7 @@ impl Build<'_, '_> {
             spec.put("progressDeadlineSeconds", deadline);
         }
         let spec = spec.with("selector", selector).with("template", template);
-        let labels = service.node.at(&["deploy", "labels"]).cloned();
-        let annotations = labels.map(|labels| self.annotations(service, &labels, "deploy.labels"));
-        let metadata = self.metadata(file).with_some("annotations", annotations);
+        let metadata = self.workload_metadata(service);
         let kind = if is_global { "DaemonSet" } else { "Deployment" };
         self.add(
             file,
@@ -195,6 +248,7 @@ impl Build<'_, '_> {
 
     /// Adds the `Job` of a service. One of which compose starts no container is suspended.
     fn add_job(&mut self, service: &Service, pod: &super::Pod, restart: Restart) {
+        self.check_workload(service, &Kind::Job);
         let (replicas, file) = (replicas(service), service.id.as_str());
         let template = Map::new()
             .with("metadata", pod_metadata(service, Map::new(), pod))
@@ -205,7 +259,7 @@ impl Build<'_, '_> {
             .with_some("completions", many)
             .with_some("parallelism", many)
             .with("template", template);
-        let metadata = self.metadata(file);
+        let metadata = self.workload_metadata(service);
         self.add(
             file,
             "batch/v1",
@@ -217,6 +271,7 @@ impl Build<'_, '_> {
 
     /// Adds the `Pod` documents of a service, one for each replica.
     fn add_pods(&mut self, service: &Service, mut pod: super::Pod, restart: Restart) {
+        self.check_workload(service, &Kind::Pod);
         if pod.healthy_within > POD_DEADLINE_SECONDS {
             let deadline = pod.healthy_within.to_string();
             pod.annotations.put(PROGRESS_DEADLINE_SECONDS, deadline);

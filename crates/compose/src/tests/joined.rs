@@ -1,4 +1,4 @@
-//! Services of one pod.
+//! Services of one pod, and keys of a Deployment where there is none.
 
 use super::*;
 
@@ -85,4 +85,60 @@ fn a_setting_that_differs_from_that_of_another_service_of_the_pod_is_reported() 
         assert!(said[0].contains(&words), "{said:#?}");
         assert!(manifest.contains(kept), "{manifest}");
     }
+}
+
+#[test]
+fn keys_of_a_deployment_are_reported_where_there_is_none() {
+    let keys = "deploy: {labels: {k: v}, update_config: {order: start-first, monitor: 20s}}";
+    let fields = ["labels", "update_config.monitor", "update_config.order"];
+    let waits = "{condition: service_completed_successfully}";
+    let after = format!(
+        "b: {{image: i, depends_on: {{web: {waits}}}}}, c: {{image: i, depends_on: {{web: {waits}}}}}"
+    );
+    for (own, beside, expected, why) in [
+        (
+            "restart: 'no'",
+            "",
+            &fields[..],
+            "the service is a Pod, which has no Deployment",
+        ),
+        (
+            "tty: false",
+            after.as_str(),
+            &fields[1..],
+            "the service is a Job, which is not updated",
+        ),
+        (
+            "network_mode: 'service:other'",
+            "other: {image: i, deploy: {labels: [k=w]}}",
+            &fields[..],
+            "the service runs in other's pod",
+        ),
+        // The same as those of the service that it joins.
+        (
+            "network_mode: 'service:other'",
+            "other: {image: i, deploy: {labels: [k=v], update_config: {order: start-first, monitor: 20s}}}",
+            &[],
+            "the service runs in other's pod",
+        ),
+        ("restart: always", "", &[], "no Deployment"),
+    ] {
+        let text = format!("services: {{web: {{image: i, {own}, {keys}}}, {beside}}}\n");
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+        let said = lines(&imported);
+        let mut found: Vec<&str> = said
+            .iter()
+            .filter(|line| line.contains(&format!(": not carried over: {why}")))
+            .filter_map(|line| line.split_once("services.web.deploy.")?.1.split(':').next())
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{text}: {said:#?}");
+        let mut files = imported.files.iter();
+        let kept = files.any(|file| file.text.contains("k: v\n"));
+        assert_eq!(kept, !expected.contains(&"labels"), "{text}");
+    }
+    let text = "services: {web: {image: i, restart: 'no', deploy: {update_config: {order: stop-first}}}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    assert_eq!(lines(&imported), Vec::<String>::new());
 }
