@@ -305,23 +305,29 @@ fn volume(mut node: Node, base: Base<'_>, problems: &mut Vec<Diagnostic>) -> Nod
 
 fn add_mode(long: &mut Node, node: &Node, mode: &str, problems: &mut Vec<Diagnostic>) {
     let text = |text: &str| Node::of_text(text, &node.place);
-    let below = |key: &str, value: &str| {
-        Node::new(Kind::Map(vec![Entry::new(key, text(value))]), &node.place)
+    let mut put_below = |above: &str, key: &str, value: &str| {
+        let known = long.remove(above).map(|entry| entry.value);
+        let mut map = known.unwrap_or_else(|| Node::new(Kind::Map(Vec::new()), &node.place));
+        map.put(Entry::new(key, text(value)));
+        long.put(Entry::new(above, map));
     };
     match mode {
+        "nocopy" => put_below("volume", "nocopy", "true"),
+        "z" | "Z" => put_below("bind", "selinux", mode),
+        "shared" | "rshared" | "slave" | "rslave" | "private" | "rprivate" => {
+            put_below("bind", "propagation", mode);
+        }
         "rw" => {}
         "ro" => long.put(Entry::new("read_only", text("true"))),
-        "nocopy" => long.put(Entry::new("volume", below("nocopy", "true"))),
         "cached" | "delegated" | "consistent" => {
             long.put(Entry::new("consistency", text(mode)));
         }
-        "z" | "Z" => long.put(Entry::new("bind", below("selinux", mode))),
-        "shared" | "rshared" | "slave" | "rslave" | "private" | "rprivate" => {
-            long.put(Entry::new("bind", below("propagation", mode)));
-        }
         _ => {
-            let help = "write ro, rw, z, Z, nocopy or a propagation";
-            problems.push(invalid(node, "this is not a mode of a volume", help));
+            let message =
+                "not carried over: this is not a mode of a volume, and Compose ignores it";
+            let problem = Diagnostic::warning(Code::UnsupportedField, "", message)
+                .help("write ro, rw, z, Z, nocopy or a propagation");
+            problems.push(node.place.mark(problem));
         }
     }
 }
@@ -404,6 +410,20 @@ mod tests {
             assert_eq!(found, [long], "{volume}");
         }
         assert_eq!(forms("volumes", "[\"a:/b:c:d\"]").len(), 2);
-        assert_eq!(forms("volumes", "[\"a:/b:strange\"]").len(), 2);
+        // As in compose, an unknown mode is no error; the others count.
+        let found = forms("volumes", "[\"a:/b:strange,ro\"]");
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], "type=volume source=a target=/b read_only=true");
+        assert!(found[1].starts_with("not carried over: "), "{found:?}");
+        let mut node = parse(b"volumes: ['/a:/b:rslave,z']", &"f".into()).unwrap();
+        let base = Base {
+            dir: Path::new("/srv"),
+            home: None,
+        };
+        service(&mut node, base, &mut Vec::new());
+        let bind = node.get("volumes").unwrap().items()[0].get("bind").unwrap();
+        let text = |key: &str| bind.get(key).and_then(Node::text);
+        assert_eq!(text("propagation").as_deref(), Some("rslave"));
+        assert_eq!(text("selinux").as_deref(), Some("z"));
     }
 }

@@ -216,7 +216,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.volumes[].tmpfs.mode" Carried Mode "`mode`";
     "services.*.volumes[].image" Carried Map "needs Docker Engine 28 or newer, as in Compose";
     "services.*.volumes[].image.subpath" Carried Text "`subPath`";
-    "services.*.volumes_from" Partly Texts "the same volumes at the same paths; of services only";
+    "services.*.volumes_from" Partly Texts "the same volumes at the same paths, with `ro` read-only; of services only";
     "services.*.working_dir" Carried Text "`workingDir`";
     "networks.*" Partly Map "names alone: networks don't separate pods";
     "networks.*.name" NoEffect Any "";

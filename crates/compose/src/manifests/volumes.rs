@@ -105,11 +105,12 @@ impl Build<'_, '_> {
             .unwrap_or_default()
         {
             let text = from.text().unwrap_or_default();
-            let (name, mode) = text.split_once(':').unwrap_or((&text, "rw"));
+            let (name, modes) = text.split_once(':').unwrap_or((&text, "rw"));
             match self.project.service(name).cloned() {
                 Some(other) if depth < FROM_MAX => {
+                    let is_read_only = self.is_from_read_only(service, from, modes);
                     let items = self.volume_items(&other, depth + 1);
-                    let read_only = |(item, own): (Node, bool)| (item, own || mode == "ro");
+                    let read_only = |(item, own): (Node, bool)| (item, own || is_read_only);
                     found.extend(items.into_iter().map(read_only));
                 }
                 _ => {
@@ -119,6 +120,28 @@ impl Build<'_, '_> {
             }
         }
         found
+    }
+
+    /// Whether the modes of an item of `volumes_from` make its mounts read-only. Those of SELinux are
+    /// reported.
+    fn is_from_read_only(&mut self, service: &Service, from: &Node, modes: &str) -> bool {
+        let path = field(service, "volumes_from");
+        let mut is_read_only = false;
+        for mode in modes.split(',') {
+            match mode {
+                "ro" => is_read_only = true,
+                "rw" => {}
+                "z" | "Z" => {
+                    let why = "SELinux labels of files are not changed";
+                    self.lost(&from.place, path.clone(), why, "");
+                }
+                _ => {
+                    let message = "this is not a mode of volumes_from";
+                    self.invalid(from, path.clone(), message, "write ro or rw");
+                }
+            }
+        }
+        is_read_only
     }
 
     fn mount(&mut self, service: &Service, item: &Node, pod: &mut Pod) -> Option<Map> {

@@ -763,6 +763,25 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.volumes_from"],
+        "volumes_from: ['db:ro,z']",
+        "volumes: {dbdata: {}}",
+        &[
+            "mountPath: /var/lib/db\n          readOnly: true",
+            "services.web.volumes_from: not carried over: SELinux labels of files",
+        ],
+    ),
+    (
+        &["services.*.volumes_from"],
+        "volumes_from: ['db:rw']",
+        "volumes: {dbdata: {}}",
+        &[
+            "mountPath: /var/lib/db\n",
+            "!readOnly",
+            "!services.web.volumes_from",
+        ],
+    ),
+    (
         &["services.*.build"],
         "build: .",
         "",
