@@ -198,11 +198,20 @@ fn map_of(node: &Node, entries: &[(&str, Option<String>)]) -> Node {
 /// Longest range of ports.
 const PORTS_MAX: u16 = 1000;
 
-/// A port, or a range of ports.
-fn range(text: &str) -> Option<(u16, u16)> {
+/// A port, or a range of ports of any length.
+fn numbers(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (first > 0 && first <= last && last - first < PORTS_MAX).then_some((first, last))
+    (first > 0 && first <= last).then_some((first, last))
+}
+
+fn is_long((first, last): (u16, u16)) -> bool {
+    last - first >= PORTS_MAX
+}
+
+/// A port, or a range of ports.
+fn range(text: &str) -> Option<(u16, u16)> {
+    numbers(text).filter(|range| !is_long(*range))
 }
 
 /// A port in any form as one mapping for each port of the container.
@@ -212,11 +221,15 @@ fn ports(node: Node, problems: &mut Vec<Diagnostic>) -> Vec<Node> {
     };
     let found = short_ports(&node, &text);
     found.unwrap_or_else(|| {
-        problems.push(invalid(
-            &node,
-            "this is not a port",
-            "write [[IP:]HOST:]CONTAINER[/PROTOCOL], for example 8080:80",
-        ));
+        let mut ranges = text.split([':', '/']).filter_map(numbers);
+        problems.push(if ranges.any(is_long) {
+            let message = format!("a range of ports has at most {PORTS_MAX}");
+            let help = "publish fewer ports, or write network_mode: host instead";
+            invalid(&node, &message, help)
+        } else {
+            let help = "write [[IP:]HOST:]CONTAINER[/PROTOCOL], for example 8080:80";
+            invalid(&node, "this is not a port", help)
+        });
         Vec::new()
     })
 }
@@ -382,6 +395,10 @@ mod tests {
             ("8000-8002:80-81", &["this is not a port"]),
             ("http", &["this is not a port"]),
             ("70000:80", &["this is not a port"]),
+            (
+                "49152-65535:49152-65535/udp",
+                &["a range of ports has at most 1000"],
+            ),
         ] {
             assert_eq!(forms("ports", &format!("[{port}]")), long, "{port}");
         }

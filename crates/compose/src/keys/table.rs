@@ -95,7 +95,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.env_file[].format" Carried Text "`raw` replaces no variables";
     "services.*.environment" Carried Pairs "`env`, with `$(` and `$$` written so that nothing is expanded";
     "services.*.environment.*" Carried Text "without a value, that of the environment or `.env`";
-    "services.*.expose" Carried Texts "a port of container and `Service`";
+    "services.*.expose" Partly Texts "a port of container and `Service`; of a range the first 1000 ports";
     "services.*.extends" Carried Short "";
     "services.*.extends.service" Carried Text "";
     "services.*.extends.file" Carried Text "";

@@ -41,26 +41,32 @@ fn port_of(item: &Node) -> Option<Port> {
     Some(Port::of(number, text("protocol"), text("app_protocol")))
 }
 
-/// The ports of an item of `expose`; none if it is no port.
-fn exposed_by(text: &str) -> Option<Vec<Port>> {
+/// Ports of a range of `expose` that are carried over.
+const EXPOSED_MAX: usize = 1000;
+
+/// The first and last port of an item of `expose`, and its protocol; none if it is no port.
+fn exposed_range(text: &str) -> Option<(u16, u16, &str)> {
     let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
     let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
-    let first = first.trim().parse::<i64>().ok()?;
-    let last = last.trim().parse::<i64>().ok()?;
-    let of = |number| Port::of(number, Some(protocol.to_owned()), None);
-    Some(
-        (first..=last.min(first.saturating_add(999)))
-            .map(of)
-            .collect(),
-    )
+    let first: u16 = first.trim().parse().ok()?;
+    let last: u16 = last.trim().parse().ok()?;
+    (first > 0 && first <= last).then_some((first, last, protocol))
+}
+
+/// The ports of an item of `expose`.
+fn exposed_by(text: &str) -> Vec<Port> {
+    let Some((first, last, protocol)) = exposed_range(text) else {
+        return Vec::new();
+    };
+    let of = |number: u16| Port::of(number.into(), Some(protocol.to_owned()), None);
+    (first..=last).take(EXPOSED_MAX).map(of).collect()
 }
 
 /// The ports that `expose` names.
 fn exposed(service: &Service) -> Vec<Port> {
     let items = service.node.get("expose").map(Node::texts);
     let items = items.unwrap_or_default();
-    let ports = items.iter().filter_map(|text| exposed_by(text));
-    ports.flatten().collect()
+    items.iter().flat_map(|text| exposed_by(text)).collect()
 }
 
 impl Build<'_, '_> {
@@ -139,10 +145,23 @@ impl Build<'_, '_> {
     fn check_exposed(&mut self, service: &Service) {
         let items = service.node.get("expose").map(Node::items);
         for item in items.unwrap_or_default() {
-            if item.text().is_some_and(|text| exposed_by(&text).is_none()) {
-                let message = "this is not a port of the container";
-                let help = "write a number, or a number/protocol, for example 53/udp";
-                self.invalid(item, field(service, "expose"), message, help);
+            let Some(text) = item.text() else {
+                continue;
+            };
+            let path = field(service, "expose");
+            match exposed_range(&text) {
+                Some((first, last, _)) if usize::from(last - first) >= EXPOSED_MAX => {
+                    let why = format!(
+                        "all but the first {EXPOSED_MAX} ports of the range; other pods can connect to the rest, too"
+                    );
+                    self.lost(&item.place, path, &why, "");
+                }
+                Some(_) => {}
+                None => {
+                    let message = "this is not a port of the container";
+                    let help = "write a number, or a number/protocol, for example 53/udp";
+                    self.invalid(item, path, message, help);
+                }
             }
         }
     }

@@ -205,6 +205,14 @@ fn an_error_of_a_type_says_what_is_wrong_alone() {
             "expose: [http]",
             "compose.yaml:4:14: services.web.expose: this is not a port of the container",
         ),
+        (
+            "expose: [90-80]",
+            "compose.yaml:4:14: services.web.expose: this is not a port of the container",
+        ),
+        (
+            "expose: ['70000']",
+            "compose.yaml:4:14: services.web.expose: this is not a port of the container",
+        ),
     ] {
         let text = format!("services:\n  web:\n    image: i\n    {key}\n");
         let imported = Case::new(&[("compose.yaml", &text)]).import();

@@ -331,6 +331,22 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.expose"],
+        "expose: ['9000-10000']",
+        "",
+        &[
+            "port: 9999\n",
+            "!port: 10000\n",
+            "services.web.expose: not carried over: all but the first 1000 ports of the range",
+        ],
+    ),
+    (
+        &["services.*.expose"],
+        "expose: ['9000-9999']",
+        "",
+        &["port: 9999\n", "!services.web.expose"],
+    ),
+    (
         &[
             "services.*.extends",
             "services.*.extends.service",
