@@ -193,7 +193,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.tty" Carried Flag "`tty`";
     "services.*.ulimits" Lost Any "a manifest has no ulimits: set `default-ulimits` in the Engine's daemon.json";
     "services.*.use_api_socket" Lost Any "mount the Engine's socket as a volume";
-    "services.*.user" Partly Text "`runAsUser` and `runAsGroup`; names are reported";
+    "services.*.user" Partly Text "`runAsUser` and `runAsGroup`; `root` is 0, other names are reported";
     "services.*.userns_mode" Lost Any "the Engine's own setting is used";
     "services.*.uts" Lost Any "a pod has a host name of its own";
     "services.*.volumes" Partly Items "a claim, `hostPath` or `emptyDir`";

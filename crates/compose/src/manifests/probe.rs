@@ -90,7 +90,10 @@ impl Build<'_, '_> {
         let words: Vec<String> = test.texts().iter().map(|word| literal(word)).collect();
         match words.split_first() {
             Some((first, rest)) if first == "CMD" && !rest.is_empty() => Some(rest.to_vec()),
-            Some((first, [line])) if first == "CMD-SHELL" => Some(shell(line)),
+            // Words behind the line are the parameters of the shell.
+            Some((first, [line, more @ ..])) if first == "CMD-SHELL" => {
+                Some([shell(line), more.to_vec()].concat())
+            }
             Some((first, _)) if first == "NONE" => None,
             None => None,
             Some(_) => {

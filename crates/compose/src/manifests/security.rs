@@ -43,7 +43,11 @@ impl Build<'_, '_> {
             Some((user, group)) => (user.to_owned(), Some(group.to_owned())),
             None => (user, None),
         };
-        let number = |text: &str| text.trim().parse::<i64>().ok();
+        // In every image, root is 0.
+        let number = |text: &str| match text.trim() {
+            "root" => Some(0),
+            text => text.parse::<i64>().ok(),
+        };
         if let Some(user) = number(&user) {
             security.put("runAsUser", user);
         } else {
@@ -89,6 +93,9 @@ impl Build<'_, '_> {
                     self.lost(&item.place, path, why, "");
                 }
                 ("no-new-privileges", _) => security.put("allowPrivilegeEscalation", false),
+                ("seccomp", "builtin") => {
+                    security.put("seccompProfile", profile("RuntimeDefault"));
+                }
                 ("seccomp", "unconfined") => security.put("seccompProfile", profile("Unconfined")),
                 ("seccomp", _) => {
                     let why =

@@ -405,6 +405,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.healthcheck.test"],
+        "healthcheck: {test: [CMD-SHELL, 'exit 0', more]}",
+        "",
+        &["- -c\n            - exit 0\n            - more\n"],
+    ),
+    (
         &["services.*.healthcheck.retries"],
         "healthcheck: {test: a, retries: 0}",
         "",
@@ -631,6 +637,15 @@ pub(super) const EXAMPLES: &[Example] = &[
     ),
     (
         &["services.*.security_opt"],
+        "security_opt: [seccomp=builtin]",
+        "",
+        &[
+            "seccompProfile:\n            type: RuntimeDefault",
+            "!services.web.security_opt",
+        ],
+    ),
+    (
+        &["services.*.security_opt"],
         "security_opt: [no-new-privileges:true, seccomp=unconfined, 'apparmor:unconfined', label=level:s0, label=disable]",
         "",
         &[
@@ -698,6 +713,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         "user: 1000:50",
         "",
         &["runAsUser: 1000\n          runAsGroup: 50"],
+    ),
+    (
+        &["services.*.user"],
+        "user: 'root:root'",
+        "",
+        &["runAsUser: 0\n          runAsGroup: 0"],
     ),
     (
         &["services.*.user"],
