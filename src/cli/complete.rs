@@ -17,7 +17,7 @@ use super::{Failure, block_on, root_of, status, volumes};
 use crate::config::args::{Cli, SettingArgs};
 use crate::config::table::{Key, ROWS, Setting};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_pods;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::WorkloadKind;
 
@@ -323,13 +323,21 @@ fn pod_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// The containers that begin so of the pods that the line names, or of all.
+/// The containers that begin so of the pods that the line names, by themselves or by their workload,
+/// or of all.
 fn container_names(pods: &[PodReport], words: &[OsString], begun: &str) -> BTreeSet<String> {
-    let named = words
-        .iter()
-        .skip(2)
-        .filter_map(|word| find_pod(pods, word.to_str()?).ok());
-    let mut meant: Vec<&PodReport> = named.collect();
+    let is_copy = command_of(words) == "cp";
+    let named = words.iter().skip(2).filter_map(|word| {
+        let word = word.to_str()?;
+        let name = if is_copy {
+            // Without a colon it is a local path.
+            word.split_once(':')?.0
+        } else {
+            word
+        };
+        find_pods(pods, name).ok()
+    });
+    let mut meant: Vec<&PodReport> = named.flatten().collect();
     if meant.is_empty() {
         meant = pods.iter().collect();
     }

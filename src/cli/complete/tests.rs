@@ -146,6 +146,32 @@ fn containers_are_those_of_the_pods_named() {
 }
 
 #[test]
+fn containers_of_a_copy_and_of_a_workload_are_those_of_its_pods() {
+    let api = PodReport {
+        workload: Some("Deployment/api".to_owned()),
+        ..pod("default", "api-0", "Running", &["api"])
+    };
+    let pods = [
+        pod("default", "web", "Running", &["main", "sidecar"]),
+        pod("default", "db", "Running", &["db"]),
+        api,
+    ];
+    for (line, expected) in [
+        ("mirrorlet cp web:/x . -c", "main sidecar"),
+        // Without a colon it is a local path.
+        ("mirrorlet cp db default/web:/x -c", "main sidecar"),
+        ("mirrorlet cp deploy/api:/x . -c", "api"),
+        ("mirrorlet cp -c", "api db main sidecar"),
+        ("mirrorlet exec deployment/api -c", "api"),
+        ("mirrorlet logs api db -c", "api db"),
+    ] {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let names: Vec<_> = container_names(&pods, &words, "").into_iter().collect();
+        assert_eq!(names.join(" "), expected, "{line}");
+    }
+}
+
+#[test]
 fn flags_are_found_in_both_forms() {
     let words = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
     assert_eq!(flag(&words("a --root /r x"), "--root"), Some("/r".into()));
