@@ -328,6 +328,7 @@ impl Build<'_, '_> {
         }
         let all: Vec<&Service> = std::iter::once(service).chain(&joined).collect();
         self.init(&all, &mut pod);
+        self.check_shared(&all);
         pod
     }
 }

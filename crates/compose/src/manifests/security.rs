@@ -33,6 +33,24 @@ impl Build<'_, '_> {
         security
     }
 
+    /// Reports what a service asks for that all containers of its pod get with it: namespaces of the
+    /// host, and groups.
+    pub(super) fn check_shared(&mut self, services: &[&Service]) {
+        for service in services {
+            for key in ["pid", "ipc", "group_add"] {
+                let Some(value) = service.node.set(key) else {
+                    continue;
+                };
+                let is_asked = value.text().as_deref() == Some("host") || !value.items().is_empty();
+                let mut others = services.iter();
+                if is_asked && others.any(|other| other.node.set(key) != Some(value)) {
+                    let why = "all containers of the pod get it, not only that of this service";
+                    self.lost_key(service, key, why, "");
+                }
+            }
+        }
+    }
+
     fn user(&mut self, service: &Service, security: &mut Map) {
         let user = service.node.set("user").and_then(Node::text);
         // An empty one is the image's own.

@@ -88,6 +88,33 @@ fn a_setting_that_differs_from_that_of_another_service_of_the_pod_is_reported() 
 }
 
 #[test]
+fn what_one_service_asks_for_and_all_containers_of_the_pod_get_is_reported() {
+    for (web, side, expected) in [
+        ("tty: true", "pid: host", &["side.pid"][..]),
+        ("ipc: host", "tty: true", &["web.ipc"]),
+        (
+            "group_add: [5]",
+            "group_add: [5, 6]",
+            &["web.group_add", "side.group_add"],
+        ),
+        (
+            "pid: host, group_add: [5]",
+            "pid: host, group_add: [5]",
+            &[],
+        ),
+        ("pid: private", "tty: true", &[]),
+    ] {
+        let (said, _) = joined(web, side);
+        assert_eq!(said.len(), expected.len(), "{said:#?}");
+        for (line, field) in said.iter().zip(expected) {
+            let words =
+                format!(" services.{field}: not carried over: all containers of the pod get it");
+            assert!(line.contains(&words), "{said:#?}");
+        }
+    }
+}
+
+#[test]
 fn keys_of_a_deployment_are_reported_where_there_is_none() {
     let keys = "deploy: {labels: {k: v}, update_config: {order: start-first, monitor: 20s}}";
     let fields = ["labels", "update_config.monitor", "update_config.order"];
