@@ -90,6 +90,11 @@ fn identity(item: &Node, path: &str) -> Option<String> {
     let of = |key: &str| item.get(key).and_then(Node::text);
     match path {
         "services.*.volumes" => of("target"),
+        // The Engine has one for each path.
+        "services.*.tmpfs" => item.text().map(|text| match text.split_once(':') {
+            Some((path, _)) => path.to_owned(),
+            None => text,
+        }),
         "services.*.env_file" | "services.*.label_file" => of("path"),
         "services.*.ports" => Some(format!(
             "{}:{}:{}/{}",

@@ -271,6 +271,8 @@ impl Build<'_, '_> {
             match option.split_once('=') {
                 Some(("size", text)) if words::bytes(text).is_some() => size = words::bytes(text),
                 Some(("mode", text)) if octal(text).is_some() => mode = octal(text),
+                // It is the default.
+                None if option == "rw" => {}
                 _ => {
                     let why =
                         format!("a volume in memory has size and mode, and no option {option}");

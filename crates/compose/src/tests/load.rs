@@ -22,7 +22,7 @@ fn merged(base: &str, over: &str) -> String {
 #[test]
 fn files_are_merged_as_compose_merges_them() {
     let base = "services:\n  a:\n    image: img:1\n    command: [one, two]\n    environment: {A: 1, B: 2}\n    ports: ['80:80', '443:443']\n    volumes: ['./old:/d', 'keep:/k']\n    cap_add: [NET_RAW]\n    labels: {l: old}\n    dns: [10.0.0.1]\n    tmpfs: /run\nvolumes: {keep: }\n";
-    let over = "services:\n  a:\n    image: img:2\n    command: [three]\n    environment: [B=3, C=4]\n    ports: ['80:80', '8080:80']\n    volumes: ['./new:/d']\n    cap_add: [NET_RAW, CHOWN]\n    labels: [l=new]\n    dns: 10.0.0.2\n    tmpfs: [/tmp]\nvolumes: {keep: {name: kept}}\n";
+    let over = "services:\n  a:\n    image: img:2\n    command: [three]\n    environment: [B=3, C=4]\n    ports: ['80:80', '8080:80']\n    volumes: ['./new:/d']\n    cap_add: [NET_RAW, CHOWN]\n    labels: [l=new]\n    dns: 10.0.0.2\n    tmpfs: ['/run:size=1m', /tmp]\nvolumes: {keep: {name: kept}}\n";
     let text = merged(base, over);
     for (piece, times) in [
         ("image: img:2", 1),
@@ -42,6 +42,7 @@ fn files_are_merged_as_compose_merges_them() {
         ("10.0.0.1", 1),
         ("10.0.0.2", 1),
         ("mountPath: /run", 1),
+        ("sizeLimit: 1Mi", 1),
         ("mountPath: /tmp", 1),
         ("volume-name: kept", 1),
     ] {

@@ -691,12 +691,13 @@ pub(super) const EXAMPLES: &[Example] = &[
     ),
     (
         &["services.*.tmpfs"],
-        "tmpfs: ['/run:size=64m,mode=1777', '/x:uid=5']",
+        "tmpfs: ['/run:rw,size=64m,mode=1777', '/x:uid=5']",
         "",
         &[
             "mountPath: /run\n",
             "sizeLimit: 64Mi\n          mode: 1023",
             "services.web.tmpfs: not carried over",
+            "!no option rw",
         ],
     ),
     (
