@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tree::{Kind, Node};
+use mirrorlet_core::api::{Code, Diagnostic};
+
+use crate::tree::{Kind, Node, Place, Tag};
 
 /// Variables by name.
 pub(crate) type Variables = BTreeMap<String, String>;
@@ -168,6 +170,69 @@ pub(crate) fn interpolate(
             }
         }
     }
+}
+
+/// Gives the variables of services that have no value the one that they have in a model, and collects
+/// the values of configs and secrets that come from variables, by their field.
+///
+/// Upstream: `ResolveEnvironment` of `loader/environment.go`.
+pub(crate) fn resolve(root: &mut Node, variables: &Variables, given: &mut Variables) {
+    for section in root.entries_mut().into_iter().flatten() {
+        let is_file = matches!(section.key.as_str(), "configs" | "secrets");
+        for entry in section.value.entries_mut().into_iter().flatten() {
+            if is_file {
+                let name = entry.value.set("environment").and_then(Node::text);
+                if let Some(value) = name.and_then(|name| variables.get(&name)) {
+                    let field = format!("{}.{}", section.key, entry.key);
+                    given.insert(field, value.clone());
+                }
+            } else if section.key == "services" {
+                resolve_service(&mut entry.value, variables);
+            }
+        }
+    }
+}
+
+fn resolve_service(service: &mut Node, variables: &Variables) {
+    let keys = service.entries_mut().into_iter().flatten();
+    for environment in keys.filter(|entry| entry.key == "environment") {
+        for entry in environment.value.entries_mut().into_iter().flatten() {
+            let is_open = entry.value.kind == Kind::Null && entry.value.tag == Tag::None;
+            if let Some(value) = variables.get(&entry.key).filter(|_| is_open) {
+                entry.value.kind = Kind::Text(value.clone());
+            }
+        }
+    }
+}
+
+/// The warning about variables that are not set.
+pub(crate) fn not_set(place: &Place, names: &BTreeSet<String>) -> Diagnostic {
+    let names = names.iter().cloned().collect::<Vec<_>>().join(", ");
+    let message = format!("the variable {names} isn't set and counts as empty");
+    place.mark(Diagnostic::warning(Code::MissingObject, "", message))
+}
+
+/// The error about a text that has no value.
+pub(crate) fn bad_variable(node: &Node, wrong: &Wrong) -> Diagnostic {
+    let (message, help) = match wrong {
+        Wrong::Required { name, message } if message.is_empty() => {
+            (format!("the variable {name} has to be set"), None)
+        }
+        Wrong::Required { name, message } => (
+            format!("the variable {name} has to be set: {message}"),
+            None,
+        ),
+        Wrong::Invalid => (
+            "this is not a form of variables".to_owned(),
+            Some("write $$ for a $"),
+        ),
+    };
+    let problem = Diagnostic::error(Code::InvalidValue, "", message);
+    let problem = match help {
+        Some(help) => problem.help(help),
+        None => problem,
+    };
+    node.place.mark(problem)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use mirrorlet_core::small::SmallCollect;
 use crate::canonical::{self, Base};
 use crate::dotenv;
 use crate::input::{Content, Disk, Need, Options, PathKind};
-use crate::interpolate::{Variables, Wrong, interpolate};
+use crate::interpolate::{Variables, bad_variable, interpolate, not_set, resolve};
 use crate::keys;
 use crate::merge::{merge, without_resets};
 use crate::paths::absolute;
@@ -38,6 +38,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) problems: Vec<Diagnostic>,
     /// Differences that are no problem of a key that is written.
     pub(crate) notes: Vec<Diagnostic>,
+    /// Values of configs and secrets of included files that come from variables, by their field.
+    pub(crate) given: Variables,
     read: usize,
 }
 
@@ -65,6 +67,7 @@ impl<'a> Loader<'a> {
             needs: RefCell::default(),
             problems: Vec::new(),
             notes: Vec::new(),
+            given: Variables::new(),
             read: 0,
         }
     }
@@ -226,6 +229,10 @@ impl<'a> Loader<'a> {
                 self.import(&mut ready, included);
             }
             merged = merge(merged, ready, "");
+        }
+        // An included model has variables of its own.
+        if model.depth > 0 {
+            resolve(&mut merged, model.variables, &mut self.given);
         }
         merged
     }
@@ -467,32 +474,4 @@ fn line_of(file: &str, text: &str, line: usize) -> Place {
         file: Arc::from(file),
         position: Some(position),
     }
-}
-
-fn not_set(place: &Place, names: &BTreeSet<String>) -> Diagnostic {
-    let names = names.iter().cloned().collect::<Vec<_>>().join(", ");
-    let message = format!("the variable {names} isn't set and counts as empty");
-    place.mark(Diagnostic::warning(Code::MissingObject, "", message))
-}
-
-fn bad_variable(node: &Node, wrong: &Wrong) -> Diagnostic {
-    let (message, help) = match wrong {
-        Wrong::Required { name, message } if message.is_empty() => {
-            (format!("the variable {name} has to be set"), None)
-        }
-        Wrong::Required { name, message } => (
-            format!("the variable {name} has to be set: {message}"),
-            None,
-        ),
-        Wrong::Invalid => (
-            "this is not a form of variables".to_owned(),
-            Some("write $$ for a $"),
-        ),
-    };
-    let problem = Diagnostic::error(Code::InvalidValue, "", message);
-    let problem = match help {
-        Some(help) => problem.help(help),
-        None => problem,
-    };
-    node.place.mark(problem)
 }

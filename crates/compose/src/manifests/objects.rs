@@ -298,7 +298,8 @@ impl Build<'_, '_> {
                 None => return,
             }
         } else if let Some(variable) = text("environment") {
-            let value = self.project.variables.get(&variable).cloned();
+            let known = self.project.variables.get(&variable);
+            let value = known.or_else(|| self.loader.given.get(&path)).cloned();
             if value.is_none() {
                 let message = format!("the variable {variable} isn't set");
                 self.invalid(node, path, &message, "set it, or write file: or content:");

@@ -20,6 +20,35 @@ fn merged(base: &str, over: &str) -> String {
 }
 
 #[test]
+fn variables_of_an_included_file_are_those_of_its_directory() {
+    let text = "include: [sub/inc.yaml]\nservices:\n  own: {image: i, environment: [A, HERE]}\n";
+    let included = "services:\n  a:\n    image: i\n    environment: [A, HERE, GONE]\n    secrets: [s]\n    configs: [c]\nsecrets: {s: {environment: A}}\nconfigs: {c: {environment: HERE}}\n";
+    let imported = Case::new(&[
+        ("compose.yaml", text),
+        (".env", "HERE=of-root\n"),
+        ("sub/inc.yaml", included),
+        ("sub/.env", "A=of-$$sub\nHERE=of-sub\n"),
+    ])
+    .import();
+    assert!(!imported.has_errors(), "{:#?}", lines(&imported));
+    let text = text_of(&imported);
+    for (piece, times) in [
+        ("- name: A\n          value: of-$sub\n", 1),
+        ("- name: HERE\n          value: of-root\n", 2),
+        ("s: of-$sub\n", 1),
+        ("c: of-root\n", 1),
+        ("of-sub", 0),
+    ] {
+        assert_eq!(text.matches(piece).count(), times, "{piece}\n{text}");
+    }
+    let said = lines(&imported);
+    for field in ["services.own.environment.A", "services.a.environment.GONE"] {
+        let words = format!("{field}: the variable isn't set here");
+        assert!(said.iter().any(|line| line.contains(&words)), "{said:#?}");
+    }
+}
+
+#[test]
 fn files_are_merged_as_compose_merges_them() {
     let base = "services:\n  a:\n    image: img:1\n    command: [one, two]\n    environment: {A: 1, B: 2}\n    ports: ['80:80', '443:443']\n    volumes: ['./old:/d', 'keep:/k']\n    cap_add: [NET_RAW]\n    labels: {l: old}\n    dns: [10.0.0.1]\n    tmpfs: /run\nvolumes: {keep: }\n";
     let over = "services:\n  a:\n    image: img:2\n    command: [three]\n    environment: [B=3, C=4]\n    ports: ['80:80', '8080:80']\n    volumes: ['./new:/d']\n    cap_add: [NET_RAW, CHOWN]\n    labels: [l=new]\n    dns: 10.0.0.2\n    tmpfs: ['/run:size=1m', /tmp]\nvolumes: {keep: {name: kept}}\n";
