@@ -89,7 +89,7 @@ fn add(items: &mut Vec<Node>, other: Node, path: &str) {
 fn identity(item: &Node, path: &str) -> Option<String> {
     let of = |key: &str| item.get(key).and_then(Node::text);
     match path {
-        "services.*.volumes" => of("target"),
+        "services.*.volumes" => of("target").map(|path| path.trim_end_matches('/').to_owned()),
         // The Engine has one for each path.
         "services.*.tmpfs" => item.text().map(|text| match text.split_once(':') {
             Some((path, _)) => path.to_owned(),

@@ -50,7 +50,7 @@ fn variables_of_an_included_file_are_those_of_its_directory() {
 
 #[test]
 fn files_are_merged_as_compose_merges_them() {
-    let base = "services:\n  a:\n    image: img:1\n    command: [one, two]\n    environment: {A: 1, B: 2}\n    ports: ['80:80', '443:443']\n    volumes: ['./old:/d', 'keep:/k']\n    cap_add: [NET_RAW]\n    labels: {l: old}\n    dns: [10.0.0.1]\n    tmpfs: /run\nvolumes: {keep: }\n";
+    let base = "services:\n  a:\n    image: img:1\n    command: [one, two]\n    environment: {A: 1, B: 2}\n    ports: ['80:80', '443:443']\n    volumes: ['./old:/d/', 'keep:/k']\n    cap_add: [NET_RAW]\n    labels: {l: old}\n    dns: [10.0.0.1]\n    tmpfs: /run\nvolumes: {keep: }\n";
     let over = "services:\n  a:\n    image: img:2\n    command: [three]\n    environment: [B=3, C=4]\n    ports: ['80:80', '8080:80']\n    volumes: ['./new:/d']\n    cap_add: [NET_RAW, CHOWN]\n    labels: [l=new]\n    dns: 10.0.0.2\n    tmpfs: ['/run:size=1m', /tmp]\nvolumes: {keep: {name: kept}}\n";
     let text = merged(base, over);
     for (piece, times) in [
