@@ -49,11 +49,12 @@ chart: ## the chart and the manifests made from it, without a cluster (builds He
 check: fmt scripts versions lint ## format and lints: no Docker needed
 
 # How much garbage Go's programs may have beside what they use, in percent, where tests wait for
-# processors: a dockerd that `make test` starts, with its containerd, shims and runcs.
-TESTS_GOGC := 400
+# processors: a dockerd that `make test` starts, with its containerd, shims and runcs. From 1 GiB on each
+# collects as often as it takes to stay there.
+TESTS_GO := GOGC=400 GOMEMLIMIT=1GiB
 
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
-	GOGC=$(TESTS_GOGC) hack/docker-up.sh
+	$(TESTS_GO) hack/docker-up.sh
 	hack/kube-build.sh
 	KUBE_VERSION=$(KUBECTL_OLDEST) hack/kube-build.sh --only kubectl
 	hack/helm-build.sh

@@ -112,6 +112,7 @@ impl Dockerd {
             .args(["--pidfile", &text("pid"), "--bridge", &self.bridge])
             .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"])
             .env("GOGC", "400")
+            .env("GOMEMLIMIT", "1GiB")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);

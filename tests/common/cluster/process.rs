@@ -46,9 +46,11 @@ impl Program {
             .args(args)
             .current_dir(dir)
             .env_remove("KUBECONFIG")
-            // Servers in Go collect garbage half as often as by default: tests wait for processors. With
-            // less yet, and hundreds of Pods of 1.3 MB, an API server takes all memory of the machine.
+            // Servers in Go collect garbage half as often as by default: tests wait for processors. From
+            // some size on as often as it takes, or hundreds of Pods of 1.3 MB have an API server take all
+            // memory of the machine.
             .env("GOGC", "200")
+            .env("GOMEMLIMIT", "5GiB")
             .stdin(Stdio::null())
             .stdout(sink.try_clone().unwrap())
             .stderr(sink);
