@@ -4,14 +4,24 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use bytes::Bytes;
+use futures::future::join_all;
+use http::Request;
+use http_body_util::Empty;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, GetParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::client::ConfigExt as _;
 use mirrorlet::config::node::ApiAccess;
 use mirrorlet_core::api::keys;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
 
 use crate::common::cluster::unique;
 use crate::common::confined::Confined;
@@ -24,6 +34,8 @@ use crate::common::{IMAGE, eventually, free_port, tell};
 const LIMIT_MIB: u64 = 256;
 /// Links in a volume: their names alone don't fit into the limit.
 const LINKS: u32 = 900_000;
+/// The most memory that their removal may take beside what the agent has before, in MiB.
+const REMOVAL_MIB: u64 = 32;
 /// Pods that are refused, and the bytes of an annotation of each.
 const REFUSED: usize = 320;
 /// How many of them come at once.
@@ -43,6 +55,11 @@ const LABEL_BYTES: usize = 20 << 20;
 /// Connections with a message that never ends, and its bytes so far.
 const CONNECTIONS: usize = 9;
 const MESSAGE_BYTES: usize = 30 << 20;
+/// Connections of strangers, the requests that each sends at once, and the bytes of a head: just what is
+/// read of one.
+const STRANGERS: usize = 100;
+const HEADS: usize = 47;
+const HEAD_BYTES: usize = 15 << 10;
 
 struct Victim {
     bed: NodeBed,
@@ -197,6 +214,50 @@ impl Drop for Unfinished {
         let _ = self.client.kill();
         let _ = self.client.wait();
     }
+}
+
+/// Sends requests with large heads on a connection of its own, each with another token, and returns how
+/// many were answered. None may be let in.
+async fn send_heads(port: u16, stranger: usize) -> anyhow::Result<usize> {
+    let mut access = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
+    access.accept_invalid_certs = true;
+    let mut tls = access.rustls_client_config()?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    let name = "127.0.0.1".to_owned().try_into()?;
+    let stream = TlsConnector::from(Arc::new(tls))
+        .connect(name, stream)
+        .await?;
+    let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    let driving = tokio::spawn(connection);
+    let large = "x".repeat(HEAD_BYTES);
+    let answers = (0..HEADS).map(|number| {
+        let token = format!("Bearer forged-{stranger}-{number}");
+        let request = Request::get("https://node/pods")
+            .header("authorization", token)
+            .header("x-large", &large)
+            .body(Empty::<Bytes>::new())
+            .unwrap();
+        let mut client = client.clone();
+        async move { client.send_request(request).await }
+    });
+    let answers = join_all(answers).await;
+    driving.abort();
+    let answered = answers.into_iter().flatten();
+    Ok(answered
+        .inspect(|answer| assert!(!answer.status().is_success(), "{}", answer.status()))
+        .count())
+}
+
+/// Has strangers send large heads all at once, and returns how many were answered. A connection may be
+/// ended for a newer one, or for its age.
+async fn flood_with_heads(port: u16) -> usize {
+    let mut sending = JoinSet::new();
+    for stranger in 0..STRANGERS {
+        sending.spawn(send_heads(port, stranger));
+    }
+    let answered = sending.join_all().await;
+    answered.into_iter().flatten().sum()
 }
 
 /// Fills a directory with links of names as long as they may be.
@@ -517,6 +578,11 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     victim.assert_serves("messages that don't end");
     drop(unfinished);
 
+    let answered = flood_with_heads(victim.port).await;
+    // tenants R1
+    assert!(answered > 0, "no head of a stranger was read");
+    victim.assert_serves("large heads of strangers");
+
     // Larger than the limit many times over, and read when other pods come.
     let bed = &victim.bed;
     bed.exec("shell", "truncate -s 3G /etc/hosts");
@@ -534,8 +600,12 @@ async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
     victim.assert_serves("hosts files that are filled");
 
     linking.await.unwrap();
+    let before = victim.agent.forget_peak();
     victim.bed.delete_pod("links", false).await;
     victim.bed.until_pod_gone("links").await;
     eventually("the volume to be removed", || (!dir.exists()).then_some(())).await;
+    let most = victim.agent.peak_mib();
+    // tenants H2
+    assert!(most < before + REMOVAL_MIB, "{before} MiB, then {most} MiB");
     victim.assert_serves("links in a volume");
 }

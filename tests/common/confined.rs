@@ -32,6 +32,17 @@ impl Confined {
         assert_eq!(self.group.kills(), 0, "{}", self.program.last_words());
     }
 
+    /// Forgets how much memory it has had at most, and returns how much it has now, in MiB.
+    pub fn forget_peak(&self) -> u64 {
+        self.program.forget_peak();
+        self.program.peak_mib()
+    }
+
+    /// The most memory that it has had since [`Self::forget_peak`], in MiB.
+    pub fn peak_mib(&self) -> u64 {
+        self.program.peak_mib()
+    }
+
     /// Its memory in words: now, and at most so far.
     pub fn memory(&self) -> String {
         let (now, most) = (self.program.resident_mib(), self.program.peak_mib());

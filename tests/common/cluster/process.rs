@@ -84,6 +84,14 @@ impl Program {
         self.status_mib("VmHWM:")
     }
 
+    /// Has [`Self::peak_mib`] count from now on.
+    pub fn forget_peak(&self) {
+        /// To the kernel: the peak is what the process has now.
+        const RESET_PEAK: &str = "5";
+        let file = format!("/proc/{}/clear_refs", self.child.id());
+        std::fs::write(file, RESET_PEAK).unwrap();
+    }
+
     /// The memory that it has now, in MiB, without what is read from its file.
     pub fn resident_mib(&self) -> u64 {
         self.status_mib("RssAnon:")

@@ -155,7 +155,11 @@ impl Removal<'_> {
             for name in names {
                 match rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    Err(Errno::ISDIR | Errno::PERM) => self.remove_dir(dir, &name, depth)?,
+                    Err(Errno::ISDIR | Errno::PERM) => match self.remove_dir(dir, &name, depth) {
+                        // Moved meanwhile, or one on the way to it: another pass finds where to.
+                        Ok(()) | Err(Errno::NOENT) => {}
+                        Err(e) => return Err(e),
+                    },
                     Err(e) => return Err(e),
                 }
             }

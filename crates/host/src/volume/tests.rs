@@ -647,6 +647,54 @@ fn a_wide_and_deep_tree_is_removed() {
     assert!(!tree.exists());
 }
 
+/// Somebody who still has the tree open moves directories, puts symlinks in their places, and adds files.
+#[test]
+fn a_tree_that_changes_while_it_is_removed_is_removed() {
+    use rustix::io::Errno;
+
+    const TREES: usize = 40;
+    const NAMES: usize = 64;
+    const CHANGES: usize = 640;
+    let dir = tempfile::tempdir().unwrap();
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("precious"), b"x").unwrap();
+    for number in 0..TREES {
+        let tree = dir.path().join(format!("tree-{number}"));
+        let volume = tree.join("volume");
+        for name in 0..NAMES {
+            fs::create_dir_all(volume.join(format!("old-{name}/below"))).unwrap();
+        }
+        let start = std::sync::Barrier::new(2);
+        let change = || {
+            start.wait();
+            for name in (0..NAMES).cycle().take(CHANGES) {
+                // What is gone already can't be changed.
+                let [old, new] = ["old", "new"].map(|kind| volume.join(format!("{kind}-{name}")));
+                let _ = fs::rename(&old, &new);
+                let _ = symlink(&outside, &old);
+                let _ = fs::write(new.join("below/file"), b"");
+                let _ = fs::create_dir(&new);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(change);
+            start.wait();
+            let removed = loop {
+                match remove_tree_of(&tree) {
+                    // The next attempt finds what there is then.
+                    Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => {}
+                    removed => break removed,
+                }
+            };
+            // tenants H2
+            assert_eq!((removed, tree.exists()), (Ok(()), false));
+        });
+    }
+    // tenants H2
+    assert!(outside.join("precious").exists());
+}
+
 #[test]
 fn a_pod_directory_that_is_a_symlink_is_not_followed() {
     let root = Root::new();
