@@ -38,9 +38,20 @@ impl Silent {
     }
 }
 
-/// Names that no server answers for hold up nothing but those who ask for them.
-#[tokio::test]
-async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
+/// Names that no server answers for hold up nothing but those who ask for them: least of all the threads
+/// that blocking work shares, of which there is but one here.
+#[test]
+fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(ask_names_nobody_answers_for());
+}
+
+async fn ask_names_nobody_answers_for() {
     let silent = Arc::new(Silent::default());
     let client = {
         let silent = Arc::clone(&silent);
@@ -96,6 +107,12 @@ async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
     ask_many(&other, "b").await;
     silent.until_asked(names::LOOKUPS_MAX).await;
     assert_eq!(most(), names::LOOKUPS_MAX);
+    let blocking = tokio::time::timeout(LONG, tokio::task::spawn_blocking(|| ()));
+    // tenants M4
+    assert!(
+        blocking.await.is_ok_and(|done| done.is_ok()),
+        "it waits for names"
+    );
     silent.over.store(true, Ordering::SeqCst);
     let failed = client
         .tcp_socket("silent-again", 1, LONG)
