@@ -25,6 +25,9 @@ use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::gc::ContainerGc;
 
+/// Where the kernel's files are.
+const PROC: &str = "/proc";
+
 /// The ends that eviction writes to.
 pub(super) struct Ends {
     pub(super) pressures: Writer<Pressures>,
@@ -76,7 +79,7 @@ impl EvictionHost for Host {
         let images = self.stats.image_dir().await;
         let root = self.root.clone();
         // A file system of the network may take its time.
-        disk::blocking(move || observe(&root, images.as_deref())).await
+        disk::blocking(move || observe(Path::new(PROC), &root, images.as_deref())).await
     }
 
     async fn usage(
@@ -97,8 +100,9 @@ impl EvictionHost for Host {
     }
 }
 
-/// Reads what the machine has left. A signal that can't be read is missing.
-fn observe(root: &Path, images: Option<&Path>) -> Seen {
+/// Reads what the machine has left, with the kernel's files in `proc_dir`. A signal that can't be read is
+/// missing.
+fn observe(proc_dir: &Path, root: &Path, images: Option<&Path>) -> Seen {
     let mut observations = Observations::new();
     let mut saw = |signal, available, capacity| {
         let seen = Observation {
@@ -107,15 +111,16 @@ fn observe(root: &Path, images: Option<&Path>) -> Seen {
         };
         observations.insert(signal, seen);
     };
-    let memory = proc::memory(&proc::meminfo(&text("/proc/meminfo")), "");
+    let text = |file: &str| text(proc_dir.join(file));
+    let memory = proc::memory(&proc::meminfo(&text("meminfo")), "");
     if let Some((memory, capacity)) = memory.and_then(|m| Some((m, m.limit?))) {
         let available = capacity.saturating_sub(memory.working_set);
         saw(Signal::MemoryAvailable, available, capacity);
     }
     let threads = proc::threads(
-        &text("/proc/loadavg"),
-        &text("/proc/sys/kernel/pid_max"),
-        &text("/proc/sys/kernel/threads-max"),
+        &text("loadavg"),
+        &text("sys/kernel/pid_max"),
+        &text("sys/kernel/threads-max"),
     );
     if let Some((used, capacity)) = threads {
         let available = capacity.saturating_sub(used);
@@ -148,11 +153,15 @@ fn observe(root: &Path, images: Option<&Path>) -> Seen {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use mirrorlet_core::api::Timestamp;
+    use mirrorlet_core::eviction::{Amount, Eviction, EvictionPolicy, Pressure, Threshold};
 
     #[test]
     fn a_machine_has_all_readings() {
-        let seen = observe(Path::new("/"), Some(Path::new("/proc")));
+        let seen = observe(Path::new(PROC), Path::new("/"), Some(Path::new("/proc")));
         // Some file systems, such as btrfs, have no number of inodes.
         let has_inodes = rustix::fs::statvfs("/").unwrap().f_files > 0;
         for signal in Signal::ALL {
@@ -172,8 +181,65 @@ mod tests {
             }
         }
         assert!(seen.has_image_fs);
-        let seen = observe(Path::new("/"), None);
+        let seen = observe(Path::new(PROC), Path::new("/"), None);
         assert!(!seen.has_image_fs);
         assert!(!seen.observations.contains_key(&Signal::ImageFsAvailable));
+    }
+
+    #[test]
+    fn memory_and_process_numbers_fall_below_their_thresholds_and_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| fs::write(dir.path().join(file), text).unwrap();
+        fs::create_dir_all(dir.path().join("sys/kernel")).unwrap();
+        write("sys/kernel/pid_max", "32768\n");
+        write("sys/kernel/threads-max", "1000\n");
+        let threshold = |signal, units| Threshold {
+            signal,
+            value: Amount::Units(units),
+            grace: Duration::ZERO,
+            min_reclaim: None,
+        };
+        let policy = EvictionPolicy {
+            thresholds: vec![
+                threshold(Signal::MemoryAvailable, 100 << 10),
+                threshold(Signal::PidAvailable, 100),
+            ],
+            max_pod_grace: Duration::ZERO,
+            transition: Duration::ZERO,
+        };
+        let mut eviction = Eviction::default();
+        // Memory that is free and that holds files which nobody reads, in KiB; and threads.
+        for (second, (free, files, threads), expected) in [
+            (0, (100, 0, 900), None),
+            (
+                10,
+                (99, 0, 900),
+                Some((Signal::MemoryAvailable, Pressure::Memory)),
+            ),
+            (20, (50, 50, 900), None),
+            (
+                30,
+                (100, 0, 901),
+                Some((Signal::PidAvailable, Pressure::Pid)),
+            ),
+            (40, (100, 0, 900), None),
+        ] {
+            let meminfo =
+                format!("MemTotal: 1000 kB\nMemFree: {free} kB\nInactive(file): {files} kB\n");
+            write("meminfo", &meminfo);
+            write("loadavg", &format!("0.1 0.2 0.3 1/{threads} 7\n"));
+            let seen = observe(dir.path(), dir.path(), None);
+            let now = Timestamp::from_second(second).unwrap();
+            let look = eviction.observe(&policy, &seen.observations, now);
+            let starved = look.starved.map(|threshold| threshold.signal);
+            // eviction 1
+            assert_eq!(starved, expected.map(|(signal, _)| signal), "{second}");
+            let pressures: Vec<Pressure> = look.pressures.into_iter().collect();
+            // eviction 1
+            assert_eq!(
+                pressures,
+                Vec::from_iter(expected.map(|(_, pressure)| pressure))
+            );
+        }
     }
 }

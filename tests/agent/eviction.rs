@@ -52,6 +52,27 @@ spec:
     )
 }
 
+/// That pod with a limit of local storage of its container.
+fn limited(pod: &str, most: &str) -> String {
+    let limit = format!("    resources: {{limits: {{ephemeral-storage: {most}}}}}\n");
+    pod.replace(
+        "    volumeMounts:\n",
+        &format!("{limit}    volumeMounts:\n"),
+    )
+}
+
+/// That pod with a container beside its own that may write that much, and writes nothing.
+fn beside_idle(pod: &str, most: &str) -> String {
+    let idle = format!(
+        r#"  - name: idle
+    image: {IMAGE}
+    command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    resources: {{limits: {{ephemeral-storage: {most}}}}}
+"#
+    );
+    pod.replace("  volumes:\n", &format!("{idle}  volumes:\n"))
+}
+
 /// Waits for the Event of the pod's eviction.
 async fn until_evicted(agent: &TestAgent, pod: &str) -> String {
     eventually("the eviction", || {
@@ -74,12 +95,30 @@ async fn a_pod_over_its_size_limit_is_evicted_and_comes_back_with_an_empty_volum
         "modest.yaml",
         &filler(&bed, "modest", "{sizeLimit: 9Mi}", 3),
     );
+    // One that writes to its own file system, and one of two containers that fills its log.
+    let writer = once(
+        &bed,
+        "writer",
+        "{}",
+        "dd if=/dev/zero of=/file bs=1M count=3",
+    );
+    bed.write("writer.yaml", &limited(&writer, "1Mi"));
+    let talker = r"head -c 3000000 /dev/zero | tr '\0' x";
+    let talker = limited(&once(&bed, "talker", "{}", talker), "1Mi");
+    bed.write("talker.yaml", &beside_idle(&talker, "90Mi"));
     let agent = bed.agent().await;
     agent.until_running("modest").await;
     let modest = bed.running_id("modest");
     let message = "Evicted Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ";
     // eviction 7
     agent.until_event("greedy-box", message).await;
+    let message =
+        "Evicted Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ";
+    // eviction 7
+    agent.until_event("writer-box", message).await;
+    let message = "Evicted Container talker exceeded its local ephemeral storage limit \"1Mi\". ";
+    // eviction 7
+    agent.until_event("talker-box", message).await;
     // The evicted instance runs on for a moment, with what it wrote.
     let is_empty = || {
         let mut running = bed.running().into_iter();
