@@ -456,4 +456,45 @@ mod tests {
             assert_eq!(report.message, message, "{phase} {error}");
         }
     }
+
+    #[test]
+    fn the_end_of_the_last_instance_is_reported() {
+        let finished_at: mirrorlet_core::api::Timestamp = "2026-03-01T10:00:00Z".parse().unwrap();
+        let status = serde_json::json!({"containerStatuses": [
+            {
+                "name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 3,
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+                "lastState": {"terminated": {
+                    "exitCode": 137, "reason": "OOMKilled", "message": "loading\nlast words",
+                    "finishedAt": finished_at,
+                }},
+            },
+            {
+                "name": "beside", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"running": {}},
+            },
+        ]});
+        let status: core::PodStatus = serde_json::from_value(status).unwrap();
+        let spec = serde_json::json!({"containers": [{"name": "main"}, {"name": "beside"}]});
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": spec})).unwrap();
+        let reports = containers(&pod, &status);
+        let last = LastInstance {
+            exit_code: 137,
+            reason: "OOMKilled".to_owned(),
+            message: "loading\nlast words".to_owned(),
+            finished_at: Some(finished_at),
+        };
+        // tenants A8
+        assert_eq!(
+            reports
+                .iter()
+                .map(|report| &report.last)
+                .collect::<Vec<_>>(),
+            [&Some(last), &None]
+        );
+        assert_eq!(
+            (&*reports[0].reason, reports[0].restarts),
+            ("CrashLoopBackOff", 3)
+        );
+    }
 }

@@ -145,10 +145,23 @@ fn the_message_belongs_to_the_word() {
     });
     let (word, message) = printed_status(&pod, &status);
     assert_eq!(word, "CrashLoopBackOff");
-    // How it ended last, as `kubectl describe` has it.
+    // tenants A8
     assert_eq!(
         message,
         "back-off 10s restarting failed container=b; last exit code 2 (Error)"
+    );
+    // With the last line that it left, where it left one.
+    let mut told = exited(&pod, "b", 2);
+    told.message = "starting\nno route to db\n\n".into();
+    let told = observed(vec![running(&pod, "a"), told]);
+    let status = compute_pod_status(&StatusInput {
+        waiting: &waiting,
+        ..input(&pod, &told)
+    });
+    // tenants A8
+    assert_eq!(
+        printed_status(&pod, &status).1,
+        "back-off 10s restarting failed container=b; last exit code 2 (Error): no route to db"
     );
     let status = compute_pod_status(&input(&pod, &seen));
     let printed = printed_status(&pod, &status);
