@@ -346,6 +346,10 @@ async fn a_secrets_value_is_in_no_output() {
             &["status", "web"],
             &["explain", "web"],
             &["explain", "web", "-o", "json"],
+            &["events"],
+            &["events", "-o", "json"],
+            &["images", "-o", "json"],
+            &["volumes", "-o", "json"],
             &["plan", path],
             &["plan", path, "-o", "json"],
             &["diff", path],
@@ -365,6 +369,9 @@ async fn a_secrets_value_is_in_no_output() {
             "/v1/config",
             "/v1/explain?pod=web",
             "/v1/rollouts?pod=web",
+            "/v1/events",
+            "/v1/images",
+            "/v1/volumes",
         ] {
             let asked = Command::new("curl")
                 .args(["-s", "--unix-socket", socket.to_str().unwrap()])
@@ -399,6 +406,14 @@ async fn a_secrets_value_is_in_no_output() {
         (report.pods.len() == 1 && report.pods.iter().all(settled)).then_some(())
     })
     .await;
+    for args in [
+        &["top", "--containers"][..],
+        &["top", "-o", "json"],
+        &["wait", "web"],
+        &["rollout", "status", "web", "--timeout", "10s"],
+    ] {
+        told(&format!("{args:?}"), &ask(&bed, args), &mut outputs);
+    }
     drop(running);
     // The next agent finds a broken file.
     let log = fs::read(bed.path().join("agent.log")).unwrap();
