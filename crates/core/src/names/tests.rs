@@ -170,6 +170,32 @@ fn a_line_is_short_enough_for_every_reader() {
     }
 }
 
+/// As many as a large machine runs, half of them Ready.
+#[test]
+fn two_hundred_pods_have_their_names_and_a_service_of_them() {
+    let address = |number: usize| format!("10.0.{}.{}", number / 100, number % 100 + 1);
+    let name = |number: usize| format!("web{number}");
+    let pods: Vec<NamedPod> = (0..200)
+        .map(|number| NamedPod {
+            ready: number % 2 == 0,
+            ..named("a", &name(number), &address(number))
+        })
+        .collect();
+    let services = [service("a", "web", &json!({"selector": {"app": "web"}}))];
+    let names = Names::new(&pods, services.iter(), "cluster.local");
+    for number in 0..200 {
+        // box 5
+        assert_eq!(resolve(&names, "a", &name(number)), [address(number)]);
+    }
+    let ready: Vec<String> = (0..200).step_by(2).map(address).collect();
+    let mut found = resolve(&names, "b", "web.a.svc");
+    found.sort_by_key(|found| ready.iter().position(|ready| ready == found));
+    // box 5
+    assert_eq!(found, ready);
+    let lines = names.lines("a", "");
+    assert!(lines.lines().all(|line| line.len() < LINE_MAX));
+}
+
 #[test]
 fn a_pod_of_the_api_server_has_no_manifest() {
     let mut pod = (*pod("a", "web", &json!({"containers": []}))).clone();

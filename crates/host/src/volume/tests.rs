@@ -452,6 +452,28 @@ fn the_hosts_file_is_written_in_place() {
 }
 
 #[test]
+fn a_hosts_file_that_is_a_link_is_not_followed() {
+    let root = Root::new();
+    let uid = PodUid::from(UID);
+    let path = root.manager.write_hosts(&uid, "ours\n").unwrap();
+    let outside = root.path("precious");
+    fs::write(&outside, b"theirs\n").unwrap();
+    fs::remove_file(&path).unwrap();
+    symlink(&outside, &path).unwrap();
+    let written = root.manager.write_hosts(&uid, "new\n").map(drop);
+    for refused in [written, root.manager.rewrite_hosts(&uid, "new\n")] {
+        // box 6
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    // box 6
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "theirs\n");
+    // Once the link is gone, the file is there again.
+    fs::remove_file(&path).unwrap();
+    root.manager.write_hosts(&uid, "new\n").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
+}
+
+#[test]
 fn pods_are_listed_and_removed_with_all_they_have() {
     let root = Root::new();
     assert_eq!(root.manager.list_pod_dirs().unwrap(), []);
