@@ -10,7 +10,7 @@ TARGET ?= x86_64-unknown-linux-gnu
 # Where `make binary` leaves it.
 BINARY = $(or $(CARGO_TARGET_DIR),target)/$(TARGET)/release/mirrorlet
 
-.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short conformance-node conformance-api chart versions test-helm test-unit image deny scripts demo day run bench up down kube cluster-up cluster-down
+.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short conformance-node conformance-api chart versions test-helm test-unit image deny scripts demo tour day run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,6 +157,9 @@ else
 endif
 	hack/images.sh
 	hack/demo$(if $(CLUSTER),-cluster).sh
+
+tour: ## the commands of README.md print what the page has, on a Docker Engine of its own (a minute)
+	hack/tour.sh
 
 day: ## the commands of docs/day.md print what the page has, on a Docker Engine of its own (three minutes)
 	hack/day.sh

@@ -93,29 +93,9 @@ start_agent
 
 # ---- the page -------------------------------------------------------------------------------
 
-# What is compared of a text.
-stable() {
-    sed -E 's/[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+(Z| [+-]?[0-9A-Z]+)?/DATE/g
-        s/\b([0-9]+(\.[0-9]+)?(ms|d|h|m|s))+\b/AGE/g
-        s/\b[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+\b/IP/g
-        s/\b[0-9a-f]{12,64}\b/ID/g
-        s/\b[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}\b/DATE/g; s/^[0-9-]+ [0-9:.]+ /DATE /
-        s/\b[0-9]+ orders/N orders/g; s/\border [0-9]+/order N/g; s|^[0-9]+ /|N /|
-        s/[0-9.]+ ?([kKMG]i?)?B\b/SIZE/g
-        s/[[:space:]]+/ /g; s/ $//
-        /revision [0-9]+ (is being prepared|was started, 0 of)/d'
-}
-# agrees EXPECTED PRINTED: whether the page has what was printed, in whatever order several things went on.
-agrees() { like "$(stable <<<"$1")" "$(stable <<<"$2")" || like "$(stable <<<"$1" | sort)" "$(stable <<<"$2" | sort)"; }
-like() {
-    local pattern
-    pattern="$(sed -e 's/[][\\*?()|!@+<>&;`"$'\''{}#~^]/\\&/g' -e 's/…/*/g' <<<"$1")"
-    # A line of dots alone stands for no line, too.
-    pattern=$'\n'"$pattern"$'\n'
-    pattern="${pattern//$'\n'\*$'\n'/$'\n'\*}"
-    # shellcheck disable=SC2053 # it is a pattern
-    [[ $'\n'"$2"$'\n' == $pattern ]]
-}
+# shellcheck source=hack/page-lib.sh
+. "$REPO/hack/page-lib.sh"
+
 # A command that may be repeated.
 reads() { [[ "$1" =~ ^(mirrorlet\ (status|logs|volumes|explain|rollout\ history|plan|diff|exec\ [a-z]+\ --\ (cat|hostname|ls|wc))|curl|docker\ (ps|volume\ ls|stats|compose\ (ps|logs|exec)))\  ]]; }
 
