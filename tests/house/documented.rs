@@ -10,11 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
-use mirrorlet_core::api::NodeName;
+use mirrorlet_core::api::{NodeName, Pod};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{Document, DocumentKey, ParseContext, parse_manifest};
+use mirrorlet_core::objects::references;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
 /// The labels that the pages ask for, and one that every Linux node has.
@@ -39,6 +41,19 @@ const REFUSED: [(&str, &str); 4] = [
         NODE_SELECTOR,
         "for Windows: a Node with the labels of Linux refuses it, as in every cluster",
     ),
+];
+
+/// Fields by which pods refer to ConfigMaps, Secrets and claims: no example is refused for one.
+const OBJECT_FIELDS: [&str; 9] = [
+    "configMap",
+    "configMapKeyRef",
+    "configMapRef",
+    "envFrom",
+    "imagePullSecrets",
+    "persistentVolumeClaim",
+    "secret",
+    "secretKeyRef",
+    "secretRef",
 ];
 
 /// The fields of these that are for Windows.
@@ -298,6 +313,16 @@ fn share<'a>(examples: impl Iterator<Item = &'a Example>) -> (usize, usize) {
     (runs, refused.len())
 }
 
+/// How many examples have pods that refer to ConfigMaps, Secrets or claims, and run.
+fn with_objects() -> usize {
+    let refers = |pod: &Arc<Pod>| !references(pod).objects.is_empty();
+    let runs = |document: &Document| document.pods().iter().any(refers) && admits(document);
+    files("documented")
+        .chain(files("documented-pods"))
+        .filter(|file| read(file).2.iter().any(runs))
+        .count()
+}
+
 fn page(examples: &[Example], others: &[Other]) -> String {
     let (runs, all) = share(examples.iter());
     let (_, for_linux) = share(examples.iter().filter(|e| !e.is_for_windows()));
@@ -348,6 +373,18 @@ fn the_documented_examples_run_or_are_refused_by_name() {
     let (runs_of_all, all) = share(examples.iter().filter(|e| !e.is_for_windows()));
     // box 15
     assert!(runs * 100 >= concepts * 95 && runs_of_all * 100 >= all * 95);
+    // A node without these objects would refuse at least so many for them alone.
+    let objects = with_objects();
+    // box 15
+    assert!(objects >= 25, "{objects} examples with objects run");
+    let fields = examples.iter().filter_map(|example| example.refused);
+    let mut fields = fields.chain(
+        others
+            .iter()
+            .flat_map(|o| o.refused.iter().map(String::as_str)),
+    );
+    // box 15
+    assert_eq!(fields.find(|field| OBJECT_FIELDS.contains(field)), None);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/documented.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, page(&examples, &others)).unwrap();
