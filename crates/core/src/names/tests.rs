@@ -176,8 +176,8 @@ fn two_hundred_pods_have_their_names_and_a_service_of_them() {
     let address = |number: usize| format!("10.0.{}.{}", number / 100, number % 100 + 1);
     let name = |number: usize| format!("web{number}");
     let pods: Vec<NamedPod> = (0..200)
-        .map(|number| NamedPod {
-            ready: number % 2 == 0,
+        .map(|number: usize| NamedPod {
+            ready: number.is_multiple_of(2),
             ..named("a", &name(number), &address(number))
         })
         .collect();
