@@ -409,6 +409,10 @@ fn standing_of(pod: &PodReport) -> Standing {
         RolloutPhase::Held => Standing::UnderWay(format!(
             "{pod_is}revision {target} can't be started, revision {revision} runs: {reason}: {message}"
         )),
+        // A first version: there is none to restore.
+        RolloutPhase::Judging if !reason.is_empty() => Standing::Failed(format!(
+            "{pod_is}revision {target} failed, and there is no older one to run instead: {reason}: {message}"
+        )),
         RolloutPhase::Judging => Standing::UnderWay(format!(
             "{pod_is}revision {target} was started, {} of {} containers are ready",
             pod.ready, pod.containers_total

@@ -385,7 +385,11 @@ impl Rollouts {
         let open = |phase: &Phase| {
             matches!(
                 phase,
-                Phase::Judging | Phase::Preparing | Phase::Waiting(_) | Phase::Failed(_)
+                Phase::Judging
+                    | Phase::Preparing
+                    | Phase::Waiting(_)
+                    | Phase::Failed(_)
+                    | Phase::FirstFailed(_)
             ) || waits_for_port(phase)
         };
         let watched = self.phases.values().any(open)

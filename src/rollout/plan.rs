@@ -429,7 +429,8 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
             | Phase::Preparing
             | Phase::Waiting(_)
             | Phase::Judging
-            | Phase::Failed(_),
+            | Phase::Failed(_)
+            | Phase::FirstFailed(_),
             _,
         ) => (PlanAction::None, None),
     }

@@ -46,6 +46,7 @@ impl Rollouts {
             | Phase::Waiting(_)
             | Phase::Paused
             | Phase::Failed(_)
+            | Phase::FirstFailed(_)
             | Phase::Restored(_) => return,
         };
         let Cause {

@@ -98,7 +98,11 @@ fn a_rollout_has_an_end() {
     }
     let mut overdue = rollout("Held");
     overdue["overdue"] = json!(true);
-    let cases: [(serde_json::Value, Made, &str); 9] = [
+    let mut first = rollout("Judging");
+    first["target"] = json!(1);
+    let mut judged = rollout("Judging");
+    (judged["reason"], judged["message"]) = (json!(""), json!(""));
+    let cases: [(serde_json::Value, Made, &str); 10] = [
         (
             rollout("Failed"),
             Standing::Failed,
@@ -121,9 +125,14 @@ fn a_rollout_has_an_end() {
             "revision 5 exceeded its progress deadline, revision 4 runs: ErrImagePull: not found",
         ),
         (
-            rollout("Judging"),
+            judged,
             Standing::UnderWay,
             "revision 5 was started, 1 of 2 containers are ready",
+        ),
+        (
+            first,
+            Standing::Failed,
+            "revision 1 failed, and there is no older one to run instead: ErrImagePull: not found",
         ),
         (
             rollout("Paused"),
@@ -263,9 +272,13 @@ fn pods_that_wait_for_one_that_can_not_be_started_wait_in_vain() {
         })
     };
     let rollout = |phase: &str, overdue: bool| {
+        let reason = match phase {
+            "Judging" => "",
+            _ => "ErrImagePull",
+        };
         json!({
             "phase": phase, "revision": 1, "target": 2, "targetUid": "v", "newest": 2,
-            "reason": "ErrImagePull", "message": "not found", "overdue": overdue,
+            "reason": reason, "message": "not found", "overdue": overdue,
         })
     };
     for (overdue, other, ends) in [

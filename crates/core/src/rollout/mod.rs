@@ -161,6 +161,8 @@ pub enum Phase {
     /// It took another's place, failed, and runs on: no healthy one is known, its host port is another
     /// pod's now, or a restore is declined.
     Failed(Cause),
+    /// It is the pod's first revision, and has failed so far. It runs on, as there is no older one.
+    FirstFailed(Cause),
     /// It failed its judgement; the last healthy one runs.
     Restored(Cause),
 }
@@ -468,11 +470,11 @@ fn unrestored(cause: Cause, waits: &Cause) -> Cause {
 }
 
 /// The phase of a revision that failed and runs on, as a kubelet's would: it may still come right.
-/// A first one took nobody's place, and no rollout has failed with it.
+/// A first one took nobody's place: it is no problem of a rollout.
 fn fails_on(history: &History, cause: Cause) -> Phase {
     if history.revisions.len() > 1 {
         Phase::Failed(cause)
     } else {
-        Phase::Judging
+        Phase::FirstFailed(cause)
     }
 }

@@ -69,7 +69,10 @@ impl Decision {
         report: &RolloutReport,
     ) -> Diagnostic {
         let cause = match &self.phase {
-            Phase::Held(cause) | Phase::Failed(cause) | Phase::Restored(cause) => Some(cause),
+            Phase::Held(cause)
+            | Phase::Failed(cause)
+            | Phase::FirstFailed(cause)
+            | Phase::Restored(cause) => Some(cause),
             Phase::Settled
             | Phase::Preparing
             | Phase::Waiting(_)
@@ -99,6 +102,7 @@ impl Decision {
             Phase::Settled if history.paused => (RolloutPhase::Paused, None),
             Phase::Settled => return None,
             Phase::Judging => (RolloutPhase::Judging, None),
+            Phase::FirstFailed(cause) => (RolloutPhase::Judging, Some(cause)),
             Phase::Preparing => (RolloutPhase::Preparing, None),
             Phase::Waiting(cause) => (RolloutPhase::Waiting, Some(cause)),
             Phase::Paused => (RolloutPhase::Paused, None),
@@ -124,7 +128,7 @@ impl Decision {
             reason: text(|cause| &cause.reason),
             message: text(|cause| &cause.message),
             since,
-            deadline_seconds: (self.phase == Phase::Judging)
+            deadline_seconds: matches!(self.phase, Phase::Judging | Phase::FirstFailed(_))
                 .then(|| progress_deadline(&judged.pod).as_secs()),
             overdue: history.held.as_ref().is_some_and(|held| held.overdue),
         })

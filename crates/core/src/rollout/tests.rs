@@ -297,10 +297,20 @@ fn a_first_revision_runs_at_once_and_is_healthy_once_it_was_ready_for_long_enoug
 fn a_first_revision_that_crashes_runs_on() {
     let mut story = Story::new("a");
     story.decide(None);
-    for status in [crashing(5), refused("ErrImagePull")] {
+    for (status, reason) in [
+        (crashing(5), "CrashLoopBackOff"),
+        (refused("ErrImagePull"), "ErrImagePull"),
+    ] {
         let decision = story.decide(Some(&status));
-        assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+        assert_eq!(decision.change, None);
         assert_eq!(story.runs(), "a");
+        let pod = decision.pod(&story.wanted);
+        assert!(pod.problems.is_empty() && !pod.held, "{reason}");
+        let report = pod.rollout.unwrap();
+        assert_eq!(report.deadline_seconds, Some(300));
+        let told = (report.phase, report.reason.as_str());
+        // rollouts 33
+        assert_eq!(told, (RolloutPhase::Judging, reason));
     }
     // It comes right after all: from now on, it is one to go back to.
     let mut status = crashing(5);

@@ -42,10 +42,10 @@ pub struct RolloutReport {
     pub target_uid: PodUid,
     /// Number of the revision in the manifest.
     pub newest: u64,
-    /// Why it doesn't run, in one word.
+    /// Why it doesn't run, in one word; of a first revision that is judged, why it has failed so far.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why it doesn't run, in a sentence.
+    /// The same in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// When the running revision was started.
