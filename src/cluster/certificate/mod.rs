@@ -166,9 +166,7 @@ impl ClientCertificateTask {
         let (options, ours) = (self.options.clone(), self.requested.file().to_owned());
         let (held, verdict) = disk::blocking(move || options.look(&ours, now)).await;
         if let Held::Certificate { validity, .. } = &held {
-            self.telemetry
-                .metrics
-                .set_client_certificate_ends(validity.not_after);
+            self.telemetry.metrics.set_client_certificate(validity);
         }
         if !matches!(verdict, Verdict::Needed(_)) {
             (self.making, self.made) = (None, None);
@@ -330,7 +328,8 @@ impl ClientCertificateTask {
                     return pause;
                 }
                 let ends = issued.validity.not_after;
-                self.telemetry.metrics.set_client_certificate_ends(ends);
+                let metrics = &self.telemetry.metrics;
+                metrics.set_client_certificate(&issued.validity);
                 occurrences::client_certificate_issued(&self.telemetry, ends);
                 (self.told, self.asked) = (None, None);
                 self.standing_good(ends);

@@ -26,6 +26,7 @@ pub use self::labels::{
 use self::late::LateGauge;
 use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
+use mirrorlet_core::certificate::Validity;
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::eviction::{LocalLimit, Signal};
 use mirrorlet_core::gc::Cause;
@@ -89,6 +90,7 @@ pub struct Metrics {
     api_requests: RequestCounters,
     api_up: LateGauge,
     certificate_ends: Family<Label, Gauge>,
+    certificate_lifetime: Family<Label, Gauge>,
     certificate_requests: Counters,
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
@@ -223,19 +225,26 @@ impl Metrics {
         self.api_requests.get_or_create(&request.labels(code)).inc();
     }
 
-    /// When the certificate ends that we call the API server with.
-    pub fn set_client_certificate_ends(&self, ends: Timestamp) {
-        self.set_certificate_ends("client", ends);
+    /// Sets the end and the lifetime of the certificate that we call the API server with.
+    pub fn set_client_certificate(&self, validity: &Validity) {
+        self.set_certificate("client", validity);
     }
 
-    /// When the certificate ends that the node API shows.
-    pub fn set_serving_certificate_ends(&self, ends: Timestamp) {
-        self.set_certificate_ends("serving", ends);
+    /// Sets the end and the lifetime of the certificate that the node API shows.
+    pub fn set_serving_certificate(&self, validity: &Validity) {
+        self.set_certificate("serving", validity);
     }
 
-    fn set_certificate_ends(&self, certificate: &'static str, ends: Timestamp) {
-        let ends = ends.as_second();
+    fn set_certificate(&self, certificate: &'static str, validity: &Validity) {
+        let ends = validity.not_after.as_second();
+        let lifetime = ends - validity.not_before.as_second();
         set(&self.certificate_ends, "certificate", certificate, ends);
+        set(
+            &self.certificate_lifetime,
+            "certificate",
+            certificate,
+            lifetime,
+        );
     }
 
     /// Counts one certificate signing request that an approver looked at.

@@ -269,11 +269,11 @@ impl CertificateTask {
     }
 }
 
-/// Has the metrics say when it ends.
+/// Sets its end and its lifetime in the metrics.
 fn tell_end(metrics: &Metrics, certificate: &CertifiedKey) {
     let leaf = certificate.cert.first().and_then(|der| Leaf::read(der));
     if let Some(leaf) = leaf {
-        metrics.set_serving_certificate_ends(leaf.not_after);
+        metrics.set_serving_certificate(&leaf.validity());
     }
 }
 

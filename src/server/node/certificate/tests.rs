@@ -23,10 +23,13 @@ async fn a_certificate_of_our_own_is_for_all_our_names_and_renewed_before_it_end
     let first = leaf(&served);
     assert_eq!(first.common_name, "box-docker");
     let told = |leaf: &Leaf| {
-        let name = "mirrorlet_certificate_expiration_timestamp_seconds";
         let ends = leaf.not_after.as_second();
-        let line = format!("{name}{{certificate=\"serving\"}} {ends}\n");
-        metrics.encode().contains(&line)
+        let lifetime = ends - leaf.not_before.as_second();
+        let has = |name: &str, value: i64| {
+            let line = format!("mirrorlet_certificate_{name}{{certificate=\"serving\"}} {value}\n");
+            metrics.encode().contains(&line)
+        };
+        has("expiration_timestamp_seconds", ends) && has("lifetime_seconds", lifetime)
     };
     assert!(told(&first), "{}", metrics.encode());
     let now = Timestamp::now();
