@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
+use super::used_engine::UsedEngine;
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn_until};
 use crate::certificate;
@@ -89,6 +90,7 @@ impl Cluster {
             client,
             facts,
             root: config.root.clone(),
+            engine_is_new: UsedEngine::is_unknown(&config.root),
         };
         let (tasks, feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         Ok(Some(Self {

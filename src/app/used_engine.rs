@@ -44,6 +44,12 @@ impl UsedEngine {
             .map_err(failed)
     }
 
+    /// Whether no agent has reached an Engine with that root directory. Call it before the Engine is asked
+    /// for anything, too.
+    pub(super) fn is_unknown(root: &Path) -> bool {
+        matches!(Self::read(root), Ok(None))
+    }
+
     /// The address of the Engine that the last agent used, if it is another than `address`. Call it before
     /// the Engine is asked for anything: the file follows it.
     pub(super) fn other_address(root: &Path, address: &str) -> Option<String> {
@@ -115,6 +121,8 @@ mod tests {
     fn the_engine_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(UsedEngine::read(dir.path()).unwrap(), None);
+        // node 6p
+        assert!(UsedEngine::is_unknown(dir.path()));
         assert_eq!(UsedEngine::other_address(dir.path(), "unix:///a"), None);
         for engine in [used("unix:///a", "A", "o"), used("unix:///b", "", "o")] {
             engine.keep(dir.path()).unwrap();
@@ -125,6 +133,7 @@ mod tests {
         assert_eq!(other("unix:///a").as_deref(), Some("unix:///b"));
         std::fs::write(file(dir.path()), "{").unwrap();
         assert!(UsedEngine::read(dir.path()).is_err());
+        assert!(!UsedEngine::is_unknown(dir.path()));
         assert_eq!(other("unix:///a"), None);
         used("unix:///a", "A", "o").keep(dir.path()).unwrap();
         assert!(UsedEngine::read(dir.path()).is_ok());

@@ -95,6 +95,7 @@ impl Agent {
             facts: facts_reader,
             readings: readings_reader,
             problems: problems_reader,
+            engine_is_new: false,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         let lease = LeaseTask::new(client.clone(), name, node.clone(), standing.clone());

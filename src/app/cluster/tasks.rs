@@ -38,6 +38,8 @@ pub struct ClusterInputs {
     pub facts: NodeFacts,
     /// Root directory of the agent.
     pub root: PathBuf,
+    /// Whether no Engine has answered this agent or one before it yet.
+    pub engine_is_new: bool,
 }
 
 /// The parts of the agent that the tasks look at.
@@ -82,7 +84,7 @@ pub struct Feeds {
 
 impl ClusterTasks {
     /// Starts what needs nothing of the other parts. The Node is registered once the first reading has
-    /// come, or after a few seconds.
+    /// come, or after a few seconds; with an Engine that is new, once that answers.
     pub fn start(
         inputs: ClusterInputs,
         api_pods: ApiPodsWriter,
@@ -94,6 +96,7 @@ impl ClusterTasks {
             client,
             facts,
             root,
+            engine_is_new,
         } = inputs;
         let (node_name, pods_max) = (facts.name.clone(), facts.max_pods);
         let (facts, facts_reader) = cell(facts);
@@ -103,6 +106,7 @@ impl ClusterTasks {
             facts: facts_reader,
             readings: readings_reader,
             problems: problems_reader,
+            engine_is_new,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         spawn_until(parts, cancel, "node", task.run());

@@ -76,6 +76,8 @@ pub struct NodeInputs {
     pub readings: Reader<Readings>,
     /// Static pods without their mirror pod, one line each.
     pub problems: Reader<PodProblems>,
+    /// Whether no Engine has answered this agent or one before it yet: the host may have none.
+    pub engine_is_new: bool,
 }
 
 /// The task that owns our Node.
@@ -228,6 +230,9 @@ impl NodeTask {
 
     /// Runs until cancelled. The Node stays: the Lease that expires shows that we are gone.
     pub async fn run(mut self) {
+        if self.inputs.engine_is_new {
+            engine_is_up(&mut self.inputs).await;
+        }
         let first_word = first_word(&mut self.inputs);
         let _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word).await;
         loop {
@@ -448,6 +453,13 @@ impl NodeTask {
             Err(_) => false,
         }
     }
+}
+
+/// Waits until the Engine answers.
+async fn engine_is_up(inputs: &mut NodeInputs) {
+    let is_up = |readings: &Readings| readings.engine == RuntimeReach::Up;
+    // Nobody publishes it any more: the agent ends.
+    let _ = inputs.readings.wait_for(is_up).await;
 }
 
 /// Waits until the Engine was heard of, and if it answers, until its version is known.

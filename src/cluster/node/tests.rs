@@ -222,12 +222,22 @@ struct Agent {
     node: Reader<Option<Arc<Node>>>,
     standing: Reader<NodeRegistration>,
     // Readers end with their writers.
-    _inputs: (Writer<NodeFacts>, Writer<Readings>, Writer<PodProblems>),
+    inputs: (Writer<NodeFacts>, Writer<Readings>, Writer<PodProblems>),
     tasks: [JoinHandle<()>; 2],
 }
 
 impl Agent {
     fn start(server: &Server, owner: &'static str) -> Self {
+        Self::start_on(server, owner, RuntimeReach::Up, false)
+    }
+
+    /// The same, with that Engine.
+    fn start_on(
+        server: &Server,
+        owner: &'static str,
+        engine: RuntimeReach,
+        engine_is_new: bool,
+    ) -> Self {
         let client = server.client(owner);
         let (facts, facts_reader) = cell(NodeFacts {
             name: NAME.into(),
@@ -236,7 +246,7 @@ impl Agent {
             ..NodeFacts::default()
         });
         let (readings, readings_reader) = cell(Readings {
-            engine: RuntimeReach::Up,
+            engine,
             ..Readings::default()
         });
         let (problems, problems_reader) = cell(PodProblems::default());
@@ -244,13 +254,14 @@ impl Agent {
             facts: facts_reader,
             readings: readings_reader,
             problems: problems_reader,
+            engine_is_new,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, Telemetry::new());
         let lease = LeaseTask::new(client, NAME.into(), node.clone(), standing.clone());
         Self {
             node,
             standing,
-            _inputs: (facts, readings, problems),
+            inputs: (facts, readings, problems),
             tasks: [tokio::spawn(task.run()), tokio::spawn(lease.run())],
         }
     }
@@ -279,6 +290,24 @@ impl Agent {
         for task in self.tasks {
             task.abort();
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_registered_once_its_first_engine_has_answered() {
+    for is_new in [true, false] {
+        let server = Server::default();
+        let down = RuntimeReach::Down("no such socket".to_owned());
+        let mut agent = Agent::start_on(&server, "first", down, is_new);
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        // node 6p
+        assert_eq!(server.writes_of("first").is_empty(), is_new);
+        agent.inputs.1.publish(Readings {
+            engine: RuntimeReach::Up,
+            ..Readings::default()
+        });
+        agent.registered().await;
+        agent.stop();
     }
 }
 

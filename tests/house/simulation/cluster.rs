@@ -68,6 +68,7 @@ impl Cluster {
             client: ClusterClient::over_service(service, telemetry.metrics.clone()),
             facts: facts(),
             root: root.to_owned(),
+            engine_is_new: false,
         };
         let (tasks, mut feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         feeds.readings.publish(Readings {

@@ -74,7 +74,7 @@ fn certificate(api: &ApiReport, now: Timestamp) -> Option<String> {
 pub(super) fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
     if let Some(node) = &report.node {
         line(out, &format!("\n{}", styled("NODE", BOLD)));
-        let state = node_state(node, report.api.as_ref(), now);
+        let state = node_state(node, report, now);
         line(out, &format!("  {}: {state}", node.name));
         if let Some(error) = &node.node_api_error {
             let error = one_line(error);
@@ -123,18 +123,21 @@ fn credentials(api: &ApiReport) -> Option<String> {
     })
 }
 
-fn node_state(node: &NodeReport, api: Option<&ApiReport>, now: Timestamp) -> String {
+fn node_state(node: &NodeReport, report: &StatusReport, now: Timestamp) -> String {
     if let Some(error) = &node.error {
         let words = one_line(error);
         return styled(&format!("registration failed: {words}"), BAD);
     }
     if !node.registered {
-        let words = match api {
+        let words = match &report.api {
             Some(api) if api.rejected_since.is_some() => {
                 "not known while the API server rejects the credentials"
             }
             Some(api) if api.unreachable_since.is_some() => {
                 "not known while the API server is away"
+            }
+            _ if !report.engine.reachable => {
+                "not registered: the Docker Engine has not answered yet"
             }
             _ => "not registered",
         };

@@ -57,6 +57,10 @@ fn an_old_lease_makes_a_node_not_ready() {
         ..NodeReport::default()
     });
     assert_eq!(said(&report), "  box-docker: not registered");
+    report.engine.reachable = false;
+    let words = "  box-docker: not registered: the Docker Engine has not answered yet";
+    // node 6p
+    assert_eq!(said(&report), words);
     api(&mut report).reachable = false;
     api(&mut report).unreachable_since = Some(at(30));
     let words = "  box-docker: not known while the API server is away";
