@@ -63,7 +63,7 @@ $ kubectl get nodes
 $ helm test mirrorlet --namespace kube-system
 ```
 
-Kubernetes 1.30 or later. With no values each host gets an identity of its own; one stolen host is one host. [Installing](../../docs/install.md) has the ways to install, upgrade and remove it, [Identities and rights](../../docs/install.md#identities-and-rights) what an agent may do, [A Node of a cluster](../../docs/kubernetes.md) what the Node does.
+Kubernetes 1.30 or later. By default each host has its own identity, so an attacker who takes over one host gets no rights on the others. [Installing](../../docs/install.md) has the ways to install, upgrade and remove it, [Identities and rights](../../docs/install.md#identities-and-rights) what an agent may do, [A Node of a cluster](../../docs/kubernetes.md) what the Node does.
 
 `monitoring/rules.yaml` has alerts for Prometheus, `monitoring/dashboard.json` a dashboard for Grafana; `prometheusRule.enabled` and `dashboard.enabled` install them.
 

@@ -310,6 +310,12 @@ refuses unheardOf --set unheardOf=1
 # Alerts and dashboard: they load, they fire when they should, and every series is one of the agent's.
 has 'kind: PrometheusRule' --set prometheusRule.enabled=true
 has 'alert: MirrorletEngineDown' --set prometheusRule.enabled=true
+# The host has no program: alerts name the command that asks the agent in its pod, which knows its root.
+# shellcheck disable=SC2016
+has '`kubectl exec -n kube-system AGENT-POD -- /mirrorlet status`' --set prometheusRule.enabled=true
+# shellcheck disable=SC2016
+lacks '`mirrorlet ' --set prometheusRule.enabled=true
+has 'value: /var/lib/other' --set host.root=/var/lib/other
 has 'absent(up{job=~"mirrorlet|mirrorlet-metrics|mirrorlet-approver|kube-system/mirrorlet"})' --set prometheusRule.enabled=true
 has 'up{job=~"x|x-metrics|x-approver|kube-system/x"} == 0' --set prometheusRule.enabled=true,fullnameOverride=x
 # The job is named as the DaemonSet is.

@@ -200,6 +200,11 @@ kubectl wait --for=condition=Ready pod/beside --timeout=60s >/dev/null
 step "helm test: the agent and its Engine answer"
 helm test mirrorlet --namespace kube-system --timeout 60s >/dev/null
 
+step "a command in the agent's pod, as the notes of the chart have it"
+pod="$(kubectl get pods -n kube-system -l app.kubernetes.io/name=mirrorlet,app.kubernetes.io/instance=mirrorlet \
+    --field-selector "spec.nodeName=$HOST_NODE" -o name)"
+kubectl exec -n kube-system "$pod" -c mirrorlet -- /mirrorlet status | grep -q "$NODE" || die "/mirrorlet status in the agent's pod doesn't answer"
+
 step "a manifest in the host's directory: the mirror runs on our Node"
 manifest web mirrorlet.test/busybox:1
 wait_for 60 "the mirror to run" mirror_phase web Running
@@ -296,6 +301,10 @@ wait_for 60 "the agent's pod to go" agent_gone
 [ "$(owned | sort)" = "$before" ] || die "the uninstall touched containers"
 kubectl get node "$NODE" >/dev/null || die "the uninstall took the Node"
 kubectl get pod "web-$NODE" >/dev/null || die "the uninstall took the mirror"
+of_release() { kubectl get all,configmaps,serviceaccounts,roles,rolebindings,leases -n kube-system -l app.kubernetes.io/instance=mirrorlet -o name; }
+nothing_of_release() { [ -z "$(of_release)" ]; }
+wait_for 60 "the release's objects to go" nothing_of_release
+kubectl delete lease -n kube-system mirrorlet-approver >/dev/null || die "docs/install.md names a Lease that is not there"
 node_ready "$OTHER_NODE" || die "the other release is not Ready"
 [ "$(owned_by "$OTHER/root" | sort)" = "$theirs" ] || die "the uninstall touched the other release's containers"
 
