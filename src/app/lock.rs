@@ -32,6 +32,21 @@ pub enum LockError {
     },
 }
 
+impl LockError {
+    /// The error for a person who starts an agent, with what to do about it.
+    pub fn of_start(self) -> anyhow::Error {
+        let is_held = matches!(self, Self::Held { .. });
+        let error = anyhow::Error::from(self);
+        if is_held {
+            anyhow::anyhow!(
+                "{error}; stop that one first (a service: systemctl stop mirrorlet), or give this one a root directory of its own with --root DIR"
+            )
+        } else {
+            error
+        }
+    }
+}
+
 /// The lock of a root directory, held until dropped. The kernel lets go of it when the process
 /// ends in whatever way, so there is no stale lock to clean up.
 #[derive(Debug)]

@@ -63,6 +63,7 @@ use crate::store::settled::SettledPods;
 use crate::worker::Clock;
 use cluster::{Cluster, ClusterLinks, Links};
 use docker::{Docker, DockerInputs};
+use lock::{LockError, RootLock};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::eviction::Pressures;
@@ -105,7 +106,7 @@ pub struct Agent {
     /// Its metrics.
     pub telemetry: Telemetry,
     // Held as long as the agent runs.
-    _lock: lock::RootLock,
+    _lock: RootLock,
 }
 
 impl Agent {
@@ -124,7 +125,7 @@ impl Agent {
         cancel: &CancellationToken,
     ) -> anyhow::Result<Self> {
         let config = resolved.config.clone();
-        let lock = lock::RootLock::acquire(&config.root)?;
+        let lock = RootLock::acquire(&config.root).map_err(LockError::of_start)?;
         let orphans = owner::orphans(&config.root);
         let engine_before = UsedEngine::other_address(&config.root, &config.docker);
         let owner = owner_of(&config)?;
