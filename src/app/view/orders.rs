@@ -124,10 +124,8 @@ impl View {
     }
 
     async fn restart_job(&self, job: JobName, order: &Order) -> Result<OrderAnswer, ViewError> {
-        if order.verb != Verb::Restart || order.pull || order.container.is_some() {
-            return Err(ViewErrorKind::Invalid
-                .error(format!("Job {job} as a whole can only be restarted"))
-                .help("spec.suspend of its document stops it"));
+        if let Some(refused) = refused_of_job(&job, order) {
+            return Err(refused);
         }
         answer_of(self.jobs.order(jobs::Order::Restart(job)).await)
     }
@@ -196,6 +194,32 @@ fn run_instead(text: &str) -> Option<ViewError> {
     Some(error.help(format!(
         "use mirrorlet run-job {name}; spec.suspend of its document stops new runs"
     )))
+}
+
+/// The error for an order that a Job as a whole doesn't take.
+fn refused_of_job(job: &JobName, order: &Order) -> Option<ViewError> {
+    let newer_images = || {
+        format!(
+            "pull its images with docker pull, or set imagePullPolicy: Always in its document; then use mirrorlet restart job/{job}"
+        )
+    };
+    let (message, help) = if order.verb == Verb::Pull {
+        (format!("pull can't be used with Job {job}"), newer_images())
+    } else if order.verb != Verb::Restart {
+        let message = format!("Job {job} as a whole can only be restarted");
+        (message, "spec.suspend of its document stops it".to_owned())
+    } else if order.pull {
+        (
+            format!("--pull can't be used with Job {job}"),
+            newer_images(),
+        )
+    } else if order.container.is_some() {
+        let message = format!("-c can't be used with Job {job}, which runs again as a whole");
+        (message, format!("use mirrorlet restart job/{job}"))
+    } else {
+        return None;
+    };
+    Some(ViewErrorKind::Invalid.error(message).help(help))
 }
 
 /// The name, or namespace and name, that a text is.
@@ -284,5 +308,44 @@ mod tests {
         assert_eq!(error.help.as_deref(), Some(help));
         assert_eq!(run_instead("deployment/web"), None);
         assert_eq!(run_instead("web"), None);
+    }
+
+    #[test]
+    fn an_order_that_a_job_does_not_take_is_named() {
+        let order = |verb, pull, container: Option<&str>| Order {
+            pod: "job/migrate".to_owned(),
+            verb,
+            container: container.map(str::to_owned),
+            pull,
+        };
+        let job = JobName::new("default", "migrate");
+        for (order, words, help) in [
+            (
+                order(Verb::Restart, true, None),
+                "--pull can't be used with Job default/migrate",
+                "docker pull",
+            ),
+            (
+                order(Verb::Restart, false, Some("app")),
+                "-c can't be used with Job default/migrate, which runs again as a whole",
+                "use mirrorlet restart job/default/migrate",
+            ),
+            (
+                order(Verb::Pull, false, None),
+                "pull can't be used with Job default/migrate",
+                "then use mirrorlet restart job/default/migrate",
+            ),
+            (
+                order(Verb::Stop, false, None),
+                "Job default/migrate as a whole can only be restarted",
+                "spec.suspend",
+            ),
+        ] {
+            let refused = refused_of_job(&job, &order).unwrap();
+            assert_eq!(refused.to_string(), words);
+            assert!(refused.help.unwrap().contains(help), "{words}");
+        }
+        let restart = order(Verb::Restart, false, None);
+        assert_eq!(refused_of_job(&job, &restart), None);
     }
 }
