@@ -64,7 +64,7 @@ pub struct WaitArgs {
 }
 
 /// Parses a duration, or 0 without a unit.
-fn timeout(text: &str) -> Result<Duration, duration::InvalidDuration> {
+pub(super) fn timeout(text: &str) -> Result<Duration, duration::InvalidDuration> {
     match text {
         "0" => Ok(Duration::ZERO),
         text => duration::parse(text),

@@ -78,11 +78,13 @@ pub struct RolloutStatusArgs {
     #[command(flatten)]
     pub pod: PodArgs,
     /// Follow the rollout to its end.
-    #[arg(short, long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    // With an equals sign alone, as of `-w web` the name is the pod's.
+    #[arg(short, long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub watch: bool,
-    /// Maximum time to follow, for example 5m; 0s for no limit.
+    /// Maximum time to follow, for example 5m; 0 for no limit.
     #[arg(long, value_name = "DURATION", default_value = "0s",
-        value_parser = crate::config::duration::parse)]
+        value_parser = super::orders::timeout)]
     pub timeout: Duration,
 }
 
@@ -126,4 +128,37 @@ pub struct DiffArgs {
     /// The manifests.
     #[command(flatten)]
     pub manifests: ManifestArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::config::args::{Cli, Cmd};
+
+    #[test]
+    fn a_rollout_is_followed_as_kubectl_has_it_typed() {
+        for (typed, watch, seconds) in [
+            ("web", true, 0),
+            ("-w web", true, 0),
+            ("web -w", true, 0),
+            ("--watch web", true, 0),
+            ("--watch=false web", false, 0),
+            ("-w=false web", false, 0),
+            ("web --timeout 0", true, 0),
+            ("web --timeout 5m", true, 300),
+        ] {
+            let line = format!("mirrorlet rollout status {typed}");
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            let Cmd::Rollout(RolloutArgs {
+                command: RolloutCommand::Status(args),
+            }) = cli.command
+            else {
+                panic!("{line}")
+            };
+            let found = (args.pod.pod.as_str(), args.watch, args.timeout.as_secs());
+            assert_eq!(found, ("web", watch, seconds), "{line}");
+        }
+    }
 }
