@@ -119,7 +119,9 @@ fn pods(begun: &OsStr) -> Vec<CompletionCandidate> {
         return Vec::new();
     };
     let words = words();
-    let names = names(&words, known_pods(&words), begun);
+    let known = known(&words).map(|report| (owners(&report), report.pods));
+    let (owners, pods) = known.unwrap_or_default();
+    let names = names(&words, pods, &owners, begun);
     let candidate =
         |(name, status): (String, String)| CompletionCandidate::new(name).help(Some(status.into()));
     names.into_iter().map(candidate).collect()
@@ -142,8 +144,23 @@ fn pod_side(pod: &CompletionCandidate) -> CompletionCandidate {
     CompletionCandidate::new(side).help(pod.get_help().cloned())
 }
 
-/// The names of pods and workloads that the command of a line takes and that begin so.
-fn names(words: &[OsString], mut pods: Vec<PodReport>, begun: &str) -> BTreeMap<String, String> {
+/// The workloads of a report, which may have no pods now: `Deployment/web`, `Job/migrate`.
+fn owners(report: &StatusReport) -> Vec<String> {
+    let workloads = report.workloads.iter().map(|one| one.owner.clone());
+    let jobs = report.jobs.iter().map(|job| format!("Job/{}", job.name));
+    workloads.chain(jobs).collect()
+}
+
+/// The names of pods and workloads that the command of a line takes and that begin so. `owners` are the
+/// workloads that are known by themselves.
+fn names(
+    words: &[OsString],
+    mut pods: Vec<PodReport>,
+    owners: &[String],
+    begun: &str,
+) -> BTreeMap<String, String> {
+    /// These take a workload that has no pods.
+    const WITHOUT_PODS: [&str; 6] = ["events", "explain", "restart", "rollout", "status", "wait"];
     /// These refuse the pods of a Job; `restart` takes the Job.
     const NOT_OF_JOBS: [&str; 5] = ["pull", "restart", "rollout", "start", "stop"];
     let is_of_job = |owner: &str| owner.starts_with("Job/");
@@ -153,6 +170,15 @@ fn names(words: &[OsString], mut pods: Vec<PodReport>, begun: &str) -> BTreeMap<
         pods.retain(|pod| !pod.workload.as_deref().is_some_and(is_of_job));
         if command != "restart" {
             workloads = workload_names(&pods, begun);
+        }
+    }
+    let takes = |owner: &str| command != "rollout" || !is_of_job(owner);
+    let owners = owners.iter().filter(|owner| takes(owner));
+    for name in owners.filter_map(|owner| as_typed(owner, begun)) {
+        if WITHOUT_PODS.contains(&command) && name.starts_with(begun) {
+            workloads
+                .entry(name)
+                .or_insert_with(|| "no pods".to_owned());
         }
     }
     let mut names = pod_names(&pods, begun);
@@ -170,9 +196,10 @@ fn command_of(words: &[OsString]) -> &str {
 
 /// Whether a command takes a workload for its pods.
 fn takes_workloads(command: &str) -> bool {
-    const COMMANDS: [&str; 14] = [
+    const COMMANDS: [&str; 15] = [
         "attach",
         "cp",
+        "events",
         "exec",
         "explain",
         "logs",
@@ -189,20 +216,24 @@ fn takes_workloads(command: &str) -> bool {
     COMMANDS.contains(&command)
 }
 
-/// The workloads that begin so, as `deployment/web`, or with the short word that is typed, as
-/// `deploy/web`; each with the number of its pods.
-fn workload_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+/// A workload as `deployment/web`, or with the short word that is typed, as `deploy/web`.
+fn as_typed(owner: &str, begun: &str) -> Option<String> {
+    let (kind, name) = owner.split_once('/')?;
     let typed = begun.split_once('/').map(|(word, _)| word);
     let typed = typed.and_then(|word| Some((WorkloadKind::of_word(word)?.as_str(), word)));
+    let word = match typed {
+        Some((of, word)) if of == kind => word.to_owned(),
+        Some(_) | None => kind.to_ascii_lowercase(),
+    };
+    Some(format!("{word}/{name}"))
+}
+
+/// The workloads of pods that begin so, each with the number of its pods.
+fn workload_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let owners = pods.iter().filter(|pod| !pod.is_ending());
     for owner in owners.filter_map(|pod| pod.workload.as_ref()) {
-        if let Some((kind, name)) = owner.split_once('/') {
-            let word = match typed {
-                Some((of, word)) if of == kind => word.to_owned(),
-                Some(_) | None => kind.to_ascii_lowercase(),
-            };
-            let name = format!("{word}/{name}");
+        if let Some(name) = as_typed(owner, begun) {
             *counts.entry(name).or_default() += 1;
         }
     }

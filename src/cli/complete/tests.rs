@@ -78,19 +78,30 @@ fn commands_are_offered_what_they_take() {
         ..pod("default", name, "Running", &["main"])
     };
     let pods = [of("web-0", "Deployment/web"), of("idx-0", "Job/idx")];
+    let owners = ["Deployment/web", "Deployment/idle", "Job/idx", "Job/done"].map(str::to_owned);
     for (line, begun, expected) in [
         ("mirrorlet logs", "", "deployment/web idx-0 job/idx web-0"),
-        ("mirrorlet explain", "d", "deployment/web"),
-        ("mirrorlet rollout undo", "", "deployment/web web-0"),
+        ("mirrorlet explain", "d", "deployment/idle deployment/web"),
+        ("mirrorlet events", "dep", "deployment/idle deployment/web"),
+        (
+            "mirrorlet rollout undo",
+            "",
+            "deployment/idle deployment/web web-0",
+        ),
         ("mirrorlet stop", "", "deployment/web web-0"),
-        ("mirrorlet restart", "", "deployment/web job/idx web-0"),
-        ("mirrorlet restart", "job/", "job/idx"),
-        ("mirrorlet restart", "deploy", "deployment/web"),
+        (
+            "mirrorlet restart",
+            "",
+            "deployment/idle deployment/web job/done job/idx web-0",
+        ),
+        // Its pods are gone, and it is to run again.
+        ("mirrorlet restart", "job/", "job/done job/idx"),
+        ("mirrorlet wait", "deploy/", "deploy/idle deploy/web"),
         ("mirrorlet cp", "", "deployment/web idx-0 job/idx web-0"),
         ("mirrorlet", "d", ""),
     ] {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let names = names(&words, pods.to_vec(), begun).into_keys();
+        let names = names(&words, pods.to_vec(), &owners, begun).into_keys();
         assert_eq!(names.collect::<Vec<_>>().join(" "), expected, "{line}");
     }
 }
