@@ -16,7 +16,7 @@ use mirrorlet_compose::{
 };
 use mirrorlet_core::api::{Diagnostic, Severity};
 use mirrorlet_core::small::{SmallCollect, SmallSort};
-use mirrorlet_host::disk;
+use mirrorlet_host::disk::{self, IfThere as _};
 
 use super::table::counted;
 use super::{Failure, Outcome, ambient, print};
@@ -268,9 +268,12 @@ fn complain_of_left(imported: &Imported, dir: &Path) -> Outcome {
 }
 
 /// The files of a directory that are left from an earlier import of the project, by name.
-fn left(imported: &Imported, dir: &Path) -> io::Result<Vec<PathBuf>> {
+fn left(imported: &Imported, dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir)? {
+    let entries = fs::read_dir(dir).if_there();
+    let entries = entries.with_context(|| format!("failed to read {}", dir.display()))?;
+    // An import that writes nothing makes no directory.
+    for entry in entries.into_iter().flatten() {
         let entry = entry?;
         let path = dir.join(entry.file_name());
         let is_yaml = path.extension().is_some_and(|ending| ending == "yaml");

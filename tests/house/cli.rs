@@ -138,6 +138,8 @@ fn a_second_agent_exits_with_1_and_names_the_first() {
     // agent 8
     assert!(stderr.contains(&words), "{stderr}");
     assert_eq!(stderr.matches("another mirrorlet").count(), 1, "{stderr}");
+    assert!(stderr.contains("systemctl stop mirrorlet"), "{stderr}");
+    assert!(stderr.contains("with --root DIR"), "{stderr}");
 }
 
 #[test]
@@ -247,6 +249,13 @@ fn an_import_writes_manifests_and_lists_what_they_leave_out() {
         code == 0 && stderr.contains("warning: out/web.yaml: left from an earlier import"),
         "{stderr}"
     );
+    // A project without an active service makes no directory.
+    let idle = "services: {web: {image: 'img:1', profiles: [p]}}\n";
+    std::fs::write(at("idle.yaml"), idle).unwrap();
+    let (code, _, stderr) = import(&["idle.yaml", "-o", "none"]);
+    // box 14
+    assert!(code == 0 && !stderr.contains("os error"), "{stderr}");
+    assert!(!at("none").exists());
     let mut from_stdin = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
     let from_stdin = from_stdin.args(["import", "compose", "-"]);
     let from_stdin = from_stdin.stdin(std::fs::File::open(&file).unwrap());
