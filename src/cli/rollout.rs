@@ -1,5 +1,6 @@
 //! `mirrorlet rollout`: what becomes of edits.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,15 +52,17 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let path = client::with_query("/v1/rollouts", &query)?;
     let answer = client::post(root, &path).await?;
     let CommandAnswer { revision, workload } = client::parse(&answer)?;
+    // As it was typed.
+    let typed = one_line(&pod.pod);
     let done = match name {
         CommandName::Undo => format!("switching to revision {revision} until the manifest changes"),
         CommandName::Retry => format!("revision {revision} is tried again"),
         // Its pods may run different revisions.
         CommandName::Pause if workload.is_some() => {
-            "its pods keep their revisions until: mirrorlet rollout resume".to_owned()
+            format!("its pods keep their revisions until: mirrorlet rollout resume {typed}")
         }
         CommandName::Pause => {
-            format!("revision {revision} runs on until: mirrorlet rollout resume")
+            format!("revision {revision} runs on until: mirrorlet rollout resume {typed}")
         }
         CommandName::Resume => format!("revision {revision} is to run"),
     };
@@ -131,9 +134,20 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
     }
     let mut text = table::titled(titles, report.revisions.iter().map(row));
     if report.paused {
-        text.push_str("\nRollouts are paused; go on with: mirrorlet rollout resume\n");
+        let name = typed(&report.namespace, &report.name);
+        let name = one_line(&name);
+        let words = "Rollouts are paused; go on with: mirrorlet rollout resume";
+        let _ = writeln!(text, "\n{words} {name}");
     }
     text
+}
+
+/// A pod, or a workload as its pods name it (`Deployment/web`), as commands take it.
+fn typed(namespace: &str, name: &str) -> String {
+    match name.split_once('/') {
+        Some((kind, name)) => format!("{}/{namespace}/{name}", kind.to_lowercase()),
+        None => format!("{namespace}/{name}"),
+    }
 }
 
 fn state(revision: &RevisionReport) -> String {
@@ -418,7 +432,8 @@ fn standing_of(pod: &PodReport) -> Standing {
             pod.ready, pod.containers_total
         )),
         RolloutPhase::Paused => Standing::UnderWay(format!(
-            "{pod_is}paused, revision {revision} runs; go on with: mirrorlet rollout resume"
+            "{pod_is}paused, revision {revision} runs; go on with: mirrorlet rollout resume {}",
+            typed(namespace, pod.workload.as_deref().unwrap_or(name))
         )),
         RolloutPhase::Failed => Standing::Failed(format!(
             "{pod_is}revision {target} failed and runs on: {reason}: {message}"

@@ -420,7 +420,9 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
         (Phase::Paused, _) => {
-            let words = "its rollouts are paused; go on with: mirrorlet rollout resume";
+            let typed = spec::typed_rollout(&wanted.pod);
+            let words =
+                format!("its rollouts are paused; go on with: mirrorlet rollout resume {typed}");
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
         (_, Some(Change::Switched | Change::StartedBeside)) => (PlanAction::Replace, None),

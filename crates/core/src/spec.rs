@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::core::{Container, EphemeralContainer, ImageVolumeSource, PodSpec, Volume};
 use crate::api::meta::ObjectMeta;
-use crate::api::{ContainerId, Pod, Timestamp, keys};
+use crate::api::{ContainerId, FullName, Pod, Timestamp, keys};
 use crate::observed::{ContainerHash, Role};
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
@@ -138,6 +138,33 @@ pub fn is_cordoned(pod: &Pod) -> bool {
     annotation(&pod.metadata, keys::STOPPED) == Some(keys::CORDONED)
 }
 
+/// The pod as commands take it: `default/web-box`.
+pub fn typed_name(pod: &Pod) -> String {
+    let FullName { name, namespace } = FullName::of(pod);
+    format!("{namespace}/{name}")
+}
+
+/// What commands about rollouts take: the workload of the pod, `deployment/default/web`, or the pod.
+pub fn typed_rollout(pod: &Pod) -> String {
+    let owner = annotation(&pod.metadata, keys::WORKLOAD).and_then(|owner| owner.split_once('/'));
+    let Some((kind, name)) = owner else {
+        return typed_name(pod);
+    };
+    let namespace = FullName::of(pod).namespace;
+    format!("{}/{namespace}/{name}", kind.to_lowercase())
+}
+
+/// Why nothing of a stopped pod runs, with the command that starts it.
+pub fn why_stopped(pod: &Pod) -> String {
+    if is_cordoned(pod) {
+        let node = spec(pod).node_name.as_deref().unwrap_or_default();
+        format!("the node is cordoned; uncordon it with: kubectl uncordon {node}")
+    } else {
+        let name = typed_name(pod);
+        format!("a person stopped the pod; start it with: mirrorlet start {name}")
+    }
+}
+
 /// Whether a person wants that instance replaced, with `mirrorlet restart` or `start`.
 pub fn to_restart(pod: &Pod, instance: &ContainerId) -> bool {
     annotation(&pod.metadata, keys::RESTART)
@@ -260,6 +287,23 @@ pub fn normalized_sysctl(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_name_the_pod_or_its_workload() {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("web-0-box".to_owned());
+        pod.metadata.namespace = Some("shop".to_owned());
+        assert_eq!(typed_rollout(&pod), "shop/web-0-box");
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::WORKLOAD.to_owned(), "Deployment/web".to_owned());
+        annotations.insert(keys::STOPPED.to_owned(), "true".to_owned());
+        assert_eq!(typed_rollout(&pod), "deployment/shop/web");
+        assert!(why_stopped(&pod).ends_with(": mirrorlet start shop/web-0-box"));
+        pod.spec.get_or_insert_default().node_name = Some("box".to_owned());
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::STOPPED.to_owned(), keys::CORDONED.to_owned());
+        assert!(why_stopped(&pod).ends_with(": kubectl uncordon box"));
+    }
 
     #[test]
     fn only_image_and_name_change_the_hash() {

@@ -60,7 +60,7 @@ impl View {
             Verb::Restart if instances.is_empty() => {
                 return Err(ViewErrorKind::Conflict
                     .error(format!("no container of pod {name} was started yet"))
-                    .help("see mirrorlet explain"));
+                    .help(explained(&name)));
             }
             Verb::Restart => Command::Restart {
                 instances,
@@ -150,10 +150,15 @@ impl View {
         let (current, view) = found.ok_or_else(|| {
             ViewErrorKind::Conflict
                 .error(format!("pod {name} was not started yet"))
-                .help("see mirrorlet explain")
+                .help(explained(name))
         })?;
         Ok((Arc::clone(&current.pod), view))
     }
+}
+
+/// The command that says what became of a pod.
+fn explained(name: &FullName) -> String {
+    format!("see mirrorlet explain {}/{}", name.namespace, name.name)
 }
 
 /// The containers that an order concerns: regular ones and sidecars, as init containers run with

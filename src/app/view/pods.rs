@@ -238,19 +238,16 @@ fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -
 
 /// Says what a person wants of the pod, where it isn't done or holds on; its status may be older.
 fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) -> (String, String) {
-    let stopped = if spec::is_cordoned(pod) {
-        "the node is cordoned; uncordon it with: kubectl uncordon"
-    } else {
-        "a person stopped it; start it with: mirrorlet start"
-    };
     let (printed, message) = match outstanding(pod, observed) {
-        Some(Outstanding::Stop) => (STOPPING, stopped),
-        None if spec::is_stopped(pod) => (STOPPED, stopped),
+        Some(Outstanding::Stop) => (STOPPING, spec::why_stopped(pod)),
+        None if spec::is_stopped(pod) => (STOPPED, spec::why_stopped(pod)),
         Some(Outstanding::Restart) => (
             RESTARTING,
-            "a person restarted it: instances of its containers are being replaced",
+            "a person restarted it: instances of its containers are being replaced".to_owned(),
         ),
-        Some(Outstanding::Start) if printed == STOPPED => (STARTING, "a person started it"),
+        Some(Outstanding::Start) if printed == STOPPED => {
+            (STARTING, "a person started it".to_owned())
+        }
         None if printed == "Running" && message.is_empty() => {
             let words = paused(observed).map(|words| (PAUSED.to_owned(), words));
             return words.unwrap_or((printed, message));
@@ -258,7 +255,7 @@ fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) ->
         // It is being started, or can't be.
         Some(Outstanding::Start) | None => return (printed, message),
     };
-    (printed.to_owned(), message.to_owned())
+    (printed.to_owned(), message)
 }
 
 /// Says which container or sandbox a person paused, and how to go on.

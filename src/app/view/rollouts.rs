@@ -314,9 +314,12 @@ pub(super) fn answer(
 
 /// Why a command for that pod or workload came to nothing, with what to do.
 pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewError {
-    let target = match target {
-        RolloutTarget::Pod(name) => format!("pod {}/{}", name.namespace, name.name),
-        RolloutTarget::Workload(key) => key.to_string(),
+    let (target, typed) = match target {
+        RolloutTarget::Pod(FullName { name, namespace }) => {
+            let name = format!("{namespace}/{name}");
+            (format!("pod {name}"), name)
+        }
+        RolloutTarget::Workload(key) => (key.to_string(), key.typed()),
     };
     let message = error.to_string().replacen("the pod", &target, 1);
     let refused = match error {
@@ -326,9 +329,9 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
     };
     let help = match refused {
         Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
-        Refused::NoneBefore { .. } => {
-            Some("see mirrorlet rollout history; --to-revision names any of them")
-        }
+        Refused::NoneBefore { .. } => Some(
+            "--to-revision of mirrorlet rollout undo names any revision; list them with: mirrorlet rollout history",
+        ),
         Refused::Paused => Some("end the pause first, with: mirrorlet rollout resume"),
         Refused::Stopped => Some("start it with: mirrorlet start"),
         Refused::NotStopped => Some("restart its containers with: mirrorlet restart"),
@@ -341,7 +344,7 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
         | Refused::NotPaused => None,
     };
     ViewError {
-        help: help.map(str::to_owned),
+        help: help.map(|help| format!("{help} {typed}")),
         ..ViewErrorKind::Conflict.error(message)
     }
 }

@@ -137,7 +137,7 @@ fn a_rollout_has_an_end() {
         (
             rollout("Paused"),
             Standing::UnderWay,
-            "paused, revision 4 runs; go on with: mirrorlet rollout resume",
+            "paused, revision 4 runs; go on with: mirrorlet rollout resume default/web-box",
         ),
         (
             rollout("Restored"),

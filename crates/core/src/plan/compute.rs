@@ -72,13 +72,9 @@ fn decide(draft: &mut Draft<'_>) {
 /// A pod that a person stopped: what runs of it ends, and nothing starts.
 fn stop(draft: &mut Draft<'_>) {
     draft.kill_pod(Reason::Stopped);
-    let message = if spec::is_cordoned(draft.input.pod) {
-        "the node is cordoned; uncordon it with: kubectl uncordon"
-    } else {
-        "a person stopped the pod; start it with: mirrorlet start"
-    };
+    let message = spec::why_stopped(draft.input.pod);
     for (_, container) in spec::containers(draft.input.pod) {
-        draft.hold(container, STOPPED, message);
+        draft.hold(container, STOPPED, &message);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, keys};
 use crate::desired::SourcePod;
 use crate::small::SmallSort;
+use crate::spec;
 
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;
@@ -204,9 +205,6 @@ pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<Strin
     lines
 }
 
-const NOT_RETRIED: &str =
-    "correct the manifest, or run mirrorlet rollout retry: otherwise this version is not retried";
-
 /// The problem to report while another revision runs than the one in the manifest. The names are
 /// those of the revision that runs, the target and the manifest's.
 fn problem(
@@ -229,6 +227,7 @@ fn problem(
         aim.clone()
     };
     let location = wanted.origin.location.as_str();
+    let typed = spec::typed_rollout(&wanted.pod);
     Some(match rollout.phase {
         RolloutPhase::Preparing | RolloutPhase::Waiting | RolloutPhase::Judging
             if target == newest =>
@@ -243,7 +242,7 @@ fn problem(
             Diagnostic::error(Code::RolloutFailed, location, message).help(RETRIED)
         }
         RolloutPhase::Failed => {
-            let (message, help) = failed(&which, &name, reason, message);
+            let (message, help) = failed(&which, &name, &typed, reason, message);
             Diagnostic::error(Code::RolloutFailed, location, message).help(help)
         }
         RolloutPhase::Restoring | RolloutPhase::Restored => {
@@ -252,7 +251,10 @@ fn problem(
             let message = format!(
                 "{which} of pod {name} failed, the previous version {verb}: {reason}: {message}"
             );
-            Diagnostic::error(Code::RolloutFailed, location, message).help(NOT_RETRIED)
+            let help = format!(
+                "correct the manifest, or this version is not retried until: mirrorlet rollout retry {typed}"
+            );
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
         }
         RolloutPhase::Preparing
         | RolloutPhase::Waiting
@@ -266,34 +268,54 @@ fn problem(
             let message = format!(
                 "a person ran `mirrorlet rollout undo` for pod {name}: {aim} {verb} instead of the manifest's {said}"
             );
-            let help = "change the manifest, or run mirrorlet rollout undo once more";
-            Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
-        }
-        RolloutPhase::Paused if Updates::of(&wanted.pod).is_some_and(|updates| updates.paused) => {
-            let message = format!(
-                "pod {name} keeps {runs}: its workload says paused: true; the document has {said}"
-            );
-            let help = "go on with paused: false in the document";
-            Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
+            undone(location, message, &typed)
         }
         RolloutPhase::Paused => {
-            let message = format!(
-                "the rollouts of pod {name} are paused: {runs} runs, its manifest says {said}"
-            );
-            let help = "go on with: mirrorlet rollout resume";
+            let (message, help) = paused(wanted, &runs, &said, &typed);
             Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
         }
     })
 }
 
+/// The problem of a version that runs because of an undo.
+fn undone(location: &str, message: String, typed: &str) -> Diagnostic {
+    let help = format!("change the manifest, or end that with: mirrorlet rollout undo {typed}");
+    Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
+}
+
+/// The message about a version that waits for the end of a pause, and the help for it.
+fn paused(wanted: &SourcePod, runs: &str, said: &str, typed: &str) -> (String, String) {
+    let name = wanted.full_name();
+    if Updates::of(&wanted.pod).is_some_and(|updates| updates.paused) {
+        return (
+            format!(
+                "pod {name} keeps {runs}: its workload says paused: true; the document has {said}"
+            ),
+            "go on with paused: false in the document".to_owned(),
+        );
+    }
+    (
+        format!("the rollouts of pod {name} are paused: {runs} runs, its manifest says {said}"),
+        format!("go on with: mirrorlet rollout resume {typed}"),
+    )
+}
+
 /// The message about a version that has failed and keeps running, and the help for it.
-fn failed(which: &str, name: &FullName, reason: &str, message: &str) -> (String, &'static str) {
+fn failed(
+    which: &str,
+    name: &FullName,
+    typed: &str,
+    reason: &str,
+    message: &str,
+) -> (String, String) {
     // The node starts nothing of a pod that it refuses.
     if let Some(why) = message.strip_prefix(REJECTED) {
-        return (format!("pod {name} can't run: {why}"), RETRIED);
+        return (format!("pod {name} can't run: {why}"), RETRIED.to_owned());
     }
     (
         format!("{which} of pod {name} failed and runs on: {reason}: {message}"),
-        "mend the manifest, or go back to an older version: mirrorlet rollout undo",
+        format!(
+            "mend the manifest, or go back to an older version with: mirrorlet rollout undo {typed}"
+        ),
     )
 }

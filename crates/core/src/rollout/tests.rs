@@ -1065,6 +1065,10 @@ fn an_undo_runs_an_older_revision_until_an_edit() {
         pod.problems[0].message,
         "a person ran `mirrorlet rollout undo` for pod web-box_default: revision 1 runs instead of the manifest's revision 2"
     );
+    assert_eq!(
+        pod.problems[0].help.as_deref(),
+        Some("change the manifest, or end that with: mirrorlet rollout undo default/web-box")
+    );
     assert_eq!(pod.rollout.unwrap().phase, RolloutPhase::Undone);
     // The undo of the undo: what the manifest says.
     assert_eq!(story.history.obey(UNDO), Ok(2));

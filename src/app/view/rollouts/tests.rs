@@ -1,6 +1,8 @@
+use clap::Parser as _;
 use serde_json::json;
 
 use super::*;
+use crate::config::args::Cli;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::desired::Origin;
 
@@ -151,7 +153,7 @@ fn a_workload_without_pods_is_known_and_has_no_revisions() {
         refused(false),
         owned((
             "no revision of Deployment default/idle runs yet",
-            "see mirrorlet explain",
+            "see mirrorlet explain deployment/default/idle",
         ))
     );
 }
@@ -188,5 +190,10 @@ fn a_refusal_names_the_pod_or_the_workload() {
     ] {
         let error = view_error(CommandError::Refused(refused), &target);
         assert_eq!(error.to_string(), words);
+        // The help ends with a command that can be typed so.
+        let help = error.help.unwrap();
+        let (_, command) = help.split_once(": ").unwrap();
+        let parsed = Cli::try_parse_from(command.split(' '));
+        assert!(parsed.is_ok(), "{help}: {}", parsed.unwrap_err());
     }
 }
