@@ -109,7 +109,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.healthcheck.retries" Carried Whole "`failureThreshold`";
     "services.*.healthcheck.test" Carried Words "`exec`; a string is run by `/bin/sh -c`. Without it there is no probe, which is reported: the image's own `HEALTHCHECK` is not used";
     "services.*.healthcheck.timeout" Carried Text "`timeoutSeconds`, whole seconds";
-    "services.*.healthcheck.start_period" Carried Text "a container isn't ready before its first success, and failures don't restart it; together with the checks behind it, more than the deadline of an update is `progressDeadlineSeconds`";
+    "services.*.healthcheck.start_period" Carried Text "a container isn't ready before its first success, and failures don't restart it; if `start_period` and the checks after it take longer than the default progress deadline, the import sets `progressDeadlineSeconds`";
     "services.*.healthcheck.start_interval" Lost Any "a probe has one period";
     "services.*.hostname" Partly Text "`hostname`, the part before the first dot";
     "services.*.image" Carried Text "`image`; with the tag `latest` or none `imagePullPolicy: IfNotPresent`";
@@ -198,7 +198,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.uts" Lost Any "a pod has a host name of its own";
     "services.*.volumes" Partly Items "a claim, `hostPath` or `emptyDir`";
     "services.*.volumes[].type" Partly Text "`volume`, `bind`, `tmpfs` and `image`";
-    "services.*.volumes[].source" Carried Text "paths are those beside the file";
+    "services.*.volumes[].source" Carried Text "relative paths are resolved against the directory of the compose file";
     "services.*.volumes[].target" Partly Text "`mountPath`; one below `/run/secrets` is reported if a secret is directly in it";
     "services.*.volumes[].read_only" Carried Flag "`readOnly`";
     "services.*.volumes[].consistency" NoEffect Any "it is for Docker Desktop";
