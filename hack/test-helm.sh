@@ -203,7 +203,8 @@ helm test mirrorlet --namespace kube-system --timeout 60s >/dev/null
 step "a command in the agent's pod, as the notes of the chart have it"
 pod="$(kubectl get pods -n kube-system -l app.kubernetes.io/name=mirrorlet,app.kubernetes.io/instance=mirrorlet \
     --field-selector "spec.nodeName=$HOST_NODE" -o name)"
-kubectl exec -n kube-system "$pod" -c mirrorlet -- /mirrorlet status | grep -q "$NODE" || die "/mirrorlet status in the agent's pod doesn't answer"
+answer="$(kubectl exec -n kube-system "$pod" -c mirrorlet -- /mirrorlet status)"
+grep -q -F "$NODE" <<<"$answer" || die "/mirrorlet status in the agent's pod says: $answer"
 
 step "a manifest in the host's directory: the mirror runs on our Node"
 manifest web mirrorlet.test/busybox:1

@@ -173,7 +173,7 @@ fn names(
         }
     }
     let takes = |owner: &str| command != "rollout" || !is_of_job(owner);
-    let owners = owners.iter().filter(|owner| takes(owner));
+    let owners = owners.iter().filter(|owner| takes(owner.as_str()));
     for name in owners.filter_map(|owner| as_typed(owner, begun)) {
         if WITHOUT_PODS.contains(&command) && name.starts_with(begun) {
             workloads
