@@ -144,7 +144,7 @@ pub fn typed_name(pod: &Pod) -> String {
     format!("{namespace}/{name}")
 }
 
-/// What commands about rollouts take: the workload of the pod, `deployment/default/web`, or the pod.
+/// The argument of commands about rollouts: the workload of the pod, `deployment/default/web`, or the pod.
 pub fn typed_rollout(pod: &Pod) -> String {
     let owner = annotation(&pod.metadata, keys::WORKLOAD).and_then(|owner| owner.split_once('/'));
     let Some((kind, name)) = owner else {
