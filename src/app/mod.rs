@@ -128,6 +128,7 @@ impl Agent {
         let lock = RootLock::acquire(&config.root).map_err(LockError::of_start)?;
         let orphans = owner::orphans(&config.root);
         let engine_before = UsedEngine::other_address(&config.root, &config.docker);
+        let engine_is_new = UsedEngine::is_unknown(&config.root);
         let owner = owner_of(&config)?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
@@ -190,6 +191,7 @@ impl Agent {
             owner,
             engine,
             engine_before,
+            engine_is_new,
             sources,
             files,
             docker,
@@ -371,6 +373,7 @@ struct Wired {
     owner: String,
     engine: SharedEngine,
     engine_before: Option<String>,
+    engine_is_new: bool,
     sources: Vec<SourceReader>,
     files: Vec<RefreshHandle>,
     docker: Docker,
@@ -480,6 +483,7 @@ impl Wired {
                 reach: core.reach,
                 engine: engine_reader,
                 engine_before: self.engine_before,
+                engine_is_new: self.engine_is_new,
                 lacks: docker.lacks,
                 images: docker.images,
                 image_gc: docker.image_gc,

@@ -105,6 +105,8 @@ pub(super) struct View {
     pub(super) engine: watch::Receiver<EngineReport>,
     /// The address of the Engine that the last agent used, if it was another.
     pub(super) engine_before: Option<String>,
+    /// Whether no Engine had answered an agent with that root directory before.
+    pub(super) engine_is_new: bool,
     /// Missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
     pub(super) images: Arc<ImagePuller>,

@@ -2,28 +2,45 @@
 
 use super::View;
 use crate::server::view::Check;
-use mirrorlet_core::api::report::EngineReport;
+use crate::source::SourceReader;
+use mirrorlet_core::api::report::{EngineReport, SourceReport};
+use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::node::RuntimeReach;
 
 impl View {
-    /// The checks of the Engine, and one of each source.
+    /// The checks of the Engine, and one of each source. The pods of the API server come once the Node is
+    /// registered, which waits for an Engine that never answered before: a host that has none is no
+    /// reason to hold up a rollout to the others.
     pub(super) fn readiness(&self) -> Vec<Check> {
         let before = self.engine_before.as_deref();
-        let mut checks = engine_checks(&self.reach.borrow(), &self.engine.borrow(), before);
-        checks.extend(self.sources.iter().map(|source| {
-            let report = source.report();
-            Check {
-                name: format!("source {}", report.location),
-                failing: (!report.synced).then(|| {
-                    report
-                        .problems
-                        .first()
-                        .map_or_else(|| "not read yet".to_owned(), ToString::to_string)
-                }),
-            }
-        }));
+        let (reach, engine) = (self.reach.borrow(), self.engine.borrow());
+        let mut checks = engine_checks(&reach, &engine, before);
+        let has_none = self.engine_is_new && !was_reached(&reach, &engine);
+        let reports = self.sources.iter().map(SourceReader::report);
+        checks.extend(source_checks(reports, has_none));
         checks
     }
+}
+
+/// A check of each source; without that of the API server where the host `has_none`, no Engine.
+fn source_checks(
+    reports: impl Iterator<Item = SourceReport>,
+    has_none: bool,
+) -> impl Iterator<Item = Check> {
+    let api = PodSource::Api.to_string();
+    let reports = reports.filter(move |report| !has_none || report.kind != api);
+    reports.map(|report| Check {
+        name: format!("source {}", report.location),
+        failing: (!report.synced).then(|| {
+            let problem = report.problems.first();
+            problem.map_or_else(|| "not read yet".to_owned(), ToString::to_string)
+        }),
+    })
+}
+
+/// Whether the Engine has answered this agent: it has a version then.
+fn was_reached(reach: &RuntimeReach, engine: &EngineReport) -> bool {
+    *reach == RuntimeReach::Up || engine.version.is_some()
 }
 
 /// The checks of the Engine: whether it answers, and, if the last agent used another address, `before`,
@@ -35,8 +52,7 @@ fn engine_checks(reach: &RuntimeReach, engine: &EngineReport, before: Option<&st
         RuntimeReach::Unknown => Some("not reached yet".to_owned()),
         RuntimeReach::Down(cause) => Some(cause.clone()),
     };
-    // It has a version once it was reached.
-    let was_reached = away.is_none() || engine.version.is_some();
+    let was_reached = was_reached(reach, engine);
     let address = before.map(|before| Check {
         name: "engine-address".to_owned(),
         failing: (!was_reached).then(|| {
@@ -54,6 +70,32 @@ fn engine_checks(reach: &RuntimeReach, engine: &EngineReport, before: Option<&st
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_an_engine_is_not_asked_for_pods_of_the_api_server() {
+        let report = |source: PodSource, location: &str| SourceReport {
+            kind: source.to_string(),
+            location: location.to_owned(),
+            synced: false,
+            last_success: None,
+            pods: 0,
+            objects: 0,
+            problems: Vec::new(),
+            ignored: Vec::new(),
+        };
+        let reports = || {
+            let file = report(PodSource::File, "/manifests");
+            [file, report(PodSource::Api, "the API server")].into_iter()
+        };
+        let names = |has_none| source_checks(reports(), has_none).map(|check| check.name);
+        let file = "source /manifests".to_owned();
+        // node 6p
+        assert!(names(true).eq([file.clone()]));
+        assert!(names(false).eq([file, "source the API server".to_owned()]));
+        let up = (RuntimeReach::Up, EngineReport::default());
+        assert!(was_reached(&up.0, &up.1));
+        assert!(!was_reached(&RuntimeReach::Unknown, &up.1));
+    }
 
     #[test]
     fn another_address_of_the_engine_is_checked_until_it_has_answered() {
