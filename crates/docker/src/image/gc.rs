@@ -255,7 +255,10 @@ impl ImageGc {
 
     async fn pass(&mut self, now: Timestamp, all: bool) -> Result<(), GcError> {
         let policy = self.options.policy;
-        let used = self.used_percent().await?;
+        // Once a pass: an Engine that doesn't answer is waited for once.
+        let directory = self.directory().await?;
+        let directory = directory.as_deref();
+        let used = self.used_percent(directory).await?;
         let is_near = used.is_some_and(|used| used >= policy.low_threshold_percent);
         if !all && !is_near && policy.max_age.is_none() {
             return Ok(());
@@ -269,7 +272,8 @@ impl ImageGc {
         }
         order.retain(|image| !old.contains(image));
         // Anew: the old ones may have made room.
-        let (Some(used), Some(disk)) = (self.used_percent().await?, self.disk().await?) else {
+        let used = self.used_percent(directory).await?;
+        let (Some(used), Some(disk)) = (used, self.disk(directory).await?) else {
             return Ok(());
         };
         let to_free = disk
@@ -297,8 +301,8 @@ impl ImageGc {
     }
 
     /// The share of the disk that is used, reported and counted; none where it can't be known.
-    async fn used_percent(&mut self) -> Result<Option<u8>, GcError> {
-        let Some(disk) = self.disk().await? else {
+    async fn used_percent(&self, directory: Option<&Path>) -> Result<Option<u8>, GcError> {
+        let Some(disk) = self.disk(directory).await? else {
             return Ok(None);
         };
         let used = disk.used_percent().map_err(|_| GcError::InvalidCapacity)?;
@@ -362,6 +366,8 @@ impl ImageGc {
     }
 
     /// Where the Engine keeps images, from memory until the next reconnect; none where it doesn't say so.
+    /// An Engine that came back and can't say it yet most likely keeps them where it did: room may be
+    /// needed now, and the next pass asks again.
     async fn directory(&mut self) -> Result<Option<PathBuf>, EngineError> {
         let reconnects = self.options.reconnects.count();
         if let Some((asked_at, directory)) = &self.directory
@@ -369,14 +375,19 @@ impl ImageGc {
         {
             return Ok(Some(directory.clone()));
         }
-        let directory = image_directory(&self.engine.info().await?);
+        let info = match (self.engine.info().await, &self.directory) {
+            (Ok(info), _) => info,
+            (Err(_), Some((_, known))) => return Ok(Some(known.clone())),
+            (Err(error), None) => return Err(error),
+        };
+        let directory = image_directory(&info);
         self.directory = directory.clone().map(|found| (reconnects, found));
         Ok(directory)
     }
 
     /// How full the disk of the Engine's images is; none where it can't be known.
-    async fn disk(&mut self) -> Result<Option<DiskUsage>, GcError> {
-        let Some(directory) = self.directory().await? else {
+    async fn disk(&self, directory: Option<&Path>) -> Result<Option<DiskUsage>, GcError> {
+        let Some(directory) = directory.map(Path::to_owned) else {
             return Ok(None);
         };
         let (reader, path) = (Arc::clone(&self.options.disk), directory.clone());

@@ -1,6 +1,7 @@
 //! Whole passes on the Engine in memory; only the disk's reading is made up.
 
 mod clock;
+mod directory;
 
 use bollard::models::ContainerCreateBody;
 use parking_lot::Mutex;
@@ -262,21 +263,6 @@ async fn the_disk_of_the_images_is_read() {
         // docker 51
         assert_eq!(*bed.disk.1.lock(), [directory.into()].into());
     }
-}
-
-#[tokio::test]
-async fn the_disk_of_an_engine_that_came_back_is_read_where_it_is_now() {
-    let mut bed = bed(false, ImageGcPolicy::default());
-    bed.pass(0, 1000).await;
-    bed.engine.keep_files_in("/mnt/docker");
-    bed.pass(5, 1000).await;
-    assert_eq!(*bed.disk.1.lock(), ["/var/lib/docker".into()].into());
-    assert_eq!(bed.engine.count(Operation::Info), 1);
-    bed.reconnects.add();
-    bed.pass(10, 1000).await;
-    let both = ["/mnt/docker", "/var/lib/docker"].map(PathBuf::from);
-    // docker 51
-    assert_eq!(*bed.disk.1.lock(), both.into());
 }
 
 #[tokio::test]
