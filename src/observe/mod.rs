@@ -57,9 +57,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// there, to show its events again.
 const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The same once its events have ended: a proxy may end what is quiet, and the runtime behind it answers at
-/// once. One that is being restarted mostly takes longer.
-const END_DEADLINE: Duration = Duration::from_millis(500);
+/// The same once its events have ended: a proxy may end what is quiet, and the runtime behind it answers
+/// soon, though a busy machine may take a second for it: dockerd 20.10 starts two programs to say its
+/// version. One that is being restarted mostly refuses, or takes longer.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The task that keeps the cache.
 pub struct Observer {
@@ -199,21 +200,38 @@ impl Observer {
         }
     }
 
-    /// Subscribes to the runtime's events. One that was there and doesn't show them is away meanwhile:
-    /// nobody is heard who doubts it.
+    /// Subscribes to the runtime's events, and has it say its facts anew. One that was there and doesn't
+    /// show its events is away meanwhile: nobody is heard who doubts it. One that shows them and takes
+    /// long for its facts may be busy, and is away only if it says nothing else either.
     async fn subscribe(&mut self) -> Result<BoxStream<'static, PodEvent>> {
         let runtime = Arc::clone(&self.runtime);
-        let mut events = runtime.watch();
-        if *self.reach.borrow() == RuntimeReach::Up {
-            if let Ok(events) = tokio::time::timeout(DOUBT_DEADLINE, &mut events).await {
-                return events;
-            }
-            self.lost(format!(
-                "it has not shown its events for {} s",
-                DOUBT_DEADLINE.as_secs()
-            ));
+        let mut watch = runtime.watch();
+        let shown = soon(self.is_up(), &mut watch).await;
+        if shown.is_none() && self.is_up() {
+            let silent = DOUBT_DEADLINE.as_secs();
+            self.lost(format!("it has not shown its events for {silent} s"));
         }
-        events.await
+        let events = match shown {
+            Some(events) => events?,
+            None => watch.await?,
+        };
+        let mut facts = runtime.learn_facts();
+        let learned = soon(self.is_up(), &mut facts).await;
+        if learned.is_none()
+            && self.is_up()
+            && let Err(cause) = word(&*runtime, DOUBT_DEADLINE).await
+        {
+            self.lost(cause);
+        }
+        match learned {
+            Some(learned) => learned?,
+            None => facts.await?,
+        }
+        Ok(events)
+    }
+
+    fn is_up(&self) -> bool {
+        *self.reach.borrow() == RuntimeReach::Up
     }
 
     /// The runtime is away. Only the first of a row of failures is news.
@@ -231,7 +249,7 @@ impl Observer {
 
     /// The runtime answers.
     async fn back(&mut self) {
-        if *self.reach.borrow() == RuntimeReach::Up {
+        if self.is_up() {
             return;
         }
         // The version is for people; a runtime that goes away again says so by itself.
@@ -437,6 +455,14 @@ impl Observer {
             self.sweep = None;
         }
     }
+}
+
+/// The answer to a call of a runtime that was there, unless it takes long; that of another one may.
+async fn soon<T>(was_up: bool, call: impl Future<Output = T>) -> Option<T> {
+    if !was_up {
+        return None;
+    }
+    tokio::time::timeout(DOUBT_DEADLINE, call).await.ok()
 }
 
 /// Asks the runtime how it is. The error says why it can't be used.

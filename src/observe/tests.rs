@@ -331,7 +331,7 @@ async fn a_runtime_that_is_silent_after_the_end_of_its_events_is_away() {
     let silence = bed.fake.block("status", None);
     bed.fake.break_watches();
     let away = |reach: &RuntimeReach| matches!(reach, RuntimeReach::Down(_));
-    let told = tokio::time::timeout(Duration::from_secs(1), bed.reach.wait_for(away));
+    let told = tokio::time::timeout(Duration::from_secs(3), bed.reach.wait_for(away));
     // docker 61
     assert!(told.await.is_ok_and(|told| told.is_ok()));
     silence.release();
@@ -349,6 +349,27 @@ async fn a_runtime_that_answers_and_shows_no_events_is_away() {
     assert!(bed.is_soon(is_down).await);
     silence.release();
     assert!(bed.is_soon(is_up).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_runtime_that_shows_its_events_is_there_as_long_as_it_answers() {
+    let mut bed = Bed::start();
+    bed.listed.wait_for(Option::is_some).await.unwrap();
+    let busy = bed.fake.block("learn_facts", None);
+    bed.fake.break_watches();
+    // docker 61
+    assert!(!bed.is_soon(is_down).await);
+    busy.release();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bed.fake.assert_call_counts("get_pods", 2);
+    let _busy = bed.fake.block("learn_facts", None);
+    bed.fake.break_watches();
+    // It has answered after the end of its events, and does so no more.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let _silence = bed.fake.block("status", None);
+    let away = tokio::time::timeout(DOUBT_DEADLINE * 3, bed.reach.wait_for(is_down));
+    // docker 61
+    assert!(away.await.is_ok_and(|away| away.is_ok()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -477,13 +477,7 @@ impl Runtime for DockerManager {
         // hears of the new stream, so that a call that needs the whole picture lists first.
         self.containers.index.begin_gap();
         self.facts.forget();
-        self.networks.network.forget();
-        self.networks.host_ports.forget();
-        self.networks.host_ports.look_at_rules();
-        self.facts.engine_facts().await?;
-        if let Err(error) = self.networks.network.status().await {
-            occurrences::network_not_ready(&self.telemetry, &error.to_string());
-        }
+        self.networks.forget();
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };
@@ -494,5 +488,13 @@ impl Runtime for DockerManager {
         Ok(stream::once(futures::future::ready(gap))
             .chain(news)
             .boxed())
+    }
+
+    async fn learn_facts(&self) -> Result<()> {
+        self.facts.engine_facts().await?;
+        if let Err(error) = self.networks.network.status().await {
+            occurrences::network_not_ready(&self.telemetry, &error.to_string());
+        }
+        Ok(())
     }
 }

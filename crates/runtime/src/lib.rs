@@ -418,4 +418,11 @@ pub trait Runtime: ContainerAccess {
     /// Streams the events of our pods from now on. The first item is always [`PodEvent::Gap`]. The
     /// stream ends when the connection does; the caller subscribes again and lists.
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>>;
+
+    /// Asks the runtime for the facts about it that other calls need, which a subscription forgets. A
+    /// runtime that is busy may take seconds for them while it shows its events.
+    ///
+    /// # Errors
+    /// They can't be had, or are such that no pod can be run.
+    async fn learn_facts(&self) -> Result<()>;
 }

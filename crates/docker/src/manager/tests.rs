@@ -245,6 +245,20 @@ async fn a_subscription_counts_as_a_reconnect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_busy_engine_shows_its_events_before_it_says_its_facts() {
+    let bed = Bed::warm().await;
+    bed.engine.hold(Operation::Info);
+    let second = Duration::from_secs(1);
+    let events = tokio::time::timeout(second, bed.manager.watch()).await;
+    // docker 61
+    assert!(events.is_ok_and(|events| events.is_ok()));
+    let facts = tokio::time::timeout(second, bed.manager.learn_facts());
+    assert!(facts.await.is_err(), "they are asked for");
+    bed.engine.release(Operation::Info);
+    assert!(bed.manager.learn_facts().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sandbox_image_that_was_pruned_is_loaded_again() {
     let bed = Bed::warm().await;
     bed.engine.prune_image(SANDBOX_IMAGE);

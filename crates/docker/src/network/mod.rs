@@ -169,6 +169,13 @@ impl Networks {
         }
     }
 
+    /// Forgets all that was known of the Engine's networks and of the host's rules: both may be others.
+    pub(super) fn forget(&self) {
+        self.network.forget();
+        self.host_ports.forget();
+        self.host_ports.look_at_rules();
+    }
+
     /// Sets up the network of a sandbox that runs: its addresses, and what its `resolv.conf` says.
     /// Doing it again changes nothing.
     pub(super) async fn set_up_network(

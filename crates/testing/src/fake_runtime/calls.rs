@@ -430,6 +430,10 @@ impl Runtime for FakeRuntime {
         });
         Ok(stream::once(async { gap }).chain(events).boxed())
     }
+
+    async fn learn_facts(&self) -> Result<()> {
+        self.enter("learn_facts", None).await
+    }
 }
 
 impl FakeRuntime {
