@@ -23,7 +23,7 @@ use mirrorlet_core::clock::LOOK_MAX;
 use mirrorlet_core::cron::{CronJob, CronJobRecord, CronNote, Runs};
 use mirrorlet_core::desired::{Origin, SourcePod, SourceState};
 use mirrorlet_core::job::{
-    Decision, Input, Job, JobName, JobRecord, Known, LEAVING_LOOK, Seen, decide, pods, report,
+    Decision, Input, Job, JobName, JobRecord, Known, Seen, decide, pods, report,
 };
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
@@ -33,6 +33,7 @@ mod crons;
 mod handle;
 mod held;
 mod kept;
+mod leaving;
 mod plan;
 mod problems;
 mod tell;
@@ -40,6 +41,7 @@ mod tell;
 use handle::{Answer, Request};
 pub use handle::{JobHandle, JobStates, Order, OrderError};
 use kept::RecordStore;
+use leaving::LeavingPods;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use problems::{same_name, unreadable, unwritten};
 
@@ -82,6 +84,8 @@ pub struct Jobs {
     changed: watch::Receiver<u64>,
     /// Whether any of their pods may change.
     watched: bool,
+    /// The pods that are being stopped.
+    leaving: LeavingPods,
     look_at: Option<Instant>,
 }
 
@@ -134,6 +138,7 @@ impl Jobs {
             told: BTreeMap::new(),
             changed: options.board.changed(),
             watched: false,
+            leaving: LeavingPods::default(),
             look_at: None,
             options,
         };
@@ -251,27 +256,6 @@ impl Jobs {
             self.look_in(Some(Duration::ZERO));
         }
         failed
-    }
-
-    /// Looks again when decisions say so. Those that the disk did not take have their own pause.
-    fn look_again(
-        &mut self,
-        decided: &BTreeMap<JobName, Decision>,
-        failed: &BTreeMap<JobName, String>,
-        merged: &Merged,
-    ) {
-        let written = decided
-            .iter()
-            .filter(|(name, _)| !failed.contains_key(*name));
-        let waits = written.filter_map(|(_, decision)| decision.look_again);
-        self.look_in(waits.min());
-        let is_leaving = |name: &JobName| {
-            let record = self.store.get(name).filter(|_| !failed.contains_key(name));
-            record.is_some_and(JobRecord::is_removed)
-        };
-        if merged.delivered.manifests && self.store.names().any(is_leaving) {
-            self.look_in(Some(LEAVING_LOOK));
-        }
     }
 
     /// Answers the orders that were obeyed or refused. The merge is published by then: whoever is answered

@@ -276,7 +276,7 @@ async fn a_removed_job_whose_record_cannot_be_written_is_tried_again_later() {
     bed.merge().await;
     let mut in_the_way = bed.files("jobs")[0].clone().into_os_string();
     in_the_way.push(TEMP_SUFFIX);
-    // Its pods are looked at each second, until the disk does not take what is seen.
+    // Its pods are looked at after a second, until the disk does not take what is seen.
     for (stopped, seconds) in [(None, 1), (first.pods.keys().next(), 30)] {
         if stopped.is_some() {
             bed.gone(stopped);
@@ -302,7 +302,7 @@ async fn a_record_that_cannot_be_written_is_tried_no_sooner_while_another_job_wa
     let mut in_the_way = bed.file_of("work").into_os_string();
     in_the_way.push(TEMP_SUFFIX);
     std::fs::create_dir(&in_the_way).unwrap();
-    // One is edited; the other one is removed, and its pods are looked at each second.
+    // One is edited; the other one is removed, and its pods are looked at meanwhile.
     let edited = JOB.replace("image: i", "image: j");
     bed.states = states(&[&edited]);
     let is_written = |merged: &Merged| merged.conflicts.is_empty();
@@ -316,7 +316,7 @@ async fn a_record_that_cannot_be_written_is_tried_no_sooner_while_another_job_wa
     }
     // workloads 7
     assert_eq!(began.elapsed().as_secs(), 30);
-    assert!(looks > 20, "{looks}");
+    assert!(looks > 4, "{looks}");
     // An order is obeyed at once.
     std::fs::create_dir(&in_the_way).unwrap();
     bed.states = states(&[JOB]);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mirrorlet::jobs::{JobOptions, Jobs};
+use mirrorlet::jobs::{JobHandle, JobOptions, Jobs};
 use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use mirrorlet::store::board::{BoardWriter, Phase, PodView, board};
-use mirrorlet::store::cache::cache;
+use mirrorlet::store::cache::{CacheWriter, cache};
 use mirrorlet_core::api::{NodeName, PodUid, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
@@ -17,6 +17,7 @@ use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::plans::{listed, merged_of, options, pod};
 
@@ -162,39 +163,97 @@ async fn a_clock_that_is_set_forward_fails_no_version_and_passes_none() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn no_deadline_is_too_long_for_a_job() {
-    let text = format!(
-        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  activeDeadlineSeconds: {}\n  template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i}}]}}}}\n",
-        i64::MAX
-    );
-    let file = NewFile {
+/// The state of a source of these documents.
+fn states(documents: &[String]) -> BTreeMap<SourceName, SourceState> {
+    let files = documents.iter().map(|text| NewFile {
         location: "/m/work.yaml".to_owned(),
-        bytes: text.into_bytes(),
-    };
-    let node = NodeName::from("box");
-    let set = with_files(&SourceSet::default(), &[file], true, &node);
+        bytes: text.clone().into_bytes(),
+    });
+    let files: Vec<NewFile> = files.collect();
+    let set = with_files(&SourceSet::default(), &files, true, &NodeName::from("box"));
     assert_eq!(set.problems, []);
     let name = SourceName::new(PodSource::File, "/m");
-    let states = BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))]);
-    let root = tempfile::tempdir().unwrap();
-    let fake = FakeRuntime::new();
-    // Jobs whose board has lost its writer wait for ever.
-    let (_writer, board) = board();
-    let (_seen, cache) = cache();
-    let options = JobOptions {
-        board,
-        cache,
-        telemetry: Telemetry::new(),
-        clock: Arc::new(move || fake.now()),
-    };
-    let (mut jobs, _handle) = Jobs::load(root.path(), options);
-    let before = Merged::default();
-    let mut merged = merge_sources(&states, &before.incumbents(), &before.objects);
-    jobs.apply(&mut merged, &states, true).await;
+    BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))])
+}
+
+/// A Job that may take that many seconds.
+fn job(seconds: i64) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  activeDeadlineSeconds: {seconds}\n  template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i}}]}}}}\n"
+    )
+}
+
+/// Jobs of a node of which nothing is seen.
+struct JobBed {
+    jobs: Jobs,
+    before: Merged,
+    // Jobs whose board has lost its writer, or that nobody can order anything, wait for ever.
+    _handle: JobHandle,
+    _workers: BoardWriter,
+    _seen: CacheWriter,
+    _root: TempDir,
+}
+
+impl JobBed {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let fake = FakeRuntime::new();
+        let (workers, board) = board();
+        let (seen, cache) = cache();
+        let options = JobOptions {
+            board,
+            cache,
+            telemetry: Telemetry::new(),
+            clock: Arc::new(move || fake.now()),
+        };
+        let (jobs, handle) = Jobs::load(root.path(), options);
+        Self {
+            jobs,
+            before: Merged::default(),
+            _handle: handle,
+            _workers: workers,
+            _seen: seen,
+            _root: root,
+        }
+    }
+
+    /// A merge. Returns the number of pods that are to exist.
+    async fn merge(&mut self, states: &BTreeMap<SourceName, SourceState>) -> usize {
+        let before = &self.before;
+        let mut merged = merge_sources(states, &before.incumbents(), &before.objects);
+        self.jobs.apply(&mut merged, states, true).await;
+        self.before = merged;
+        self.before.pods.len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deadline_is_too_long_for_a_job() {
+    let mut bed = JobBed::new();
     // workloads 9a
-    assert_eq!(merged.pods.len(), 1, "it is started");
-    let again = tokio::time::timeout(BEYOND, jobs.changed()).await;
+    assert_eq!(bed.merge(&states(&[job(i64::MAX)])).await, 1, "it starts");
+    let again = tokio::time::timeout(BEYOND, bed.jobs.changed()).await;
     // workloads 9a
     assert!(again.is_ok());
+}
+
+/// The grace period of a pod may be hours, and a container that waits in the kernel can't be stopped.
+#[tokio::test(start_paused = true)]
+async fn pods_that_do_not_stop_are_looked_at_less_and_less_often() {
+    let mut bed = JobBed::new();
+    assert_eq!(bed.merge(&states(&[job(60)])).await, 1, "it starts");
+    // It is removed, and nobody knows whether its pod runs.
+    let removed = states(&[]);
+    let began = Instant::now();
+    let mut looks = Vec::new();
+    while began.elapsed() < Duration::from_hours(1) {
+        assert_eq!(bed.merge(&removed).await, 0);
+        let look = tokio::time::timeout(BEYOND, bed.jobs.changed()).await;
+        assert!(look.is_ok(), "{looks:?}");
+        looks.push(began.elapsed().as_secs());
+    }
+    // workloads 7
+    assert_eq!(looks[..6], [1, 2, 4, 8, 16, 32]);
+    // workloads 7
+    assert!((100..=130).contains(&looks.len()), "{looks:?}");
 }

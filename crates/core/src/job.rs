@@ -26,7 +26,7 @@ use crate::spec::annotation;
 
 pub(crate) use pod::{name_after, numbers};
 
-pub use decide::{Decision, Input, LEAVING_LOOK, Note, decide};
+pub use decide::{Decision, Input, Note, decide};
 pub use indexes::{IndexSet, NotIndexes};
 pub use plan::{Known, plan};
 pub use pod::{full_name, is_pod_of, pod_name, pods};

@@ -14,10 +14,6 @@ use crate::clock::elapsed;
 const BACKOFF_FIRST: Duration = Duration::from_secs(10);
 const BACKOFF_MAX: Duration = Duration::from_mins(6);
 
-/// Time between two looks at pods that are being stopped. Most of them are seen to end before that; of
-/// one that was never started there is nothing to be seen.
-pub const LEAVING_LOOK: Duration = Duration::from_secs(1);
-
 /// Under which index the failures are counted that concern all indexes together.
 const ALL: u32 = u32::MAX;
 
@@ -46,7 +42,7 @@ pub struct Decision {
     pub record: JobRecord,
     /// The news, for people.
     pub notes: Vec<Note>,
-    /// When to decide again though nothing happens.
+    /// When to decide again though nothing happens, beside looks at the pods that are being stopped.
     pub look_again: Option<Duration>,
 }
 
@@ -110,9 +106,6 @@ pub fn decide(input: &Input<'_>) -> Decision {
         look_again: None,
     };
     draft.decide();
-    if !draft.record.leaving.is_empty() {
-        draft.look_in(LEAVING_LOOK);
-    }
     Decision {
         record: draft.record,
         notes: draft.notes,

@@ -611,7 +611,6 @@ fn a_run_waits_until_the_pods_of_the_one_before_have_stopped() {
         life.job = job("completions: 4");
         // workloads 7
         assert_eq!(life.step(), "", "{spec}");
-        assert_eq!(life.look_again, Some(LEAVING_LOOK.as_secs()));
         assert_eq!(life.after(60), "", "{spec}");
         // Another edit meanwhile forgets nobody.
         life.job = job("completions: 5");
@@ -633,7 +632,6 @@ fn a_deadline_counts_once_the_pods_of_the_run_before_have_stopped() {
     assert_eq!(life.after(60), "");
     // workloads 9
     assert_eq!((life.record().started, life.end()), (None, ""));
-    assert_eq!(life.look_again, Some(LEAVING_LOOK.as_secs()));
     // workloads 9
     assert_eq!(life.stopped(), "0.0");
     assert_eq!(life.record().started, Some(life.now));
@@ -665,7 +663,7 @@ fn a_run_that_never_started_its_pods_keeps_no_other_waiting() {
     let first = decide_once(&life);
     // workloads 7
     assert_eq!(first.record.active, BTreeMap::new());
-    assert_eq!(first.look_again, Some(LEAVING_LOOK));
+    assert_eq!(first.record.leaving.len(), 2);
     life.record = Some(first.record);
     // workloads 7
     assert_eq!(decide_once(&life).record.active, BTreeMap::from([(0, 0)]));
