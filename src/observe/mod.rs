@@ -76,7 +76,7 @@ pub struct Observer {
     away_since: Option<Instant>,
     /// Its version when it was back last.
     version: Option<Version>,
-    /// The sandboxes that ran when its events ended while it answered: the next list shows whether it was
+    /// The containers that ran when its events ended while it answered: the next list shows whether it was
     /// restarted.
     answered: Option<HashSet<ContainerId>>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,

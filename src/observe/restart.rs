@@ -14,9 +14,12 @@ use mirrorlet_runtime::{Runtime, Version};
 /// containers 15 s to stop when it ends.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
-/// The sandboxes that a runtime whose events have just ended may have ended: those that ran, and those
-/// that the last list had running and whose end was seen a moment ago. Others ended before, as that of
-/// a pod that is over does. What that list had ended is ended, also where the look that it asked for
+/// Fewest containers whose end says something of the runtime: a single one may have been killed.
+const ENDED_MIN: usize = 2;
+
+/// The containers, sandboxes among them, that a runtime whose events have just ended may have ended: those
+/// that ran, and those that the last list had running and whose end was seen a moment ago. Others ended
+/// before, as those of a pod that is over do. What that list had ended is ended, also where the look that it asked for
 /// is still to come.
 pub(super) fn ran_lately(
     seen: &[Entry],
@@ -25,25 +28,29 @@ pub(super) fn ran_lately(
 ) -> HashSet<ContainerId> {
     let listed: HashMap<&ContainerId, bool> = listed
         .into_iter()
-        .flat_map(sandboxes)
-        .map(|sandbox| (&sandbox.id, runs(sandbox)))
+        .flat_map(containers)
+        .map(|container| (&container.id, runs(container)))
         .collect();
     let of_entry = |entry: &Entry| {
         let is_new = entry.modified.is_none_or(|at| now < at + ENDS_WITHIN);
-        let ran = entry.status.sandboxes.iter().filter(|sandbox| {
-            let is_running = sandbox.state == ContainerState::Running;
-            match listed.get(&sandbox.id) {
+        let sandboxes = entry.status.sandboxes.iter();
+        let sandboxes = sandboxes.map(|sandbox| (&sandbox.id, sandbox.state));
+        let others = entry.status.containers.iter();
+        let others = others.map(|container| (&container.id, container.state));
+        let ran = sandboxes.chain(others).filter(|(id, state)| {
+            let is_running = *state == ContainerState::Running;
+            match listed.get(*id) {
                 Some(ran) => *ran && (is_running || is_new),
                 None => is_running,
             }
         });
-        ran.map(|sandbox| sandbox.id.clone()).collect::<Vec<_>>()
+        ran.map(|(id, _)| id.clone()).collect::<Vec<_>>()
     };
     seen.iter().flat_map(of_entry).collect()
 }
 
-/// Whether the runtime was restarted before a list: it has another version, or all sandboxes that ran have
-/// ended.
+/// Whether the runtime was restarted before a list: it has another version, or all containers that ran
+/// have ended.
 pub(super) async fn was_restarted(
     runtime: &dyn Runtime,
     known: Option<&Version>,
@@ -58,21 +65,22 @@ pub(super) async fn was_restarted(
     version.is_ok_and(|version| version != *known)
 }
 
-/// Whether there are sandboxes that ran, and all of them have ended. Those that are gone were removed on
-/// purpose.
+/// Whether there are containers that ran, and all of them have ended. Those that are gone were removed on
+/// purpose. A sandbox that is killed leaves the containers of its pod running.
 fn have_all_ended(ran: &HashSet<ContainerId>, now: &Pods) -> bool {
-    let mut left = sandboxes(now)
-        .filter(|sandbox| ran.contains(&sandbox.id))
-        .peekable();
-    left.peek().is_some() && !left.any(runs)
+    let left = containers(now).filter(|container| ran.contains(&container.id));
+    let left: Vec<&Container> = left.collect();
+    left.len() >= ENDED_MIN && !left.into_iter().any(runs)
 }
 
-fn sandboxes(pods: &Pods) -> impl Iterator<Item = &Container> {
-    pods.0.iter().flat_map(|pod| &pod.sandboxes)
+/// Sandboxes and the containers in them.
+fn containers(pods: &Pods) -> impl Iterator<Item = &Container> {
+    let pods = pods.0.iter();
+    pods.flat_map(|pod| pod.sandboxes.iter().chain(&pod.containers))
 }
 
-fn runs(sandbox: &Container) -> bool {
-    sandbox.state == ContainerState::Running
+fn runs(container: &Container) -> bool {
+    container.state == ContainerState::Running
 }
 
 #[cfg(test)]
@@ -81,50 +89,54 @@ mod tests {
     use mirrorlet_core::api::Timestamp;
     use mirrorlet_core::observed::{ContainerHash, RunningPod};
 
-    /// A pod for each sandbox, which runs or has ended.
-    fn pods(sandboxes: &[(&str, bool)]) -> Pods {
-        let pod = |(id, runs): &(&str, bool)| RunningPod {
+    /// Pods of one container, with whether their sandbox runs, and whether the container does.
+    fn pods(pods: &[(&str, bool, bool)]) -> Pods {
+        let container = |id: String, runs: bool| Container {
+            id: ContainerId::docker(id),
+            name: "c".into(),
+            image: "i".into(),
+            image_id: "".into(),
+            hash: ContainerHash(0),
+            created_at: Timestamp::UNIX_EPOCH,
+            state: if runs {
+                ContainerState::Running
+            } else {
+                ContainerState::Exited
+            },
+        };
+        let pod = |(id, sandbox, app): &(&str, bool, bool)| RunningPod {
             uid: (*id).into(),
-            sandboxes: vec![Container {
-                id: ContainerId::docker(*id),
-                name: "POD".into(),
-                image: "pause".into(),
-                image_id: "".into(),
-                hash: ContainerHash(0),
-                created_at: Timestamp::UNIX_EPOCH,
-                state: if *runs {
-                    ContainerState::Running
-                } else {
-                    ContainerState::Exited
-                },
-            }],
+            sandboxes: vec![container(format!("{id}-sandbox"), *sandbox)],
+            containers: vec![container(format!("{id}-app"), *app)],
             ..RunningPod::default()
         };
-        Pods(sandboxes.iter().map(pod).collect())
+        Pods(pods.iter().map(pod).collect())
     }
 
     #[test]
-    fn a_runtime_all_of_whose_sandboxes_have_ended_was_restarted() {
+    fn a_runtime_all_of_whose_containers_have_ended_was_restarted() {
+        let up = |id| (id, true, true);
+        let ended = |id| (id, false, false);
         for (before, now, expected) in [
             (vec![], vec![], false),
-            (vec![], vec![("a", false)], false),
-            (vec![("a", true)], vec![("a", true)], false),
-            (vec![("a", true)], vec![("a", false)], true),
-            (vec![("a", false)], vec![("a", false)], false),
+            (vec![], vec![ended("a")], false),
+            (vec![up("a")], vec![up("a")], false),
+            (vec![up("a")], vec![ended("a")], true),
+            (vec![ended("a")], vec![ended("a")], false),
+            // Its sandbox was killed.
+            (vec![up("a")], vec![("a", false, true)], false),
+            (vec![("a", true, false)], vec![ended("a")], false),
             // One was deleted.
-            (vec![("a", true)], vec![], false),
-            (vec![("a", true), ("b", true)], vec![("b", false)], true),
+            (vec![up("a")], vec![], false),
+            (vec![up("a"), up("b")], vec![ended("b")], true),
             // One was stopped.
-            (
-                vec![("a", true), ("b", true)],
-                vec![("a", false), ("b", true)],
-                false,
-            ),
+            (vec![up("a"), up("b")], vec![ended("a"), up("b")], false),
             // They were made anew.
-            (vec![("a", true)], vec![("a", false), ("b", true)], true),
+            (vec![up("a")], vec![ended("a"), up("b")], true),
         ] {
-            let running = before.iter().filter(|(_, runs)| *runs);
-            let ran = running.map(|(id, _)| ContainerId::docker(*id)).collect();
+            let was = pods(&before);
+            let running = containers(&was).filter(|container| runs(container));
+            let ran = running.map(|container| container.id.clone()).collect();
             // docker 61
             assert_eq!(
                 have_all_ended(&ran, &pods(&now)),

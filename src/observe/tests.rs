@@ -417,6 +417,17 @@ async fn the_end_of_a_pod_is_no_restart_of_the_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sandbox_that_ends_beside_its_container_is_no_restart() {
+    let mut bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    bed.fake.break_watches();
+    bed.fake.lose_sandbox(&a);
+    // docker 61
+    assert!(!bed.is_soon(is_down).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_is_forgotten() {
     let bed = Bed::start();
     let a = running(&bed.fake, "a");
