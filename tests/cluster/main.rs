@@ -16,6 +16,7 @@ mod api_pods;
 mod approval;
 mod attacks;
 mod bed;
+mod beside;
 mod bootstrap;
 mod embedded;
 mod embedded_clients;

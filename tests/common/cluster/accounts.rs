@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, USER_AGENT};
 use serde_json::{Value, json};
 
 use super::super::PATIENCE;
-use super::beside::wait;
+use super::beside::{in_time, wait};
 use super::{Cluster, try_client};
 
 /// Time between two questions for the same right.
@@ -77,7 +77,8 @@ async fn ask_for(
         request = request.header(*header, value.as_str());
     }
     let request = request.body(review.to_string().into_bytes()).unwrap();
-    let answer = client.request::<Value>(request).await;
+    let name = format!("a review of {right}");
+    let answer = in_time(&name, client.request::<Value>(request)).await;
     let status = answer.map_err(|error| error.to_string())?["status"].take();
     if status["allowed"] == true {
         Ok(())

@@ -4,16 +4,23 @@
 use std::any::Any;
 use std::panic::resume_unwind;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::block_in_place;
+use tokio::time::timeout;
 
 use super::Cluster;
 
+/// Longest wait for one answer of an API server, which itself gives up a request after a minute. kube waits
+/// for ever, and the test with it.
+const ANSWER_MAX: Duration = Duration::from_mins(2);
+
 static BESIDE: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(1).thread_name("beside").enable_all();
+    // All clusters of a program share it.
+    builder.worker_threads(2).thread_name("beside").enable_all();
     builder.build().unwrap()
 });
 
@@ -40,10 +47,17 @@ fn fail(payload: Box<dyn Any + Send>) -> ! {
     }
 }
 
+/// The answer to a request; panics with its name if none comes.
+pub async fn in_time<T>(name: &str, answer: impl Future<Output = T>) -> T {
+    let answer = timeout(ANSWER_MAX, answer).await;
+    answer.unwrap_or_else(|_| panic!("no answer for {} s: {name}", ANSWER_MAX.as_secs()))
+}
+
 impl Cluster {
     /// The answer to a request of an administrator.
     pub fn ask(&self, request: http::Request<Vec<u8>>) -> kube::Result<Value> {
         let client = self.client.clone();
-        wait(async move { client.request(request).await })
+        let name = format!("{} {}", request.method(), request.uri());
+        wait(async move { in_time(&name, client.request(request)).await })
     }
 }
