@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::store::board::{Board, Phase, PodView};
-use mirrorlet_core::admit::host_port_holder;
+use mirrorlet_core::admit::{PREEMPTING, host_port_holder};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::rollout::rejected;
 
@@ -68,7 +68,9 @@ fn waits(view: &PodView, views: &[PodView]) -> bool {
         let port = pods.and_then(|(pod, other)| {
             host_port_holder(pod, &[Arc::clone(other)]).map(|(port, _)| port)
         });
-        other.full_name == view.full_name || port.is_some()
+        let status = other.status.as_ref();
+        let is_preempted = status.is_some_and(|it| it.reason.as_deref() == Some(PREEMPTING));
+        other.full_name == view.full_name || port.is_some() || is_preempted
     };
     view.phase == Phase::WaitingToStart && !views.iter().filter(fails_to_stop).any(is_awaited)
 }
@@ -156,6 +158,28 @@ mod tests {
             let mut delays = Delays::default();
             delays.look(&board, at(20));
             assert_eq!(delays.waits(&"b".into()), waits, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_version_that_waits_for_a_preempted_pod_is_judged_if_that_can_not_be_stopped() {
+        for (reason, error, waits) in [
+            ("Preempting", "", true),
+            ("Preempting", "permission denied", false),
+            ("Evicted", "permission denied", true),
+        ] {
+            let (writer, board) = board();
+            writer.publish(view("b", "web", Phase::WaitingToStart, ""));
+            let status = json!({"phase": "Failed", "reason": reason});
+            writer.publish(PodView {
+                pod: None,
+                status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+                ..view("a", "other", Phase::Terminating, error)
+            });
+            let mut delays = Delays::default();
+            delays.look(&board, at(20));
+            // pods 61b
+            assert_eq!(delays.waits(&"b".into()), waits, "{reason} {error}");
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Command, PodWorkers, Wanted};
 use mirrorlet_core::admit::{
-    AdmitInput, AdmitNode, Failure, Verdict, admit, is_left_to_another, turn,
+    AdmitInput, AdmitNode, Failure, Verdict, admit, awaited, is_left_to_another, turn,
 };
 use mirrorlet_core::api::{FullName, Pod, PodUid, is_too_large};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
@@ -49,6 +49,7 @@ impl PodWorkers {
                 self.locks
                     .with(|locks| locks.adopt(&FullName::of(pod), &PodUid::of(pod)));
             }
+            self.make_room(pod, &verdict, &node, &mut active);
             self.admit_one(pod, verdict, &mut active, Duration::ZERO, cancel);
         }
     }
@@ -111,6 +112,7 @@ impl PodWorkers {
     ) {
         let (node, mut active) = (self.context.node.get(), self.active_pods());
         let verdict = self.ask(pod, &node, &active, false);
+        self.make_room(pod, &verdict, &node, &mut active);
         self.admit_one(pod, verdict, &mut active, pause, cancel);
     }
 
@@ -124,11 +126,7 @@ impl PodWorkers {
     ) {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
         let command = match verdict {
-            Verdict::Admitted { preempt } => {
-                for victim in preempt {
-                    self.preempt(&victim);
-                    active.retain(|pod| PodUid::of(pod) != victim);
-                }
+            Verdict::Admitted { .. } => {
                 if is_beside(pod) {
                     self.locks
                         .with(|locks| locks.start_beside(&full_name, &uid));
@@ -140,7 +138,7 @@ impl PodWorkers {
                     active.push(admitted_pod(pod));
                 }
                 // It was not known whether it is wanted.
-                self.locks.free_ports(&uid);
+                self.locks.pod_stopped(&uid);
                 Command::Run(Arc::clone(pod))
             }
             Verdict::Refused(failure) => {
@@ -168,6 +166,56 @@ impl PodWorkers {
             .collect()
     }
 
+    /// Stops the pods that make room for an admitted one, which starts once they have stopped.
+    fn make_room(
+        &self,
+        pod: &Arc<Pod>,
+        verdict: &Verdict,
+        node: &AdmitNode,
+        active: &mut Vec<Arc<Pod>>,
+    ) {
+        let Verdict::Admitted { preempt } = verdict else {
+            return;
+        };
+        for victim in preempt {
+            self.preempt(victim);
+            active.retain(|pod| PodUid::of(pod) != *victim);
+        }
+        // Another version of the pod, or an order of it, may have preempted them.
+        self.await_room(pod, &self.locks.preempted(), node, active);
+    }
+
+    /// Has a pod wait for those of these preempted pods beside which it doesn't fit. One that runs already, or
+    /// starts nothing, waits for none.
+    fn await_room(
+        &self,
+        pod: &Arc<Pod>,
+        preempted: &[Arc<Pod>],
+        node: &AdmitNode,
+        active: &[Arc<Pod>],
+    ) {
+        let uid = PodUid::of(pod);
+        let starts = !has_ended(pod) && ending(pod).is_none() && !self.runs(&uid);
+        let input = AdmitInput {
+            pod,
+            others: active,
+            node,
+        };
+        let preempted = if starts { preempted } else { &[] };
+        self.locks.await_room(&uid, awaited(&input, preempted));
+    }
+
+    /// Asks anew, after there may be more room, whether the pods that wait for preempted ones have to.
+    fn await_room_again(&self, node: &AdmitNode, active: &[Arc<Pod>]) {
+        for (uid, preempted) in self.locks.room_waits() {
+            let handle = self.workers.get(&uid);
+            let command = handle.map(|handle| handle.commands.borrow().clone());
+            if let Some(Command::Run(pod)) = command {
+                self.await_room(&pod, &preempted, node, active);
+            }
+        }
+    }
+
     fn preempt(&self, uid: &PodUid) {
         let Some(handle) = self.workers.get(uid) else {
             return;
@@ -181,7 +229,7 @@ impl PodWorkers {
         );
         handle.commands.send_if_modified(|command| match command {
             Command::Run(pod) => {
-                self.locks.pod_stops(pod, &handle.active);
+                self.locks.pod_preempted(pod, &handle.active);
                 *command = Command::Fail(Arc::clone(pod), failure.clone());
                 true
             }
@@ -215,23 +263,18 @@ impl PodWorkers {
                 others: &active,
                 node: &node,
             });
-            let preempt = match verdict {
-                Verdict::Admitted { preempt } => preempt,
-                Verdict::Refused(failure) => {
-                    let uid = PodUid::of(&pod);
-                    self.refuse_again(&uid, &failure, edited.contains(&uid));
-                    continue;
-                }
-            };
-            for victim in preempt {
-                self.preempt(&victim);
-                active.retain(|pod| PodUid::of(pod) != victim);
+            if let Verdict::Refused(failure) = &verdict {
+                let uid = PodUid::of(&pod);
+                self.refuse_again(&uid, failure, edited.contains(&uid));
+                continue;
             }
+            self.make_room(&pod, &verdict, &node, &mut active);
             active.push(admitted_pod(&pod));
             if let Some(handle) = self.workers.get(&PodUid::of(&pod)) {
                 handle.commands.send_replace(Command::Run(pod));
             }
         }
+        self.await_room_again(&node, &active);
     }
 }
 

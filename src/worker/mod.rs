@@ -16,11 +16,11 @@ mod finished;
 mod hold;
 mod lives;
 mod locks;
-mod ports;
 mod refresh;
 mod refused;
 mod release;
 mod state;
+mod stopping;
 mod sync;
 mod task;
 #[cfg(test)]
@@ -64,7 +64,7 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::cache::RuntimeCache;
 use mirrorlet_runtime::gc::PodStateProvider;
-use ports::StoppingPorts;
+use stopping::StoppingPods;
 use task::{Worker, spawn};
 use tidy::Tidy;
 
@@ -125,8 +125,8 @@ enum Command {
 #[derive(Default)]
 struct SharedLocks {
     locks: Mutex<NameLocks>,
-    ports: Mutex<StoppingPorts>,
-    /// A full name or a host port may be free.
+    stopping: Mutex<StoppingPods>,
+    /// A full name, a host port or the room of a preempted pod may be free.
     changed: watch::Sender<()>,
     /// A pod has ended: there may be room for one that was refused.
     ended: Notify,
@@ -141,7 +141,8 @@ impl SharedLocks {
 
     fn leave(&self, name: &FullName, uid: &PodUid) {
         self.with(|locks| locks.leave(name, uid));
-        self.free_ports(uid);
+        self.await_room(uid, Vec::new());
+        self.pod_stopped(uid);
         self.changed.send_replace(());
     }
 }

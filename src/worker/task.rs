@@ -1,7 +1,7 @@
 //! One worker: the life of one pod from its first start to its last trace.
 //!
 //! ```text
-//!        name, ports free              comes to its end          nothing runs
+//!  name, ports, room free            comes to its end          nothing runs
 //! WaitingToStart ────────► Syncing ────────────► Terminating ────────────► Terminated ──► gone
 //!       │ asked to stop: no runtime call was ever made     │                   ▲    │
 //!       └──────────────────────────────────────────────────┼───────────────────┘    │
@@ -30,11 +30,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::end::{Rested, STOP_RETRY};
 use super::hold::Held;
-use super::ports::PortWait;
 use super::state::{Failed, State, Volumes};
+use super::stopping::StartWait;
 use super::{Command, Context, PodView, SharedLocks};
 use crate::store::cache::Entry;
-use mirrorlet_core::admit::{FailureCause, HOST_PORT_CONFLICT, failed_status};
+use mirrorlet_core::admit::{FailureCause, failed_status};
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod, is_over};
@@ -171,7 +171,7 @@ impl Worker {
         loop {
             if !std::mem::take(&mut rested) {
                 Box::pin(self.terminate(cancel)).await?;
-                self.locks.free_ports(&self.uid);
+                self.locks.pod_stopped(&self.uid);
             }
             if self.stays() {
                 match Box::pin(self.rest(cancel)).await? {
@@ -267,13 +267,13 @@ impl Worker {
         }
     }
 
-    /// Waits for the full name and the host ports to be free. A pod that is stopped while it waits never
-    /// starts.
+    /// Waits for the full name and the host ports to be free, and for the pods that were preempted to stop.
+    /// A pod that is stopped while it waits never starts.
     async fn wait_to_start(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         let mut changed = self.locks.changed.subscribe();
         loop {
             changed.borrow_and_update();
-            let wait = self.port_wait();
+            let wait = self.start_wait();
             if self.may_start(wait.as_ref()) {
                 self.error = "".into();
                 self.state = State::Syncing;
@@ -282,13 +282,18 @@ impl Worker {
             if self.told_to_stop() {
                 return Ok(());
             }
-            let message = wait.as_ref().map(|wait| Arc::clone(&wait.message));
-            let message = message.unwrap_or_default();
-            if wait.is_some_and(|wait| wait.is_stuck) && self.error != message {
-                occurrences::note(self.telemetry(), HOST_PORT_CONFLICT, &message);
+            let stuck = wait.as_ref().and_then(|wait| wait.stuck);
+            let message = wait.map(|wait| wait.message).unwrap_or_default();
+            if let Some(reason) = stuck.filter(|_| self.error != message) {
+                occurrences::note(self.telemetry(), reason, &message);
             }
             self.error = message;
-            self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));
+            if self.is_api {
+                // Something of it may be here that was not looked at.
+                self.tell();
+            } else {
+                self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));
+            }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 _ = changed.changed() => {}
@@ -297,23 +302,25 @@ impl Worker {
         }
     }
 
-    fn may_start(&self, wait: Option<&PortWait>) -> bool {
+    fn may_start(&self, wait: Option<&StartWait>) -> bool {
+        if wait.is_some() {
+            return false;
+        }
         if self.is_api || matches!(*self.commands.borrow(), Command::Fail(..)) {
             return true;
         }
         let (name, uid) = (&self.full_name, &self.uid);
-        wait.is_none() && self.locks.with(|locks| locks.try_start(name, uid))
+        self.locks.with(|locks| locks.try_start(name, uid))
     }
 
-    /// The host port that the pod has to wait for. One that runs already, or starts nothing, doesn't.
-    fn port_wait(&self) -> Option<PortWait> {
+    /// The reason why the pod has to wait. One that starts nothing doesn't; nor does one that runs already wait
+    /// for its host ports.
+    fn start_wait(&self) -> Option<StartWait> {
         let (name, uid) = (&self.full_name, &self.uid);
-        if self.is_api || self.must_end() || self.locks.with(|locks| locks.holds(name, uid)) {
-            return None;
-        }
+        let binds = !self.is_api && !self.locks.with(|locks| locks.holds(name, uid));
         match &*self.commands.borrow() {
-            Command::Run(pod) => self.locks.port_wait(pod),
-            Command::Fail(..) | Command::Stop { .. } => None,
+            Command::Run(pod) if ending(pod).is_none() => self.locks.start_wait(pod, binds),
+            Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => None,
         }
     }
 

@@ -6,6 +6,7 @@ mod bed;
 mod evictions;
 mod hold;
 mod ports;
+mod preemption;
 mod refresh;
 mod sources;
 mod tidy;

@@ -11,10 +11,10 @@ use mirrorlet_host::telemetry::journal::Kind;
 use mirrorlet_runtime::RuntimeError;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
-const A: &str = "aaaa0000-0000-4000-8000-000000000001";
-const B: &str = "bbbb0000-0000-4000-8000-000000000002";
+pub(super) const A: &str = "aaaa0000-0000-4000-8000-000000000001";
+pub(super) const B: &str = "bbbb0000-0000-4000-8000-000000000002";
 
-fn node(labels: &[(&str, &str)], cpu: &str) -> AdmitNode {
+pub(super) fn node(labels: &[(&str, &str)], cpu: &str) -> AdmitNode {
     let labels = labels
         .iter()
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));

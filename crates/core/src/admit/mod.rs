@@ -31,6 +31,7 @@ pub use fit::{
     HOST_PORT_CONFLICT, has_host_ports, held_request, host_port_holder, pod_requests,
     with_held_resources,
 };
+pub use preempt::awaited;
 
 use fit::Shortage;
 
@@ -40,6 +41,8 @@ const OS_LABEL: &str = "kubernetes.io/os";
 const OS: &str = "linux";
 /// The beginning of the message of a pod that the node refused, which is followed by why.
 pub const REJECTED: &str = "Pod was rejected: ";
+/// Reason of the status of a pod that makes room for a critical one.
+pub const PREEMPTING: &str = "Preempting";
 /// Priority from which on a pod counts as critical (upstream `SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
@@ -186,7 +189,7 @@ impl Failure {
     /// Upstream: `pkg/kubelet/preemption/preemption.go` (`message`).
     pub fn preempted() -> Self {
         Self {
-            reason: "Preempting".into(),
+            reason: PREEMPTING.into(),
             message: "Preempted in order to admit critical pod".into(),
             cause: FailureCause::Preempted,
             field: None,

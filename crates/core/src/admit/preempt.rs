@@ -1,4 +1,4 @@
-//! Selects the pods to preempt for a critical pod.
+//! Selects the pods to preempt for a critical pod, and those that it waits for.
 //!
 //! Upstream: `pkg/kubelet/preemption/preemption.go`.
 
@@ -10,8 +10,8 @@ use crate::resources::{CPU, MEMORY, QosClass, qos_class};
 use crate::small::SmallCollect;
 use crate::spec;
 
-use super::fit::{PODS, Shortage, pod_requests, units};
-use super::is_critical;
+use super::fit::{PODS, Shortage, pod_requests, shortages, units};
+use super::{AdmitInput, is_critical};
 
 /// How much of each resource is missing.
 type Missing = BTreeMap<String, i64>;
@@ -51,6 +51,39 @@ pub(super) fn victims(
         .chain(of_burstable)
         .chain(of_guaranteed);
     Some(all.map(PodUid::of).collect())
+}
+
+/// The pods of `stopping` that an admitted critical pod has to wait for. They were preempted, for whichever
+/// pod, and something of them may still run. A pod that fits beside all of them waits for none.
+///
+/// Upstream: `evictPodsToFreeRequests`, which returns once the pods have stopped.
+pub fn awaited(input: &AdmitInput<'_>, stopping: &[Arc<Pod>]) -> Vec<PodUid> {
+    if stopping.is_empty() || !is_critical(input.pod) {
+        return Vec::new();
+    }
+    let own = PodUid::of(input.pod);
+    let others = input.others.iter().filter(|pod| PodUid::of(pod) != own);
+    let others: Vec<Arc<Pod>> = others.cloned().collect();
+    let counts = |pod: &Pod| {
+        let uid = PodUid::of(pod);
+        uid == own || others.iter().any(|other| PodUid::of(other) == uid)
+    };
+    let stopping: Vec<_> = stopping.iter().filter(|pod| !counts(pod)).collect();
+    let all: Vec<Arc<Pod>> = others
+        .iter()
+        .chain(stopping.iter().copied())
+        .cloned()
+        .collect();
+    let short = shortages(&AdmitInput {
+        others: &all,
+        ..*input
+    });
+    let has_room = |pod: &&Arc<Pod>| short.iter().any(|it| frees(pod, &it.resource) > 0);
+    stopping
+        .into_iter()
+        .filter(has_room)
+        .map(|pod| PodUid::of(pod))
+        .collect()
 }
 
 fn is_preemptable(by: &Pod, pod: &Pod) -> bool {

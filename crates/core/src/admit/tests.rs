@@ -653,6 +653,76 @@ fn critical_pods_make_others_go_and_no_more_than_needed() {
     }
 }
 
+#[expect(clippy::large_stack_arrays, reason = "a table of cases")]
+#[test]
+fn a_critical_pod_waits_for_preempted_pods_that_it_does_not_fit_beside() {
+    let of =
+        |uid: &str, source: &str, cpu: &str| named(uid, source, requests(&json!({"cpu": cpu})));
+    let critical = |cpu: &str| of("static", "file", cpu);
+    let idle = || named("idle", "api", json!({}));
+    // The node has 2 CPUs and takes 3 pods.
+    for (pod, others, stopping, expected) in [
+        (critical("1"), vec![], vec![], ""),
+        (critical("1"), vec![], vec![of("v", "api", "1")], ""),
+        (critical("1"), vec![], vec![of("v", "api", "1500m")], "v"),
+        (
+            critical("1"),
+            vec![of("o", "api", "500m")],
+            vec![of("v", "api", "1")],
+            "v",
+        ),
+        // One that has none of what is short is not waited for.
+        (
+            critical("1"),
+            vec![],
+            vec![of("v", "api", "1500m"), idle()],
+            "v",
+        ),
+        // The number of pods counts as well.
+        (
+            critical("0"),
+            vec![of("o", "api", "0"), of("p", "api", "0")],
+            vec![idle()],
+            "idle",
+        ),
+        // Others than preempted pods keep nobody waiting.
+        (critical("1"), vec![of("o", "file", "4")], vec![], ""),
+        // The pod itself, and a pod that is admitted again, count once.
+        (
+            critical("1"),
+            vec![critical("1")],
+            vec![of("v", "api", "1")],
+            "",
+        ),
+        (
+            critical("1"),
+            vec![of("v", "api", "1")],
+            vec![of("v", "api", "1")],
+            "",
+        ),
+        (
+            critical("1"),
+            vec![],
+            vec![of("v", "api", "1500m"), of("w", "api", "500m")],
+            "v w",
+        ),
+        // One that isn't critical has not preempted anything.
+        (of("x", "api", "1"), vec![], vec![of("v", "api", "2")], ""),
+    ] {
+        let arcs = |pods: Vec<Pod>| -> Vec<Arc<Pod>> { pods.into_iter().map(Arc::new).collect() };
+        let (others, stopping) = (arcs(others), arcs(stopping));
+        let input = AdmitInput {
+            pod: &pod,
+            others: &others,
+            node: &node(),
+        };
+        let uids = awaited(&input, &stopping);
+        let uids: Vec<&str> = uids.iter().map(PodUid::as_str).collect();
+        // pods 61b
+        assert_eq!(uids.join(" "), expected, "{pod:?} {others:?} {stopping:?}");
+    }
+}
+
 #[test]
 fn pods_are_asked_in_an_order_that_disturbs_nobody() {
     let aged = |uid: &str, source: &str, second: i64| {

@@ -1,0 +1,363 @@
+//! Pods that are being stopped and that others wait for: those with host ports, and those that were preempted.
+//!
+//! Admission counts a pod that is being stopped no longer, since it holds nobody back but those that
+//! want the same port, and the critical pods that it makes room for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::SharedLocks;
+use mirrorlet_core::admit::{HOST_PORT_CONFLICT, has_host_ports, host_port_holder};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::rollout::is_beside;
+
+/// Reason of the note that a preempted pod can't be stopped.
+const FAILED_PREEMPTION: &str = "FailedPreemption";
+
+/// The pods that others may wait for: they are being stopped, and something of them may run.
+#[derive(Debug, Default)]
+pub(super) struct StoppingPods {
+    pods: BTreeMap<PodUid, Stopping>,
+    /// The preempted pods that a critical pod waits for, by its UID. All of them are among `pods`.
+    room: BTreeMap<PodUid, Vec<PodUid>>,
+}
+
+#[derive(Debug)]
+struct Stopping {
+    pod: Arc<Pod>,
+    is_preempted: bool,
+    /// Why the last attempt to stop it failed; empty if none has.
+    error: Arc<str>,
+}
+
+/// The reason why a pod has to wait before it starts: a host port, or room, that another pod still has.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StartWait {
+    pub(super) message: Arc<str>,
+    /// The reason of the event, if it is not known when the other pod will have stopped.
+    pub(super) stuck: Option<&'static str>,
+}
+
+impl StoppingPods {
+    fn stop(&mut self, pod: &Arc<Pod>, is_preempted: bool) {
+        if is_preempted || has_host_ports(pod) {
+            let stopping = self.pods.entry(PodUid::of(pod));
+            let stopping = stopping.or_insert_with(|| Stopping {
+                pod: Arc::clone(pod),
+                is_preempted,
+                error: "".into(),
+            });
+            stopping.is_preempted |= is_preempted;
+        }
+    }
+
+    /// Notes why an attempt to stop a pod failed, and says whether that is news.
+    fn fail(&mut self, uid: &PodUid, error: &Arc<str>) -> bool {
+        let stopping = self.pods.get_mut(uid);
+        stopping.is_some_and(|it| std::mem::replace(&mut it.error, Arc::clone(error)) != *error)
+    }
+
+    fn free(&mut self, uid: &PodUid) -> bool {
+        self.room.retain(|_, awaited| {
+            awaited.retain(|awaited| awaited != uid);
+            !awaited.is_empty()
+        });
+        self.pods.remove(uid).is_some()
+    }
+
+    fn preempted(&self) -> Vec<Arc<Pod>> {
+        let preempted = self.pods.values().filter(|it| it.is_preempted);
+        preempted.map(|it| Arc::clone(&it.pod)).collect()
+    }
+
+    /// Has a pod wait for these, and no others any more. Returns whether that is a change.
+    fn await_room(&mut self, uid: &PodUid, mut awaited: Vec<PodUid>) -> bool {
+        awaited.retain(|awaited| self.pods.contains_key(awaited));
+        let before = if awaited.is_empty() {
+            self.room.remove(uid)
+        } else {
+            self.room.insert(uid.clone(), awaited.clone())
+        };
+        before.unwrap_or_default() != awaited
+    }
+
+    /// The preempted pods that each critical pod waits for.
+    fn room_waits(&self) -> Vec<(PodUid, Vec<Arc<Pod>>)> {
+        let pods = |awaited: &[PodUid]| -> Vec<Arc<Pod>> {
+            let awaited = awaited.iter().filter_map(|uid| self.pods.get(uid));
+            awaited.map(|it| Arc::clone(&it.pod)).collect()
+        };
+        let waits = self.room.iter();
+        waits
+            .map(|(uid, awaited)| (uid.clone(), pods(awaited)))
+            .collect()
+    }
+
+    /// The preempted pod that a critical pod has to wait for, if there is one.
+    fn room_wait_of(&self, pod: &Pod) -> Option<StartWait> {
+        let awaited = self.room.get(&PodUid::of(pod))?.iter();
+        let awaited: Vec<&Stopping> = awaited.filter_map(|uid| self.pods.get(uid)).collect();
+        let stuck = awaited.iter().find(|it| !it.error.is_empty());
+        let Stopping { pod, error, .. } = stuck.or_else(|| awaited.first())?;
+        let FullName { namespace, name } = FullName::of(pod);
+        let message = if error.is_empty() {
+            format!(
+                "waiting for pod {namespace}/{name} to stop, which was preempted to make room for this pod"
+            )
+        } else {
+            format!(
+                "pod {namespace}/{name}, which was preempted to make room for this pod, can't be stopped: {error}"
+            )
+        };
+        let stuck = (!error.is_empty()).then_some(FAILED_PREEMPTION);
+        let message = message.into();
+        Some(StartWait { message, stuck })
+    }
+
+    /// The host port that a pod has to wait for, if there is one. A version beside another binds none.
+    fn port_wait_of(&self, pod: &Pod) -> Option<StartWait> {
+        if is_beside(pod) {
+            return None;
+        }
+        let pods = |is_stuck: bool| -> Vec<Arc<Pod>> {
+            let all = self.pods.values();
+            let of = all.filter(|stopping| stopping.error.is_empty() != is_stuck);
+            of.map(|stopping| Arc::clone(&stopping.pod)).collect()
+        };
+        [true, false].into_iter().find_map(|is_stuck| {
+            let pods = pods(is_stuck);
+            let (port, holder) = host_port_holder(pod, &pods)?;
+            let FullName { namespace, name } = FullName::of(holder);
+            let message = if is_stuck {
+                let error = &self.pods.get(&PodUid::of(holder))?.error;
+                format!("host port {port} is in use by pod {namespace}/{name}, which can't be stopped: {error}")
+            } else {
+                format!("waiting for pod {namespace}/{name} to stop, which has host port {port}")
+            };
+            let stuck = is_stuck.then_some(HOST_PORT_CONFLICT);
+            Some(StartWait { message: message.into(), stuck })
+        })
+    }
+}
+
+impl SharedLocks {
+    fn with_stopping<T>(&self, f: impl FnOnce(&mut StoppingPods) -> T) -> T {
+        f(&mut self.stopping.lock())
+    }
+
+    /// A pod is about to be told to stop. `active` says whether anything of it may run.
+    pub(super) fn pod_stops(&self, pod: &Arc<Pod>, active: &AtomicBool) {
+        self.stops(pod, active, false);
+    }
+
+    /// The same of a pod that makes room for a critical one.
+    pub(super) fn pod_preempted(&self, pod: &Arc<Pod>, active: &AtomicBool) {
+        self.stops(pod, active, true);
+    }
+
+    fn stops(&self, pod: &Arc<Pod>, active: &AtomicBool, is_preempted: bool) {
+        self.with_stopping(|stopping| {
+            if active.load(Ordering::Relaxed) {
+                stopping.stop(pod, is_preempted);
+            }
+        });
+    }
+
+    /// An attempt to stop a pod failed.
+    pub(super) fn stop_failed(&self, uid: &PodUid, error: &Arc<str>) {
+        if self.with_stopping(|stopping| stopping.fail(uid, error)) {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Nothing of a pod runs: its host ports and its room are free.
+    pub(super) fn pod_stopped(&self, uid: &PodUid) {
+        if self.with_stopping(|stopping| stopping.free(uid)) {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Nothing of a pod runs any more, and nothing will.
+    pub(super) fn ended(&self, uid: &PodUid, active: &AtomicBool) {
+        // Within the lock: the pod may be told to stop at this moment.
+        let was_active = self.with_stopping(|_| active.swap(false, Ordering::Relaxed));
+        self.pod_stopped(uid);
+        if was_active {
+            self.ended.notify_one();
+        }
+    }
+
+    /// The preempted pods of which something may run.
+    pub(super) fn preempted(&self) -> Vec<Arc<Pod>> {
+        self.stopping.lock().preempted()
+    }
+
+    /// Has a critical pod wait for these preempted pods, and no others any more.
+    pub(super) fn await_room(&self, uid: &PodUid, awaited: Vec<PodUid>) {
+        if self.with_stopping(|stopping| stopping.await_room(uid, awaited)) {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// The preempted pods that each critical pod waits for.
+    pub(super) fn room_waits(&self) -> Vec<(PodUid, Vec<Arc<Pod>>)> {
+        self.stopping.lock().room_waits()
+    }
+
+    /// The reason why a pod has to wait before it starts, if there is one: for its host ports only if it
+    /// `binds` them.
+    pub(super) fn start_wait(&self, pod: &Pod, binds: bool) -> Option<StartWait> {
+        self.with_stopping(|stopping| {
+            let port = || stopping.port_wait_of(pod).filter(|_| binds);
+            stopping.room_wait_of(pod).or_else(port)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, spec: &Value) -> Arc<Pod> {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": format!("{name}-uid")},
+            "spec": spec,
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn with_port(name: &str, port: &Value) -> Arc<Pod> {
+        pod(
+            name,
+            &json!({"containers": [{"name": "c", "ports": [port]}]}),
+        )
+    }
+
+    #[test]
+    fn a_pod_waits_for_the_ports_that_it_wants_and_no_others() {
+        let tcp = json!({"containerPort": 80, "hostPort": 8080});
+        let udp = json!({"containerPort": 80, "hostPort": 8080, "protocol": "UDP"});
+        let other = json!({"containerPort": 80, "hostPort": 8081});
+        let none = json!({"containerPort": 8080});
+        let at = |ip: &str| json!({"containerPort": 80, "hostPort": 8080, "hostIP": ip});
+        let cases = [
+            ("the same", &tcp, &tcp, Some("8080/tcp")),
+            ("another protocol", &tcp, &udp, None),
+            ("UDP", &udp, &udp, Some("8080/udp")),
+            ("another port", &tcp, &other, None),
+            ("a port of the container alone", &none, &tcp, None),
+            (
+                "one address and all",
+                &at("10.0.0.1"),
+                &tcp,
+                Some("8080/tcp"),
+            ),
+            (
+                "all and one address",
+                &tcp,
+                &at("10.0.0.1"),
+                Some("8080/tcp"),
+            ),
+            ("two addresses", &at("10.0.0.1"), &at("10.0.0.2"), None),
+        ];
+        for (case, old, new, port) in cases {
+            let mut ports = StoppingPods::default();
+            ports.stop(&with_port("old", old), false);
+            let expected = port.map(|port| StartWait {
+                message: format!("waiting for pod ns/old to stop, which has host port {port}")
+                    .into(),
+                stuck: None,
+            });
+            // pods 43b
+            assert_eq!(
+                ports.port_wait_of(&with_port("new", new)),
+                expected,
+                "{case}"
+            );
+            assert_eq!(
+                ports.port_wait_of(&with_port("old", new)),
+                None,
+                "{case}: its own"
+            );
+        }
+        let host = json!({"hostNetwork": true, "containers": [{"name": "c", "ports": [tcp]}]});
+        let mut ports = StoppingPods::default();
+        ports.stop(&pod("old", &host), false);
+        assert!(ports.port_wait_of(&with_port("new", &tcp)).is_some());
+        assert!(ports.free(&"old-uid".into()));
+        assert!(!ports.free(&"old-uid".into()));
+        assert_eq!(ports.port_wait_of(&with_port("new", &tcp)), None);
+    }
+
+    #[test]
+    fn a_pod_that_can_not_be_stopped_is_named_with_the_error() {
+        let port = json!({"containerPort": 80, "hostPort": 8080});
+        let mut ports = StoppingPods::default();
+        ports.stop(&with_port("a", &port), false);
+        ports.stop(&with_port("b", &port), false);
+        assert!(ports.fail(&"b-uid".into(), &"no answer".into()));
+        assert!(!ports.fail(&"b-uid".into(), &"no answer".into()));
+        assert!(!ports.fail(&"unknown".into(), &"no answer".into()));
+        let wait = ports.port_wait_of(&with_port("new", &port)).unwrap();
+        let words = "host port 8080/tcp is in use by pod ns/b, which can't be stopped: no answer";
+        // pods 43b
+        assert_eq!(
+            (&*wait.message, wait.stuck),
+            (words, Some(HOST_PORT_CONFLICT))
+        );
+    }
+
+    #[test]
+    fn a_pod_waits_for_the_preempted_pods_it_was_told_to_until_they_have_stopped() {
+        let none = json!({"containers": []});
+        let [critical, other] = ["critical", "other"].map(|name| pod(name, &none));
+        let uid = PodUid::of(&critical);
+        let mut stopping = StoppingPods::default();
+        for name in ["a", "b"] {
+            stopping.stop(&pod(name, &none), true);
+        }
+        // One without host ports that is not preempted keeps nobody waiting.
+        stopping.stop(&pod("c", &none), false);
+        let uids = |names: &[&str]| -> Vec<PodUid> {
+            names
+                .iter()
+                .map(|name| format!("{name}-uid").into())
+                .collect()
+        };
+        assert!(stopping.await_room(&uid, uids(&["a", "b", "c"])));
+        assert!(!stopping.await_room(&uid, uids(&["a", "b"])));
+        let waiting = |name: &str| StartWait {
+            message: format!(
+                "waiting for pod ns/{name} to stop, which was preempted to make room for this pod"
+            )
+            .into(),
+            stuck: None,
+        };
+        // pods 61b
+        assert_eq!(stopping.room_wait_of(&critical), Some(waiting("a")));
+        assert_eq!(stopping.room_wait_of(&other), None);
+        // It is told to stop once more, as one that is deleted: it stays preempted.
+        stopping.stop(&pod("a", &none), false);
+        assert!(stopping.fail(&"b-uid".into(), &"no answer".into()));
+        let words =
+            "pod ns/b, which was preempted to make room for this pod, can't be stopped: no answer";
+        let wait = stopping.room_wait_of(&critical).unwrap();
+        // pods 61b
+        assert_eq!(
+            (&*wait.message, wait.stuck),
+            (words, Some(FAILED_PREEMPTION))
+        );
+        assert!(stopping.free(&"b-uid".into()));
+        assert_eq!(stopping.room_wait_of(&critical), Some(waiting("a")));
+        assert!(stopping.free(&"a-uid".into()));
+        // pods 61b
+        assert_eq!(stopping.room_wait_of(&critical), None);
+        assert_eq!(
+            (stopping.room_waits().len(), stopping.preempted().len()),
+            (0, 0)
+        );
+    }
+}

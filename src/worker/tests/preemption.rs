@@ -1,0 +1,184 @@
+//! Critical pods that wait for the pods that they preempt.
+
+use serde_json::json;
+
+use super::super::*;
+use super::admission::{A, B, node};
+use super::bed::{Bed, api, changed, deleted, left_behind, named, pod, runs};
+use mirrorlet_runtime::RuntimeError;
+use mirrorlet_testing::fake_runtime::{CallFault, FakeRuntime};
+
+const C: &str = "cccc0000-0000-4000-8000-000000000003";
+
+/// The pod, requesting that much of the CPU.
+fn requesting(pod: &Arc<Pod>, cpu: &str) -> Arc<Pod> {
+    let resources = json!({"requests": {"cpu": cpu}});
+    let container = json!({"name": "app", "image": "app:1", "resources": resources});
+    changed(pod, json!({"spec": {"containers": [container]}}))
+}
+
+fn waits(view: Option<&PodView>, words: &str) -> bool {
+    let view = view.filter(|view| view.phase == Phase::WaitingToStart);
+    view.is_some_and(|view| view.error.contains(words))
+}
+
+const WAITS: &str =
+    "waiting for pod ns/pod-aaaa to stop, which was preempted to make room for this pod";
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_starts_once_the_pods_that_it_preempts_have_stopped() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let critical = requesting(&pod("static"), "1");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.want(&[&a, &critical]);
+    hold.arrived(1).await;
+    bed.until_view("static", |view| waits(view, WAITS)).await;
+    // One that fits beside it waits for nobody.
+    let other = pod("other");
+    bed.want(&[&a, &critical, &other]);
+    bed.until_runs("other").await;
+    // pods 61b
+    bed.fake.assert_started_pods(&[A, "other"]);
+    hold.release();
+    let released = tokio::time::Instant::now();
+    bed.until("it runs, and not beside the other", |fake| {
+        let is_started = runs(fake, "static");
+        // pods 61b
+        assert!(!(is_started && runs(fake, A)));
+        is_started
+    })
+    .await;
+    // By an event: a retry comes after ten seconds.
+    // pods 61b
+    assert!(released.elapsed() < Duration::from_secs(1));
+    bed.until_view("static", |view| {
+        view.is_some_and(|view| view.error.is_empty() && view.phase == Phase::Syncing)
+    })
+    .await;
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_of_a_critical_pod_waits_for_what_the_first_one_preempted() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let first = requesting(&named("first", "web"), "1");
+    let second = requesting(&named("second", "web"), "800m");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.want(&[&a, &first]);
+    hold.arrived(1).await;
+    bed.until_view("first", |view| waits(view, WAITS)).await;
+    bed.want(&[&a, &second]);
+    bed.until_view("first", |view| view.is_none()).await;
+    bed.until_view("second", |view| waits(view, WAITS)).await;
+    // Nobody wants it any more, and somebody does again.
+    bed.want(&[&a]);
+    bed.until_view("second", |view| view.is_none()).await;
+    bed.want(&[&a, &second]);
+    bed.until_view("second", |view| waits(view, WAITS)).await;
+    // pods 61b
+    bed.fake.assert_started_pods(&[A]);
+    hold.release();
+    bed.until_runs("second").await;
+    // pods 61b
+    bed.fake.assert_started_pods(&[A, "second"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_started_again_finds_the_pods_that_are_to_make_room() {
+    let fake = FakeRuntime::new();
+    let a = requesting(&api(A, json!({})), "1500m");
+    let critical = requesting(&pod("static"), "1");
+    left_behind(&fake, &a);
+    let mut hold = fake.block("kill_pod", None);
+    let mut bed = Bed::on(fake);
+    bed.node_is(node(&[], "2"));
+    bed.want(&[&a, &critical]);
+    hold.arrived(1).await;
+    bed.until_view("static", |view| waits(view, WAITS)).await;
+    // pods 61b
+    bed.fake.assert_started_pods(&[]);
+    hold.release();
+    bed.until_runs("static").await;
+    // pods 61b
+    assert!(!runs(&bed.fake, A));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let critical = requesting(&pod("static"), "1");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let fault = CallFault::Refused(RuntimeError::Conflict("no such luck".to_owned()));
+    bed.fake.fail_next_calls("kill_pod", usize::MAX, fault);
+    bed.want(&[&a, &critical]);
+    let told = "pod ns/pod-aaaa, which was preempted to make room for this pod, can't be stopped";
+    bed.until_view("static", |view| waits(view, told)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let story = bed.telemetry.journal.story(&FullName::of(&critical));
+    let failures = story
+        .iter()
+        .filter(|entry| &*entry.reason == "FailedPreemption");
+    // pods 61b
+    assert_eq!(failures.count(), 1, "{story:?}");
+    bed.fake.assert_started_pods(&[A]);
+    bed.fake.end_faults();
+    bed.until_runs("static").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_starts_beside_a_preempted_one_as_soon_as_there_is_room() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let b = requesting(&api(B, json!({})), "500m");
+    let critical = requesting(&pod("static"), "500m");
+    bed.want(&[&a, &b]);
+    bed.until_runs(A).await;
+    bed.until_runs(B).await;
+    let mut hold = bed.fake.block("kill_pod", Some(&B.into()));
+    bed.want(&[&a, &b, &critical]);
+    hold.arrived(1).await;
+    bed.until_view("static", |view| waits(view, "pod ns/pod-bbbb"))
+        .await;
+    bed.want(&[&b, &critical]);
+    bed.until_runs("static").await;
+    // pods 61b
+    assert!(runs(&bed.fake, B) && !runs(&bed.fake, A));
+    hold.release();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_of_the_api_server_waits_too_and_may_be_deleted_meanwhile() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let important = api(C, json!({"spec": {"priority": 2_000_000_000}}));
+    let important = requesting(&important, "1");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.want(&[&a, &important]);
+    hold.arrived(1).await;
+    bed.until_view(C, |view| waits(view, WAITS)).await;
+    bed.want(&[&a, &deleted(&important, 0)]);
+    bed.until_view(C, |view| {
+        view.is_some_and(|view| view.phase == Phase::Finished)
+    })
+    .await;
+    bed.want(&[&a]);
+    bed.until_view(C, |view| view.is_none()).await;
+    // pods 61b
+    bed.fake.assert_started_pods(&[A]);
+    hold.release();
+}
