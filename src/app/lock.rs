@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -141,30 +141,91 @@ fn advised(error: io::Error) -> io::Error {
     }
 }
 
-/// Closes a directory that was there before to others: pods' secrets will lie below it. Only one
-/// that is plainly a root directory, lest `--root /srv` takes `/srv` from everybody; another is
-/// left as it is, and refused if others may write to it.
+/// Closes a directory that was there before to others: pods' secrets will lie below it.
 fn restrict(root: &Path) -> io::Result<()> {
-    /// Permissions of everybody but the owner.
-    const OTHERS: u32 = 0o077;
-    /// Of these, the ones to write.
-    const OTHERS_WRITE: u32 = 0o022;
-    let mode = std::fs::metadata(root)?.permissions().mode();
-    if mode & OTHERS == 0 {
-        return Ok(());
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let found = Found::look(root)?;
+    match found.is_to_close((uid.as_raw(), gid.as_raw())) {
+        Ok(true) => {
+            std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))?;
+            occurrences::root_closed(root, found.mode & 0o7777);
+            Ok(())
+        }
+        Ok(false) => Ok(()),
+        Err(why) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
     }
-    let empty = std::fs::read_dir(root)?.next().is_none();
-    if empty || root.join("owner").is_file() || root.join("manifests").is_dir() {
-        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))?;
-        occurrences::root_closed(root, mode & 0o7777);
-        Ok(())
-    } else if mode & OTHERS_WRITE == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "it contains other files and is writable by others; choose a directory of its own",
-        ))
+}
+
+/// The root directory as the agent finds it.
+#[derive(Debug)]
+struct Found {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    content: Content,
+}
+
+/// The content of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Nothing,
+    /// The files of a root directory.
+    OfAgent,
+    OfOthers,
+}
+
+impl Found {
+    fn look(root: &Path) -> io::Result<Self> {
+        let found = std::fs::metadata(root)?;
+        let content = if std::fs::read_dir(root)?.next().is_none() {
+            Content::Nothing
+        } else if root.join("owner").is_file() || root.join("manifests").is_dir() {
+            Content::OfAgent
+        } else {
+            Content::OfOthers
+        };
+        Ok(Self {
+            uid: found.uid(),
+            gid: found.gid(),
+            mode: found.mode(),
+            content,
+        })
+    }
+
+    /// Whether an agent of that user and group closes the directory to others; or why it refuses it, because
+    /// others can write to it. Only one that is plainly a root directory is closed, lest `--root /srv` takes
+    /// `/srv` from everybody.
+    fn is_to_close(&self, (uid, gid): (u32, u32)) -> Result<bool, String> {
+        /// Permissions of everybody but the owner; to write, of the group and of all.
+        const OTHERS: u32 = 0o077;
+        const GROUP_WRITE: u32 = 0o020;
+        const ALL_WRITE: u32 = 0o002;
+        if self.uid != 0 && self.uid != uid {
+            let words = format!(
+                "it belongs to user {}, who can write to it; choose a directory of its own",
+                self.uid
+            );
+            return Err(words);
+        }
+        if self.mode & OTHERS == 0 {
+            return Ok(false);
+        }
+        let by_group = self.mode & GROUP_WRITE != 0;
+        let by_all = self.mode & ALL_WRITE != 0;
+        match self.content {
+            Content::Nothing => Ok(true),
+            // The files may be those of whoever could write to it.
+            Content::OfAgent if by_all || (by_group && self.gid != gid) => Err(
+                "it is writable by others; check the files in it, and run chmod go-w on it"
+                    .to_owned(),
+            ),
+            Content::OfAgent => Ok(true),
+            Content::OfOthers if by_all || by_group => Err(
+                "it contains other files and is writable by others; choose a directory of its own"
+                    .to_owned(),
+            ),
+            Content::OfOthers => Ok(false),
+        }
     }
 }
 
@@ -239,9 +300,65 @@ mod tests {
         assert_eq!(mode_after(0o755, None).unwrap(), 0o700);
         assert_eq!(mode_after(0o755, Some("manifests")).unwrap(), 0o700);
         assert_eq!(mode_after(0o755, Some("home")).unwrap(), 0o755);
-        let refused = mode_after(0o777, Some("home")).unwrap_err();
+        for entry in ["home", "manifests"] {
+            let refused = mode_after(0o777, Some(entry)).unwrap_err();
+            // tenants L6
+            assert!(matches!(refused, LockError::Io { .. }), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused_whatever_its_mode() {
+        use Content::{Nothing, OfAgent, OfOthers};
+        let (belongs, used, other) = ("belongs to user 1000", "check the files", "other files");
+        for (uid, gid, mode, content, agent, expected) in [
+            (0, 0, 0o700, OfAgent, (0, 0), Ok(false)),
+            (0, 0, 0o755, Nothing, (0, 0), Ok(true)),
+            (0, 0, 0o777, Nothing, (0, 0), Ok(true)),
+            (0, 0, 0o755, OfAgent, (0, 0), Ok(true)),
+            (0, 0, 0o775, OfAgent, (0, 0), Ok(true)),
+            (0, 50, 0o775, OfAgent, (0, 0), Err(used)),
+            (0, 0, 0o777, OfAgent, (0, 0), Err(used)),
+            (0, 0, 0o755, OfOthers, (0, 0), Ok(false)),
+            (0, 0, 0o775, OfOthers, (0, 0), Err(other)),
+            (1000, 1000, 0o700, Nothing, (0, 0), Err(belongs)),
+            (1000, 1000, 0o700, OfAgent, (0, 0), Err(belongs)),
+            (1000, 0, 0o755, OfOthers, (0, 0), Err(belongs)),
+            // An agent of that user, as in tests.
+            (1000, 1000, 0o700, OfAgent, (1000, 1000), Ok(false)),
+            (1000, 1000, 0o775, OfAgent, (1000, 1000), Ok(true)),
+            (0, 0, 0o700, OfAgent, (1000, 1000), Ok(false)),
+        ] {
+            let found = Found {
+                uid,
+                gid,
+                mode,
+                content,
+            };
+            let judged = found.is_to_close(agent);
+            let agrees = match (&judged, expected) {
+                (Ok(closes), Ok(expected)) => *closes == expected,
+                (Err(why), Err(words)) => why.contains(words),
+                (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+            };
+            // tenants L6
+            assert!(agrees, "{found:?} {agent:?}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn a_root_directory_of_another_user_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (us, other) = (rustix::process::geteuid(), rustix::fs::Uid::from_raw(1000));
+        if !us.is_root() {
+            return;
+        }
+        std::fs::create_dir(dir.path().join("manifests")).unwrap();
+        rustix::fs::chown(dir.path(), Some(other), None).unwrap();
+        let refused = RootLock::acquire(dir.path()).unwrap_err().to_string();
         // tenants L6
-        assert!(matches!(refused, LockError::Io { .. }), "{refused}");
+        assert!(refused.contains("belongs to user 1000"), "{refused}");
+        assert!(!dir.path().join("lock").exists());
     }
 
     #[test]

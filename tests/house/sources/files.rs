@@ -1,6 +1,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -473,11 +473,24 @@ async fn a_file_in_the_directorys_place_is_a_problem() {
 
 #[tokio::test]
 async fn a_directory_that_others_can_write_to_is_warned_of() {
-    for (mode, problems) in [(0o755, &[][..]), (0o757, &["invalid-value"][..])] {
+    let warned = &["invalid-value"][..];
+    let is_root = rustix::process::geteuid().is_root();
+    for (mode, user, group, problems) in [
+        (0o755, None, None, &[][..]),
+        (0o757, None, None, warned),
+        (0o775, None, None, &[][..]),
+        (0o775, None, Some(1000), warned),
+        (0o755, None, Some(1000), &[][..]),
+        (0o700, Some(1000), None, warned),
+    ] {
+        if (user.is_some() || group.is_some()) && !is_root {
+            continue;
+        }
         let temp = tempfile::tempdir().unwrap();
         let manifests = temp.path().join("manifests");
         fs::create_dir(&manifests).unwrap();
         fs::set_permissions(&manifests, fs::Permissions::from_mode(mode)).unwrap();
+        chown(&manifests, user, group).unwrap();
         fs::write(manifests.join("web.yaml"), pod("web", "a:1")).unwrap();
         let mut bench = Bench::start_in(temp);
         // tenants L6
