@@ -531,10 +531,10 @@ async fn a_node_that_is_not_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_we_have_no_kind_for_are_told_as_they_are() {
+async fn a_missing_priority_class() {
     let mut bed = Bed::new().await;
     bed.want(&manifest(&bed.namespace, "priorityClassName: nope"));
-    let problem = bed.problem(ProblemKind::Other).await;
+    let problem = bed.problem(ProblemKind::PriorityClassMissing).await;
     let words = "no PriorityClass with name nope was found";
     // pods 35
     assert!(problem.message.contains(words), "{problem:?}");

@@ -328,6 +328,7 @@ fn cause_of(failure: &Failure, full_name: &FullName) -> Option<Cause> {
         | ProblemKind::Quota
         | ProblemKind::LimitRange
         | ProblemKind::Webhook
+        | ProblemKind::PriorityClassMissing
         | ProblemKind::ApiAway
         | ProblemKind::NodeMissing
         | ProblemKind::Invalid

@@ -34,6 +34,9 @@ crate::words! {
         LimitRange = "LimitRange",
         /// A webhook or an admission policy denied it, or the webhook doesn't answer.
         Webhook = "Webhook",
+        /// The pod's priority class doesn't exist. Create it; an API server that has just been started makes those
+        /// of the system within seconds.
+        PriorityClassMissing = "PriorityClassMissing",
         /// Another pod has the name. Delete it, or rename the static pod.
         NameTaken = "NameTaken",
         /// The API server doesn't answer, or asks to slow down.
@@ -57,9 +60,13 @@ impl ProblemKind {
         !matches!(self, Self::ApiAway | Self::NodeMissing)
     }
 
-    /// Whether somebody who sees the pod missing mends it within seconds, without notice.
+    /// Whether somebody who sees the pod missing, or the API server itself, mends it within seconds, without
+    /// notice.
     fn is_soon_mended(self) -> bool {
-        matches!(self, Self::NamespaceMissing | Self::NameTaken)
+        matches!(
+            self,
+            Self::NamespaceMissing | Self::PriorityClassMissing | Self::NameTaken
+        )
     }
 }
 
@@ -156,6 +163,8 @@ fn forbidden(message: &str) -> ProblemKind {
         || says("cannot get resource")
     {
         ProblemKind::Forbidden
+    } else if says("no PriorityClass with name") {
+        ProblemKind::PriorityClassMissing
     } else if says("violates PodSecurity") {
         ProblemKind::PodSecurity
     } else if says("exceeded quota") || says("failed quota") || says("status unknown for quota") {

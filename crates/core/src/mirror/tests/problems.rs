@@ -111,6 +111,12 @@ const WORDS: &[(u16, &str, &str, Kind)] = &[
         403,
         "pods",
         r#"pods "web-n1" is forbidden: no PriorityClass with name nope was found"#,
+        Kind::PriorityClassMissing,
+    ),
+    (
+        403,
+        "pods",
+        r#"pods "web-n1" is forbidden: pod rejected: RuntimeClass "nope" not found"#,
         Kind::Other,
     ),
     (401, "", "Unauthorized", Kind::Forbidden),
@@ -155,6 +161,9 @@ fn pauses_grow_and_end_at_a_minute() {
     assert_eq!(pauses(Kind::NamespaceMissing, true, 0, 0.0), doubling);
     assert_eq!(pauses(Kind::NamespaceMissing, false, 61, 0.0), doubling);
     assert_eq!(pauses(Kind::NamespaceMissing, false, 59, 0.5), vec![2; 8]);
+    let of_class = pauses(Kind::PriorityClassMissing, false, 0, 0.5);
+    // pods 35
+    assert_eq!(of_class, vec![2; 8], "an API server that boots makes it");
     assert_eq!(pauses(Kind::Quota, false, 0, 1.0)[6], 48);
     let many = retry_after(Kind::Other, u32::MAX, Duration::MAX, false, 7.0);
     assert_eq!(many, Duration::from_secs(48));
