@@ -351,6 +351,12 @@ fn remarks(pod: &PlannedPod) -> Vec<String> {
         };
         lines.push(format!("{words}: {}: {}", pod.reason, pod.message));
     }
+    if !pod.emptied.is_empty() {
+        lines.push(format!(
+            "emptyDir volumes that lose their files: {}",
+            pod.emptied.join(", ")
+        ));
+    }
     if !pod.pulls.is_empty() {
         lines.push(format!("images to pull: {}", pod.pulls.join(", ")));
     }

@@ -197,6 +197,7 @@ impl Run {
                 found.pods.push((pod, Arc::clone(&document.places)));
             }
             self.summary.pods += document.pods().len();
+            self.summary.note_empty_dirs(document.pods());
             if let Some(Accepted::Object(Object::Service(service))) = &document.accepted {
                 let place = document.position;
                 let places = Arc::clone(&document.places);

@@ -23,6 +23,7 @@ use mirrorlet_core::rollout::{
 };
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::spec;
+use mirrorlet_core::volumes::empty_dirs;
 use mirrorlet_runtime::PodCheck;
 
 /// Pods that are checked at a time.
@@ -317,6 +318,7 @@ impl RolloutOptions {
                 PlanAction::Replace => Downtime::Gap,
                 _ => Downtime::None,
             },
+            emptied: emptied(action, running.filter(|_| !same)),
             pulls: check.pulls,
             unknown: check.unknown,
             reason,
@@ -445,6 +447,16 @@ fn has_probes(pod: &Pod) -> bool {
     })
 }
 
+/// The volumes that lose their files when another pod replaces the one that runs. A pod that is edited in
+/// place keeps them.
+fn emptied(action: PlanAction, replaced: Option<&Revision>) -> Vec<String> {
+    let replaced = replaced.filter(|_| action == PlanAction::Replace);
+    let names = replaced
+        .into_iter()
+        .flat_map(|replaced| empty_dirs(&replaced.pod));
+    names.map(str::to_owned).collect()
+}
+
 fn version(pod: &SourcePod) -> Version<'_> {
     (&pod.pod, pod.config.as_deref())
 }
@@ -458,6 +470,7 @@ fn row(pod: &SourcePod, action: PlanAction) -> PlannedPod {
         action,
         changes: Vec::new(),
         downtime: Downtime::None,
+        emptied: Vec::new(),
         pulls: Vec::new(),
         unknown: Vec::new(),
         reason: String::new(),

@@ -258,6 +258,49 @@ async fn pods_that_swap_host_ports_are_updated_together_or_not_at_all() {
     rollouts.shut_down().await;
 }
 
+/// A version of a pod with emptyDir volumes of these names.
+fn with_empty_dirs(name: u8, version: u8, volumes: &[&str]) -> SourcePod {
+    let mut with = pod(name, version);
+    let spec = Arc::make_mut(&mut with.pod).spec.as_mut().unwrap();
+    let volume = |name: &&str| serde_json::json!({"name": name, "emptyDir": {}});
+    let mut volumes: Vec<_> = volumes.iter().map(volume).collect();
+    volumes.push(serde_json::json!({"name": "host", "hostPath": {"path": "/srv"}}));
+    spec.volumes = serde_json::from_value(volumes.into()).unwrap();
+    with
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_names_the_empty_dirs_that_lose_their_files() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+    let none = Merged::default();
+    let old = [
+        with_empty_dirs(0, 1, &["cache", "tmp"]),
+        with_empty_dirs(1, 1, &["cache"]),
+        with_empty_dirs(2, 1, &[]),
+        with_empty_dirs(3, 1, &["cache"]),
+    ];
+    let mut before = merged_of(old.to_vec(), &none);
+    rollouts.apply(&mut before, &none, &Pods::default()).await;
+    let new = vec![
+        with_empty_dirs(0, 2, &["cache"]),
+        old[1].clone(),
+        with_empty_dirs(2, 2, &["new"]),
+        with_empty_dirs(4, 1, &["cache"]),
+    ];
+    let newest = merged_of(new, &before);
+    let plan = handle.plan(&newest, &before, false).await;
+    let emptied: Vec<_> = plan
+        .iter()
+        .map(|pod| (pod.name.as_str(), pod.emptied.join(" ")))
+        .filter(|(_, emptied)| !emptied.is_empty())
+        .collect();
+    // box 21
+    assert_eq!(emptied, [("pod0", "cache tmp".to_owned())]);
+    rollouts.shut_down().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_port_that_another_pod_gives_up_is_planned_as_free() {
     use PlanAction::{Create, Held, None, Remove, Replace};

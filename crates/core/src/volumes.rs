@@ -20,6 +20,14 @@ pub fn is_local_ephemeral(volume: &Volume) -> bool {
     medium == Some("") || volume.config_map.is_some()
 }
 
+/// The names of a pod's emptyDir volumes. Their files are removed with the pod, and so by an edit of its manifest
+/// that makes another pod of it.
+pub fn empty_dirs(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = spec::spec(pod).volumes.iter().flatten();
+    let empty_dirs = volumes.filter(|volume| volume.empty_dir.is_some());
+    empty_dirs.map(|volume| &*volume.name)
+}
+
 /// Most mounts of a pod's containers that have a sub-path: each is a mount on the node, which every later look at
 /// its mounts reads.
 pub const SUBPATHS_MAX: usize = 256;

@@ -28,6 +28,7 @@ fn report() -> PlanReport {
             pod("same", "none", json!({})),
             pod("web", "replace", json!({
                 "changes": ["spec.containers[web].image"], "downtime": "until-ready",
+                "emptied": ["cache", "tmp"],
                 "pulls": ["web:2"], "unknown": ["whether image web:2 can be pulled"],
                 "before": {"spec": {"a": 1, "b": 2}}, "after": {"spec": {"a": 1, "b": 3}},
             })),

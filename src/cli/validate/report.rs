@@ -1,14 +1,16 @@
 //! The result of a validation, as text and as JSON.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::cli::table::counted;
 use crate::config::args::ValidateOutput;
 
-use mirrorlet_core::api::Diagnostic;
+use mirrorlet_core::api::{Diagnostic, Pod};
 use mirrorlet_core::manifest;
+use mirrorlet_core::volumes::empty_dirs;
 
 /// The problems of one file, with its text to draw them on.
 #[derive(Default)]
@@ -74,6 +76,17 @@ pub(super) struct Summary {
     errors: usize,
     warnings: usize,
     pub(super) ignored: Vec<String>,
+    /// The number of pods with emptyDir volumes.
+    #[serde(rename = "emptyDirPods")]
+    empty_dir_pods: usize,
+}
+
+impl Summary {
+    /// Counts those of these pods that have emptyDir volumes.
+    pub(super) fn note_empty_dirs(&mut self, pods: &[Arc<Pod>]) {
+        let with = pods.iter().filter(|pod| empty_dirs(pod).next().is_some());
+        self.empty_dir_pods += with.count();
+    }
 }
 
 /// The document of `-o json`.
@@ -129,6 +142,13 @@ impl Report {
             )?;
         }
         let summary = &self.summary;
+        if summary.empty_dir_pods > 0 {
+            writeln!(
+                out,
+                "note: the emptyDir volumes of {} lose their files with each edit of the pod; a persistentVolumeClaim keeps its files",
+                counted(summary.empty_dir_pods, "pod"),
+            )?;
+        }
         let objects = match summary.objects {
             0 => String::new(),
             objects => format!(", {}", counted(objects, "object")),

@@ -33,6 +33,33 @@ fn strict_fails_on_warnings() {
 }
 
 #[test]
+fn empty_dirs_are_noted_once() {
+    let with = |name: &str| {
+        let spec = "{containers: [{name: a, image: a}], volumes: [{name: tmp, emptyDir: {}}]}";
+        format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+    };
+    let two = format!("{}---\n{}", with("b"), with("c"));
+    let note = |text: &str| {
+        let (code, text) = run(&[PathBuf::from(STDIN)], ValidateOutput::Text, text);
+        // A note is no warning.
+        assert!(text.ends_with(": 0 errors, 0 warnings\n"), "{text}");
+        let notes: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("note: "))
+            .collect();
+        (code, notes.join("\n"))
+    };
+    let words = "note: the emptyDir volumes of 2 pods lose their files with each edit of the pod; \
+                 a persistentVolumeClaim keeps its files";
+    // box 21
+    assert_eq!(note(&two), (0, words.to_owned()));
+    assert_eq!(note(GOOD), (0, String::new()));
+    let (_, json) = run(&[PathBuf::from(STDIN)], ValidateOutput::Json, &two);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["summary"]["emptyDirPods"], 2);
+}
+
+#[test]
 fn a_directory_is_read_as_the_agent_reads_it() {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in [

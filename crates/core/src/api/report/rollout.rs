@@ -235,6 +235,9 @@ pub struct PlannedPod {
     pub changes: Vec<String>,
     /// For how long it would not serve.
     pub downtime: Downtime,
+    /// The emptyDir volumes of the running pod, which would lose their files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub emptied: Vec<String>,
     /// Images that would be pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulls: Vec<String>,
