@@ -55,7 +55,10 @@ const fn list(keep: &'static Keep) -> Answer {
 /// The list of our containers.
 pub(super) static CONTAINERS: Answer = list(&Keep::Each(&Keep::Fields(
     &["Id", "Names", "Image", "ImageID", "Created", "State"],
-    &[("Labels", Keep::Fields(&READ_BACK, &[]))],
+    &[
+        ("HostConfig", Keep::Fields(&["NetworkMode"], &[])),
+        ("Labels", Keep::Fields(&READ_BACK, &[])),
+    ],
 )));
 
 /// The list of containers that publish a port.

@@ -4,19 +4,20 @@
 mod create;
 mod turn;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bollard::models::ContainerInspectResponse;
+use bollard::models::{ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum};
 use tokio::sync::Mutex;
 
 use super::engine::{EngineError, SharedEngine};
-use super::index::{Index, Record};
+use super::index::{Index, Record, network_of};
 use super::termination;
-use super::translate::{Kind, parse_ours};
+use super::translate::{Kind, OurContainer, parse_ours};
 pub(super) use create::Made;
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
+use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError, SyncError, SyncErrorReason};
 pub(super) use turn::{Since, Turn, Turns};
 
@@ -32,6 +33,8 @@ pub(super) struct Containers {
     /// asked.
     pub(super) changes: Turns,
     listing: Mutex<()>,
+    /// The network mode of new sandboxes, until the first list was compared with it.
+    new_pods: parking_lot::Mutex<Option<String>>,
     /// Pods that another agent on the Engine was found to run, until that was reported.
     pub(super) twins: parking_lot::Mutex<BTreeSet<PodUid>>,
     /// The containers that the Engine was too slow to create.
@@ -47,9 +50,17 @@ impl Containers {
             index: Index::default(),
             changes: Turns::new(concurrency),
             listing: Mutex::default(),
+            new_pods: parking_lot::Mutex::default(),
             twins: parking_lot::Mutex::default(),
             unanswered: create::Unanswered::default(),
         }
+    }
+
+    /// The same, which report once the pods that run in another network than those of that mode.
+    #[must_use]
+    pub(super) fn with_new_pods_in(self, mode: &str) -> Self {
+        *self.new_pods.lock() = Some(mode.to_owned());
+        self
     }
 
     /// Lists our containers into the index; only where the index is incomplete, when
@@ -61,7 +72,7 @@ impl Containers {
         }
         let began = self.index.begin_list();
         let listed = self.engine.list_containers(&self.owner).await?;
-        let ours = listed
+        let ours: Vec<_> = listed
             .into_iter()
             .filter_map(|summary| {
                 let names = summary.names.iter().flatten().map(String::as_str);
@@ -69,6 +80,12 @@ impl Containers {
                 Some((summary, ours))
             })
             .collect();
+        let new_pods = self.new_pods.lock().take();
+        if let Some(mode) = new_pods {
+            for (network, pods) in in_other_networks(&ours, &mode) {
+                occurrences::pods_in_another_network(pods, &network, network_of(&mode));
+            }
+        }
         self.index.apply_list(began, ours);
         Ok(())
     }
@@ -200,4 +217,26 @@ pub(super) fn runtime_error(error: &RuntimeError) -> SyncError {
         SyncErrorReason::CreatePodSandboxError
     };
     SyncError::new(reason, error.to_string())
+}
+
+/// The networks other than that of `mode` in which pods run, with the number of their pods. An agent with
+/// another `--network` has left them there.
+pub(super) fn in_other_networks(
+    listed: &[(ContainerSummary, OurContainer)],
+    mode: &str,
+) -> BTreeMap<String, usize> {
+    let networks = listed.iter().filter_map(|(summary, ours)| {
+        let host_network = match &ours.kind {
+            Kind::Sandbox { host_network, .. } => *host_network,
+            Kind::Container { .. } => true,
+        };
+        let runs = summary.state == Some(ContainerSummaryStateEnum::RUNNING);
+        let network = network_of(summary.host_config.as_ref()?.network_mode.as_deref()?);
+        (runs && !host_network && network != network_of(mode)).then_some(network)
+    });
+    let mut counted = BTreeMap::new();
+    for network in networks {
+        *counted.entry(network.to_owned()).or_default() += 1;
+    }
+    counted
 }

@@ -380,14 +380,20 @@ fn published(record: &Record, found: &ContainerInspectResponse) -> Option<Arc<Po
     ports.and_then(|n| n.ports.clone()).map(Arc::new)
 }
 
+/// The name or id of the network that a network mode names.
+pub(crate) fn network_of(mode: &str) -> &str {
+    match mode {
+        "" | "default" => "bridge",
+        mode => mode,
+    }
+}
+
 /// Addresses of a container, as the top-level fields are gone from API 1.52 on: of the network that it
 /// was created in, and only where that has none, of those that a person connected it to.
 fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
     let host = found.host_config.as_ref();
-    let mode = match host.and_then(|host| host.network_mode.as_deref()) {
-        None | Some("" | "default") => "bridge",
-        Some(mode) => mode,
-    };
+    let mode = host.and_then(|host| host.network_mode.as_deref());
+    let mode = network_of(mode.unwrap_or_default());
     let settings = found.network_settings.as_ref();
     let networks = settings.and_then(|settings| settings.networks.as_ref());
     // The mode is the name of a network or its id.

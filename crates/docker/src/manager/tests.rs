@@ -11,13 +11,14 @@ use bollard::models::ContainerCreateBody;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::EngineError;
+use crate::containers::in_other_networks;
+use crate::engine::{Engine as _, EngineError};
 use crate::fake_engine::{Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript};
 use crate::image::PullerOptions;
 use crate::operation::Operation;
 use crate::sandbox_image::SANDBOX_IMAGE;
 use crate::translate::labels::{Restarts, container_labels};
-use crate::translate::{container_name, sandbox_name};
+use crate::translate::{container_name, parse_ours, sandbox_name};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::backoff::Backoff;
 use mirrorlet_core::gc::ContainerGcPolicy;
@@ -1019,6 +1020,37 @@ async fn networks_are_set_up_and_torn_down_unless_they_are_the_hosts() {
     assert_eq!(
         actions(&result),
         [(A::KillContainer, true), (A::KillPodSandbox, true)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_pods_in_another_network_than_new_ones_are_counted() {
+    let bed = Bed::warm().await;
+    let pods = [
+        pod("a", &json!({})),
+        pod("b", &json!({})),
+        pod("host", &json!({"hostNetwork": true})),
+        pod("ended", &json!({})),
+    ];
+    for pod in &pods {
+        bed.up(pod).await;
+    }
+    bed.kill(&pods[3], None).await;
+    let listed = bed.engine.list_containers(OWNER).await.unwrap();
+    let ours = listed.into_iter().filter_map(|summary| {
+        let names = summary.names.iter().flatten().map(String::as_str);
+        let ours = parse_ours(OWNER, names, summary.labels.as_ref()?)?;
+        Some((summary, ours))
+    });
+    let ours: Vec<_> = ours.collect();
+    for mode in ["default", "bridge"] {
+        // docker 22a
+        assert!(in_other_networks(&ours, mode).is_empty(), "{mode}");
+    }
+    // docker 22a
+    assert_eq!(
+        in_other_networks(&ours, "pods"),
+        [("bridge".to_owned(), 2)].into()
     );
 }
 

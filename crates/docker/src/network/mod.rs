@@ -74,6 +74,11 @@ pub(crate) struct FailedStart {
     pub(crate) conflict: Option<String>,
 }
 
+/// The network mode of sandboxes in a network of the Engine's; in its default bridge when none.
+pub(crate) fn sandbox_mode(network: Option<&str>) -> &str {
+    network.unwrap_or("default")
+}
+
 /// The network of the Engine's that pods that are not in the host's network are in.
 pub(crate) struct EngineNetwork {
     engine: SharedEngine,
@@ -98,7 +103,7 @@ impl EngineNetwork {
 
     /// The network mode that sandboxes are created with.
     pub(crate) fn sandbox_mode(&self) -> &str {
-        self.name.as_deref().unwrap_or("default")
+        sandbox_mode(self.name.as_deref())
     }
 
     /// Whether the Engine points a container's `resolv.conf` to a resolver of its own.

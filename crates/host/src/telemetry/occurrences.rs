@@ -69,6 +69,14 @@ pub fn open_files_limited(limit: Option<u64>, error: &str) {
     );
 }
 
+/// Pods run in another network of the Engine's than new ones get: `--network` was changed. Call it once.
+pub fn pods_in_another_network(pods: usize, network: &str, of_new: &str) {
+    tracing::warn!(
+        "running pods in the Docker network {network}: {pods}; they stay there, and pods that start from \
+         now on are in {of_new} (--network)"
+    );
+}
+
 /// The agent stops; containers keep running.
 pub fn agent_stopping(reason: &str) {
     tracing::info!(reason, "stopping; containers keep running");
