@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use tower::service_fn;
 use super::*;
 use crate::store::cell::cell;
 use mirrorlet_core::api::core::Node;
-use mirrorlet_core::objects::References;
+use mirrorlet_core::objects::{ObjectError, ObjectKey, ObjectKind, References};
 use mirrorlet_host::telemetry::Metrics;
 use mirrorlet_runtime::objects::Objects;
 
@@ -119,6 +119,66 @@ fn watching_services(client: ClusterClient) -> tokio::task::JoinHandle<()> {
     };
     objects.hold(&"u".into(), &references);
     tokio::spawn(task.run())
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_waited_for_as_soon_as_the_server_is_back() {
+    /// More than are got at a time.
+    const OBJECTS: usize = 12;
+    let is_down = Arc::new(AtomicBool::new(true));
+    let down = Arc::clone(&is_down);
+    let (client, _) = client(move |request| {
+        let down = down.load(Ordering::Relaxed);
+        let (watches, path) = (is_watch(&request), request.uri().path().to_owned());
+        async move {
+            if down {
+                return Err(std::io::Error::other("connection refused"));
+            }
+            if watches {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let Some((_, name)) = path.split_once("/configmaps/") else {
+                return Ok(node());
+            };
+            let map = serde_json::json!({
+                "kind": "ConfigMap", "apiVersion": "v1",
+                "metadata": {"name": name, "namespace": "ns", "resourceVersion": "1"},
+            });
+            Ok(answer(200, map.to_string()))
+        }
+    });
+    let keys = (0..OBJECTS).map(|n| ObjectKey {
+        kind: ObjectKind::ConfigMap,
+        namespace: "ns".to_owned(),
+        name: format!("map-{n}"),
+    });
+    let references = References {
+        objects: keys.collect(),
+        ..References::default()
+    };
+    let (objects, task) = ClusterObjects::new(client.clone(), cell(None).1);
+    objects.hold(&"u".into(), &references);
+    let watching = tokio::spawn(task.run());
+    for key in &references.objects {
+        let error = objects.config_map(key).await.unwrap_err();
+        assert!(matches!(error, ObjectError::Away { .. }), "{error}");
+    }
+    // Until every watch has failed for the same cause.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut news = objects.subscribe(&"u".into());
+    news.borrow_and_update();
+    is_down.store(false, Ordering::Relaxed);
+    get(&client).await.unwrap();
+    news.changed().await.unwrap();
+    let began = Instant::now();
+    for key in &references.objects {
+        let found = objects.config_map(key).await;
+        // node 6e
+        assert!(found.is_ok(), "{key:?}: {found:?}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+    watching.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -369,6 +369,7 @@ impl ObjectsTask {
     pub async fn run(self) {
         let mut running: FuturesUnordered<BoxFuture<'_, Subject>> = FuturesUnordered::new();
         let mut tokens: BTreeMap<Subject, CancellationToken> = BTreeMap::new();
+        let mut reach = self.shared.client.reach();
         loop {
             let wanted = self.wanted();
             for (subject, token) in &tokens {
@@ -386,6 +387,9 @@ impl ObjectsTask {
             }
             tokio::select! {
                 () = self.shared.changed.notified() => {}
+                Ok(reach) = reach.changed() => if reach.is_up() {
+                    self.shared.forget_away();
+                },
                 Some(ended) = running.next(), if !running.is_empty() => {
                     tokens.remove(&ended);
                 }

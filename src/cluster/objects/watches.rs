@@ -1,5 +1,6 @@
 //! The watches themselves. Each goes on for ever, with a back-off after failures.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -70,6 +71,36 @@ where
         // Watches that fail together don't come back together.
         pause(&shared.client, stretched(backoff.pause(), 1.0)).await;
     }
+}
+
+impl Shared {
+    /// The API server answers again: errors of the time when it was away are no answers any more. Who holds
+    /// such an object is told, and waits for the next answer.
+    pub(super) fn forget_away(&self) {
+        let keys: BTreeSet<ObjectKey> = {
+            let watched = self.watched.lock();
+            let forgotten = watched
+                .iter()
+                .filter(|(_, watched)| watched.known.send_if_modified(forget_away));
+            forgotten.map(|(key, _)| key.clone()).collect_set()
+        };
+        let services = self.services.listed.send_if_modified(forget_away);
+        if services || !keys.is_empty() {
+            self.holders.tell(|references| {
+                let mut objects = references.objects.iter();
+                (services && references.services) || objects.any(|key| keys.contains(key))
+            });
+        }
+    }
+}
+
+/// Forgets that the API server was away, and says whether that was what was known.
+fn forget_away<T>(known: &mut Option<Result<T, ObjectError>>) -> bool {
+    let is_away = matches!(known, Some(Err(ObjectError::Away { .. })));
+    if is_away {
+        *known = None;
+    }
+    is_away
 }
 
 /// The object as it is kept.
