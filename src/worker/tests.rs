@@ -191,6 +191,7 @@ async fn an_agent_that_ends_reports_no_pod_as_removed() {
         let before = journal.story(&FullName::of(&a));
         bed.cancel.cancel();
         while bed.parts.join_next().await.is_some() {}
+        // agent 8
         assert_eq!(journal.story(&FullName::of(&a)), before);
     }
 }
