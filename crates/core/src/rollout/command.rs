@@ -242,6 +242,7 @@ impl History {
         }
         (self.undone_to, self.goes_back) = (undone_to, false);
         // Asked for by name, it is tried again.
+        self.refused = None;
         if matches!(found.outcome, Outcome::Failed(_)) {
             self.set_outcome(&uid, Outcome::Open);
         }

@@ -269,6 +269,7 @@ impl History {
         if edited || known.as_ref().is_some_and(|known| known.pod != pod.pod) {
             // On a cordoned Node an edit starts nothing.
             self.stopped = self.cordoned;
+            self.refused = None;
         }
         // A pod of a set that stays until its turn to stop has come is in no document.
         let of_known = known.as_ref().and_then(|known| known.template.clone());

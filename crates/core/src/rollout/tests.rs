@@ -128,6 +128,31 @@ fn a_version_that_the_node_refuses_has_not_failed_and_is_tried_again() {
 }
 
 #[test]
+fn a_version_that_the_node_refuses_again_is_overdue_and_an_edit_is_tried_at_once() {
+    let mut story = Story::edited();
+    story.preparation = Preparation::Done;
+    for (seconds, overdue) in [(0, false), (300, true)] {
+        story.now += seconds;
+        story.decide(Some(&ready(0)));
+        assert_eq!(story.runs(), "b");
+        story.now += 1;
+        let decision = story.decide(Some(&rejected()));
+        let report = decision.pod(&story.wanted).rollout.unwrap();
+        // rollouts S2b
+        assert_eq!(
+            (report.phase, report.overdue),
+            (RolloutPhase::Held, overdue)
+        );
+    }
+    // It keeps its UID, and the edit may have removed the cause.
+    let pod = Arc::make_mut(&mut story.wanted.pod);
+    pod.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
+    let decision = story.decide(Some(&ready(0)));
+    // rollouts S2b
+    assert_eq!(decision.change, Some(Change::Switched));
+}
+
+#[test]
 fn a_version_has_taken_over_once_another_has_run() {
     let mut story = Story::new("a");
     story.now = 20;
