@@ -178,7 +178,7 @@ mod tests {
             });
             let mut delays = Delays::default();
             delays.look(&board, at(20));
-            // pods 61b
+            // pods 61c
             assert_eq!(delays.waits(&"b".into()), waits, "{reason} {error}");
         }
     }

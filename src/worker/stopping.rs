@@ -336,7 +336,7 @@ mod tests {
             .into(),
             stuck: None,
         };
-        // pods 61b
+        // pods 61c
         assert_eq!(stopping.room_wait_of(&critical), Some(waiting("a")));
         assert_eq!(stopping.room_wait_of(&other), None);
         // It is told to stop once more, as one that is deleted: it stays preempted.
@@ -345,7 +345,7 @@ mod tests {
         let words =
             "pod ns/b, which was preempted to make room for this pod, can't be stopped: no answer";
         let wait = stopping.room_wait_of(&critical).unwrap();
-        // pods 61b
+        // pods 61c
         assert_eq!(
             (&*wait.message, wait.stuck),
             (words, Some(FAILED_PREEMPTION))
@@ -353,7 +353,7 @@ mod tests {
         assert!(stopping.free(&"b-uid".into()));
         assert_eq!(stopping.room_wait_of(&critical), Some(waiting("a")));
         assert!(stopping.free(&"a-uid".into()));
-        // pods 61b
+        // pods 61c
         assert_eq!(stopping.room_wait_of(&critical), None);
         assert_eq!(
             (stopping.room_waits().len(), stopping.preempted().len()),

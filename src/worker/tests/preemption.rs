@@ -41,19 +41,19 @@ async fn a_critical_pod_starts_once_the_pods_that_it_preempts_have_stopped() {
     let other = pod("other");
     bed.want(&[&a, &critical, &other]);
     bed.until_runs("other").await;
-    // pods 61b
+    // pods 61c
     bed.fake.assert_started_pods(&[A, "other"]);
     hold.release();
     let released = tokio::time::Instant::now();
     bed.until("it runs, and not beside the other", |fake| {
         let is_started = runs(fake, "static");
-        // pods 61b
+        // pods 61c
         assert!(!(is_started && runs(fake, A)));
         is_started
     })
     .await;
     // By an event: a retry comes after ten seconds.
-    // pods 61b
+    // pods 61c
     assert!(released.elapsed() < Duration::from_secs(1));
     bed.until_view("static", |view| {
         view.is_some_and(|view| view.error.is_empty() && view.phase == Phase::Syncing)
@@ -83,11 +83,11 @@ async fn another_version_of_a_critical_pod_waits_for_what_the_first_one_preempte
     bed.until_view("second", |view| view.is_none()).await;
     bed.want(&[&a, &second]);
     bed.until_view("second", |view| waits(view, WAITS)).await;
-    // pods 61b
+    // pods 61c
     bed.fake.assert_started_pods(&[A]);
     hold.release();
     bed.until_runs("second").await;
-    // pods 61b
+    // pods 61c
     bed.fake.assert_started_pods(&[A, "second"]);
 }
 
@@ -103,11 +103,11 @@ async fn an_agent_that_is_started_again_finds_the_pods_that_are_to_make_room() {
     bed.want(&[&a, &critical]);
     hold.arrived(1).await;
     bed.until_view("static", |view| waits(view, WAITS)).await;
-    // pods 61b
+    // pods 61c
     bed.fake.assert_started_pods(&[]);
     hold.release();
     bed.until_runs("static").await;
-    // pods 61b
+    // pods 61c
     assert!(!runs(&bed.fake, A));
 }
 
@@ -129,7 +129,7 @@ async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
     let failures = story
         .iter()
         .filter(|entry| &*entry.reason == "FailedPreemption");
-    // pods 61b
+    // pods 61c
     assert_eq!(failures.count(), 1, "{story:?}");
     bed.fake.assert_started_pods(&[A]);
     bed.fake.end_faults();
@@ -153,7 +153,7 @@ async fn a_critical_pod_starts_beside_a_preempted_one_as_soon_as_there_is_room()
         .await;
     bed.want(&[&b, &critical]);
     bed.until_runs("static").await;
-    // pods 61b
+    // pods 61c
     assert!(runs(&bed.fake, B) && !runs(&bed.fake, A));
     hold.release();
 }
@@ -178,7 +178,7 @@ async fn a_critical_pod_of_the_api_server_waits_too_and_may_be_deleted_meanwhile
     .await;
     bed.want(&[&a]);
     bed.until_view(C, |view| view.is_none()).await;
-    // pods 61b
+    // pods 61c
     bed.fake.assert_started_pods(&[A]);
     hold.release();
 }

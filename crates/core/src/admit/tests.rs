@@ -718,7 +718,7 @@ fn a_critical_pod_waits_for_preempted_pods_that_it_does_not_fit_beside() {
         };
         let uids = awaited(&input, &stopping);
         let uids: Vec<&str> = uids.iter().map(PodUid::as_str).collect();
-        // pods 61b
+        // pods 61c
         assert_eq!(uids.join(" "), expected, "{pod:?} {others:?} {stopping:?}");
     }
 }
