@@ -92,7 +92,7 @@ impl Metrics {
             api_requests: r.add("api_requests", "Requests to the API server by verb, resource and answer"),
             api_up: r.add("api_up", "Whether the API server answers"),
             certificate_ends: r.add_with("certificate_expiration_timestamp", "When a certificate in use ends", Some(Unit::Seconds), Family::default()),
-            certificate_lifetime: r.add_with("certificate_lifetime", "For how long a certificate in use is valid, from its begin to its end", Some(Unit::Seconds), Family::default()),
+            certificate_lifetime: r.add_with("certificate_lifetime", "For how long a certificate in use is valid, from its start to its end", Some(Unit::Seconds), Family::default()),
             node_api_refusals: r.add("node_api_refusals", "Connections closed and requests refused by the node API to protect itself, by reason"),
             mirror_writes: r.add("mirror_writes", "Mirror pods created, deleted and refused"),
             status_writes: r.add("status_writes", "Pod statuses written to the API server, by outcome"),
