@@ -12,6 +12,9 @@
 #   mirrorlet.test/stand-in:1       hack/stand-in, which runs in the place of any program, with bash as its shell
 #   mirrorlet.test/kubectl:1        busybox and kubectl, a client of the API server inside a pod; only
 #                                   after hack/kube-build.sh
+#
+#   hack/images.sh           builds them
+#   hack/images.sh --tools   installs only what that needs, for a machine without a network
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -34,6 +37,7 @@ if ! find_busybox; then
     install_packages busybox-static
     find_busybox || die "no static busybox; install the package busybox-static"
 fi
+[ "${1:-}" != --tools ] || exit 0
 
 engine_answers || die "no Docker Engine answers; run hack/docker-up.sh first"
 

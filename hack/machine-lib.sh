@@ -19,6 +19,8 @@ if [ -z "${MACHINE:-}" ]; then
     need jq jq
     need dockerd docker.io iptables
     need docker docker-cli
+    need curl curl
+    "$REPO/hack/images.sh" --tools
     if [ "${MACHINE_BARE:-false}" = false ]; then
         "$REPO/hack/registry.sh"
         "$REPO/hack/compose-build.sh" >/dev/null
@@ -88,6 +90,9 @@ start_engine() {
     engine="$pid"
     wait_for "$START_SECONDS" "dockerd to answer" engine_answers || { tail -n 20 "$MACHINE/dockerd.log" >&2; exit 1; }
 }
+build_images() {
+    "$REPO/hack/images.sh" 2>"$MACHINE/images.log" || { tail -n 20 "$MACHINE/images.log" >&2; die "the images could not be built"; }
+}
 listens() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 # start_registry PORT [CONFIG]
 start_registry() {
@@ -117,6 +122,6 @@ export PATH="$MACHINE/bin:$PATH"
 
 start_engine
 if [ "${MACHINE_BARE:-false}" = false ]; then
-    "$REPO/hack/images.sh" 2>/dev/null
+    build_images
     start_registry 5000
 fi

@@ -27,7 +27,7 @@ MACHINE_BARE=true
 
 # ---- the machine ------------------------------------------------------------------------------
 
-"$REPO/hack/images.sh" 2>/dev/null
+build_images
 docker tag mirrorlet.test/busybox:1 busybox:1.36
 docker tag mirrorlet.test/busybox:2 busybox:1.37
 ln -s "$KUBE_BIN/kubectl" "$MACHINE/bin/"
