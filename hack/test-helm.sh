@@ -303,7 +303,7 @@ wait_for 60 "the agent's pod to go" agent_gone
 kubectl get node "$NODE" >/dev/null || die "the uninstall took the Node"
 kubectl get pod "web-$NODE" >/dev/null || die "the uninstall took the mirror"
 of_release() { kubectl get all,configmaps,serviceaccounts,roles,rolebindings,leases -n kube-system -l app.kubernetes.io/instance=mirrorlet -o name; }
-nothing_of_release() { [ -z "$(of_release)" ]; }
+nothing_of_release() { local left; left="$(of_release)" && [ -z "$left" ]; }
 wait_for 60 "the release's objects to go" nothing_of_release
 kubectl delete lease -n kube-system mirrorlet-approver >/dev/null || die "docs/install.md names a Lease that is not there"
 node_ready "$OTHER_NODE" || die "the other release is not Ready"

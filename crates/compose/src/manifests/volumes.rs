@@ -122,7 +122,7 @@ impl Build<'_, '_> {
         found
     }
 
-    /// Whether the modes of an item of `volumes_from` make its mounts read-only. Those of SELinux are
+    /// Whether the modes of an item of `volumes_from` make its mounts read-only. Modes for `SELinux` are
     /// reported.
     fn is_from_read_only(&mut self, service: &Service, from: &Node, modes: &str) -> bool {
         let path = field(service, "volumes_from");

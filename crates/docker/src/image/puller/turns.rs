@@ -182,9 +182,9 @@ fn join<K: Eq + Hash, T: Clone>(
         return known;
     }
     under_way.retain(|_, known| known.upgrade().is_some());
-    let begun = begin().shared();
-    if let Some(weak) = begun.downgrade() {
+    let new = begin().shared();
+    if let Some(weak) = new.downgrade() {
         under_way.insert(key, weak);
     }
-    begun
+    new
 }

@@ -137,9 +137,9 @@ async fn an_image_that_comes_while_a_pod_waits_for_its_turn_is_used() {
             assert!(all.iter().all(Result::is_ok), "{all:?}");
             image
         };
-        let pulled = image.map(|image| image.pulled);
+        let was_pulled = image.map(|image| image.pulled);
         // tenants S3
-        assert_eq!(pulled, Ok(false), "{is_reported}");
+        assert_eq!(was_pulled, Ok(false), "{is_reported}");
         assert_eq!(engine.count(Operation::PullImage), 2);
     }
 }
