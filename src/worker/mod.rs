@@ -465,15 +465,17 @@ impl PodWorkers {
         self.evicted.forget(&uid);
         self.locks.lives.set(&uid, PodLife::Gone);
         self.context.cache.release(&uid);
+        let panicked = finished.is_err().then(|| uid.clone());
+        if panicked.is_none() {
+            // Before it is admitted again: the list may be from when it ran.
+            self.gone.insert(uid.clone());
+        }
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
             self.admit_and_start(pod, pause, cancel);
             return;
         }
-        let panicked = finished.is_err().then(|| uid.clone());
-        if panicked.is_none() {
-            self.gone.insert(uid);
-        } else {
+        if panicked.is_some() {
             self.context.board.remove(&uid);
             self.locks.leave(&handle.full_name, &uid);
         }

@@ -112,6 +112,34 @@ async fn an_agent_that_is_started_again_finds_the_pods_that_are_to_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_critical_pod_that_comes_back_waits_though_an_old_list_has_it_running() {
+    let fake = FakeRuntime::new();
+    let critical = requesting(&pod("static"), "1");
+    left_behind(&fake, &critical);
+    let mut bed = Bed::on(fake);
+    bed.node_is(node(&[], "2"));
+    bed.want(&[&critical]);
+    bed.until_view("static", |view| {
+        view.is_some_and(|view| view.phase == Phase::Syncing)
+    })
+    .await;
+    bed.evict("static", Duration::from_secs(1)).await;
+    bed.until_gone("static").await;
+    let a = requesting(&api(A, json!({})), "1500m");
+    bed.want(&[&a, &critical]);
+    bed.until_runs(A).await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    hold.arrived(1).await;
+    bed.until_view("static", |view| waits(view, WAITS)).await;
+    // pods 61c
+    bed.fake.assert_started_pods(&[A]);
+    hold.release();
+    bed.until_runs("static").await;
+    // pods 61c
+    assert!(!runs(&bed.fake, A));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
     let mut bed = Bed::start();
     bed.node_is(node(&[], "2"));
