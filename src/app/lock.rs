@@ -355,7 +355,8 @@ mod tests {
         }
         std::fs::create_dir(dir.path().join("manifests")).unwrap();
         rustix::fs::chown(dir.path(), Some(other), None).unwrap();
-        let refused = RootLock::acquire(dir.path()).unwrap_err().to_string();
+        let refused = RootLock::acquire(dir.path()).unwrap_err().of_start();
+        let refused = format!("{refused:#}");
         // tenants L6
         assert!(refused.contains("belongs to user 1000"), "{refused}");
         assert!(!dir.path().join("lock").exists());
