@@ -30,7 +30,7 @@ use super::index::pod_status;
 use super::kill::Killer;
 use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
-use super::network::{HeldPorts, LedPorts, Networks, sandbox_mode};
+use super::network::{HeldPorts, LedPorts, Networks};
 use super::reconnects::Reconnects;
 use super::remove::Remains;
 use super::room::Room;
@@ -134,8 +134,7 @@ impl DockerManager {
         let facts = Facts::new(Arc::clone(&engine), Arc::clone(&images), infra_image);
         let (facts, concurrency) = (Arc::new(facts), options.engine_concurrency.max(1));
         let containers = Containers::new(engine, options.owner.clone(), concurrency);
-        let mode = sandbox_mode(options.node.network.as_deref());
-        let containers = Arc::new(containers.with_new_pods_in(mode));
+        let containers = Arc::new(containers.with_new_pods_in(options.node.network.as_deref()));
         let (logs, files, networks) = around(&containers, &telemetry, options);
         let (execs, probe) = (Arc::new(Execs::new(Arc::clone(&containers))), Client::new());
         let hooks = Arc::new(Hooks {

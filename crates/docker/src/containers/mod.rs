@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 
 use super::engine::{EngineError, SharedEngine};
 use super::index::{Index, Record, network_of};
+use super::network::sandbox_mode;
 use super::termination;
 use super::translate::{Kind, OurContainer, parse_ours};
 pub(super) use create::Made;
@@ -56,10 +57,10 @@ impl Containers {
         }
     }
 
-    /// The same, which report once the pods that run in another network than those of that mode.
+    /// The same, which report once the pods that run in another network than that one, in which new pods are.
     #[must_use]
-    pub(super) fn with_new_pods_in(self, mode: &str) -> Self {
-        *self.new_pods.lock() = Some(mode.to_owned());
+    pub(super) fn with_new_pods_in(self, network: Option<&str>) -> Self {
+        *self.new_pods.lock() = Some(sandbox_mode(network).to_owned());
         self
     }
 
