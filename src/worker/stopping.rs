@@ -1,7 +1,7 @@
 //! Pods that are being stopped and that others wait for: those with host ports, and those that were preempted.
 //!
-//! Admission counts a pod that is being stopped no longer, since it holds nobody back but those that
-//! want the same port, and the critical pods that it makes room for.
+//! Admission no longer counts a pod that is being stopped. Only pods that want one of its host ports, and
+//! critical pods that it makes room for, wait for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -74,8 +74,8 @@ where
 }
 
 impl Shared {
-    /// The API server answers again: errors of the time when it was away are no answers any more. Who holds
-    /// such an object is told, and waits for the next answer.
+    /// Forgets the errors from while the API server was away, now that it answers again. The pods that hold
+    /// these objects are notified, and wait for the next answers.
     pub(super) fn forget_away(&self) {
         let keys: BTreeSet<ObjectKey> = {
             let watched = self.watched.lock();
