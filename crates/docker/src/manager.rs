@@ -466,12 +466,9 @@ impl Runtime for DockerManager {
     }
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
-        let messages = self
-            .containers
-            .engine
-            .events(&self.containers.owner, None)
-            .await?;
-        let other_events = self.containers.engine.other_events().await?;
+        let (engine, owner) = (&self.containers.engine, &self.containers.owner);
+        let messages = engine.events(owner, None).await?;
+        let other_events = engine.other_events().await?;
         self.images.forget_all();
         // Only a list has the events from before the subscription. The gap is marked before anybody
         // hears of the new stream, so that a call that needs the whole picture lists first.
