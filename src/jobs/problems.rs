@@ -43,7 +43,7 @@ pub(super) fn awaited(name: &JobName, origin: &Origin, may_run: bool) -> Diagnos
         "Job {name} waits for sources that have not been read: another document may be in force"
     );
     let help = if may_run {
-        "a pod of the Job may run: wait until they are read, or remove those from the configuration that can't be"
+        "a pod of the Job may run: wait until they are read, or remove those that can't be read from the configuration"
             .to_owned()
     } else {
         format!("have this one run now: mirrorlet restart job/{}", name.name)

@@ -19,8 +19,8 @@ const ENDED_MIN: usize = 2;
 
 /// The containers, sandboxes among them, that a runtime whose events have just ended may have ended: those
 /// that ran, and those that the last list had running and whose end was seen a moment ago. Others ended
-/// before, as those of a pod that is over do. What that list had ended is ended, also where the look that it asked for
-/// is still to come.
+/// before, as those of a pod that is over do. What that list had ended is ended, also where the look that
+/// it asked for is still to come.
 pub(super) fn ran_lately(
     seen: &[Entry],
     listed: Option<&Pods>,
