@@ -411,6 +411,8 @@ async fn the_end_of_a_pod_is_no_restart_of_the_runtime() {
     bed.sees(&a, ended).await;
     // The last list still has it running.
     tokio::time::sleep(Duration::from_secs(30)).await;
+    // Between a loss and the return it would be asked for its version.
+    bed.fake.set_latency(Duration::from_millis(10));
     bed.fake.break_watches();
     // docker 61
     assert!(!bed.is_soon(is_down).await);
@@ -421,6 +423,8 @@ async fn a_sandbox_that_ends_beside_its_container_is_no_restart() {
     let mut bed = Bed::start();
     let a = running(&bed.fake, "a");
     bed.sees(&a, runs).await;
+    // Between a loss and the return it would be asked for its version.
+    bed.fake.set_latency(Duration::from_millis(10));
     bed.fake.break_watches();
     bed.fake.lose_sandbox(&a);
     // docker 61
