@@ -213,17 +213,16 @@ impl Found {
         let by_group = self.mode & GROUP_WRITE != 0;
         let by_all = self.mode & ALL_WRITE != 0;
         match self.content {
-            Content::Nothing => Ok(true),
             // The files may be those of whoever could write to it.
             Content::OfAgent if by_all || (by_group && self.gid != gid) => Err(
                 "it is writable by others; check the files in it, and run chmod go-w on it"
                     .to_owned(),
             ),
-            Content::OfAgent => Ok(true),
             Content::OfOthers if by_all || by_group => Err(
                 "it contains other files and is writable by others; choose a directory of its own"
                     .to_owned(),
             ),
+            Content::Nothing | Content::OfAgent => Ok(true),
             Content::OfOthers => Ok(false),
         }
     }

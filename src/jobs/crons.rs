@@ -71,8 +71,7 @@ impl Jobs {
         if merged.delivered.manifests {
             changes.extend(self.forgotten_crons(at).map(|name| (name, None)));
         }
-        let ordered = waiting.keys().chain(deleted.values());
-        let ordered = ordered.cloned().collect_set();
+        let ordered = (waiting.keys().chain(deleted.values()).cloned()).collect_set();
         let failed = self.cron_store.keep(changes, &ordered).await;
         self.look_in(self.cron_store.write_in());
         self.answers
