@@ -61,7 +61,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/metrics-server-build.sh
 	hack/images.sh
 	hack/registry.sh
-	CARGO="$(CARGO)" MAKE="$(MAKE)" KUBECTL_OLDEST=$(KUBECTL_OLDEST) hack/test.sh
+	CARGO="$(CARGO)" MAKE="$(MAKE)" KUBECTL_OLDEST=$(KUBECTL_OLDEST) TESTS_GO="$(TESTS_GO)" hack/test.sh
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := agent engine faults

@@ -138,5 +138,7 @@ while sleep "$EVERY_SECONDS"; do
     containerd="$(containerd_of "$pid")"
     "$REPO/hack/docker-down.sh" || kill -KILL "$pid" ${containerd:+"$containerd"} || true
     rm -f "$pidfile"
-    "$REPO/hack/docker-up.sh" || true
+    # As `make test` has it started.
+    # shellcheck disable=SC2086
+    env ${TESTS_GO:-} "$REPO/hack/docker-up.sh" || true
 done

@@ -43,7 +43,7 @@ const REFUSED: [(&str, &str); 4] = [
     ),
 ];
 
-/// Fields by which pods refer to ConfigMaps, Secrets and claims: no example is refused for one.
+/// Fields by which pods refer to config maps, Secrets and claims: no example is refused for one.
 const OBJECT_FIELDS: [&str; 9] = [
     "configMap",
     "configMapKeyRef",
@@ -313,7 +313,7 @@ fn share<'a>(examples: impl Iterator<Item = &'a Example>) -> (usize, usize) {
     (runs, refused.len())
 }
 
-/// How many examples have pods that refer to ConfigMaps, Secrets or claims, and run.
+/// How many examples have pods that refer to config maps, Secrets or claims, and run.
 fn with_objects() -> usize {
     let refers = |pod: &Arc<Pod>| !references(pod).objects.is_empty();
     let runs = |document: &Document| document.pods().iter().any(refers) && admits(document);
