@@ -11,8 +11,7 @@ use bollard::models::{ContainerInspectResponse, ContainerSummary, ContainerSumma
 use tokio::sync::Mutex;
 
 use super::engine::{EngineError, SharedEngine};
-use super::index::{Index, Record, network_of};
-use super::network::sandbox_mode;
+use super::index::{Index, Record, network_of, sandbox_mode};
 use super::termination;
 use super::translate::{Kind, OurContainer, parse_ours};
 pub(super) use create::Made;

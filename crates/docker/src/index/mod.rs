@@ -29,7 +29,7 @@ use mirrorlet_core::observed::{
     UserActionRecord,
 };
 use mirrorlet_core::small::SmallSort;
-pub(crate) use record::{Record, network_of};
+pub(crate) use record::{Record, network_of, sandbox_mode};
 use record::{
     advance_by_list, from_summary, is_pause, listed_state, merge_inspect, needs_address,
     needs_ending, shown_state,

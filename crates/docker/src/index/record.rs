@@ -380,6 +380,11 @@ fn published(record: &Record, found: &ContainerInspectResponse) -> Option<Arc<Po
     ports.and_then(|n| n.ports.clone()).map(Arc::new)
 }
 
+/// The network mode of sandboxes in a network of the Engine's; in its default bridge when none.
+pub(crate) fn sandbox_mode(network: Option<&str>) -> &str {
+    network.unwrap_or("default")
+}
+
 /// The name or id of the network that a network mode names.
 pub(crate) fn network_of(mode: &str) -> &str {
     match mode {

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
-use super::index::Record;
+use super::index::{Record, sandbox_mode};
 use super::translate::compute_dns;
 pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
@@ -72,11 +72,6 @@ pub(crate) struct FailedStart {
     pub(crate) message: String,
     /// The holder of a host port that it needs, if that is the cause.
     pub(crate) conflict: Option<String>,
-}
-
-/// The network mode of sandboxes in a network of the Engine's; in its default bridge when none.
-pub(crate) fn sandbox_mode(network: Option<&str>) -> &str {
-    network.unwrap_or("default")
 }
 
 /// The network of the Engine's that pods that are not in the host's network are in.
