@@ -1,5 +1,6 @@
 //! Gauges of the pods by state, of those that fail or are not Ready, of the workloads by kind with
-//! their pods that are not Ready, of the Jobs that failed, and of how sources fare, set at each change.
+//! their pods that are not Ready, of the Jobs that failed, and of how sources fare, set at each change;
+//! and the values of the per-pod series, looked up at each scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +22,10 @@ use mirrorlet_core::status::{all_container_statuses, is_ready};
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
+mod samples;
 mod sources;
 
+pub(super) use samples::pod_samples;
 pub(super) use sources::watch_sources;
 
 /// Keeps the number of pods in each state, of those that are not Ready, of those whose last sync
@@ -232,7 +235,7 @@ mod tests {
     use mirrorlet_core::hold::{NewFile, with_files};
     use tokio_util::sync::CancellationToken;
 
-    fn set_of(text: &str) -> Arc<SourceSet> {
+    pub(super) fn set_of(text: &str) -> Arc<SourceSet> {
         let file = NewFile {
             location: "/m/a.yaml".to_owned(),
             bytes: text.as_bytes().to_vec(),
@@ -254,7 +257,7 @@ mod tests {
         assert_eq!(by_kind(sets.iter()), counts);
     }
 
-    fn view_of(set: &SourceSet, at: usize, status: serde_json::Value) -> PodView {
+    pub(super) fn view_of(set: &SourceSet, at: usize, status: serde_json::Value) -> PodView {
         let uid = set.pods[at].uid();
         PodView {
             full_name: set.pods[at].full_name(),
@@ -331,7 +334,7 @@ mod tests {
     }
 
     /// The set whose pod at that place has one more annotation.
-    fn annotated(set: &SourceSet, at: usize, key: &str, value: &str) -> SourceSet {
+    pub(super) fn annotated(set: &SourceSet, at: usize, key: &str, value: &str) -> SourceSet {
         let mut set = set.clone();
         let metadata = &mut Arc::make_mut(&mut set.pods[at].pod).metadata;
         let annotations = metadata.annotations.get_or_insert_default();

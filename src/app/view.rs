@@ -25,6 +25,7 @@ use futures::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::counts::pod_samples;
 use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::jobs::{self, JobHandle};
@@ -63,7 +64,7 @@ use mirrorlet_core::select::choose_container;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::stats::top::top;
 use mirrorlet_docker::ImagePuller;
-use mirrorlet_host::telemetry::Journal;
+use mirrorlet_host::telemetry::{Journal, PodSamples};
 use mirrorlet_runtime::{ContainerAccess, LogOptions, LogStream, Runtime, RuntimeError};
 
 pub(super) use cluster::ClusterView;
@@ -450,5 +451,10 @@ impl AgentView for View {
 
     fn checks(&self) -> Vec<Check> {
         self.readiness()
+    }
+
+    fn pod_samples(&self) -> Option<PodSamples> {
+        let max = self.resolved.config.pod_metrics_max;
+        (max > 0).then(|| pod_samples(self.board.all(), &self.merged.get(), max))
     }
 }

@@ -212,6 +212,9 @@ settings! {
         "Where the host's root file system is mounted, for an agent in a container; used to check hostPath volumes. / if the agent runs on the host";
     MetricsAddress metrics_address: Option<SocketAddr> = kinds::address().or(NONE), Text("127.0.0.1:10351"),
         "Address and port to serve /metrics, /healthz and /readyz on; none to not serve them";
+    // The most that --max-pods can be.
+    PodMetricsMax pod_metrics_max: usize = number("N", 0..=1100), Text("0"),
+        "Maximum number of pods with their own series on /metrics, static pods first; 0 for none";
     ApiAddress api_address: Option<SocketAddr> = kinds::loopback_address().or(NONE), Text("127.0.0.1:10352"),
         "Loopback address and port to serve the embedded API on, for kubectl without a cluster (only without --kubeconfig); port 0 for any free one, none to not serve it";
     NodeApiAddress node_api_address: IpAddr = kinds::ip(), Text("0.0.0.0"),

@@ -30,6 +30,7 @@ use mirrorlet_core::job::JobName;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::node::NodeEdits;
 use mirrorlet_core::rollout::Command;
+use mirrorlet_host::telemetry::PodSamples;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
     ContainerAccess, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError,
@@ -43,6 +44,7 @@ pub(crate) struct FakeView {
     changes: watch::Sender<u64>,
     pub(crate) report: Mutex<StatusReport>,
     pub(crate) checks: Mutex<Vec<Check>>,
+    pub(crate) samples: Mutex<Option<PodSamples>>,
     pub(crate) asked: Mutex<Vec<Asked>>,
     /// Sizes that terminals were given.
     pub(crate) sizes: Arc<Mutex<Vec<TerminalSize>>>,
@@ -140,6 +142,7 @@ impl FakeView {
                 problems: Vec::new(),
             }),
             checks: Mutex::default(),
+            samples: Mutex::default(),
             asked: Mutex::default(),
             sizes: Arc::default(),
             uploaded: Mutex::default(),
@@ -473,6 +476,10 @@ impl AgentView for FakeView {
 
     fn checks(&self) -> Vec<Check> {
         self.checks.lock().unwrap().clone()
+    }
+
+    fn pod_samples(&self) -> Option<PodSamples> {
+        self.samples.lock().unwrap().clone()
     }
 }
 

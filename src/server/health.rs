@@ -51,7 +51,7 @@ pub async fn serve_metrics(
     let router = Router::new()
         .route(
             "/metrics",
-            get(async move |headers: HeaderMap| encoded(&metrics, &headers)),
+            get(async move |headers: HeaderMap| answer(metrics.encode(), &headers)),
         )
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(|| async { "ready\n" }));
@@ -80,13 +80,13 @@ pub fn router(served: Served) -> Router {
 }
 
 async fn scrape(State(shared): State<Served>, headers: HeaderMap) -> Response {
-    encoded(&shared.metrics, &headers)
+    let pods = shared.view.pod_samples();
+    answer(shared.metrics.encode_with(pods.as_ref()), &headers)
 }
 
-/// The metrics in the form that the client prefers; the text format 0.0.4, which every scraper reads,
-/// if it has no preference.
-fn encoded(metrics: &Metrics, headers: &HeaderMap) -> Response {
-    let open = metrics.encode();
+/// The metrics, which are given as `OpenMetrics` text, in the form that the client prefers; the text
+/// format 0.0.4, which every scraper reads, if it has no preference.
+fn answer(open: String, headers: &HeaderMap) -> Response {
     let accepted = headers.get_all(header::ACCEPT).iter();
     let accepted: Vec<&str> = accepted.filter_map(|value| value.to_str().ok()).collect();
     if prefers_open_metrics(&accepted) {

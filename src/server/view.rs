@@ -26,6 +26,7 @@ use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
 use mirrorlet_core::workload::WorkloadKey;
 use mirrorlet_core::workload::revisions::WorkloadRevision;
+use mirrorlet_host::telemetry::PodSamples;
 use mirrorlet_runtime::{ContainerAccess, LogOptions, LogStream, RuntimeError};
 
 /// One readiness check.
@@ -426,4 +427,7 @@ pub trait AgentView: Send + Sync + 'static {
 
     /// Every readiness check: sources synced, Engine reachable.
     fn checks(&self) -> Vec<Check>;
+
+    /// The pods with series of their own on `/metrics`; none unless the settings ask for some.
+    fn pod_samples(&self) -> Option<PodSamples>;
 }

@@ -31,7 +31,10 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
         Key::ContainerLogMaxSize => ["1Mi", "64Ki", "none"],
         Key::ContainerLogMaxFiles => ["2", "3", "4"],
-        Key::MaxPods | Key::ImageGcLowThreshold | Key::EvictionMaxPodGracePeriod => ["1", "2", "3"],
+        Key::MaxPods
+        | Key::PodMetricsMax
+        | Key::ImageGcLowThreshold
+        | Key::EvictionMaxPodGracePeriod => ["1", "2", "3"],
         Key::MetricsAddress | Key::ApiAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],
         Key::NodeApiPort => ["1", "0", "65535"],

@@ -7,6 +7,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::server::fake::{FakeStats, FakeView};
+use mirrorlet_host::telemetry::PodSamples;
 
 fn served(view: Arc<dyn AgentView>) -> Served {
     Served {
@@ -182,4 +183,21 @@ async fn what_pods_use_is_served_as_a_kubelet_does() {
     assert_eq!(get("/metrics/resource").await, ok("resource"));
     assert_eq!(get("/metrics/cadvisor").await, ok("cadvisor"));
     assert_eq!(get("/metrics/probes").await, ok("probes"));
+}
+
+#[tokio::test]
+async fn a_scrape_has_the_series_of_pods_if_they_are_asked_for() {
+    let view = Arc::new(FakeView::new());
+    let left_out = "mirrorlet_pod_metrics_left_out 3\n";
+    for is_on in [false, true] {
+        let samples = is_on.then_some(PodSamples {
+            pods: Vec::new(),
+            left_out: 3,
+        });
+        *view.samples.lock().unwrap() = samples;
+        let (status, text) = get_path(&view, "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        // agent 15
+        assert_eq!(text.contains(left_out), is_on, "{text}");
+    }
 }

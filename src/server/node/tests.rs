@@ -547,7 +547,10 @@ async fn answers_are_upstreams() {
         (&pods["kind"], &pods["items"][0]["metadata"]["name"]),
         (&"PodList".into(), &"web".into())
     );
+    let samples = mirrorlet_host::telemetry::PodSamples::default();
+    *bed.view.samples.lock().unwrap() = Some(samples);
     let (_, metrics) = bed.get("/metrics").await;
+    assert!(metrics.contains("mirrorlet_pod_metrics_left_out 0\n"));
     assert!(
         metrics.contains("# TYPE kubelet_http_requests_total counter\n"),
         "{metrics}"

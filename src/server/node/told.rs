@@ -63,6 +63,7 @@ async fn configz(State(shared): State<Shared>) -> Response {
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {
-    let text = prometheus_text(&shared.metrics.encode());
+    let pods = shared.view.pod_samples();
+    let text = prometheus_text(&shared.metrics.encode_with(pods.as_ref()));
     ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
 }

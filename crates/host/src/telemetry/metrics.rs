@@ -1,11 +1,13 @@
 //! The series served on `/metrics`. Labels have few fixed values each, never a name or an image;
-//! only the kubelet's own series of its probes have others.
+//! only the kubelet's own series of its probes have others, and the per-pod series, which are off by
+//! default and bounded.
 
 mod labels;
 mod late;
 mod mirrors;
 mod names;
 mod node_api;
+mod pods;
 mod probes;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,7 @@ pub use self::labels::{
     RolloutOutcome,
 };
 use self::late::LateGauge;
+pub use self::pods::{PodSample, PodSamples};
 use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
 use mirrorlet_core::certificate::Validity;
@@ -140,14 +143,21 @@ impl Metrics {
         }
     }
 
-    /// The series as `OpenMetrics` text.
+    /// The series as `OpenMetrics` text, without the per-pod series.
     pub fn encode(&self) -> String {
+        self.encode_with(None)
+    }
+
+    /// The series as `OpenMetrics` text, with the per-pod series of these pods, if any are given.
+    pub fn encode_with(&self, pods: Option<&PodSamples>) -> String {
         let mut text = String::new();
+        let pods = pods.map(PodSamples::registry).unwrap_or_default();
         // Writing to a String can't fail; a series that can't be encoded ends the text early,
         // without the end mark, which scrapers report.
         let probes = encode_registry(&mut text, &self.probes.registry);
         if probes
             .and_then(|()| encode_registry(&mut text, &self.node_api.registry))
+            .and_then(|()| encode_registry(&mut text, &pods))
             .and_then(|()| encode(&mut text, &self.registry))
             .is_err()
         {

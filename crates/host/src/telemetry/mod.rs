@@ -17,7 +17,8 @@ pub use exposition::prometheus_text;
 pub use journal::Journal;
 use journal::Kind;
 pub use metrics::{
-    CertificateDecision, EventOutcome, ImageGcCause, Metrics, NodeApiRefusal, PodState,
+    CertificateDecision, EventOutcome, ImageGcCause, Metrics, NodeApiRefusal, PodSample,
+    PodSamples, PodState,
 };
 pub use requests::ApiRequest;
 

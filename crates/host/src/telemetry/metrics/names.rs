@@ -9,6 +9,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::node_api::NodeApiSeries;
+use super::pods::PodSeries;
 use super::probes::ProbeSeries;
 use super::{ENGINE_BUCKETS, LONG_BUCKETS, Metrics};
 
@@ -104,5 +105,24 @@ impl Metrics {
             node_api: NodeApiSeries::default(),
             registry: Arc::new(r.registry),
         }
+    }
+}
+
+impl PodSeries {
+    /// Fresh per-pod series, and the registry that has them.
+    #[rustfmt::skip] // One series a line.
+    pub(super) fn made() -> (Self, Registry) {
+        let mut r = Series {
+            registry: Registry::with_prefix("mirrorlet"),
+            is_wanted: |_| true,
+        };
+        let series = Self {
+            ready: r.add("pod_ready", "Whether the pod runs and is Ready"),
+            state: r.add("pod_state", "Always 1; the pod's present state is in the label state"),
+            start_time: r.add_with("pod_start_time", "When the pod was started", Some(Unit::Seconds), Family::default()),
+            restarts: r.add("pod_container_restarts", "Restarts of the container in this pod"),
+            left_out: r.add("pod_metrics_left_out", "Pods without series of their own, because there are more than --pod-metrics-max"),
+        };
+        (series, r.registry)
     }
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use mirrorlet_core::api::FullName;
 
 #[test]
 fn series_are_prefixed_and_counted() {
@@ -147,9 +148,23 @@ fn the_page_of_the_metrics_has_every_series_and_code() {
     let named: BTreeSet<String> = listed.keys().cloned().collect();
     // agent 16
     assert_eq!(named, registered);
-    for line in lines_of_types(&Metrics::new()) {
-        let (name, kind) = line.split_once(' ').unwrap();
-        assert_eq!(listed.get(name), Some(&kind), "{line}");
+    let pod = PodSample {
+        name: FullName::new("web", "shop"),
+        state: PodState::Running,
+        is_ready: true,
+        started_at: Some(Timestamp::UNIX_EPOCH),
+        restarts: vec![("app".to_owned(), 1)],
+    };
+    let pods = PodSamples {
+        pods: vec![pod],
+        left_out: 0,
+    };
+    let text = Metrics::new().encode_with(Some(&pods));
+    let types = types_of(&text);
+    let of_pod = ("mirrorlet_pod_container_restarts", "counter");
+    assert!(types.contains(&of_pod), "{types:?}");
+    for (name, kind) in types {
+        assert_eq!(listed.get(name), Some(&kind), "{name}");
     }
     for code in Code::ALL {
         let row = format!("\n| `{code}` | ");
@@ -158,11 +173,12 @@ fn the_page_of_the_metrics_has_every_series_and_code() {
 }
 
 /// The names and types of the series of ours that have samples.
-fn lines_of_types(metrics: &Metrics) -> Vec<String> {
-    let lines = lines(metrics).into_iter();
-    let types = lines.filter_map(|line| {
-        let line = line.strip_prefix("# TYPE ")?;
-        line.starts_with("mirrorlet_").then(|| line.to_owned())
+fn types_of(text: &str) -> Vec<(&str, &str)> {
+    let types = text.lines().filter_map(|line| {
+        let of_ours = line.strip_prefix("# TYPE ")?;
+        of_ours
+            .split_once(' ')
+            .filter(|_| of_ours.starts_with("mirrorlet_"))
     });
     types.collect()
 }
