@@ -10,15 +10,15 @@ use mirrorlet::app::desired::{MergeOutputs, MergeTask};
 use mirrorlet::jobs::{JobOptions, Jobs};
 use mirrorlet::observe::Observer;
 use mirrorlet::prober::{KEPT_FILE, ProbeManager};
-use mirrorlet::rollout::{RolloutOptions, Rollouts};
+use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use mirrorlet::source::SourceReader;
 use mirrorlet::store::board::{Board, board};
 use mirrorlet::store::cache::{CacheReader, cache};
 use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::looks::look_requests;
-use mirrorlet::store::pods::pod_manager;
-use mirrorlet::store::probes::probe_results;
+use mirrorlet::store::pods::{PodManager, pod_manager};
+use mirrorlet::store::probes::{ProbeReader, probe_results};
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::gc::ContainerGcPolicy;
@@ -64,6 +64,11 @@ pub(super) struct Agent {
     parts: Parts,
     pub(super) cache: CacheReader,
     pub(super) board: Board,
+    pub(super) manager: PodManager,
+    pub(super) rollouts: RolloutHandle,
+    pub(super) probes: ProbeReader,
+    /// The telemetry of the probers.
+    pub(super) probing: Telemetry,
     /// None without an API server.
     pub(super) mirrors: Option<Mirrors>,
     /// Alive as in the program, so that readers go on waiting for news of the node.
@@ -144,12 +149,12 @@ impl Agent {
             ClaimStore::default(),
             telemetry.clone(),
         );
-        let clock = fake.clone();
+        let (clock, versions) = (fake.clone(), handle.clone());
         let context = Arc::new(Context {
             runtime,
             cache: reader.clone(),
             looks,
-            probes,
+            probes: probes.clone(),
             board: board_writer,
             telemetry: telemetry.clone(),
             node_ips: cell(Vec::new()).1,
@@ -160,15 +165,15 @@ impl Agent {
             settled,
             node,
             unsupported: |_| Vec::new(),
-            versions: Arc::new(move |name, uid| handle.version(name, uid)),
+            versions: Arc::new(move |name, uid| versions.version(name, uid)),
         });
-        let clock = fake.clone();
-        let probing = ProbeManager::new(
+        let (clock, probing) = (fake.clone(), Telemetry::new());
+        let prober = ProbeManager::new(
             Arc::new(fake.clone()),
             Client::new(),
             board.clone(),
             probe_writer,
-            Telemetry::new(),
+            probing.clone(),
             Arc::new(move || clock.now()),
             Some(root.join(KEPT_FILE)),
         )
@@ -179,7 +184,7 @@ impl Agent {
                 merged: merged_reader,
                 board: board.clone(),
                 listed,
-                manager,
+                manager: manager.clone(),
             };
             cluster.link(links, &telemetry, &mut parts, &cancel)
         });
@@ -188,7 +193,7 @@ impl Agent {
         spawn(&mut parts, async { observing.await.unwrap_or_default() });
         spawn(&mut parts, merge.run(token()));
         spawn(&mut parts, workers.run(token()));
-        spawn(&mut parts, probing.run(token()));
+        spawn(&mut parts, prober.run(token()));
         // The Node becomes known, as at its registration.
         node_writer.publish(AdmitNode {
             pods_max: Some(PODS_MAX),
@@ -199,6 +204,10 @@ impl Agent {
             parts,
             cache: reader,
             board,
+            manager,
+            rollouts: handle,
+            probes,
+            probing,
             mirrors,
             _node: node_writer,
         }

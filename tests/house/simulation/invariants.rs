@@ -65,6 +65,7 @@ impl World {
         self.check_mirrors(&running);
         self.check_ordinary();
         self.check_rest(&running).await;
+        self.check_kept(&running);
         let running = running.into_iter().map(|version| {
             let ids = self.fake.pod(&version.uid());
             let ids = ids.running_containers();

@@ -6,7 +6,8 @@
 //! sandboxes die, events are lost, doubled and late, calls fail before or after their effect, or hang,
 //! the runtime restarts, the clock jumps, the disk is full, the agent is killed at any await. All along
 //! nothing runs twice, and nothing is restarted to which nothing has happened. Whenever peace returns,
-//! the right versions run, nothing else is left, the API server shows just that, and the agent is idle.
+//! the right versions run, nothing else is left, the API server shows just that, and the agent is idle
+//! and keeps nothing of what is gone.
 //!
 //! Lives are played on all cores. `SIMULATION_SEEDS=10000` plays more of them, `SIMULATION_SEED=7`
 //! plays that one, twenty times or until it fails, and prints its story.
@@ -18,6 +19,7 @@ mod dice;
 mod disk;
 mod faults;
 mod invariants;
+mod kept;
 mod known;
 mod mirrors;
 mod ordinary;

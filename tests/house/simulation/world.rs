@@ -1,12 +1,13 @@
 //! One life: a runtime in memory, manifests, an agent, and what happens to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::cell::{Writer, cell};
+use mirrorlet_core::api::PodUid;
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_testing::FakeApi;
@@ -55,6 +56,8 @@ pub(super) struct World {
     /// The pods that others have made at the API server.
     pub(super) ordinary: Vec<Ordinary>,
     pub(super) agent: Option<Agent>,
+    /// The pods that the runtime held something of when the agent started.
+    pub(super) held: BTreeSet<PodUid>,
     pub(super) known: Known,
     /// Every version there ever was, and those that the manifests have, by name.
     pub(super) ever: Vec<Version>,
@@ -106,6 +109,7 @@ impl World {
             api,
             ordinary: Vec::new(),
             agent: Some(agent),
+            held: BTreeSet::new(),
             known: Known::default(),
             ever: Vec::new(),
             manifests: BTreeMap::new(),
@@ -197,6 +201,9 @@ impl World {
     /// Starts an agent where the last one was. Strictly one after the other: the root's lock sees to
     /// that in life.
     pub(super) fn start_agent(&mut self) {
+        let versions = self.ever.iter().map(Version::uid);
+        let pods = versions.chain(self.ordinary.iter().map(|pod| pod.uid.clone()));
+        self.held = pods.filter(|uid| !self.fake.pod(uid).is_empty()).collect();
         let api = self.api.as_ref();
         let agent = Agent::start(&self.fake, api, &self.source, &self.root, self.ways);
         self.agent = Some(agent);
