@@ -24,6 +24,7 @@ mod hooks;
 mod in_place;
 mod jobs;
 mod lifecycle;
+mod lookups;
 mod names;
 mod objects;
 mod open_files;
