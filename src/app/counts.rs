@@ -268,6 +268,7 @@ mod tests {
             uid,
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
         }
     }
 

@@ -203,6 +203,7 @@ impl Bed {
             observed: Arc::new(PodStatus::empty(uid.clone())),
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
             uid,
         });
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::store::board::{Board, Phase, PodView};
-use mirrorlet_core::admit::{PREEMPTING, host_port_holder};
+use mirrorlet_core::admit::host_port_holder;
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::rollout::rejected;
 
@@ -68,9 +68,8 @@ fn waits(view: &PodView, views: &[PodView]) -> bool {
         let port = pods.and_then(|(pod, other)| {
             host_port_holder(pod, &[Arc::clone(other)]).map(|(port, _)| port)
         });
-        let status = other.status.as_ref();
-        let is_preempted = status.is_some_and(|it| it.reason.as_deref() == Some(PREEMPTING));
-        other.full_name == view.full_name || port.is_some() || is_preempted
+        let makes_room = view.awaits.contains(&other.uid);
+        other.full_name == view.full_name || port.is_some() || makes_room
     };
     view.phase == Phase::WaitingToStart && !views.iter().filter(fails_to_stop).any(is_awaited)
 }
@@ -79,7 +78,7 @@ fn waits(view: &PodView, views: &[PodView]) -> bool {
 mod tests {
     use super::*;
     use crate::store::board::board;
-    use mirrorlet_core::api::{FullName, Pod};
+    use mirrorlet_core::api::{FullName, Pod, core};
     use serde_json::json;
 
     fn at(second: i64) -> Timestamp {
@@ -101,6 +100,7 @@ mod tests {
             observed: Arc::default(),
             error: error.into(),
             failed_probe: None,
+            awaits: Arc::default(),
         }
     }
 
@@ -163,23 +163,32 @@ mod tests {
 
     #[test]
     fn a_version_that_waits_for_a_preempted_pod_is_judged_if_that_can_not_be_stopped() {
-        for (reason, error, waits) in [
-            ("Preempting", "", true),
-            ("Preempting", "permission denied", false),
-            ("Evicted", "permission denied", true),
+        let status = json!({"phase": "Failed", "reason": "Preempting"});
+        let status: core::PodStatus = serde_json::from_value(status).unwrap();
+        for (awaits, error, waits) in [
+            (&["a"][..], "", true),
+            (&["a"], "permission denied", false),
+            (&["c", "a"], "permission denied", false),
+            // It waits for another one, or for none.
+            (&["c"], "permission denied", true),
+            (&[], "permission denied", true),
         ] {
             let (writer, board) = board();
-            writer.publish(view("b", "web", Phase::WaitingToStart, ""));
-            let status = json!({"phase": "Failed", "reason": reason});
             writer.publish(PodView {
-                pod: None,
-                status: Some(Arc::new(serde_json::from_value(status).unwrap())),
-                ..view("a", "other", Phase::Terminating, error)
+                awaits: awaits.iter().map(|uid| PodUid::from(*uid)).collect(),
+                ..view("b", "web", Phase::WaitingToStart, "")
             });
+            for (uid, error) in [("a", error), ("c", "")] {
+                writer.publish(PodView {
+                    pod: None,
+                    status: Some(Arc::new(status.clone())),
+                    ..view(uid, uid, Phase::Terminating, error)
+                });
+            }
             let mut delays = Delays::default();
             delays.look(&board, at(20));
             // pods 61c
-            assert_eq!(delays.waits(&"b".into()), waits, "{reason} {error}");
+            assert_eq!(delays.waits(&"b".into()), waits, "{awaits:?} {error}");
         }
     }
 }

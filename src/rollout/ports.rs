@@ -144,6 +144,7 @@ mod tests {
             observed: Arc::new(observed),
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
             uid,
         });
     }

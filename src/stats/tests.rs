@@ -178,6 +178,7 @@ fn view(containers: Vec<ContainerStatus>) -> PodView {
         }),
         error: "".into(),
         failed_probe: None,
+        awaits: Arc::default(),
     }
 }
 

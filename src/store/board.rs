@@ -13,7 +13,8 @@ use mirrorlet_core::small::SmallSort;
 /// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Another pod of the same full name has not finished yet, or one with a host port that it wants.
+    /// Another pod of the same full name has not finished yet, one with a host port that it wants, or one
+    /// that was preempted for it.
     WaitingToStart,
     /// The pod is being converged.
     Syncing,
@@ -45,6 +46,8 @@ pub struct PodView {
     pub error: Arc<str>,
     /// Why a container was last ended for its liveness or startup probe, if one was.
     pub failed_probe: Option<Arc<str>>,
+    /// The preempted pods that it waits for before it starts.
+    pub awaits: Arc<[PodUid]>,
 }
 
 #[derive(Debug)]

@@ -27,7 +27,7 @@ pub(super) struct StoppingPods {
 struct Stopping {
     pod: Arc<Pod>,
     is_preempted: bool,
-    /// Why the last attempt to stop it failed; empty if none has.
+    /// Why the last attempt to stop it, or to see what runs of it, failed; empty if none has.
     error: Arc<str>,
 }
 
@@ -37,6 +37,8 @@ pub(super) struct StartWait {
     pub(super) message: Arc<str>,
     /// The reason of the event, if it is not known when the other pod will have stopped.
     pub(super) stuck: Option<&'static str>,
+    /// The preempted pods that it waits for.
+    pub(super) awaits: Arc<[PodUid]>,
 }
 
 impl StoppingPods {
@@ -52,7 +54,7 @@ impl StoppingPods {
         }
     }
 
-    /// Notes why an attempt to stop a pod failed, and says whether that is news.
+    /// Notes why a pod can't be stopped, empty for no reason any more, and says whether that is news.
     fn fail(&mut self, uid: &PodUid, error: &Arc<str>) -> bool {
         let stopping = self.pods.get_mut(uid);
         stopping.is_some_and(|it| std::mem::replace(&mut it.error, Arc::clone(error)) != *error)
@@ -96,8 +98,9 @@ impl StoppingPods {
 
     /// The preempted pod that a critical pod has to wait for, if there is one.
     fn room_wait_of(&self, pod: &Pod) -> Option<StartWait> {
-        let awaited = self.room.get(&PodUid::of(pod))?.iter();
-        let awaited: Vec<&Stopping> = awaited.filter_map(|uid| self.pods.get(uid)).collect();
+        let awaits = self.room.get(&PodUid::of(pod))?;
+        let awaited = awaits.iter().filter_map(|uid| self.pods.get(uid));
+        let awaited: Vec<&Stopping> = awaited.collect();
         let stuck = awaited.iter().find(|it| !it.error.is_empty());
         let Stopping { pod, error, .. } = stuck.or_else(|| awaited.first())?;
         let FullName { namespace, name } = FullName::of(pod);
@@ -110,9 +113,11 @@ impl StoppingPods {
                 "pod {namespace}/{name}, which was preempted to make room for this pod, can't be stopped: {error}"
             )
         };
-        let stuck = (!error.is_empty()).then_some(FAILED_PREEMPTION);
-        let message = message.into();
-        Some(StartWait { message, stuck })
+        Some(StartWait {
+            message: message.into(),
+            stuck: (!error.is_empty()).then_some(FAILED_PREEMPTION),
+            awaits: awaits.as_slice().into(),
+        })
     }
 
     /// The host port that a pod has to wait for, if there is one. A version beside another binds none.
@@ -135,8 +140,11 @@ impl StoppingPods {
             } else {
                 format!("waiting for pod {namespace}/{name} to stop, which has host port {port}")
             };
-            let stuck = is_stuck.then_some(HOST_PORT_CONFLICT);
-            Some(StartWait { message: message.into(), stuck })
+            Some(StartWait {
+                message: message.into(),
+                stuck: is_stuck.then_some(HOST_PORT_CONFLICT),
+                awaits: Arc::default(),
+            })
         })
     }
 }
@@ -164,7 +172,7 @@ impl SharedLocks {
         });
     }
 
-    /// An attempt to stop a pod failed.
+    /// An attempt to stop a pod failed, or, without an error, what failed may succeed now.
     pub(super) fn stop_failed(&self, uid: &PodUid, error: &Arc<str>) {
         if self.with_stopping(|stopping| stopping.fail(uid, error)) {
             self.changed.send_replace(());
@@ -270,6 +278,7 @@ mod tests {
                 message: format!("waiting for pod ns/old to stop, which has host port {port}")
                     .into(),
                 stuck: None,
+                awaits: Arc::default(),
             });
             // pods 43b
             assert_eq!(
@@ -329,15 +338,17 @@ mod tests {
         };
         assert!(stopping.await_room(&uid, uids(&["a", "b", "c"])));
         assert!(!stopping.await_room(&uid, uids(&["a", "b"])));
-        let waiting = |name: &str| StartWait {
+        let waiting = |awaits: &[&str]| StartWait {
             message: format!(
-                "waiting for pod ns/{name} to stop, which was preempted to make room for this pod"
+                "waiting for pod ns/{} to stop, which was preempted to make room for this pod",
+                awaits[0]
             )
             .into(),
             stuck: None,
+            awaits: uids(awaits).into(),
         };
         // pods 61c
-        assert_eq!(stopping.room_wait_of(&critical), Some(waiting("a")));
+        assert_eq!(stopping.room_wait_of(&critical), Some(waiting(&["a", "b"])));
         assert_eq!(stopping.room_wait_of(&other), None);
         // It is told to stop once more, as one that is deleted: it stays preempted.
         stopping.stop(&pod("a", &none), false);
@@ -351,7 +362,7 @@ mod tests {
             (words, Some(FAILED_PREEMPTION))
         );
         assert!(stopping.free(&"b-uid".into()));
-        assert_eq!(stopping.room_wait_of(&critical), Some(waiting("a")));
+        assert_eq!(stopping.room_wait_of(&critical), Some(waiting(&["a"])));
         assert!(stopping.free(&"a-uid".into()));
         // pods 61c
         assert_eq!(stopping.room_wait_of(&critical), None);

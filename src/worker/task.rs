@@ -86,6 +86,8 @@ pub(super) struct Worker {
     pub(super) error: Arc<str>,
     /// Why a container was last ended for its liveness or startup probe, if one was.
     pub(super) failed_probe: Option<Arc<str>>,
+    /// The preempted pods that it waits for before it starts.
+    awaits: Arc<[PodUid]>,
     pub(super) state: State,
     /// Observations must be newer than this to be acted on.
     pub(super) newer_than: Instant,
@@ -134,6 +136,7 @@ impl Worker {
             over: false,
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
             state,
             newer_than: Instant::now(),
             remove_backoff: STOP_RETRY,
@@ -274,6 +277,8 @@ impl Worker {
         loop {
             changed.borrow_and_update();
             let wait = self.start_wait();
+            let awaits = wait.as_ref().map(|wait| Arc::clone(&wait.awaits));
+            self.awaits = awaits.unwrap_or_default();
             if self.may_start(wait.as_ref()) {
                 self.error = "".into();
                 self.state = State::Syncing;
@@ -403,6 +408,7 @@ impl Worker {
             observed: Arc::clone(&self.observed),
             error: Arc::clone(&self.error),
             failed_probe: self.failed_probe.clone(),
+            awaits: Arc::clone(&self.awaits),
         });
     }
 }

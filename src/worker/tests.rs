@@ -865,6 +865,7 @@ fn the_board_lists_by_name() {
             observed: Arc::new(PodStatus::empty(uid.into())),
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
         });
     }
     let names: BTreeMap<usize, String> = board

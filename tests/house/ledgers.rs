@@ -252,6 +252,7 @@ async fn a_run_waits_for_a_container_of_the_one_before_that_may_still_start() {
         observed: Arc::new(created),
         error: "".into(),
         failed_probe: None,
+        awaits: Arc::default(),
     });
     for documents in [states(&[]), states(&[JOB])] {
         bed.states = documents;

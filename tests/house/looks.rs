@@ -66,6 +66,7 @@ impl Bed {
             observed: Arc::default(),
             error: Arc::from(""),
             failed_probe: None,
+            awaits: Arc::default(),
         });
     }
 

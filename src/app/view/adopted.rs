@@ -55,6 +55,7 @@ fn adopted(
         observed,
         error: "".into(),
         failed_probe: None,
+        awaits: Arc::default(),
     };
     let unknown = || Arc::new(named(&view, node));
     let pod = view.pod.clone().unwrap_or_else(unknown);

@@ -22,6 +22,7 @@ fn view_of(finished: &FinishedPod) -> Option<PodView> {
         observed: Arc::new(PodStatus::empty(uid.clone())),
         error: "".into(),
         failed_probe: None,
+        awaits: Arc::default(),
         pod: Some(Arc::new(pod)),
         uid,
     })

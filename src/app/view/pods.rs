@@ -389,6 +389,7 @@ mod tests {
             observed: Arc::new(PodStatus::empty("u".into())),
             error: "no answer".into(),
             failed_probe: None,
+            awaits: Arc::default(),
         };
         let away = "waiting for the Docker Engine: refused";
         for (reach, message) in [
@@ -448,6 +449,7 @@ mod tests {
                 observed: Arc::new(PodStatus::empty("u".into())),
                 error: error.into(),
                 failed_probe: None,
+                awaits: Arc::default(),
             };
             let report = report(&named(&view, "n"), None, Some(&view), &RuntimeReach::Up);
             assert_eq!(report.message, message, "{phase} {error}");

@@ -340,6 +340,7 @@ mod tests {
             observed: Arc::new(observed::PodStatus::empty("u".into())),
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
         }
     }
 

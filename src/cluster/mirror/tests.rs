@@ -111,6 +111,7 @@ impl Bed {
             observed: Arc::new(PodStatus::empty(PodUid::of(pod))),
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
         });
     }
 

@@ -69,6 +69,7 @@ impl Bed {
             observed: Arc::new(observed),
             error: "".into(),
             failed_probe: None,
+            awaits: Arc::default(),
         });
     }
 

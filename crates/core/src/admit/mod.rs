@@ -42,7 +42,7 @@ const OS: &str = "linux";
 /// The beginning of the message of a pod that the node refused, which is followed by why.
 pub const REJECTED: &str = "Pod was rejected: ";
 /// Reason of the status of a pod that makes room for a critical one.
-pub const PREEMPTING: &str = "Preempting";
+const PREEMPTING: &str = "Preempting";
 /// Priority from which on a pod counts as critical (upstream `SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
