@@ -208,11 +208,41 @@ impl PodWorkers {
     /// Asks anew, after there may be more room, whether the pods that wait for preempted ones have to.
     fn await_room_again(&self, node: &AdmitNode, active: &[Arc<Pod>]) {
         for (uid, preempted) in self.locks.room_waits() {
-            let handle = self.workers.get(&uid);
-            let command = handle.map(|handle| handle.commands.borrow().clone());
-            if let Some(Command::Run(pod)) = command {
+            if let Some(pod) = self.wanted_of(&uid) {
                 self.await_room(&pod, &preempted, node, active);
             }
+        }
+    }
+
+    /// The critical pods that wait for preempted ones and are wanted with another spec.
+    pub(super) fn edited_waiting(&self, wanted: &Wanted) -> Vec<PodUid> {
+        let waiting = self.locks.room_waits().into_iter().map(|(uid, _)| uid);
+        let is_edited = |uid: &PodUid| {
+            let pods = wanted.pods.get(uid).zip(self.wanted_of(uid));
+            pods.is_some_and(|(pod, known)| pod.spec != known.spec)
+        };
+        waiting.filter(is_edited).collect()
+    }
+
+    /// Asks anew which preempted pods these wait for, after they were edited: they may need more room than
+    /// before, or less.
+    pub(super) fn await_room_of(&self, edited: &[PodUid]) {
+        if edited.is_empty() {
+            return;
+        }
+        let (node, active) = (self.context.node.get(), self.active_pods());
+        let preempted = self.locks.preempted();
+        for pod in edited.iter().filter_map(|uid| self.wanted_of(uid)) {
+            self.await_room(&pod, &preempted, &node, &active);
+        }
+    }
+
+    /// The version that a pod's worker was told to run.
+    fn wanted_of(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        let handle = self.workers.get(uid)?;
+        match &*handle.commands.borrow() {
+            Command::Run(pod) => Some(Arc::clone(pod)),
+            Command::Fail(..) | Command::Stop { .. } => None,
         }
     }
 

@@ -59,6 +59,7 @@ impl Worker {
         let _seen = self.context.cache.subscribe(&self.uid);
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
+        let mut has_failed_look = false;
         loop {
             let entry = tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
@@ -68,9 +69,14 @@ impl Worker {
                 self.publish(&entry.status);
                 return Ok(());
             }
+            let had_failed_look = std::mem::replace(&mut has_failed_look, entry.error.is_some());
+            if had_failed_look && !has_failed_look {
+                // Whether it can be stopped is seen next.
+                self.fails_to_stop("".into());
+            }
             self.publish_entry(&entry);
             if let Some(error) = &entry.error {
-                self.error = error.to_string().into();
+                self.fails_to_stop(error.to_string().into());
             } else {
                 let began = Instant::now();
                 let running = entry.status.to_running_pod();
@@ -88,14 +94,19 @@ impl Worker {
                 let Some(error) = result.error() else {
                     continue;
                 };
-                self.error = error.into();
-                self.locks.stop_failed(&self.uid, &self.error);
+                self.fails_to_stop(error.into());
             }
             self.publish_entry(&entry);
             pause_for(backoff.pause(), cancel).await?;
             self.newer_than = Instant::now();
             self.context.looks.look(&self.uid).await;
         }
+    }
+
+    /// Has its report, and those of the pods that wait for it, say why it can't be stopped.
+    fn fails_to_stop(&mut self, error: Arc<str>) {
+        self.error = error;
+        self.locks.stop_failed(&self.uid, &self.error);
     }
 
     /// Stops the pod once. None when its grace became less meanwhile: the next attempt goes by

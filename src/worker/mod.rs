@@ -302,7 +302,7 @@ impl PodWorkers {
                 });
             }
         }
-        let edited = self.edited_failed(&wanted);
+        let (edited, waiting) = (self.edited_failed(&wanted), self.edited_waiting(&wanted));
         for (uid, pod) in &wanted.pods {
             if let Some(Handle { commands, .. }) = self.workers.get(uid) {
                 commands.send_if_modified(|command| match command {
@@ -316,6 +316,7 @@ impl PodWorkers {
                 });
             }
         }
+        self.await_room_of(&waiting);
         self.set_finished(&wanted);
         if !edited.is_empty() {
             self.ask_refused(&edited);

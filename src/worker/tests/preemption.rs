@@ -165,6 +165,57 @@ async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_looked_at() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let critical = requesting(&pod("static"), "1");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let fault = CallFault::Refused(RuntimeError::Conflict("no such luck".to_owned()));
+    bed.fake
+        .fail_next_calls("get_pod_status", usize::MAX, fault);
+    bed.want(&[&a, &critical]);
+    let told = "pod ns/pod-aaaa, which was preempted to make room for this pod, can't be stopped";
+    bed.until_view("static", |view| waits(view, told)).await;
+    let view = bed.board.get(&"static".into()).unwrap();
+    // pods 61c
+    assert!(view.error.contains("no such luck"), "{}", view.error);
+    assert_eq!(*view.awaits, [PodUid::from(A)]);
+    // It can be looked at again, and takes its time to stop.
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.fake.end_faults();
+    hold.arrived(1).await;
+    bed.until_view("static", |view| waits(view, WAITS)).await;
+    // pods 61c
+    bed.fake.assert_started_pods(&[A]);
+    hold.release();
+    bed.until_runs("static").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_critical_pod_that_is_edited_starts_if_it_fits_beside_the_preempted_one() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let critical = requesting(&pod("static"), "1");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.want(&[&a, &critical]);
+    hold.arrived(1).await;
+    bed.until_view("static", |view| waits(view, WAITS)).await;
+    let edited = tokio::time::Instant::now();
+    bed.want(&[&a, &requesting(&critical, "500m")]);
+    bed.until_runs("static").await;
+    // pods 61c
+    assert!(edited.elapsed() < Duration::from_secs(1));
+    // pods 61c
+    assert!(runs(&bed.fake, A));
+    hold.release();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_critical_pod_starts_beside_a_preempted_one_as_soon_as_there_is_room() {
     let mut bed = Bed::start();
     bed.node_is(node(&[], "2"));
