@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -21,6 +22,7 @@ use mirrorlet_core::api::keys;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::common::cluster::unique;
@@ -60,6 +62,8 @@ const MESSAGE_BYTES: usize = 30 << 20;
 const STRANGERS: usize = 100;
 const HEADS: usize = 47;
 const HEAD_BYTES: usize = 15 << 10;
+/// How long each of them waits for its connection and its answers.
+const STRANGER_WAITS: Duration = Duration::from_mins(3);
 
 struct Victim {
     bed: NodeBed,
@@ -217,18 +221,20 @@ impl Drop for Unfinished {
 }
 
 /// Sends requests with large heads on a connection of its own, each with another token, and returns how
-/// many were read and answered. None may be let in.
+/// many were read and answered in time. None may be let in.
 async fn send_heads(port: u16, stranger: usize) -> anyhow::Result<usize> {
+    let until = Instant::now() + STRANGER_WAITS;
     let mut access = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
     access.accept_invalid_certs = true;
     let mut tls = access.rustls_client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    let connecting = TcpStream::connect(("127.0.0.1", port));
+    let stream = timeout_at(until, connecting).await??;
     let name = "127.0.0.1".to_owned().try_into()?;
-    let stream = TlsConnector::from(Arc::new(tls))
-        .connect(name, stream)
-        .await?;
-    let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    let connecting = TlsConnector::from(Arc::new(tls)).connect(name, stream);
+    let stream = TokioIo::new(timeout_at(until, connecting).await??);
+    let shaking = http2::handshake(TokioExecutor::new(), stream);
+    let (client, connection) = timeout_at(until, shaking).await??;
     let driving = tokio::spawn(connection);
     let large = "x".repeat(HEAD_BYTES);
     let answers = (0..HEADS).map(|number| {
@@ -239,11 +245,11 @@ async fn send_heads(port: u16, stranger: usize) -> anyhow::Result<usize> {
             .body(Empty::<Bytes>::new())
             .unwrap();
         let mut client = client.clone();
-        async move { client.send_request(request).await }
+        async move { timeout_at(until, client.send_request(request)).await }
     });
     let answers = join_all(answers).await;
     driving.abort();
-    let answered = answers.into_iter().flatten();
+    let answered = answers.into_iter().flatten().flatten();
     Ok(answered
         .inspect(|answer| assert!(!answer.status().is_success(), "{}", answer.status()))
         .filter(|answer| answer.status() != StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
