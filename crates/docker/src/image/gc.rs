@@ -344,7 +344,7 @@ impl ImageGc {
         let seen = listed.iter().map(|image| SeenImage {
             id: image.id.clone(),
             size_bytes: image.size.try_into().unwrap_or(0),
-            since: ours.get(&image.id).copied(),
+            since: ours.get(&image.id).map(|noted| came(*noted, now)),
             is_in_use: in_use.contains(&image.id) || is_needed(image),
             is_kept: is_kept(image),
         });
@@ -427,6 +427,17 @@ impl ImageGc {
                 false
             }
         }
+    }
+}
+
+/// When an image came that was noted then. One that was noted while the pass ran came with the pass: a step
+/// of the clock moves no moment that is later than the pass.
+fn came(noted: Timestamp, now: Timestamp) -> Timestamp {
+    if elapsed(now, noted) > PERIOD {
+        // Of a clock that was set back.
+        noted
+    } else {
+        noted.min(now)
     }
 }
 
