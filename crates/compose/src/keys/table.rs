@@ -102,7 +102,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.external_links" Lost Any "containers that mirrorlet doesn't run have no name here: use the machine's address and a host port";
     "services.*.extra_hosts" Partly Hosts "`hostAliases`; `host-gateway` is reported";
     "services.*.gpus" Lost Any "annotate the pod with `cdi.k8s.io/gpu: nvidia.com/gpu=0`";
-    "services.*.group_add" Partly Texts "`supplementalGroups`; names are reported";
+    "services.*.group_add" Partly Texts "`supplementalGroups`, in a pod of several services for all of them, which is reported; names are reported";
     "services.*.healthcheck" Carried Map "`readinessProbe`: as in compose, a container that fails is not restarted";
     "services.*.healthcheck.disable" Carried Flag "";
     "services.*.healthcheck.interval" Carried Text "`periodSeconds`, whole seconds";
@@ -114,7 +114,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.hostname" Partly Text "`hostname`, the part before the first dot";
     "services.*.image" Carried Text "`image`; with the tag `latest` or none `imagePullPolicy: IfNotPresent`";
     "services.*.init" Carried Flag "`shareProcessNamespace`: the sandbox reaps processes. With `pid: host` it is reported";
-    "services.*.ipc" Partly Text "`host` is `hostIPC`";
+    "services.*.ipc" Partly Text "`host` is `hostIPC`; in a pod of several services for all of them, which is reported";
     "services.*.isolation" Lost Any "it is for Windows";
     "services.*.label_file" Partly Files "annotations of the pod, if the name can be one; others are reported";
     "services.*.label_file[].path" Carried Text "";
@@ -144,7 +144,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.networks.*.gw_priority" Lost Any "a pod has one network";
     "services.*.oom_kill_disable" Lost Any "a manifest can't disable it";
     "services.*.oom_score_adj" Lost Any "it follows from requests and limits";
-    "services.*.pid" Partly Text "`host` is `hostPID`";
+    "services.*.pid" Partly Text "`host` is `hostPID`; in a pod of several services for all of them, which is reported";
     "services.*.pids_limit" Lost Any "a manifest has no limit of processes";
     "services.*.platform" Lost Any "the Engine's own platform is used";
     "services.*.ports" Partly Items "`hostPort` and `hostIP`, one by one for a range; a port without a host port is reported";

@@ -129,7 +129,11 @@ impl Build<'_, '_> {
 
     /// Reports something that isn't carried over.
     fn lost(&mut self, place: &Place, field: impl Into<String>, why: &str, help: &str) {
-        let message = format!("not carried over: {why}");
+        self.differs(place, field, format!("not carried over: {why}"), help);
+    }
+
+    /// Reports something of which the manifests don't say the same.
+    fn differs(&mut self, place: &Place, field: impl Into<String>, message: String, help: &str) {
         let mut problem = Diagnostic::new(Severity::Warning, Code::UnsupportedField, "", message)
             .field(field.into());
         if !help.is_empty() {
@@ -140,11 +144,7 @@ impl Build<'_, '_> {
 
     /// Reports a key of a service that isn't carried over.
     fn lost_key(&mut self, service: &Service, key: &str, why: &str, help: &str) {
-        let place = match service.node.entry(key) {
-            Some(entry) => entry.place.clone(),
-            None => service.place.clone(),
-        };
-        self.lost(&place, field(service, key), why, help);
+        self.lost(&place_of(service, key), field(service, key), why, help);
     }
 
     /// Reports a value that can't be read, and how it is written. The value may be secret.
@@ -248,6 +248,12 @@ fn field(service: &Service, key: &str) -> String {
 fn entry_at<'a>(service: &'a Service, path: &[&str]) -> Option<&'a Entry> {
     let (last, above) = path.split_last()?;
     service.node.at(above)?.entry(last)
+}
+
+/// The place of a key of a service; that of the service where it has no such key.
+fn place_of(service: &Service, key: &str) -> Place {
+    let entry = service.node.entry(key);
+    entry.map_or_else(|| service.place.clone(), |entry| entry.place.clone())
 }
 
 /// The number of containers of a service.

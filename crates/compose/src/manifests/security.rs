@@ -4,7 +4,7 @@ use crate::project::Service;
 use crate::tree::Node;
 use crate::value::Map;
 
-use super::{Build, field};
+use super::{Build, field, place_of};
 
 impl Build<'_, '_> {
     /// The security context of a service's container.
@@ -44,8 +44,9 @@ impl Build<'_, '_> {
                 let is_asked = value.text().as_deref() == Some("host") || !value.items().is_empty();
                 let mut others = services.iter();
                 if is_asked && others.any(|other| other.node.set(key) != Some(value)) {
-                    let why = "all containers of the pod get it, not only that of this service";
-                    self.lost_key(service, key, why, "");
+                    let message = "carried over to the whole pod: all containers of the pod get it, not only that of this service";
+                    let (place, field) = (place_of(service, key), field(service, key));
+                    self.differs(&place, field, message.to_owned(), "");
                 }
             }
         }

@@ -107,8 +107,9 @@ fn what_one_service_asks_for_and_all_containers_of_the_pod_get_is_reported() {
         let (said, _) = joined(web, side);
         assert_eq!(said.len(), expected.len(), "{said:#?}");
         for (line, field) in said.iter().zip(expected) {
-            let words =
-                format!(" services.{field}: not carried over: all containers of the pod get it");
+            let words = format!(
+                " services.{field}: carried over to the whole pod: all containers of the pod get it"
+            );
             assert!(line.contains(&words), "{said:#?}");
         }
     }
