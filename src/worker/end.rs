@@ -59,7 +59,7 @@ impl Worker {
         let _seen = self.context.cache.subscribe(&self.uid);
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
-        let mut has_failed_look = false;
+        let mut is_unseen = false;
         loop {
             let entry = tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
@@ -69,8 +69,8 @@ impl Worker {
                 self.publish(&entry.status);
                 return Ok(());
             }
-            let had_failed_look = std::mem::replace(&mut has_failed_look, entry.error.is_some());
-            if had_failed_look && !has_failed_look {
+            let had_failed = std::mem::replace(&mut is_unseen, entry.error.is_some());
+            if had_failed && !is_unseen {
                 // Whether it can be stopped is seen next.
                 self.fails_to_stop("".into());
             }

@@ -53,7 +53,7 @@ async fn an_image_that_was_noted_while_a_pass_ran_is_not_old_once_the_clock_is_s
 
 #[test]
 fn an_image_came_before_the_pass_that_finds_it_unless_the_clock_was_set_back() {
-    let at = |seconds| Timestamp::from_second(1_800_000_000 + seconds).unwrap();
+    let at = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).unwrap();
     for (noted, expected) in [(-10, -10), (0, 0), (10, 0), (301, 301)] {
         // docker 51
         assert_eq!(came(at(noted), at(0)), at(expected));
