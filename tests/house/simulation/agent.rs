@@ -106,7 +106,7 @@ impl Agent {
         let (merged, merged_reader) = cell(Merged::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let (board_writer, board) = board();
-        let (probe_writer, probes) = probe_results();
+        let (probe_writer, probe_reader) = probe_results();
         let (mut node_writer, node) = cell(AdmitNode::default());
         let clock = fake.clone();
         let (rollouts, handle) = Rollouts::load(
@@ -154,7 +154,7 @@ impl Agent {
             runtime,
             cache: reader.clone(),
             looks,
-            probes: probes.clone(),
+            probes: probe_reader.clone(),
             board: board_writer,
             telemetry: telemetry.clone(),
             node_ips: cell(Vec::new()).1,
@@ -206,7 +206,7 @@ impl Agent {
             board,
             manager,
             rollouts: handle,
-            probes,
+            probes: probe_reader,
             probing,
             mirrors,
             _node: node_writer,
