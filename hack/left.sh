@@ -37,8 +37,12 @@ there_is() {
     ip netns list 2>/dev/null | awk '{ print "netns " $1 }'
     ip -o link | awk -F ': ' '$2 !~ /^veth/ { print "interface " $2 }'
     ip -o -4 addr show dev lo | awk '{ print "address " $4 }'
-    ps -e -o pid=,comm=,args= \
-        | awk '$2 ~ /^(etcd|kube-|kubelet|dockerd|containerd$|docker-registr|mirrorlet|metrics-server)/ { print "process", $1, $3, $4, $5, $6 }'
+    # The Engine of hack/docker-up.sh stays, also where hack/engine-watch.sh started it anew.
+    local engine
+    engine="$(cat "$DEV_DIR/dockerd.pid" 2>/dev/null || true)"
+    ps -e -o pid=,ppid=,comm=,args= \
+        | awk -v engine="${engine:-0}" '$1 != engine && $2 != engine \
+            && $3 ~ /^(etcd|kube-|kubelet|dockerd|containerd$|docker-registr|mirrorlet|metrics-server)/ { print "process", $1, $4, $5, $6, $7 }'
     find "${TMPDIR:-/tmp}" -mindepth 1 -maxdepth 1 -name 'mirrorlet-*' -printf 'directory %p\n'
 }
 
