@@ -41,7 +41,7 @@ there_is() {
     local engine
     engine="$(cat "$DEV_DIR/dockerd.pid" 2>/dev/null || true)"
     ps -e -o pid=,ppid=,comm=,args= \
-        | awk -v engine="${engine:-0}" '$1 != engine && $2 != engine \
+        | awk -v engine="${engine:-none}" '$1 != engine && $2 != engine \
             && $3 ~ /^(etcd|kube-|kubelet|dockerd|containerd$|docker-registr|mirrorlet|metrics-server)/ { print "process", $1, $4, $5, $6, $7 }'
     find "${TMPDIR:-/tmp}" -mindepth 1 -maxdepth 1 -name 'mirrorlet-*' -printf 'directory %p\n'
 }
