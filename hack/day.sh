@@ -145,22 +145,8 @@ for page in "${PAGES[@]}"; do
         *) continue ;;
         esac
         while [ "${lines[index]}" != '```' ]; do
-            line="${lines[index]}"
-            index=$((index + 1))
-            [ "${line:0:2}" = '$ ' ] || die "$page:$index: a console block begins with a command"
-            command="${line:2}"
-            if [[ "$command" == *"<<'END'"* ]]; then
-                until [ "${lines[index - 1]}" = END ]; do
-                    command+=$'\n'"${lines[index]}"
-                    index=$((index + 1))
-                done
-            fi
-            expected=""
-            until [ "${lines[index]}" = '```' ] || [ "${lines[index]:0:2}" = '$ ' ]; do
-                expected+="${lines[index]}"$'\n'
-                index=$((index + 1))
-            done
-            check "$command" "${expected%$'\n'}"
+            take_command "$page"
+            check "$command" "$expected"
             printf '$ %s\n' "$command" >>"$result"
             [ -z "$kept" ] || printf '%s\n' "$kept" >>"$result"
         done

@@ -1,6 +1,6 @@
-# Sourced by the scripts that type the commands of a page: whether a command has printed what the page has. In
-# the page "…" stands for any text; ages, dates, ids, addresses, sizes, counts of orders, the use of the disk
-# and the order of lines are not compared. Not to be run.
+# Sourced by the scripts that type the commands of a page: takes the commands from the page, and says whether
+# one has printed what the page has. In the page "…" stands for any text; ages, dates, ids, addresses, sizes,
+# counts of orders, the use of the disk and the order of lines are not compared. Not to be run.
 # shellcheck shell=bash
 
 # What is compared of a text.
@@ -26,4 +26,24 @@ like() {
     pattern="${pattern//$'\n'\*$'\n'/$'\n'\*}"
     # shellcheck disable=SC2053 # it is a pattern
     [[ $'\n'"$2"$'\n' == $pattern ]]
+}
+# take_command PAGE: the next command of the block at the line `index` of `lines`, in `command`, and what the
+# page has it print, in `expected`. Leaves `index` behind both.
+take_command() {
+    command="${lines[index]}"
+    index=$((index + 1))
+    [ "${command:0:2}" = '$ ' ] || die "$1:$index: a block begins with a command"
+    command="${command:2}"
+    if [[ "$command" == *"<<END"* || "$command" == *"<<'END'"* ]]; then
+        until [ "${lines[index - 1]}" = END ]; do
+            command+=$'\n'"${lines[index]}"
+            index=$((index + 1))
+        done
+    fi
+    expected=""
+    until [ "${lines[index]}" = '```' ] || [ "${lines[index]:0:2}" = '$ ' ]; do
+        expected+="${lines[index]}"$'\n'
+        index=$((index + 1))
+    done
+    expected="${expected%$'\n'}"
 }

@@ -98,27 +98,13 @@ while ((index < ${#lines[@]})); do
         until [ "${lines[index]}" = '```' ]; do index=$((index + 1)); done
     fi
     while [ "${lines[index]}" != '```' ]; do
-        command="${lines[index]}"
-        index=$((index + 1))
-        [ "${command:0:2}" = '$ ' ] || die "$PAGE:$index: a block begins with a command"
-        command="${command:2}"
-        if [[ "$command" == *'<<END'* ]]; then
-            until [ "${lines[index - 1]}" = END ]; do
-                command+=$'\n'"${lines[index]}"
-                index=$((index + 1))
-            done
-        fi
-        expected=""
-        until [ "${lines[index]}" = '```' ] || [ "${lines[index]:0:2}" = '$ ' ]; do
-            expected+="${lines[index]}"$'\n'
-            index=$((index + 1))
-        done
+        take_command "$PAGE"
         if is_left_out "$command"; then
             continue
         elif [[ "$command" == "sudo mirrorlet run "* ]]; then
             run "$command"
         else
-            check "$command" "${expected%$'\n'}"
+            check "$command" "$expected"
         fi
     done
     index=$((index + 1))
