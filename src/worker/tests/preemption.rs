@@ -17,6 +17,18 @@ fn requesting(pod: &Arc<Pod>, cpu: &str) -> Arc<Pod> {
     changed(pod, json!({"spec": {"containers": [container]}}))
 }
 
+/// A node of two CPUs on which a pod runs that requests one and a half; with that pod, and a critical one that
+/// doesn't fit beside it.
+async fn full() -> (Bed, Arc<Pod>, Arc<Pod>) {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = requesting(&api(A, json!({})), "1500m");
+    let critical = requesting(&pod("static"), "1");
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    (bed, a, critical)
+}
+
 fn waits(view: Option<&PodView>, words: &str) -> bool {
     let view = view.filter(|view| view.phase == Phase::WaitingToStart);
     view.is_some_and(|view| view.error.contains(words))
@@ -27,12 +39,7 @@ const WAITS: &str =
 
 #[tokio::test(start_paused = true)]
 async fn a_critical_pod_starts_once_the_pods_that_it_preempts_have_stopped() {
-    let mut bed = Bed::start();
-    bed.node_is(node(&[], "2"));
-    let a = requesting(&api(A, json!({})), "1500m");
-    let critical = requesting(&pod("static"), "1");
-    bed.want(&[&a]);
-    bed.until_runs(A).await;
+    let (bed, a, critical) = full().await;
     let mut hold = bed.fake.block("kill_pod", None);
     bed.want(&[&a, &critical]);
     hold.arrived(1).await;
@@ -141,12 +148,7 @@ async fn a_critical_pod_that_comes_back_waits_though_an_old_list_has_it_running(
 
 #[tokio::test(start_paused = true)]
 async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
-    let mut bed = Bed::start();
-    bed.node_is(node(&[], "2"));
-    let a = requesting(&api(A, json!({})), "1500m");
-    let critical = requesting(&pod("static"), "1");
-    bed.want(&[&a]);
-    bed.until_runs(A).await;
+    let (bed, a, critical) = full().await;
     let fault = CallFault::Refused(RuntimeError::Conflict("no such luck".to_owned()));
     bed.fake.fail_next_calls("kill_pod", usize::MAX, fault);
     bed.want(&[&a, &critical]);
@@ -166,12 +168,7 @@ async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_looked_at() {
-    let mut bed = Bed::start();
-    bed.node_is(node(&[], "2"));
-    let a = requesting(&api(A, json!({})), "1500m");
-    let critical = requesting(&pod("static"), "1");
-    bed.want(&[&a]);
-    bed.until_runs(A).await;
+    let (bed, a, critical) = full().await;
     let fault = CallFault::Refused(RuntimeError::Conflict("no such luck".to_owned()));
     bed.fake
         .fail_next_calls("get_pod_status", usize::MAX, fault);
@@ -195,12 +192,7 @@ async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_looked_at() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_critical_pod_that_is_edited_starts_if_it_fits_beside_the_preempted_one() {
-    let mut bed = Bed::start();
-    bed.node_is(node(&[], "2"));
-    let a = requesting(&api(A, json!({})), "1500m");
-    let critical = requesting(&pod("static"), "1");
-    bed.want(&[&a]);
-    bed.until_runs(A).await;
+    let (bed, a, critical) = full().await;
     let mut hold = bed.fake.block("kill_pod", None);
     bed.want(&[&a, &critical]);
     hold.arrived(1).await;

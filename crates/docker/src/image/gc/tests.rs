@@ -87,6 +87,15 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
     }
 }
 
+/// A bed that removes images that nobody has used for an hour.
+fn aging_bed() -> Bed {
+    let policy = ImageGcPolicy {
+        max_age: Some(Duration::from_hours(1)),
+        ..ImageGcPolicy::default()
+    };
+    bed(false, policy)
+}
+
 fn sized(size: i64) -> FakeImage {
     FakeImage {
         size,
@@ -351,11 +360,7 @@ async fn an_image_with_a_name_of_somebody_else_is_not_ours() {
 
 #[tokio::test]
 async fn what_nobody_used_for_long_goes_though_there_is_space() {
-    let policy = ImageGcPolicy {
-        max_age: Some(Duration::from_hours(1)),
-        ..ImageGcPolicy::default()
-    };
-    let mut bed = bed(false, policy);
+    let mut bed = aging_bed();
     bed.pull("a:1", 60).await;
     bed.pass(0, 1000).await;
     bed.pass(60, 1000).await;

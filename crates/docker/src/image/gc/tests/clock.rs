@@ -4,11 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_pass_after_the_clock_was_set_forward_removes_nothing_for_its_age() {
-    let policy = ImageGcPolicy {
-        max_age: Some(Duration::from_hours(1)),
-        ..ImageGcPolicy::default()
-    };
-    let mut bed = bed(false, policy);
+    let mut bed = aging_bed();
     bed.pull("a:1", 60).await;
     bed.pass(0, 1000).await;
     let timer = Instant::now();
@@ -31,11 +27,7 @@ async fn a_pass_after_the_clock_was_set_forward_removes_nothing_for_its_age() {
 
 #[tokio::test]
 async fn an_image_that_was_noted_while_a_pass_ran_is_not_old_once_the_clock_is_set_forward() {
-    let policy = ImageGcPolicy {
-        max_age: Some(Duration::from_hours(1)),
-        ..ImageGcPolicy::default()
-    };
-    let mut bed = bed(false, policy);
+    let mut bed = aging_bed();
     // They are older than an image may be unused.
     bed.gc.records = ImageRecords::new(bed.began - Duration::from_hours(3));
     bed.pull("a:1", 60).await;
