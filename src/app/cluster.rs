@@ -20,7 +20,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::tasks::{ClusterInputs, ClusterLinks, ClusterTasks, Feeds};
-use super::used_engine::UsedEngine;
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn_until};
 use crate::certificate;
@@ -74,9 +73,10 @@ pub(super) struct Links {
 
 impl Cluster {
     /// Opens the client and starts what needs nothing of the other parts; none when no API server
-    /// is configured.
+    /// is configured. With an Engine that is new, one that never answered before, the Node waits for it.
     pub(super) fn start(
         config: &Config,
+        engine_is_new: bool,
         facts: NodeFacts,
         api_pods: ApiPodsWriter,
         telemetry: &Telemetry,
@@ -90,7 +90,7 @@ impl Cluster {
             client,
             facts,
             root: config.root.clone(),
-            engine_is_new: UsedEngine::is_unknown(&config.root),
+            engine_is_new,
         };
         let (tasks, feeds) = ClusterTasks::start(inputs, api_pods, telemetry, parts, cancel);
         Ok(Some(Self {

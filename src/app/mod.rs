@@ -148,8 +148,15 @@ impl Agent {
         let (pods, api, manager) = pod_manager();
         let port = node_listener.as_ref().map(|bound| bound.address.port());
         let node = readings::node_facts(&config, &owner, &machine, port);
-        let mut cluster =
-            Cluster::start(&config, node.clone(), api, &telemetry, &mut parts, cancel)?;
+        let mut cluster = Cluster::start(
+            &config,
+            engine_is_new,
+            node.clone(),
+            api,
+            &telemetry,
+            &mut parts,
+            cancel,
+        )?;
         if let Some(cluster) = &mut cluster {
             cluster.node_api = node_listener.as_ref().map(node_api::Listening::problem);
         }
