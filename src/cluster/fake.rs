@@ -21,6 +21,9 @@ pub(super) const NODE: &str = "n1";
 /// A refusal: status code, reason, what it is about, words.
 pub(super) type Refused = (u16, &'static str, &'static str, &'static str);
 
+/// Method, path and body of a call.
+type Call = (http::Method, http::Uri, Value);
+
 struct State {
     pods: BTreeMap<FullName, Pod>,
     /// The last number given out: UIDs and resource versions.
@@ -30,6 +33,9 @@ struct State {
     refusal: Option<Refused>,
     lags: bool,
     drops_ips: bool,
+    /// Whether the next write takes effect only later.
+    delays: bool,
+    delayed: Option<Call>,
     /// Deletions that are yet to be refused.
     refused_deletions: u32,
     wanted: PodWriter,
@@ -56,6 +62,8 @@ impl FakeApi {
             refusal: None,
             lags: false,
             drops_ips: false,
+            delays: false,
+            delayed: None,
             refused_deletions: 0,
             wanted,
             told,
@@ -79,6 +87,10 @@ impl FakeApi {
                     return Err(tower::BoxError::from("connection refused"));
                 }
                 let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                if parts.method != "GET" && std::mem::take(&mut state.delays) {
+                    state.delayed = Some((parts.method, parts.uri, body));
+                    return Err(tower::BoxError::from("connection reset"));
+                }
                 let (code, answer) = state.answer(parts.method.as_str(), &parts.uri, body);
                 let mut response = Response::new(Full::from(answer.to_string()));
                 *response.status_mut() = StatusCode::from_u16(code).unwrap();
@@ -134,6 +146,17 @@ impl FakeApiState<'_> {
         self.0.lags = lags;
     }
 
+    /// The connection breaks at the next write, which takes effect at [`delayed`](Self::delayed).
+    pub(super) fn delay(&mut self) {
+        self.0.delays = true;
+    }
+
+    /// The delayed write takes effect.
+    pub(super) fn delayed(&mut self) {
+        let (method, uri, body) = self.0.delayed.take().unwrap();
+        self.0.answer(method.as_str(), &uri, body);
+    }
+
     /// It doesn't know `status.podIPs`.
     pub(super) fn drop_ips(&mut self) {
         self.0.drops_ips = true;
@@ -171,6 +194,11 @@ impl FakeApiState<'_> {
             pod.metadata.deletion_timestamp = Some(meta::Time(Timestamp::UNIX_EPOCH));
         });
     }
+}
+
+/// Whether a write is for another version of the object than that one.
+fn is_of_another(version: &Value, pod: &Pod) -> bool {
+    version.is_string() && *version != json!(pod.metadata.resource_version)
 }
 
 fn status(refused: Refused) -> (u16, Value) {
@@ -228,6 +256,9 @@ impl State {
             ("GET", Some(pod)) => (200, serde_json::to_value(pod).unwrap()),
             (_, Some(pod)) if wanted_uid.is_string() && *wanted_uid != json!(pod.metadata.uid) => {
                 status((409, "Conflict", "pods", "the UID differs"))
+            }
+            ("PATCH", Some(pod)) if is_of_another(&body["metadata"]["resourceVersion"], &pod) => {
+                status((409, "Conflict", "pods", "the object has been modified"))
             }
             ("DELETE", Some(pod)) => {
                 assert_eq!(body["gracePeriodSeconds"], json!(0));

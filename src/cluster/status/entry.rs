@@ -28,6 +28,12 @@ const REPEAT: ExponentialBackoff =
 /// A write that the API server ignores counts as this many writes without effect.
 const REPEATS_OF_REST: u32 = 5;
 
+/// Conflicts in a row after which a patch is for any version: somebody changes the object all the time, or
+/// the watch is far behind.
+const CONFLICTS_MAX: u32 = 3;
+/// Pause after a conflict: the watch brings the change that it was about.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(200);
+
 /// Both sides of one comparison.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
@@ -90,6 +96,8 @@ pub(super) struct Entry {
     /// When a write may follow on one that failed.
     not_before: Option<Instant>,
     failures: u32,
+    /// How many writes in a row were made from a version that was the newest no more.
+    conflicts: u32,
     /// The object in the answer to our last write, while the watch shows an older one, and until when it
     /// counts.
     answer: Option<(Arc<Pod>, Instant)>,
@@ -193,6 +201,13 @@ impl Entry {
         self.seen.as_ref()
     }
 
+    /// Whether the next patch is for the version of the object that it is made from, and no other. A call
+    /// that was given up, and takes effect after a later one, then changes nothing: an older status never
+    /// takes the place of a newer one.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.conflicts < CONFLICTS_MAX
+    }
+
     /// A write panicked.
     pub(super) fn panicked(&mut self) {
         self.retry(None);
@@ -210,6 +225,7 @@ impl Entry {
         self.settled = None;
         self.seen = None;
         self.failures = 0;
+        self.conflicts = 0;
         self.not_before = None;
         self.told = None;
     }
@@ -246,9 +262,14 @@ impl Entry {
         self.deleted = true;
     }
 
-    /// Records a failure. Returns whether it was reported before.
+    /// Records a failure. Returns whether it was reported before, or is not worth it.
     pub(super) fn failed(&mut self, error: &ApiError) -> bool {
         self.seen = None;
+        if matches!(error, ApiError::Conflict(_)) && self.is_conditional() {
+            self.conflicts += 1;
+            self.not_before = Some(Instant::now() + CONFLICT_PAUSE);
+            return true;
+        }
         let wished = match error {
             ApiError::TooManyRequests { retry_after, .. } => *retry_after,
             _ => None,

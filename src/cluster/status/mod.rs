@@ -146,7 +146,8 @@ impl StatusTask {
             }
             if let Some(seen) = entry.seen().cloned() {
                 let (cluster, board) = (self.cluster.clone(), self.inputs.board.clone());
-                let write = write(cluster, board, uid.clone(), seen);
+                let is_conditional = entry.is_conditional();
+                let write = write(cluster, board, uid.clone(), seen, is_conditional);
                 self.writes.begin(uid.clone(), write);
             }
         }

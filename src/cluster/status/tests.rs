@@ -250,6 +250,44 @@ async fn what_a_restored_api_server_has_lost_is_written_again() {
     }
 }
 
+/// A connection may hold a write back for longer than the pod lives.
+#[tokio::test(start_paused = true)]
+async fn a_status_that_arrives_after_a_later_one_changes_nothing() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.tell(&web, Phase::Syncing, status("Pending"));
+    bed.phase("Pending").await;
+    bed.api.with(|api| api.delay());
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.sleep(5).await;
+    bed.tell(&web, Phase::Terminated, status("Failed"));
+    bed.phase("Failed").await;
+    // For the source a pod that is over stays so, whatever its object says: nobody would write again.
+    bed.api.with(|api| {
+        api.lag(true);
+        api.delayed();
+    });
+    // pods 50
+    assert_eq!(phase_of(bed.api.pod("web").as_ref()), Some("Failed"));
+    bed.stop().await;
+}
+
+/// Somebody labels the pod all the time, and the watch is behind.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_changes_all_the_time_gets_its_status() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.api.with(|api| api.lag(true));
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.api.with(|api| api.change("web", |_| {}));
+    let began = Instant::now();
+    bed.phase("Running").await;
+    // pods 50
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(bed.api.calls(), ["PATCH web/status"; 4]);
+    bed.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_back_gets_the_newest_only() {
     let bed = Bed::start();

@@ -38,12 +38,14 @@ pub(super) enum Outcome {
     Failed(ApiError),
 }
 
-/// Does what is to be done about an object when its turn has come, by what the board says then.
+/// Does what is to be done about an object when its turn has come, by what the board says then. Where
+/// `is_conditional`, a patch is for the version of the object that it was made from, and no other.
 pub(super) async fn write(
     cluster: ClusterClient,
     board: Board,
     api_uid: PodUid,
     seen: Seen,
+    is_conditional: bool,
 ) -> Done {
     let full_name = seen.full_name.clone();
     let uid = seen.uid.clone();
@@ -58,7 +60,7 @@ pub(super) async fn write(
             Err(error) => Outcome::Failed(error),
         },
         StatusAction::Patch(_) => {
-            let (outcome, is_last) = patch(&cluster, &board, seen).await;
+            let (outcome, is_last) = patch(&cluster, &board, seen, is_conditional).await;
             if is_last {
                 deletion = Some(delete_object(&cluster, &full_name, object_uid).await);
             }
@@ -83,7 +85,12 @@ async fn delete_object(cluster: &ClusterClient, full_name: &FullName, uid: &str)
 /// Writes the difference. Returns also whether it is the last write: the object may be deleted then,
 /// though the API server didn't take all of it. Where it did, the next look deletes the object, in its
 /// turn: the answers to both can be as large as an object may be.
-async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> (Outcome, bool) {
+async fn patch(
+    cluster: &ClusterClient,
+    board: &Board,
+    seen: Seen,
+    is_conditional: bool,
+) -> (Outcome, bool) {
     let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
     let call = async {
         // Many may wait for their turn: what happened meanwhile goes with this write.
@@ -94,7 +101,12 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> (Outcome, 
         let StatusAction::Patch(patch) = newest.deed() else {
             return Ok(None);
         };
-        let body = Patch::Strategic(&patch);
+        let mut body = patch.clone();
+        let version = newest.api.metadata.resource_version.as_ref();
+        if let Some(version) = version.filter(|_| is_conditional) {
+            body["metadata"]["resourceVersion"] = version.as_str().into();
+        }
+        let body = Patch::Strategic(&body);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
         answer.map(|Watched(object)| Some((patch, object, newest)))
