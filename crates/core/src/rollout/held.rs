@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cause, History, Phase, Revision};
+use super::{Cause, History, Phase, Preparation, Revision};
 use crate::api::{PodUid, Timestamp};
 use crate::clock::{elapsed, since};
 
@@ -17,9 +17,9 @@ pub struct Hold {
     pub overdue: bool,
 }
 
-/// How long a revision is held that the node has refused after the one before was stopped for it: longer than
-/// most pods take to stop, whose room it may need.
-pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
+/// How long a revision is held at most that the node has refused after the one before was stopped for it:
+/// longer than most pods take to stop, whose room it may need.
+const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 
 /// A node's refusal of a revision that was to take another's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Refusal {
     uid: PodUid,
     cause: Cause,
     at: Timestamp,
+    /// Whether the preparation was refused for the same reason since.
+    is_seen: bool,
 }
 
 impl History {
@@ -44,16 +46,30 @@ impl History {
         if let Some(refused) = revisions.find(|revision| revision.uid() == uid) {
             refused.ran = ran;
         }
-        let (cause, at) = (cause.clone(), now);
-        self.refused = Some(Refusal { uid, cause, at });
+        self.refused = Some(Refusal {
+            uid,
+            cause: cause.clone(),
+            at: now,
+            is_seen: false,
+        });
         true
     }
 
-    /// Why the node has refused a revision, and how long it is still held for that.
-    pub(super) fn refusal(&self, uid: &PodUid, now: Timestamp) -> Option<(Cause, Duration)> {
-        let refused = self.refused.as_ref().filter(|one| one.uid == *uid)?;
+    /// Why the node has refused a revision, and how long it is still held for that. Once its preparation, which
+    /// asks whether the node would take it, was refused for the same reason, the preparation alone decides when
+    /// it is tried again. Until then, it may be refused again for what the preparation doesn't see.
+    pub(super) fn refusal(
+        &mut self,
+        uid: &PodUid,
+        preparation: &Preparation,
+        now: Timestamp,
+    ) -> Option<(Cause, Duration)> {
+        let refused = self.refused.as_mut().filter(|one| one.uid == *uid)?;
         let left = REFUSED_PAUSE.checked_sub(since(refused.at, now))?;
-        (!left.is_zero()).then(|| (refused.cause.clone(), left))
+        if let Preparation::Failed(cause) = preparation {
+            refused.is_seen |= cause.reason == refused.cause.reason;
+        }
+        (!refused.is_seen && !left.is_zero()).then(|| (refused.cause.clone(), left))
     }
 
     /// Takes in whether the target, whose UID is `uid`, is held. Returns the rest of its deadline.

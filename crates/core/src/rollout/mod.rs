@@ -205,7 +205,8 @@ pub struct Decision {
 /// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. A
 /// revision that runs is judged also after a newer edit, until that edit takes its place. What failed
 /// is not tried again until its source wants something else; nothing is judged after a restore. What the
-/// node has refused never ran: the healthy one takes its place, and it is tried again after a while.
+/// node has refused never ran: the healthy one takes its place, and it is tried again as soon as the node
+/// would take it, or after a while.
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
     let now = input.now;
     let mut history = history.clone();
@@ -288,7 +289,8 @@ fn instead_of(
         Turn::Waits(cause) => return (Phase::Waiting(cause.clone()), None, None),
         Turn::Now => {}
     }
-    if let Some((cause, left)) = history.refusal(uid, input.now).filter(|_| worth_keeping) {
+    let refusal = history.refusal(uid, input.preparation, input.now);
+    if let Some((cause, left)) = refusal.filter(|_| worth_keeping) {
         return (Phase::Held(cause), None, Some(left));
     }
     match input.preparation {
@@ -418,7 +420,8 @@ fn judge(
     if let Some(cause) = rejected(status).filter(|_| input.restore_waits.is_none())
         && history.take_back(&cause, input.restore, input.now)
     {
-        let look_again = Some(held::REFUSED_PAUSE);
+        // Whether its preparation is refused, too, decides when it is tried again.
+        let look_again = Some(Duration::ZERO);
         return (Phase::Held(cause), Some(Change::Restored), look_again);
     }
     let settings = Settings::of(pod);

@@ -153,6 +153,44 @@ fn a_version_that_the_node_refuses_again_is_overdue_and_an_edit_is_tried_at_once
 }
 
 #[test]
+fn a_version_that_the_node_refuses_is_tried_again_as_soon_as_it_would_be_admitted() {
+    let failed = |reason: &str| Preparation::Failed(Cause::new(reason, "no"));
+    let mut story = Story::edited();
+    story.preparation = Preparation::Done;
+    story.decide(Some(&ready(0)));
+    let decision = story.decide(Some(&rejected()));
+    assert_eq!(decision.change, Some(Change::Restored));
+    // rollouts S2b
+    assert_eq!(decision.look_again, Some(Duration::ZERO));
+    // The other pod has the port, and ends. No time passes.
+    for (preparation, change) in [
+        (failed("NodePorts"), None),
+        (failed("NodePorts"), None),
+        (Preparation::UnderWay, None),
+        (Preparation::Done, Some(Change::Switched)),
+    ] {
+        story.preparation = preparation;
+        // rollouts S2b
+        assert_eq!(story.decide(Some(&ready(0))).change, change);
+    }
+    // It is refused for what the preparation doesn't see: the old version isn't stopped for each look.
+    let decision = story.decide(Some(&rejected()));
+    assert_eq!(decision.change, Some(Change::Restored));
+    for preparation in [
+        Preparation::Done,
+        failed("ErrImagePull"),
+        Preparation::UnderWay,
+        Preparation::Done,
+    ] {
+        story.preparation = preparation;
+        let decision = story.decide(Some(&ready(0)));
+        // rollouts S2b
+        assert!(matches!(decision.phase, Phase::Held(_)), "{decision:?}");
+        assert_eq!((decision.change, story.runs().as_str()), (None, "a"));
+    }
+}
+
+#[test]
 fn a_version_has_taken_over_once_another_has_run() {
     let mut story = Story::new("a");
     story.now = 20;
