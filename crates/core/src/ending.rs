@@ -202,6 +202,7 @@ fn reduced(mut pod: Pod) -> Pod {
 /// else the containers had while they ran is no longer written.
 pub fn status_remains(mut status: PodStatus) -> PodStatus {
     status.conditions = status.conditions.take().map(fitted);
+    status.resources = None;
     for list in [
         &mut status.container_statuses,
         &mut status.init_container_statuses,

@@ -151,13 +151,16 @@ pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Qu
 
 /// Whether a container holds other resources, by its status, than those of its spec.
 pub fn holds_others(container: &Container, status: &ContainerStatus) -> bool {
-    let Some(started) = status.resources.as_ref() else {
-        return false;
-    };
     let none = ResourceRequirements::default();
     let wanted = container.resources.as_ref().unwrap_or(&none);
-    amounts(started.requests.as_ref()) != amounts(wanted.requests.as_ref())
-        || amounts(started.limits.as_ref()) != amounts(wanted.limits.as_ref())
+    let started = status.resources.as_ref();
+    started.is_some_and(|started| !same_amounts(started, wanted))
+}
+
+/// Whether two lists of requests and limits have the same amounts, in whatever words.
+pub fn same_amounts(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+    amounts(a.requests.as_ref()) == amounts(b.requests.as_ref())
+        && amounts(a.limits.as_ref()) == amounts(b.limits.as_ref())
 }
 
 /// Quantities by their value: the API server may write them in another way.

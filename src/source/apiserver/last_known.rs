@@ -242,6 +242,7 @@ fn essence(pod: &Pod) -> Pod {
         qos_class: status.qos_class.clone(),
         pod_ip: status.pod_ip.clone(),
         pod_ips: status.pod_ips.clone(),
+        resources: status.resources.clone(),
         init_container_statuses: reduced_statuses(pod, status.init_container_statuses.as_ref()),
         container_statuses: reduced_statuses(pod, status.container_statuses.as_ref()),
         ..core::PodStatus::default()

@@ -752,11 +752,14 @@ async fn the_next_agent_knows_what_a_resized_container_was_started_with() {
             "ready": true, "restartCount": 0, "state": {"running": {}}, "resources": of("100m"),
         }],
     });
+    // One that was resized as a whole.
+    let whole = with(pod("b"), "/spec/resources", of("2"));
+    let whole = with(whole, "/status/resources", of("100m"));
     let mut bench = Bench::start();
     bench
         .next()
         .await
-        .list(&[with(resized, "/status", status), pod("b")]);
+        .list(&[with(resized, "/status", status), whole]);
     bench.until_wanted(&["a", "b"]).await;
     bench.next().await.watch();
     let root = bench.end().await;
@@ -768,12 +771,12 @@ async fn the_next_agent_knows_what_a_resized_container_was_started_with() {
         .await
         .unwrap();
     let set = state.set().unwrap();
+    for known in &set.pods {
+        let requests = mirrorlet_core::admit::pod_requests(&known.pod);
+        // pods 61a
+        assert_eq!(requests["cpu"].milli_ceil(), 100, "{}", known.uid());
+    }
     let known = &set.pods[0].pod;
-    // pods 61a
-    assert_eq!(
-        mirrorlet_core::admit::pod_requests(known)["cpu"].milli_ceil(),
-        100
-    );
     let status = known.status.as_ref().unwrap();
     let container = &status.container_statuses.as_ref().unwrap()[0];
     // Its status goes on from that of the same instance.

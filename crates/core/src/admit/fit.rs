@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::core::{Container, ContainerStatus, PodStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use crate::api::core::{Container, ContainerStatus, PodStatus, ResourceRequirements};
 use crate::api::quantity::Quantity;
 use crate::api::{FullName, Pod};
 use crate::ending::is_api_pod;
 use crate::observed::Role;
 use crate::resources::{
-    CPU, MEMORY, amount_in, holds_others, request, request_in, requests_together,
+    CPU, MEMORY, amount_in, holds_others, request, request_in, requests_together, same_amounts,
 };
 use crate::spec;
 use crate::status::container_statuses;
@@ -113,7 +115,7 @@ pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
     }
 }
 
-/// The resources that a pod requests: what it requests itself, else what its containers hold, and its
+/// The resources that a pod requests: what it holds itself, else what its containers hold, and its
 /// overhead. Resources of which it requests nothing are not listed.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);
@@ -121,7 +123,7 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     for name in resource_names(pod) {
         let parsed =
             |list: Option<&BTreeMap<String, _>>| Quantity::try_from(list?.get(&name)?).ok();
-        let of_pod = parsed(spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
+        let of_pod = parsed(own_requests(pod));
         let of_containers =
             || requests_together(pod, |container| held_request(pod, container, &name));
         let total = of_pod.unwrap_or_else(of_containers);
@@ -153,8 +155,16 @@ pub fn held_request(pod: &Pod, container: &Container, resource: &str) -> Option<
     }
 }
 
-/// The pod with the resources that its containers hold by that status, instead of those of its spec: what
-/// the node has admitted is what a container gets that starts again. A pod of a manifest can't be resized,
+/// The requests that a pod with resources of its own holds as a whole: as [`held_request`] of a container.
+fn own_requests(pod: &Pod) -> Option<&BTreeMap<String, ApiQuantity>> {
+    let own = spec::spec(pod).resources.as_ref()?;
+    let status = pod.status.as_ref().filter(|_| is_api_pod(pod));
+    let held = status.and_then(|status| status.resources.as_ref());
+    held.unwrap_or(own).requests.as_ref()
+}
+
+/// The pod with the resources that it and its containers hold by that status, instead of those of its spec:
+/// what the node has admitted is what a container gets that starts again. A pod of a manifest can't be resized,
 /// and stays as it is.
 ///
 /// Upstream: `UpdatePodFromAllocation` of `pkg/kubelet/allocation/allocation_manager.go`.
@@ -169,11 +179,17 @@ pub fn with_held_resources(pod: &Arc<Pod>, status: Option<&PodStatus>) -> Arc<Po
             .as_ref()
             .filter(|_| holds_others(container, status))
     };
-    if spec::containers(pod).all(|(_, container)| held(container).is_none()) {
+    let wanted = spec::spec(pod).resources.as_ref();
+    let own = status.resources.as_ref();
+    let own = own.filter(|held| wanted.is_some_and(|wanted| !same_amounts(held, wanted)));
+    if own.is_none() && spec::containers(pod).all(|(_, container)| held(container).is_none()) {
         return Arc::clone(pod);
     }
     let mut pod = Pod::clone(pod);
     if let Some(spec) = &mut pod.spec {
+        if let Some(own) = own {
+            spec.resources = Some(own.clone());
+        }
         let inits = spec.init_containers.iter_mut().flatten();
         for container in inits.chain(&mut spec.containers) {
             if let Some(resources) = held(container) {
@@ -194,7 +210,7 @@ fn resource_names(pod: &Pod) -> BTreeSet<String> {
         .filter_map(|(_, c)| c.resources.as_ref())
         .flat_map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
     of_containers
-        .chain([spec.resources.as_ref().and_then(|r| r.requests.as_ref())])
+        .chain([own_requests(pod)])
         .chain([spec.overhead.as_ref()])
         .flatten()
         .flat_map(BTreeMap::keys)

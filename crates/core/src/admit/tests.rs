@@ -568,6 +568,41 @@ fn a_resized_container_is_started_again_with_what_it_holds() {
     }
 }
 
+#[test]
+fn a_resized_pod_keeps_the_resources_that_it_was_admitted_with() {
+    let of = |cpu: &str| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
+    let with = |source: &str, held: &Value| {
+        let mut spec = requests(&json!({"cpu": "50m"}));
+        spec["resources"] = of("4");
+        let mut pod = named("a", source, spec);
+        pod.status = serde_json::from_value(json!({ "resources": held })).unwrap();
+        Arc::new(pod)
+    };
+    for (source, held, expected) in [
+        ("api", of("100m"), 100),
+        ("api", of("4000m"), 4000),
+        // It was not reported yet, or the API server doesn't keep it.
+        ("api", Value::Null, 4000),
+        // A manifest's pod is replaced, not resized.
+        ("file", of("100m"), 4000),
+    ] {
+        let pod = with(source, &held);
+        // pods 61a
+        assert_eq!(
+            pod_requests(&pod)["cpu"].milli_ceil(),
+            expected,
+            "{source} {held}"
+        );
+        let started = with_held_resources(&pod, pod.status.as_ref());
+        let own = resources::of_pod(&started).unwrap();
+        let limit = resources::limit_in(own, "cpu").map(Quantity::milli_ceil);
+        // pods 61b
+        assert_eq!(limit, Some(expected), "{source} {held}");
+        // pods 61b
+        assert_eq!(Arc::ptr_eq(&started, &pod), expected == 4000);
+    }
+}
+
 #[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn critical_pods_make_others_go_and_no_more_than_needed() {

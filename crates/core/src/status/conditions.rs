@@ -2,10 +2,10 @@
 //!
 //! Upstream: `pkg/kubelet/status/generate.go`.
 
-use crate::api::core::{Container, ContainerStatus, PodCondition};
+use crate::api::core::{Container, ContainerStatus, PodCondition, ResourceRequirements};
 use crate::observed::{self, Role};
 use crate::plan::sandbox_changed;
-use crate::resources::holds_others;
+use crate::resources::{holds_others, same_amounts};
 use crate::restart::could_restart_all;
 use crate::spec;
 
@@ -37,6 +37,8 @@ pub(super) struct View<'a> {
     pub(super) phase: &'static str,
     pub(super) init: &'a [ContainerStatus],
     pub(super) apps: &'a [ContainerStatus],
+    /// The resources that the pod holds as a whole, if it has some of its own.
+    pub(super) resources: Option<&'a ResourceRequirements>,
 }
 
 /// One condition's value.
@@ -109,7 +111,7 @@ fn all_restarting(view: &View<'_>) -> Option<Value> {
     })
 }
 
-/// Says that a container holds other resources than its spec has by now: this node resizes no container.
+/// Says that a pod or a container holds other resources than its spec has by now: this node resizes none.
 /// None where nothing waits to be resized; a manifest's pod can't be resized.
 ///
 /// Upstream: `handlePodResourcesResize` of `pkg/kubelet/allocation/allocation_manager.go`.
@@ -126,13 +128,18 @@ fn resize_pending(view: &View<'_>) -> Option<Value> {
         .filter(|(role, container)| *role != Role::Init && waits(container))
         .map(|(_, container)| container.name.as_str())
         .collect();
-    if waiting.is_empty() {
+    let own = spec::spec(view.input.pod).resources.as_ref();
+    let own = own.zip(view.resources);
+    let message = if own.is_some_and(|(wanted, held)| !same_amounts(wanted, held)) {
+        "this node doesn't resize pods; the pod keeps its resources, and so do its containers, also when they restart; only a new pod gets the new ones".to_owned()
+    } else if waiting.is_empty() {
         return None;
-    }
-    let message = format!(
-        "this node doesn't resize containers; [{}] keep their resources, also when they restart; only a new pod gets the new ones",
-        waiting.join(" ")
-    );
+    } else {
+        format!(
+            "this node doesn't resize containers; [{}] keep their resources, also when they restart; only a new pod gets the new ones",
+            waiting.join(" ")
+        )
+    };
     Some(Value::because(true, "Infeasible", message))
 }
 

@@ -237,6 +237,9 @@ fn overlay(new: &mut PodStatus, old: &PodStatus, input: &MergeInput<'_>) {
         |s| &mut s.ephemeral_container_statuses,
         &computed.ephemeral_container_statuses,
     );
+    if computed.resources.is_some() {
+        new.resources.clone_from(&computed.resources);
+    }
     reported::keep(new, old);
     if computed.host_ip.is_some() {
         new.host_ip.clone_from(&computed.host_ip);

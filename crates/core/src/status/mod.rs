@@ -15,7 +15,7 @@ use crate::plan::deadline::{Deadline, deadline_since};
 use crate::plan::in_place::PodRestarts;
 use crate::plan::{Waiting, is_over_without_sandbox};
 use crate::probe::ProbeResults;
-use crate::resources::qos_class;
+use crate::resources::{of_pod, qos_class};
 use crate::restart::{could_restart_all, should_restart};
 use crate::spec;
 
@@ -118,12 +118,14 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
         close_all(&mut app_statuses);
     }
     let ephemeral_statuses = containers::ephemeral_statuses(input);
+    let resources = own_resources(input);
     let verdict = verdict(input, started, &init_statuses, &app_statuses);
     let view = conditions::View {
         input,
         phase: verdict.phase,
         init: &init_statuses,
         apps: &app_statuses,
+        resources: resources.as_ref(),
     };
     let conditions = conditions::conditions(&view);
     let pod_ips = pod_ips(input);
@@ -151,9 +153,18 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
         init_container_statuses: non_empty(init_statuses),
         container_statuses: non_empty(app_statuses),
         ephemeral_container_statuses: non_empty(ephemeral_statuses),
+        resources,
         resource_claim_statuses: before.and_then(|s| s.resource_claim_statuses.clone()),
         ..core::PodStatus::default()
     }
+}
+
+/// The resources of a pod as a whole: as of its containers, one of the API server keeps those that it had at
+/// first. Those of a manifest's pod are in its spec.
+fn own_resources(input: &StatusInput<'_>) -> Option<core::ResourceRequirements> {
+    let own = of_pod(input.pod).filter(|_| !input.is_static)?;
+    let before = input.before().and_then(|status| status.resources.as_ref());
+    Some(before.unwrap_or(own).clone())
 }
 
 /// When the pod was started: as its status has always said, but no later than its sandboxes say,

@@ -33,7 +33,10 @@ pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
     for key in old.keys().filter(|key| !new.contains_key(*key)) {
         status.insert(key.clone(), Value::Null);
     }
-    (!status.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": status}))
+    // An API server that doesn't know a pod's resources drops them: they alone are no reason for a write.
+    let is_reason = |key: &String| key != "resources" || old.contains_key(key);
+    let is_written = status.keys().any(is_reason);
+    is_written.then(|| json!({"metadata": {"uid": uid}, "status": status}))
 }
 
 /// A status as an object, without what says nothing: the API server writes out an empty

@@ -42,6 +42,7 @@ pub(super) fn keep(new: &mut PodStatus, old: &PodStatus) {
     );
     of(|s| &mut s.init_container_statuses, new, inits);
     of(|s| &mut s.ephemeral_container_statuses, new, added);
+    same_texts(new.resources.as_mut(), old.resources.as_ref());
 }
 
 fn keep_of(new: &mut ContainerStatus, old: &ContainerStatus) {
@@ -60,7 +61,11 @@ fn keep_of(new: &mut ContainerStatus, old: &ContainerStatus) {
         return;
     }
     same_text(&mut new.allocated_resources, &old.allocated_resources);
-    if let (Some(new), Some(old)) = (&mut new.resources, &old.resources) {
+    same_texts(new.resources.as_mut(), old.resources.as_ref());
+}
+
+fn same_texts(new: Option<&mut ResourceRequirements>, old: Option<&ResourceRequirements>) {
+    if let (Some(new), Some(old)) = (new, old) {
         same_text(&mut new.limits, &old.limits);
         same_text(&mut new.requests, &old.requests);
     }

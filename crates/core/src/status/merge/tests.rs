@@ -180,6 +180,39 @@ fn quantities_in_other_words_and_dropped_fields_are_no_change() {
 }
 
 #[test]
+fn the_resources_of_a_pod_as_a_whole_are_written_with_other_news() {
+    let of = |phase: &str, cpu: &Value| {
+        let mut status = json!({"phase": phase, "observedGeneration": 3});
+        if !cpu.is_null() {
+            status["resources"] = json!({"limits": {"cpu": cpu}});
+        }
+        status
+    };
+    let (none, half, other) = (Value::Null, json!("500m"), json!("0.5"));
+    for (api, ours, sent) in [
+        (of("Pending", &none), of("Running", &half), Some("500m")),
+        // As an API server has it that doesn't know the field.
+        (of("Running", &none), of("Running", &half), None),
+        (of("Running", &half), of("Running", &other), None),
+        // Of a pod that is over the spec isn't known any more.
+        (of("Running", &half), of("Running", &none), None),
+        (
+            of("Running", &json!("1")),
+            of("Running", &half),
+            Some("500m"),
+        ),
+    ] {
+        let pod = with_status(pod("Always"), api.clone());
+        let change = patched(&pod, ours.clone(), false);
+        let cpu = change.pointer("/resources/limits/cpu");
+        // pods 49a
+        assert_eq!(cpu.and_then(Value::as_str), sent, "{api} → {ours}");
+        // pods 49a
+        assert_eq!(change.is_null(), sent.is_none(), "{api} → {ours}");
+    }
+}
+
+#[test]
 fn a_first_status_is_sent_whole() {
     let api = with_status(
         pod("Always"),

@@ -713,6 +713,48 @@ fn a_resize_of_a_running_container_is_told_to_be_infeasible() {
 }
 
 #[test]
+fn a_resize_of_a_pod_as_a_whole_is_told_to_be_infeasible() {
+    let with = |cpu: &str| {
+        let mut pod = pod("Always", vec![], &["web"]);
+        let resources = json!({"limits": {"cpu": cpu}, "requests": {"cpu": cpu}});
+        pod.spec.as_mut().unwrap().resources = serde_json::from_value(resources).unwrap();
+        pod
+    };
+    let told = |pod: &Pod, is_static: bool, previous: Option<&core::PodStatus>| {
+        let seen = observed(vec![running(pod, "web")]);
+        let status = compute_pod_status(&StatusInput {
+            previous,
+            is_static,
+            ..input(pod, &seen)
+        });
+        let mut conditions = status.conditions.iter().flatten();
+        let found = conditions.find(|c| c.type_ == "PodResizePending");
+        let reason = found.and_then(|c| c.reason.clone());
+        let held = serde_json::to_value(&status.resources).unwrap();
+        (status, held["limits"]["cpu"].clone(), reason)
+    };
+    let infeasible = Some("Infeasible".to_owned());
+    let (first, cpu, reason) = told(&with("500m"), false, None);
+    assert_eq!((cpu, reason), (json!("500m"), None));
+    let (resized, cpu, reason) = told(&with("2"), false, Some(&first));
+    // pods 49c
+    assert_eq!((cpu, &reason), (json!("500m"), &infeasible));
+    // The next agent has it from the API server.
+    let mut known = with("2");
+    known.status = Some(resized);
+    let (_, cpu, reason) = told(&known, false, None);
+    // pods 49c
+    assert_eq!((cpu, &reason), (json!("500m"), &infeasible));
+    // In other words, and taken back.
+    for cpu in ["0.5", "500m"] {
+        let (_, held, reason) = told(&with(cpu), false, Some(&first));
+        assert_eq!((held, reason), (json!("500m"), None), "{cpu}");
+    }
+    let (_, cpu, reason) = told(&with("2"), true, None);
+    assert_eq!((cpu, reason), (Value::Null, None), "a manifest's");
+}
+
+#[test]
 fn a_container_has_the_user_it_was_started_with_where_the_spec_decides_it() {
     let with = |of_pod: Value, own: Value| {
         let mut pod = pod("Always", vec![], &["web"]);
