@@ -224,16 +224,30 @@ impl PodWorkers {
         waiting.filter(is_edited).collect()
     }
 
-    /// Asks anew which preempted pods these wait for, after they were edited: they may need more room than
-    /// before, or less.
-    pub(super) fn await_room_of(&self, edited: &[PodUid]) {
+    /// Asks anew for these, which wait for preempted pods and were edited: they may need more room than before,
+    /// and have to preempt more pods, or less.
+    pub(super) fn ask_waiting(&self, edited: &[PodUid]) {
         if edited.is_empty() {
             return;
         }
-        let (node, active) = (self.context.node.get(), self.active_pods());
-        let preempted = self.locks.preempted();
+        let (node, mut active) = (self.context.node.get(), self.active_pods());
         for pod in edited.iter().filter_map(|uid| self.wanted_of(uid)) {
-            self.await_room(&pod, &preempted, &node, &active);
+            let uid = PodUid::of(&pod);
+            active.retain(|other| PodUid::of(other) != uid);
+            // One of the API server was admitted for good.
+            let verdict = if is_api_pod(&pod) {
+                Verdict::Admitted {
+                    preempt: Vec::new(),
+                }
+            } else {
+                self.ask(&pod, &node, &active, false)
+            };
+            self.make_room(&pod, &verdict, &node, &mut active);
+            match verdict {
+                Verdict::Admitted { .. } if has_ended(&pod) => {}
+                Verdict::Admitted { .. } => active.push(admitted_pod(&pod)),
+                Verdict::Refused(failure) => self.refuse_waiting(&pod, failure),
+            }
         }
     }
 

@@ -316,7 +316,7 @@ impl PodWorkers {
                 });
             }
         }
-        self.await_room_of(&waiting);
+        self.ask_waiting(&waiting);
         self.set_finished(&wanted);
         if !edited.is_empty() {
             self.ask_refused(&edited);

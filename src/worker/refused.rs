@@ -1,10 +1,11 @@
-//! Pods of manifests that were refused, and that somebody edits.
+//! Pods of manifests that were refused, or are, and that somebody edits.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Command, PodWorkers, Wanted};
 use mirrorlet_core::admit::{Failure, FailureCause};
-use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::is_same;
 use mirrorlet_core::ending::is_api_pod;
 use mirrorlet_core::small::SmallCollect;
@@ -45,6 +46,18 @@ impl PodWorkers {
         if is_news {
             let of = self.context.telemetry.pod(&handle.full_name, uid);
             occurrences::note(of, &failure.reason, &failure.message);
+        }
+    }
+
+    /// Refuses a pod that was admitted, and edited while it waited for preempted pods to stop.
+    pub(super) fn refuse_waiting(&self, pod: &Arc<Pod>, failure: Failure) {
+        let uid = PodUid::of(pod);
+        self.locks.await_room(&uid, Vec::new());
+        if let Some(handle) = self.workers.get(&uid) {
+            let of = self.context.telemetry.pod(&handle.full_name, &uid);
+            occurrences::note(of, &failure.reason, &failure.message);
+            let command = Command::Fail(Arc::clone(pod), failure);
+            handle.commands.send_replace(command);
         }
     }
 }

@@ -38,7 +38,7 @@ fn with_port(pod: &Arc<Pod>) -> Arc<Pod> {
     changed(pod, json!({"spec": {"containers": [port]}}))
 }
 
-fn refused(view: Option<&PodView>, reason: &str) -> bool {
+pub(super) fn refused(view: Option<&PodView>, reason: &str) -> bool {
     view.is_some_and(|v| {
         v.phase == Phase::Finished
             && phase_of(v) == Some("Failed")

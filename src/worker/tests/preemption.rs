@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::*;
-use super::admission::{A, B, node};
+use super::admission::{A, B, node, refused};
 use super::bed::{Bed, api, changed, deleted, left_behind, named, pod, runs};
 use mirrorlet_runtime::RuntimeError;
 use mirrorlet_testing::fake_runtime::{CallFault, FakeRuntime};
@@ -205,6 +205,46 @@ async fn a_waiting_critical_pod_that_is_edited_starts_if_it_fits_beside_the_pree
     // pods 61c
     assert!(runs(&bed.fake, A));
     hold.release();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_critical_pod_that_is_edited_preempts_more_pods_if_it_needs_their_room() {
+    for (cpu, fits) in [("1500m", true), ("64", false)] {
+        let mut bed = Bed::start();
+        bed.node_is(node(&[], "2"));
+        let a = requesting(&api(A, json!({})), "800m");
+        let b = requesting(&api(B, json!({})), "1");
+        let critical = requesting(&pod("static"), "500m");
+        bed.want(&[&a, &b]);
+        bed.until_runs(A).await;
+        bed.until_runs(B).await;
+        let mut hold = bed.fake.block("kill_pod", None);
+        bed.want(&[&a, &b, &critical]);
+        hold.arrived(1).await;
+        bed.until_view("static", |view| waits(view, WAITS)).await;
+        bed.want(&[&a, &b, &requesting(&critical, cpu)]);
+        if !fits {
+            bed.until_view("static", |view| refused(view, "OutOfcpu"))
+                .await;
+            hold.release();
+            bed.until("the preempted pod stops", |fake| !runs(fake, A))
+                .await;
+            // pods 61c
+            assert!(runs(&bed.fake, B) && !runs(&bed.fake, "static"));
+            continue;
+        }
+        let arrived = tokio::time::timeout(Duration::from_mins(1), hold.arrived(2)).await;
+        // pods 61c
+        assert!(arrived.is_ok(), "it preempts the other pod, too");
+        hold.release();
+        bed.until("it runs, and not beside the others", |fake| {
+            let is_started = runs(fake, "static");
+            // pods 61c
+            assert!(!(is_started && (runs(fake, A) || runs(fake, B))));
+            is_started
+        })
+        .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
