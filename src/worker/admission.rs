@@ -23,6 +23,11 @@ impl PodWorkers {
     /// The node is another: there may be room for what was refused, or the Node is ours again.
     pub(super) fn node_changed(&mut self, cancel: &CancellationToken) {
         self.admit_refused();
+        self.start_waiting(cancel);
+    }
+
+    /// Starts the wanted pods that have waited: for the Node, or since the agent's start.
+    pub(super) fn start_waiting(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow().clone();
         self.start_new(&wanted, cancel);
     }
@@ -30,6 +35,7 @@ impl PodWorkers {
     /// Starts the pods that are new, those that run already first. One whose remains are being removed
     /// follows when they are; one whose Node is another agent's, when the Node is ours again.
     pub(super) fn start_new(&mut self, wanted: &Wanted, cancel: &CancellationToken) {
+        self.early.reset();
         let new = |uid: &&PodUid| !self.workers.contains_key(*uid) && !self.tidy.removes(uid);
         let uids: BTreeSet<PodUid> = wanted.pods.keys().filter(new).cloned().collect_set();
         if uids.is_empty() {
@@ -39,6 +45,7 @@ impl PodWorkers {
         let node = self.context.node.get();
         let mut pods: Vec<_> = uids.iter().filter_map(|uid| wanted.pods.get(uid)).collect();
         pods.retain(|pod| !is_left_to_another(pod, &node, held.contains_key(&PodUid::of(pod))));
+        self.hold_early(&mut pods, wanted, &node, &held);
         pods.small_sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
         let mut active = self.active_pods();
         for pod in pods {
@@ -56,7 +63,7 @@ impl PodWorkers {
 
     /// Whether anything of a pod may run, by the newest look at it that succeeded, or else by the newest
     /// list.
-    fn runs(&self, uid: &PodUid) -> bool {
+    pub(super) fn runs(&self, uid: &PodUid) -> bool {
         let seen = self.context.cache.get(uid);
         let is_known = seen.modified.is_some() && !seen.is_unknown();
         if is_known || self.gone.contains(uid) {

@@ -10,6 +10,7 @@
 
 mod admission;
 mod clock;
+mod early;
 mod end;
 mod evicted;
 mod finished;
@@ -50,6 +51,7 @@ use crate::store::graces::Graces;
 use crate::store::looks::LookRequests;
 use crate::store::probes::ProbeReader;
 use crate::store::settled::SettledPods;
+use early::Early;
 use evicted::Evicted;
 use finished::Finished;
 use lives::{Lives, PodStates};
@@ -171,6 +173,8 @@ pub struct PodWorkers {
     evicted: Evicted,
     /// Pods that are over, and have no worker.
     finished: Finished,
+    /// The new pods that wait after the agent's start.
+    early: Early,
 }
 
 /// A worker as the set of workers knows it.
@@ -207,6 +211,7 @@ impl PodWorkers {
             evictions: evictions().1,
             evicted: Evicted::default(),
             finished: Finished::default(),
+            early: Early::default(),
         }
     }
 
@@ -237,11 +242,12 @@ impl PodWorkers {
         self.context.settled.start_with(held);
         let mut members = self.context.cache.members();
         let (mut node, mut node_told) = (self.context.node.clone(), true);
+        self.early.begin();
         self.adopt_and_stop_unwanted(&cancel);
         self.apply(&cancel);
         self.tidy_once();
         loop {
-            let back = self.evicted.next();
+            let (back, early) = (self.evicted.next(), self.early.left());
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.wanted.changed() => {
@@ -259,6 +265,9 @@ impl PodWorkers {
                 Some(order) = self.evictions.recv() => self.evict(&order),
                 () = tokio::time::sleep(back.unwrap_or_default()), if back.is_some() => {
                     self.admit_refused();
+                }
+                () = tokio::time::sleep(early.unwrap_or_default()), if early.is_some() => {
+                    self.start_waiting(&cancel);
                 }
                 step = self.tidy.step() => self.tidy(step, &cancel),
                 // Nobody publishes the node any more: it stays as it is.

@@ -3,6 +3,7 @@
 mod admission;
 mod api;
 mod bed;
+mod early;
 mod evictions;
 mod hold;
 mod ports;

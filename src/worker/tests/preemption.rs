@@ -11,7 +11,7 @@ use mirrorlet_testing::fake_runtime::{CallFault, FakeRuntime};
 const C: &str = "cccc0000-0000-4000-8000-000000000003";
 
 /// The pod, requesting that much of the CPU.
-fn requesting(pod: &Arc<Pod>, cpu: &str) -> Arc<Pod> {
+pub(super) fn requesting(pod: &Arc<Pod>, cpu: &str) -> Arc<Pod> {
     let resources = json!({"requests": {"cpu": cpu}});
     let container = json!({"name": "app", "image": "app:1", "resources": resources});
     changed(pod, json!({"spec": {"containers": [container]}}))
