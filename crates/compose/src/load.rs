@@ -16,7 +16,7 @@ use crate::dotenv;
 use crate::input::{Content, Disk, Need, Options, PathKind};
 use crate::interpolate::{Variables, bad_variable, interpolate, not_set, resolve};
 use crate::keys;
-use crate::merge::{merge, without_resets};
+use crate::merge::{merge, without_redefined, without_resets};
 use crate::paths::absolute;
 use crate::tree::{Entry, Kind, Node, Place, parse};
 
@@ -341,6 +341,7 @@ impl<'a> Loader<'a> {
             home: self.home(),
         };
         canonical::service(&mut service, base, &mut self.problems);
+        self.note_redefined(name, &mut service);
         let Some(extends) = service.remove("extends") else {
             return Some(service);
         };
@@ -353,6 +354,21 @@ impl<'a> Loader<'a> {
         match self.extended(origin, &extends.value, chain) {
             Some(base) => Some(merge(base, service, "services.*")),
             None => Some(service),
+        }
+    }
+
+    /// Removes the mounts of a service that later ones of the same file redefine, and notes them. A
+    /// service that others extend is read more than once.
+    fn note_redefined(&mut self, name: &str, service: &mut Node) {
+        for (key, item) in without_redefined(service) {
+            let message = "ignored: a later item of the list has the same path, and Compose uses the later one";
+            let note = Diagnostic::warning(Code::Ignored, "", message)
+                .field(format!("services.{name}.{key}"))
+                .help("remove one of them, or give it another path");
+            let note = item.place.mark(note);
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
         }
     }
 

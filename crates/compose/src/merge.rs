@@ -2,6 +2,8 @@
 //!
 //! Upstream: `override/merge.go` and `override/uncity.go` of compose-go. Both sides are canonical.
 
+use std::collections::BTreeMap;
+
 use crate::tree::{Entry, Kind, Node, Tag};
 
 /// Keys of a service that are replaced as a whole.
@@ -11,6 +13,9 @@ const REPLACED: [&str; 4] = [
     "services.*.healthcheck.test",
     "services.*.provider",
 ];
+
+/// Lists of a service whose items are mounted, each at a path of its own.
+const MOUNTED: [&str; 4] = ["volumes", "tmpfs", "configs", "secrets"];
 
 /// The path of a child: names of services, volumes and so on are `*`.
 fn below(path: &str, key: &str) -> String {
@@ -83,6 +88,37 @@ fn add(items: &mut Vec<Node>, other: Node, path: &str) {
         Some(old) => *old = other,
         None => items.push(other),
     }
+}
+
+/// Removes the mounts of a service that another one later in the same list redefines. Returns those
+/// that differ from the later one, each with its list's key.
+pub(crate) fn without_redefined(service: &mut Node) -> Vec<(String, Node)> {
+    let mut found = Vec::new();
+    for Entry { key, value, .. } in service.entries_mut().into_iter().flatten() {
+        let Kind::List(items) = &mut value.kind else {
+            continue;
+        };
+        if !MOUNTED.contains(&key.as_str()) {
+            continue;
+        }
+        let path = format!("services.*.{key}");
+        let mut kept: Vec<Node> = Vec::new();
+        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+        for item in std::mem::take(items) {
+            let same = identity(&item, &path);
+            if let Some(at) = same.as_ref().and_then(|same| known.get(same)) {
+                let old = std::mem::replace(&mut kept[*at], item);
+                if old != kept[*at] {
+                    found.push((key.clone(), old));
+                }
+                continue;
+            }
+            known.extend(same.map(|same| (same, kept.len())));
+            kept.push(item);
+        }
+        *items = kept;
+    }
+    found
 }
 
 /// By what an item of a list is known; none if it never redefines another.

@@ -198,10 +198,6 @@ fn an_error_of_a_type_says_what_is_wrong_alone() {
             "compose.yaml:2:3: services.web: duplicate mount point: /d/",
         ),
         (
-            "volumes: ['./a:/d', './b:/d']",
-            "compose.yaml:2:3: services.web: duplicate mount point: /d",
-        ),
-        (
             "expose: [http]",
             "compose.yaml:4:14: services.web.expose: this is not a port of the container",
         ),

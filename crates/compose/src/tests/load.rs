@@ -88,6 +88,68 @@ fn files_are_merged_as_compose_merges_them() {
     }
 }
 
+/// The first case is `Test_VolumeUnicity` of compose-go's `override/uncity_test.go`.
+#[test]
+fn of_mounts_at_one_path_in_a_list_the_last_counts_and_a_note_names_the_others() {
+    let beside = "volumes: {foo: {}, src: {}}\nconfigs: {c: {content: one}, d: {content: two}}\n";
+    for (keys, noted, kept, gone) in [
+        (
+            "volumes: ['.:/foo', 'foo:/bar', 'src:/foo']",
+            &["compose.yaml:4:15: services.a.volumes: "][..],
+            &["claimName: src", "claimName: foo"][..],
+            &["hostPath"][..],
+        ),
+        (
+            "volumes: ['foo:/d', './x:/d/', {type: tmpfs, target: /d}]",
+            &[
+                "compose.yaml:4:15: services.a.volumes: ",
+                "compose.yaml:4:25: services.a.volumes: ",
+            ],
+            &["medium: Memory"],
+            &["hostPath", "claimName"],
+        ),
+        (
+            "tmpfs: ['/t:size=1m', '/t:size=2m']",
+            &["compose.yaml:4:13: services.a.tmpfs: "],
+            &["sizeLimit: 2Mi"],
+            &["sizeLimit: 1Mi"],
+        ),
+        (
+            "configs: [{source: c, target: /e}, {source: d, target: /e}]",
+            &["compose.yaml:4:"],
+            &["mountPath: /e", "d: two"],
+            &["c: one"],
+        ),
+        // The same twice says nothing else.
+        (
+            "volumes: ['foo:/d', 'foo:/d']",
+            &[],
+            &["claimName: foo"],
+            &["hostPath"],
+        ),
+    ] {
+        let text = format!(
+            "services:\n  a:\n    image: i\n    {keys}\n    restart: always\n  b:\n    extends: a\n{beside}"
+        );
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        assert!(!imported.has_errors(), "{:#?}", lines(&imported));
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+        let notes: Vec<String> = imported.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(notes.len(), noted.len(), "{notes:#?}");
+        for (note, place) in notes.iter().zip(noted) {
+            assert!(note.starts_with(place), "{notes:#?}");
+            assert!(note.contains("the same path"), "{notes:#?}");
+        }
+        let all = text_of(&imported);
+        for piece in kept {
+            assert!(all.contains(piece), "{piece}\n{all}");
+        }
+        for piece in gone {
+            assert!(!all.contains(piece), "{piece}\n{all}");
+        }
+    }
+}
+
 #[test]
 fn a_service_extends_others_over_several_files() {
     let case = Case::new(&[
