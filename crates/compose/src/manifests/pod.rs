@@ -10,7 +10,7 @@ use crate::tree::Node;
 use crate::value::{Map, Value};
 use crate::words;
 
-use super::{Build, WRITE_DURATION, field, replicas};
+use super::{Build, WRITE_DURATION, entry_at, field, place_of, replicas};
 
 /// Help for an extra host that can't be read.
 const WRITE_HOST: &str = "write for example db=10.0.0.5";
@@ -148,17 +148,15 @@ impl Build<'_, '_> {
         self.hostname(service, pod);
         self.sysctls(service, pod);
         self.groups(service, pod);
-        for key in ["labels", "annotations"] {
+        for key in ["annotations", "labels"] {
             if let Some(node) = service.node.set(key).cloned() {
                 if key == "labels" && !node.entries().is_empty() {
                     let why = "labels are annotations of the pod, which programs that read labels of containers don't see";
                     self.lost_key(service, key, why, "");
                 }
-                let found = self.annotations(service, &node, key);
-                found
-                    .0
-                    .into_iter()
-                    .for_each(|(key, value)| pod.annotations.put(&key, value));
+                for (name, value) in self.annotations(service, &node, key).0 {
+                    self.annotate(service, key, &name, value, pod);
+                }
             }
         }
         let update = ["deploy", "update_config", "failure_action"];
@@ -361,9 +359,25 @@ impl Build<'_, '_> {
                 labels.insert(key, value);
             }
         }
-        for (key, value) in labels {
-            if is_qualified(&key) && pod.annotations.get(&key).is_none() {
-                pod.annotations.put(&key, value);
+        let own = service.node.get("labels");
+        labels
+            .retain(|name, _| is_qualified(name) && own.is_none_or(|own| own.get(name).is_none()));
+        for (name, value) in labels {
+            self.annotate(service, "label_file", &name, value.into(), pod);
+        }
+    }
+
+    /// Adds an annotation to a pod. If the pod has it with another value, of a service before or of
+    /// another key of the same service, it is reported.
+    fn annotate(&mut self, service: &Service, key: &str, name: &str, value: Value, pod: &mut Pod) {
+        match pod.annotations.get(name) {
+            None => pod.annotations.put(name, value),
+            Some(known) if *known == value => {}
+            Some(_) => {
+                let entry = entry_at(service, &[key, name]);
+                let place = entry.map_or_else(|| place_of(service, key), |own| own.place.clone());
+                let path = field(service, &format!("{key}.{name}"));
+                self.lost(&place, path, ONE_OF_A_POD, "");
             }
         }
     }

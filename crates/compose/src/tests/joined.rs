@@ -76,6 +76,12 @@ fn a_setting_that_differs_from_that_of_another_service_of_the_pod_is_reported() 
             "logging.options.max-file",
             "container-log-max-files: \"3\"",
         ),
+        (
+            "annotations: {k: one}",
+            "annotations: [k=two]",
+            "annotations.k",
+            "k: one\n",
+        ),
     ] {
         let (said, manifest) = joined(web, side);
         let words =
@@ -85,6 +91,38 @@ fn a_setting_that_differs_from_that_of_another_service_of_the_pod_is_reported() 
         assert!(said[0].contains(&words), "{said:#?}");
         assert!(manifest.contains(kept), "{manifest}");
     }
+}
+
+#[test]
+fn an_annotation_that_a_pod_has_with_another_value_is_reported_with_its_service_and_key() {
+    let text = "services:\n  web: {image: i, labels: {a: '2', b: '1'}, annotations: {a: '1', same: s}, label_file: web.labels}\n  side: {image: i, network_mode: 'service:web', annotations: {same: s, b: '2'}, label_file: side.labels}\n";
+    let imported = Case::new(&[
+        ("compose.yaml", text),
+        // A service's own label counts before that of a file, as in compose.
+        ("web.labels", "b=9\nc=1\n"),
+        ("side.labels", "a=3\nc=2\nd=1\n"),
+    ])
+    .import();
+    let said = lines(&imported);
+    let mut found: Vec<&str> = said
+        .iter()
+        .filter(|line| line.contains(": not carried over: the containers of a pod share it"))
+        .filter_map(|line| line.split_once(" services.")?.1.split(':').next())
+        .collect();
+    found.sort_unstable();
+    let expected = [
+        "side.annotations.b",
+        "side.label_file.a",
+        "side.label_file.c",
+        "web.labels.a",
+    ];
+    assert_eq!(found, expected, "{said:#?}");
+    let documents: Vec<serde_json::Value> =
+        serde_saphyr::from_multiple(&imported.files[0].text).unwrap();
+    assert_eq!(
+        documents[0]["spec"]["template"]["metadata"]["annotations"],
+        serde_json::json!({"a": "1", "same": "s", "b": "1", "c": "1", "d": "1"})
+    );
 }
 
 #[test]
