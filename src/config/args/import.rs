@@ -48,7 +48,39 @@ pub struct ComposeArgs {
     /// Overwrite files of the directory.
     #[arg(long, requires = "output_dir")]
     pub force: bool,
-    /// Exit with code 1 if something can't be carried over. The manifests are written all the same.
+    /// Exit with code 1 if there are warnings: settings that are not carried over or apply to more
+    /// containers than in Compose, unknown keys, variables that are not set, services that no active
+    /// profile has, or a COMPOSE_FILE that is not read. The manifests are still written.
     #[arg(long)]
     pub strict: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use crate::config::args::Cli;
+
+    #[test]
+    fn the_page_about_imports_says_of_strict_what_its_help_says() {
+        let command = Cli::command();
+        let import = command.find_subcommand("import").unwrap();
+        let mut flags = import.find_subcommand("compose").unwrap().get_arguments();
+        let strict = flags.find(|flag| flag.get_id() == "strict").unwrap();
+        let help = strict.get_help().unwrap().to_string();
+        // The classes of warnings, in the order of the help.
+        for class in [
+            "not carried over",
+            "more containers than in Compose",
+            "unknown keys",
+            "variables that are not set",
+            "no active profile has",
+            "COMPOSE_FILE",
+        ] {
+            assert!(help.contains(class), "{class}: {help}");
+        }
+        let page = include_str!("../../../docs/from-compose.md").replace('`', "");
+        let row = format!("| --strict | {help}");
+        assert!(page.contains(&row), "not in docs/from-compose.md: {row}");
+    }
 }
