@@ -57,6 +57,13 @@ pub(super) static CONTAINERS: Answer = list(&Keep::Each(&Keep::Fields(
     &["Id", "Names", "Image", "ImageID", "Created", "State"],
     &[
         ("HostConfig", Keep::Fields(&["NetworkMode"], &[])),
+        (
+            "NetworkSettings",
+            Keep::Fields(
+                &[],
+                &[("Networks", Keep::Each(&Keep::Fields(&["NetworkID"], &[])))],
+            ),
+        ),
         ("Labels", Keep::Fields(&READ_BACK, &[])),
     ],
 )));
@@ -342,6 +349,24 @@ mod tests {
         assert_eq!(found.host_config.unwrap().oom_score_adj, Some(-998));
         let networks = found.network_settings.unwrap().networks.unwrap();
         assert_eq!(networks["n"].ip_address.as_deref(), Some("10.0.0.1"));
+    }
+
+    #[tokio::test]
+    async fn a_list_has_the_names_and_ids_of_the_networks_of_its_containers() {
+        let list = json!([{
+            "Id": "1", "Names": ["/n"], "ImageID": "i", "State": "running", "Labels": {},
+            "HostConfig": {"NetworkMode": "d00"},
+            "NetworkSettings": {"Networks": {"db": {"NetworkID": "d00", "IPAddress": "10.0.0.1"}}},
+        }]);
+        let (_directory, engine) = scripted(vec![(
+            "/containers/json?all=1&filters=%7B%22label%22%3A%5B%22mirrorlet.dev%2Fowner%3Dme%22%5D%7D",
+            list.to_string(),
+        )]);
+        let listed = engine.list_containers("me").await.unwrap();
+        let settings = listed[0].network_settings.as_ref().unwrap();
+        let networks = settings.networks.as_ref().unwrap();
+        assert_eq!(networks["db"].network_id.as_deref(), Some("d00"));
+        assert_eq!(networks["db"].ip_address, None);
     }
 
     /// `--network` may name it so, and the Engine names networks by their names.

@@ -219,6 +219,19 @@ pub(super) fn runtime_error(error: &RuntimeError) -> SyncError {
     SyncError::new(reason, error.to_string())
 }
 
+/// Whether a sandbox, which was created in the network `own`, is in the network `other`: they are the same,
+/// or one is the name and the other one the id of the same network.
+fn is_in(summary: &ContainerSummary, own: &str, other: &str) -> bool {
+    let settings = summary.network_settings.as_ref();
+    let networks = settings.and_then(|settings| settings.networks.as_ref());
+    let mut networks = networks.into_iter().flatten();
+    own == other
+        || networks.any(|(name, network)| {
+            let known = [Some(name.as_str()), network.network_id.as_deref()];
+            known.contains(&Some(own)) && known.contains(&Some(other))
+        })
+}
+
 /// The networks other than that of `mode` in which pods run, with the number of their pods. An agent with
 /// another `--network` has left them there.
 pub(super) fn in_other_networks(
@@ -232,7 +245,7 @@ pub(super) fn in_other_networks(
         };
         let runs = summary.state == Some(ContainerSummaryStateEnum::RUNNING);
         let network = network_of(summary.host_config.as_ref()?.network_mode.as_deref()?);
-        (runs && !host_network && network != network_of(mode)).then_some(network)
+        (runs && !host_network && !is_in(summary, network, network_of(mode))).then_some(network)
     });
     let mut counted = BTreeMap::new();
     for network in networks {

@@ -1042,7 +1042,7 @@ async fn running_pods_in_another_network_than_new_ones_are_counted() {
         let ours = parse_ours(OWNER, names, summary.labels.as_ref()?)?;
         Some((summary, ours))
     });
-    let ours: Vec<_> = ours.collect();
+    let mut ours: Vec<_> = ours.collect();
     for mode in ["default", "bridge"] {
         // docker 22a
         assert!(in_other_networks(&ours, mode).is_empty(), "{mode}");
@@ -1051,6 +1051,25 @@ async fn running_pods_in_another_network_than_new_ones_are_counted() {
     assert_eq!(
         in_other_networks(&ours, "pods"),
         [("bridge".to_owned(), 2)].into()
+    );
+    // The id of the same network, now and when they were created.
+    for (summary, _) in &mut ours {
+        let settings = summary.network_settings.as_mut().unwrap();
+        for network in settings.networks.iter_mut().flat_map(HashMap::values_mut) {
+            network.network_id = Some("b00".to_owned());
+        }
+    }
+    // docker 22a
+    assert!(in_other_networks(&ours, "b00").is_empty());
+    for (summary, _) in &mut ours {
+        summary.host_config.as_mut().unwrap().network_mode = Some("b00".to_owned());
+    }
+    // docker 22a
+    assert!(in_other_networks(&ours, "default").is_empty());
+    // docker 22a
+    assert_eq!(
+        in_other_networks(&ours, "pods"),
+        [("b00".to_owned(), 2)].into()
     );
 }
 
