@@ -21,7 +21,8 @@ use mirrorlet_core::hold::{LastGood, LastGoodDocument};
 use mirrorlet_core::manifest::{
     Accepted, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, document_from_canonical,
 };
-use mirrorlet_core::sizes::json_values;
+use mirrorlet_core::sizes::{DocumentValues, json_values};
+use mirrorlet_core::small::SmallCollect as _;
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "last-good";
@@ -120,6 +121,13 @@ impl LastGoodStore {
     /// The locations that were in a directory that was a mount of its own.
     pub fn mounted(&self) -> impl Iterator<Item = &str> {
         self.mounted.iter().map(String::as_str)
+    }
+
+    /// The values of the documents of each location.
+    pub fn values(&self) -> BTreeMap<String, DocumentValues> {
+        let known = self.known.iter();
+        let values = known.map(|(location, good)| (location.clone(), good.values()));
+        values.collect_map()
     }
 
     /// Notes whether the directory of all locations is a mount of its own, in memory;

@@ -12,7 +12,7 @@ use crate::api::{Diagnostic, FullName, Pod, PodUid};
 use crate::cron::Runs;
 use crate::finished::FinishedPods;
 use crate::objects::{Config, Object};
-use crate::sizes::Sizes;
+use crate::sizes::{DocumentValues, Sizes};
 use crate::stateful::StatefulSet;
 
 crate::words! {
@@ -185,6 +185,8 @@ pub struct SourceSet {
     pub ignored: Vec<String>,
     /// The sizes of the files of a directory of manifests, which are limited together.
     pub sizes: Sizes,
+    /// The values of the documents of these files, by path.
+    pub values: BTreeMap<String, DocumentValues>,
 }
 
 /// The state of one source.

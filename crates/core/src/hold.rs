@@ -14,6 +14,7 @@ use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, PodUid};
 use crate::desired::{Origin, Places, PodSource, SourceObject, SourcePod, SourceWorkload};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
+use crate::sizes::{DocumentValues, Size};
 use crate::small::{SmallCollect, SmallSort};
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any
@@ -47,6 +48,24 @@ pub struct LastGood {
 }
 
 crate::partial_debug!(LastGood, documents);
+
+impl LastGood {
+    /// The number of values of each document.
+    pub fn values(&self) -> DocumentValues {
+        let documents = self.documents.iter();
+        let values = documents.map(|document| (kind_and_name(&document.key), document.values));
+        values.collect_map()
+    }
+}
+
+/// The kind and name of a document as text.
+fn kind_and_name(key: &DocumentKey) -> String {
+    match key {
+        DocumentKey::Pod(name) => format!("Pod {name}"),
+        DocumentKey::Object(key) => key.to_string(),
+        DocumentKey::Workload(key) => key.to_string(),
+    }
+}
 
 /// The current state of one location.
 #[derive(Clone, Copy)]
@@ -142,6 +161,26 @@ impl FileDecision {
         self.pods.iter().any(|pod| pod.held)
             || self.objects.iter().any(|object| object.held)
             || self.workloads.iter().any(|workload| workload.held)
+    }
+
+    /// Whether nothing is in force but what was in force before.
+    pub fn is_former(&self) -> bool {
+        self.holds() && self.last_good.is_none()
+    }
+
+    /// The size of what is in force, for a text of `bytes` bytes where `former` bytes were in force.
+    pub fn size(&self, bytes: usize, former: usize) -> Size {
+        let bytes = if self.is_former() {
+            former
+        } else if self.holds() {
+            bytes.max(former)
+        } else {
+            bytes
+        };
+        Size {
+            values: self.values,
+            bytes,
+        }
     }
 
     /// Puts a document's last good version in force, or only adds its problems when it is there

@@ -19,6 +19,9 @@ pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 /// that of its last good version: nothing else gets its room.
 pub type Sizes = BTreeMap<String, Size>;
 
+/// The number of values of each document in force of a file, as often as it has pods, by kind and name.
+pub type DocumentValues = BTreeMap<String, usize>;
+
 /// The size of manifests or JSON: each value takes several hundred bytes in memory, each byte of text
 /// several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,15 +39,6 @@ impl Size {
         Self {
             values: self.values.saturating_add(other.values),
             bytes: self.bytes.saturating_add(other.bytes),
-        }
-    }
-
-    /// The larger of both, in values and in bytes.
-    #[must_use]
-    pub fn max(self, other: Self) -> Self {
-        Self {
-            values: self.values.max(other.values),
-            bytes: self.bytes.max(other.bytes),
         }
     }
 

@@ -324,14 +324,7 @@ impl Directory {
             || good.map_or(0, |good| good.raw.len()),
             |known| known.size.bytes,
         );
-        let is_former = decision.holds() && decision.last_good.is_none();
-        let bytes = if is_former {
-            former_bytes
-        } else if decision.holds() {
-            raw.len().max(former_bytes)
-        } else {
-            raw.len()
-        };
+        let (size, is_former) = (decision.size(raw.len(), former_bytes), decision.is_former());
         let known = Known {
             identity: None,
             digest,
@@ -342,10 +335,7 @@ impl Directory {
             problems: decision.problems,
             again: decision.look_again.map(|wait| now + wait),
             is_secret: parsed.documents.iter().any(Document::is_secret),
-            size: Size {
-                values: decision.values,
-                bytes,
-            },
+            size,
         };
         Decided {
             known,
@@ -468,6 +458,7 @@ impl Directory {
                 .iter()
                 .map(|(path, known)| (path.to_string_lossy().into_owned(), known.size))
                 .collect_map(),
+            values: self.last_good.values(),
             ..SourceSet::default()
         }
     }

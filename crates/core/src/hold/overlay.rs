@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{FileDecision, LastGood, LastGoodDocument, Present, decide_file};
+use super::{FileDecision, LastGood, LastGoodDocument, Present, decide_file, kind_and_name};
 use crate::api::{NodeName, Pod};
 use crate::cron::Runs;
 use crate::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWorkload};
@@ -28,8 +28,7 @@ pub struct NewFile {
 
 /// Returns the set that the directory would deliver if `files` replaced the files of the same path,
 /// or with `whole` all files. Files that would be too much together with the others are refused, as
-/// the agent refuses them, but for a file of which only some documents are rejected: its size is
-/// estimated here.
+/// the agent refuses them.
 pub fn with_files(
     present: &SourceSet,
     files: &[NewFile],
@@ -46,6 +45,7 @@ pub fn with_files(
         problems: present.problems.clone(),
         ignored: Vec::new(),
         sizes: present.sizes.clone(),
+        values: present.values.clone(),
     };
     set.pods.retain(|pod| stays(&pod.origin.location));
     set.objects.retain(|object| stays(&object.origin.location));
@@ -56,19 +56,14 @@ pub fn with_files(
     let decisions: Vec<FileDecision> = decisions
         .map(|file| decide(present, file, &parse(file, node_name)))
         .collect();
-    let sizes = files.iter().zip(&decisions);
-    let mut sizes: Vec<(&str, Size)> = sizes
+    // What was in force before is never too much.
+    let measured = files.iter().zip(&decisions);
+    let measured = measured.filter(|(_, decision)| !decision.is_former());
+    let mut sizes: Vec<(&str, Size)> = measured
         .map(|(file, decision)| {
-            let size = Size {
-                values: decision.values,
-                bytes: file.bytes.len(),
-            };
-            // An estimate: the agent adds up accepted documents and those held in the place of rejected
-            // ones, whose sizes aren't known here one by one. The sum may be more or less than this.
             let former = present.sizes.get(&file.location);
-            let former = former.filter(|_| decision.holds());
-            let size = former.map_or(size, |former| size.max(*former));
-            (&*file.location, size)
+            let former = former.map_or(0, |former| former.bytes);
+            (&*file.location, decision.size(file.bytes.len(), former))
         })
         .collect();
     sizes.small_sort_by_key(|(location, _)| *location);
@@ -85,6 +80,9 @@ pub fn with_files(
             }
             None => decision,
         };
+        if let Some(good) = &decision.last_good {
+            set.values.insert(file.location.clone(), good.values());
+        }
         set.pods.extend(decision.pods);
         set.objects.extend(decision.objects);
         set.workloads.extend(decision.workloads);
@@ -157,17 +155,19 @@ fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
         };
         (origin, Accepted::Workload(workload))
     });
+    let values = set.values.get(location);
     let pods = pods.into_iter().chain(workloads);
     let objects = set.objects.iter();
     let objects = objects.map(|known| (&known.origin, Accepted::Object(known.object.clone())));
     let here = |(origin, _): &(&Origin, _)| origin.location == location;
     let all = pods.chain(objects).filter(here);
     all.filter_map(|(origin, content)| {
+        let key = content.key()?;
+        let values = values.and_then(|values| values.get(&kind_and_name(&key)));
         Some(LastGoodDocument {
             number: origin.document,
-            key: content.key()?,
-            // Not known of one document.
-            values: 0,
+            key,
+            values: values.copied().unwrap_or_default(),
             content,
         })
     })

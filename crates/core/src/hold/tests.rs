@@ -664,3 +664,57 @@ fn a_planned_file_is_refused_where_the_agent_would_refuse_it() {
     let smaller = file(10, "a:1", 10);
     assert_eq!(edit(&[larger, smaller]), ("a:2".to_owned(), false, vec![]));
 }
+
+#[test]
+fn a_planned_file_that_is_rejected_in_part_has_the_size_that_the_agent_finds() {
+    let node = NodeName::from("box");
+    let pod = |name: &str, image: &str, variables: usize| {
+        let variables = "{name: a, value: b}, ".repeat(variables);
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: \"{image}\", env: [{variables}]}}]}}\n"
+        )
+    };
+    let file = |name: &str, documents: &[String]| NewFile {
+        location: format!("/m/{name}.yaml"),
+        bytes: documents.join("---\n").into_bytes(),
+    };
+    // The second document of a file, which is rejected.
+    let wrong =
+        || "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\nspec: {containers: []}\n".to_owned();
+    let others: Vec<NewFile> = (0..10)
+        .map(|number| format!("p{number}"))
+        .map(|name| file(&name, &[pod(&name, "a:1", 3_000)]))
+        .collect();
+    let planned = |before: &[String], edit: &[NewFile], name: &str| {
+        let mut full = others.clone();
+        full.push(file("two", before));
+        let present = with_files(&SourceSet::default(), &full, true, &node);
+        assert_eq!((present.pods.len(), present.problems.len()), (12, 0));
+        let set = with_files(&present, edit, false, &node);
+        let is_it = |known: &&SourcePod| known.pod.metadata.name.as_deref() == Some(name);
+        let found = set.pods.iter().find(is_it)?;
+        let image = found.pod.spec.as_ref()?.containers[0].image.clone();
+        Some((image?, found.held))
+    };
+    // The document that is rejected keeps its room, beside one that became larger.
+    let before = [pod("a", "a:1", 10), pod("b", "a:1", 3_000)];
+    let edit = [file("two", &[pod("a", "a:2", 3_000), wrong()])];
+    // tenants M8
+    assert_eq!(
+        planned(&before, &edit, "a-box"),
+        Some(("a:1".to_owned(), true))
+    );
+    // One that became smaller gives its room to another file.
+    let before = [pod("a", "a:1", 3_000), pod("b", "a:1", 10)];
+    let edit = [
+        file("two", &[pod("a", "a:2", 10), wrong()]),
+        file("p10", &[pod("p10", "a:1", 3_000)]),
+    ];
+    for (name, image) in [("a-box", "a:2"), ("p10-box", "a:1")] {
+        // tenants M8
+        assert_eq!(
+            planned(&before, &edit, name),
+            Some((image.to_owned(), false))
+        );
+    }
+}
