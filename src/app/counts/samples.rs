@@ -229,6 +229,13 @@ mod tests {
         };
         // agent 15
         assert_eq!(shown(&[&old, &beside, &new], &merged), PodState::Pending);
+        // A version that is judged beside it is not shown, though it is Ready first.
+        let version = set.pods[0].clone();
+        merged.beside.insert(beside.uid.clone(), version);
+        for views in [[&beside, &new], [&new, &beside]] {
+            // agent 15
+            assert_eq!(shown(&views, &merged), PodState::Pending);
+        }
         // No source wants either.
         let none = Merged::default();
         assert_eq!(shown(&[&old, &beside], &none), PodState::Running);
