@@ -291,7 +291,7 @@ fn the_override_file_of_a_directory_is_merged_whatever_its_name() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (text(output.stdout), text(output.stderr))
     };
-    let note = "note: docker-compose.override.yml: not merged over compose.yaml";
+    let note = "note: docker-compose.override.yml: ignored: only compose.yaml is named";
     let (stdout, stderr) = import(".");
     // box 14
     assert!(stdout.contains("value: override"), "{stdout}");

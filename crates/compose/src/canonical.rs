@@ -223,7 +223,7 @@ fn ports(node: Node, problems: &mut Vec<Diagnostic>) -> Vec<Node> {
     found.unwrap_or_else(|| {
         let mut ranges = text.split([':', '/']).filter_map(numbers);
         problems.push(if ranges.any(is_long) {
-            let message = format!("a range of ports has at most {PORTS_MAX}");
+            let message = format!("a range can have at most {PORTS_MAX} ports");
             let help = "publish fewer ports, or write network_mode: host instead";
             invalid(&node, &message, help)
         } else {
@@ -397,7 +397,7 @@ mod tests {
             ("70000:80", &["this is not a port"]),
             (
                 "49152-65535:49152-65535/udp",
-                &["a range of ports has at most 1000"],
+                &["a range can have at most 1000 ports"],
             ),
         ] {
             assert_eq!(forms("ports", &format!("[{port}]")), long, "{port}");

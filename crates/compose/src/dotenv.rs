@@ -80,7 +80,9 @@ pub(crate) fn parse(
                 }
                 found.map_err(|wrong| match wrong {
                     Wrong::Required { name, .. } => bad(&format!("the variable {name} isn't set")),
-                    Wrong::Invalid => bad("this is not a form of variables: write $$ for a $"),
+                    Wrong::Invalid => {
+                        bad("this is not a valid variable expression: write $$ for a $")
+                    }
                 })?
             }
         };

@@ -207,8 +207,13 @@ fn resolve_service(service: &mut Node, variables: &Variables) {
 
 /// The warning about variables that are not set.
 pub(crate) fn not_set(place: &Place, names: &BTreeSet<String>) -> Diagnostic {
+    let is_one = names.len() == 1;
     let names = names.iter().cloned().collect::<Vec<_>>().join(", ");
-    let message = format!("the variable {names} isn't set and counts as empty");
+    let message = if is_one {
+        format!("the variable {names} isn't set and counts as empty")
+    } else {
+        format!("the variables {names} aren't set and count as empty")
+    };
     place.mark(Diagnostic::warning(Code::MissingObject, "", message))
 }
 
@@ -216,14 +221,13 @@ pub(crate) fn not_set(place: &Place, names: &BTreeSet<String>) -> Diagnostic {
 pub(crate) fn bad_variable(node: &Node, wrong: &Wrong) -> Diagnostic {
     let (message, help) = match wrong {
         Wrong::Required { name, message } if message.is_empty() => {
-            (format!("the variable {name} has to be set"), None)
+            (format!("the variable {name} must be set"), None)
         }
-        Wrong::Required { name, message } => (
-            format!("the variable {name} has to be set: {message}"),
-            None,
-        ),
+        Wrong::Required { name, message } => {
+            (format!("the variable {name} must be set: {message}"), None)
+        }
         Wrong::Invalid => (
-            "this is not a form of variables".to_owned(),
+            "this is not a valid variable expression".to_owned(),
             Some("write $$ for a $"),
         ),
     };

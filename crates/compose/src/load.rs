@@ -269,7 +269,7 @@ impl<'a> Loader<'a> {
         };
         if !matches!(root.kind, Kind::Map(_)) {
             let place = root.place.clone();
-            self.error(&place, "", "a compose file is a mapping with services");
+            self.error(&place, "", "a compose file must be a mapping with services");
             return None;
         }
         let mut found = Vec::new();
@@ -379,7 +379,7 @@ impl<'a> Loader<'a> {
         chain: &mut Vec<(PathBuf, String)>,
     ) -> Option<Node> {
         let Some(name) = extends.get("service").and_then(Node::text) else {
-            self.error(&extends.place, "extends", "names no service");
+            self.error(&extends.place, "extends", "the service's name is missing");
             return None;
         };
         let Some(file) = extends.set("file").and_then(Node::text) else {
@@ -414,7 +414,7 @@ impl<'a> Loader<'a> {
             let dir = item.set("project_directory").and_then(Node::text);
             let first = files.first().and_then(|file| file.parent());
             let Some(dir) = dir.as_ref().map(at).or(first.map(Path::to_owned)) else {
-                self.error(&item.place, "include", "names no file");
+                self.error(&item.place, "include", "the path of the file is missing");
                 continue;
             };
             let env_files = item.set("env_file").map(Node::texts).unwrap_or_default();
@@ -462,7 +462,7 @@ impl<'a> Loader<'a> {
     fn import_one(&mut self, into: &mut Node, section: &str, entry: &Entry) {
         let known = into.at(&[section, &entry.key]);
         if known.is_some_and(|known| *known != entry.value) {
-            let message = "an included file defines the same with another content";
+            let message = "an included file defines this with different content";
             let place = into
                 .get(section)
                 .and_then(|s| s.entry(&entry.key))

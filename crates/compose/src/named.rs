@@ -62,7 +62,7 @@ pub fn unmerged_override(files: &[PathBuf], is_file: impl Fn(&Path) -> bool) -> 
     let name = file_name(file);
     let dir = file.parent().filter(|_| FILES.contains(&name))?;
     let other = OVERRIDES.iter().find(|other| is_file(&dir.join(other)))?;
-    let message = format!("not merged over {name}, as with docker compose -f");
+    let message = format!("ignored: only {name} is named, as with docker compose -f");
     let help = format!("to merge it, import the directory, or name both files: {name} {other}");
     Some(Diagnostic::warning(Code::Ignored, *other, message).help(help))
 }
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(
             note(&["compose.yaml"], &[over]).as_deref(),
             Some(
-                "docker-compose.override.yml: not merged over compose.yaml, as with docker compose -f [ignored]"
+                "docker-compose.override.yml: ignored: only compose.yaml is named, as with docker compose -f [ignored]"
             )
         );
         assert_eq!(note(&["compose.yaml"], &[]), None);

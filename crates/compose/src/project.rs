@@ -51,7 +51,7 @@ impl Project {
             let file = options.files.first().map(|file| loader.shown(file));
             let message = "the variable COMPOSE_FILE is not read";
             let problem = Diagnostic::warning(Code::Ignored, file.unwrap_or_default(), message)
-                .help("name the files of the project, in its order");
+                .help("pass the files of COMPOSE_FILE as arguments, in the same order");
             loader.problems.push(problem);
         }
         let mut active = options.profiles.clone();
@@ -182,7 +182,10 @@ fn services(loader: &mut Loader<'_>, root: &Node, active: &BTreeSet<String>) -> 
         }
         let id = label(&entry.key);
         if let Some(other) = found.iter().find(|other| other.id == id) {
-            let message = format!("has the same name as {} in Kubernetes: {id}", other.name);
+            let message = format!(
+                "the name in Kubernetes, {id}, is already that of the service {}",
+                other.name
+            );
             loader.error(&entry.place, &format!("services.{}", entry.key), message);
             continue;
         }

@@ -249,7 +249,7 @@ pub(crate) fn parse(bytes: &[u8], file: &Arc<str>) -> Result<Node, Box<Diagnosti
                 (Some(first), None) => Ok(first.at(file)),
                 (None, _) => Ok(Node::new(Kind::Map(Vec::new()), &place)),
                 (Some(_), Some(second)) => {
-                    let message = "a compose file is one document";
+                    let message = "a compose file must have only one YAML document";
                     let problem = Diagnostic::error(Code::Syntax, &**file, message);
                     Err(Box::new(second.at(file).place.mark(problem)))
                 }

@@ -45,7 +45,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.cpu_rt_period" Lost Any "a manifest has no realtime scheduling";
     "services.*.cpu_rt_runtime" Lost Any "a manifest has no realtime scheduling";
     "services.*.cpus" Carried Text "`limits.cpu`";
-    "services.*.cpuset" Lost Any "a manifest chooses no CPUs";
+    "services.*.cpuset" Lost Any "a manifest can't choose CPUs";
     "services.*.credential_spec" Lost Any "it is for Windows";
     "services.*.depends_on" Partly Named "all pods start at the same time, and so do the containers of a pod. One that has to have completed is a Job, for a single other service an init container of its pod";
     "services.*.depends_on.*" Partly Map "";
@@ -73,7 +73,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.deploy.resources.reservations" Carried Map "";
     "services.*.deploy.resources.reservations.cpus" Carried Text "`requests.cpu`";
     "services.*.deploy.resources.reservations.memory" Carried Text "`requests.memory`";
-    "services.*.deploy.resources.reservations.generic_resources" Lost Any "a pod has no such resources here";
+    "services.*.deploy.resources.reservations.generic_resources" Lost Any "a pod can't request such resources";
     "services.*.deploy.resources.reservations.devices" Lost Any "annotate the pod with `cdi.k8s.io/NAME: vendor/class=device`";
     "services.*.deploy.restart_policy" Carried Map "counts instead of `restart`";
     "services.*.deploy.restart_policy.condition" Carried Text "`none`, `on-failure` and `any`, as `restart`; without it `any`";
@@ -124,7 +124,7 @@ pub const KEYS: &[Key] = keys! {
     "services.*.logging.driver" Partly Text "";
     "services.*.logging.options" Partly Map "`max-size` and `max-file`";
     "services.*.logging.options.*" Partly Text "";
-    "services.*.mac_address" Lost Any "a pod has no address of its choice";
+    "services.*.mac_address" Lost Any "a pod can't choose its address";
     "services.*.mem_limit" Carried Text "`limits.memory`";
     "services.*.mem_reservation" Carried Text "`requests.memory`";
     "services.*.mem_swappiness" Lost Any "a manifest has no setting of swap";
@@ -135,10 +135,10 @@ pub const KEYS: &[Key] = keys! {
     "services.*.networks.*" Partly Map "";
     "services.*.networks.*.aliases" Partly Texts "a `Service` of that name; if several services of a network have the alias, it selects the pods of all";
     "services.*.networks.*.interface_name" Lost Any "a pod has one network";
-    "services.*.networks.*.ipv4_address" Lost Any "a pod has no address of its choice";
-    "services.*.networks.*.ipv6_address" Lost Any "a pod has no address of its choice";
-    "services.*.networks.*.link_local_ips" Lost Any "a pod has no address of its choice";
-    "services.*.networks.*.mac_address" Lost Any "a pod has no address of its choice";
+    "services.*.networks.*.ipv4_address" Lost Any "a pod can't choose its address";
+    "services.*.networks.*.ipv6_address" Lost Any "a pod can't choose its address";
+    "services.*.networks.*.link_local_ips" Lost Any "a pod can't choose its address";
+    "services.*.networks.*.mac_address" Lost Any "a pod can't choose its address";
     "services.*.networks.*.driver_opts" Lost Any "a pod has the node's network";
     "services.*.networks.*.priority" Lost Any "a pod has one network";
     "services.*.networks.*.gw_priority" Lost Any "a pod has one network";
@@ -245,7 +245,7 @@ pub const KEYS: &[Key] = keys! {
     "configs.*.external" Partly External "a ConfigMap of that name, which has to be added";
     "configs.*.external.name" Carried Text "";
     "configs.*.labels" Lost Any "a ConfigMap has no use for them";
-    "configs.*.template_driver" Lost Any "contents are no templates";
+    "configs.*.template_driver" Lost Any "contents are not processed as templates";
     "secrets.*" Carried Map "a `Secret`";
     "secrets.*.name" NoEffect Any "only an external one has it";
     "secrets.*.environment" Carried Text "the variable's value when it is imported";
@@ -253,8 +253,8 @@ pub const KEYS: &[Key] = keys! {
     "secrets.*.external" Partly External "a Secret of that name, which has to be added";
     "secrets.*.external.name" Carried Text "";
     "secrets.*.labels" Lost Any "a Secret has no use for them";
-    "secrets.*.driver" Lost Any "only contents of files and variables are";
-    "secrets.*.driver_opts" Lost Any "only contents of files and variables are";
-    "secrets.*.template_driver" Lost Any "contents are no templates";
+    "secrets.*.driver" Lost Any "a Secret gets its content only from files and variables";
+    "secrets.*.driver_opts" Lost Any "a Secret gets its content only from files and variables";
+    "secrets.*.template_driver" Lost Any "contents are not processed as templates";
     "models" Lost Any "no models are run";
 };

@@ -45,7 +45,7 @@ impl Build<'_, '_> {
         if is_init {
             for key in ["healthcheck", "post_start", "pre_stop"] {
                 if service.node.set(key).is_some() {
-                    let why = "the service runs as an init container, which has none";
+                    let why = "the service runs as an init container, which can't have it";
                     self.lost_key(service, key, why, "");
                 }
             }
@@ -85,7 +85,7 @@ impl Build<'_, '_> {
         if is_built {
             let why = "no image is built";
             let help = format!(
-                "build the image {image} before, for example: docker compose build {}",
+                "build the image {image} first, for example with: docker compose build {}",
                 service.name
             );
             self.lost_key(service, "build", why, &help);
@@ -131,7 +131,7 @@ impl Build<'_, '_> {
         };
         if let Some(operator) = found.operator {
             let why = format!(
-                "what begins with the {operator} that isn't in quotes: no shell runs the command, and Compose leaves it out, too"
+                "the command from {operator} on, which isn't in quotes: no shell runs the command, and Compose leaves this part out, too"
             );
             let help = "put it in quotes, or have a shell run the command: sh -c '…'";
             self.lost(&node.place, path, &why, help);

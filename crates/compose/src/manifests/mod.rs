@@ -298,7 +298,7 @@ impl Build<'_, '_> {
         if own != pods {
             let name = &owner.name;
             let why = format!(
-                "its scale of {own}: each pod of {name} has one container of it, and {name} has a scale of {pods}"
+                "the scale of {own}: each pod of {name} has one container of this service, and {name} has a scale of {pods}"
             );
             self.lost_key(joined, "network_mode", &why, "");
         }

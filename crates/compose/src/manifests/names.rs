@@ -16,7 +16,7 @@ use super::{Build, field, ports, replicas};
 const SHARED: &str = "mirrorlet.dev/alias-";
 
 /// The advice about a name that can't be carried over.
-const RENAME: &str = "rename it: letters a to z, digits and -, a letter first";
+const RENAME: &str = "rename it: use only letters a to z, digits and -, and begin with a letter";
 
 /// Where a name is valid in compose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +224,7 @@ impl Build<'_, '_> {
         if let Some(other) = other {
             // The pod of the other service may be the same.
             if groups.owner(&other.name) != claim.owner.name {
-                let why = format!("{id} leads only to the service of that name");
+                let why = format!("{id} resolves only to the service of that name");
                 self.lost(at, path, &why, "give it another name");
             }
             return;
@@ -236,7 +236,7 @@ impl Build<'_, '_> {
         let mut owners = members.iter().map(|member| &member.owner.name);
         if !owners.any(|owner| *owner == claim.owner.name) {
             let why = format!(
-                "{id} leads only to {}: a name means the same in all pods of a namespace",
+                "{id} resolves only to {}: a name means the same in all pods of a namespace",
                 first.service.name
             );
             self.lost(at, path, &why, "give it another name");

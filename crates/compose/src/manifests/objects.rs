@@ -122,7 +122,7 @@ impl Build<'_, '_> {
         {
             let Some(path) = item.get("path").and_then(Node::text) else {
                 let help = "add path: with the name of a file";
-                self.invalid(item, field(service, "env_file"), "names no path", help);
+                self.invalid(item, field(service, "env_file"), "path is missing", help);
                 continue;
             };
             let path = Path::new(&path);
@@ -192,7 +192,7 @@ impl Build<'_, '_> {
                 let path = field(service, section);
                 let Some(source) = item.set("source").and_then(Node::text) else {
                     let help = format!("add source: with a name that is defined below {section}");
-                    self.invalid(item, path, "names no source", &help);
+                    self.invalid(item, path, "source is missing", &help);
                     continue;
                 };
                 let Some(object) = self.project.object_name(section, &source) else {
@@ -205,7 +205,8 @@ impl Build<'_, '_> {
                     .set("gid")
                     .is_some_and(|gid| gid.text().as_deref() != Some("0"))
                 {
-                    self.lost(&item.place, path, "the file's group; only its mode is", "");
+                    let why = "only 0 is supported as the group of a file";
+                    self.lost(&item.place, path, why, "");
                 }
                 let target = target_of(section, item, &source);
                 let (_, file) = target.rsplit_once('/').unwrap_or(("", &target));

@@ -17,7 +17,7 @@ const WRITE_HOST: &str = "write for example db=10.0.0.5";
 
 /// Why a label isn't carried over whose name can't be that of an annotation.
 const NO_ANNOTATION: &str =
-    "this is no name of an annotation: up to 63 letters, digits, -, _ and .";
+    "this can't be the name of an annotation: a name has at most 63 letters, digits, -, _ and .";
 
 /// The seconds that compose gives a container to stop.
 const GRACE_SECONDS: i64 = 10;
@@ -246,7 +246,7 @@ impl Build<'_, '_> {
             };
             let address = address.trim_matches(['[', ']']);
             if address == "host-gateway" {
-                let why = "a manifest can't name the host's address by itself";
+                let why = "a manifest has no placeholder for the host's address";
                 self.lost(
                     &item.place,
                     path,
@@ -308,7 +308,7 @@ impl Build<'_, '_> {
                 Some(group) if !pod.groups.contains(&group) => pod.groups.push(group),
                 Some(_) => {}
                 None => {
-                    let why = "a group's name: a manifest has numbers";
+                    let why = "a group's name: a manifest takes only numbers";
                     self.lost(
                         &item.place,
                         field(service, "group_add"),
@@ -419,7 +419,7 @@ impl Build<'_, '_> {
                     (LOG_MAX_FILES, text)
                 }
                 _ => {
-                    let why = "a log has max-size, of at least 32k, and max-file, of 2 to 1000";
+                    let why = "the supported options are max-size, at least 32k, and max-file, from 2 to 1000";
                     self.lost(&entry.place, path, why, "");
                     continue;
                 }

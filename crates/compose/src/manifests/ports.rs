@@ -78,7 +78,7 @@ impl Build<'_, '_> {
         for item in items.unwrap_or_default() {
             let path = field(service, "ports");
             let Some(port) = port_of(item) else {
-                let message = "names no port of the container as target";
+                let message = "target, the port of the container, is missing";
                 self.invalid(item, path, message, WRITE_TARGET);
                 continue;
             };
@@ -86,11 +86,11 @@ impl Build<'_, '_> {
             let mut host = None;
             match published.as_deref() {
                 None | Some("" | "0") => {
-                    let why = "no free port of the host is chosen";
+                    let why = "a manifest can't ask for any free port of the host";
                     self.lost(&item.place, path, why, "write HOST:CONTAINER");
                 }
                 Some(_) if many => {
-                    let why = "a host port can belong to one of several replicas only";
+                    let why = "only one of several replicas can have the host port";
                     self.lost(
                         &item.place,
                         path,

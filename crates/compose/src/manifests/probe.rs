@@ -98,7 +98,7 @@ impl Build<'_, '_> {
             None => None,
             Some(_) => {
                 let path = field(service, "healthcheck.test");
-                let message = "begins with none of CMD, CMD-SHELL and NONE";
+                let message = "the list must begin with CMD, CMD-SHELL or NONE";
                 let help = "write CMD before the words of a command";
                 self.invalid(test, path, message, help);
                 None
@@ -119,7 +119,7 @@ impl Build<'_, '_> {
                     lifecycle.put(hook, Map::new().with("exec", exec));
                 }
             } else if !items.is_empty() {
-                let why = "a container has one hook";
+                let why = "a container can have only one such hook";
                 self.lost_key(service, key, why, "write one command that runs them all");
             }
         }
@@ -132,7 +132,7 @@ impl Build<'_, '_> {
                 None => self.lost_key(
                     service,
                     "stop_signal",
-                    "the signal has no name",
+                    "the signal is a number without a name",
                     "write SIGTERM, SIGINT, …",
                 ),
             }

@@ -70,7 +70,7 @@ impl Build<'_, '_> {
         if let Some(user) = number(&user) {
             security.put("runAsUser", user);
         } else {
-            let why = "a user's name: a manifest has numbers";
+            let why = "a user's name: a manifest takes only numbers";
             self.lost_key(
                 service,
                 "user",
@@ -82,7 +82,7 @@ impl Build<'_, '_> {
         match group.map(|group| number(&group)) {
             Some(Some(group)) => security.put("runAsGroup", group),
             Some(None) => {
-                let why = "a group's name: a manifest has numbers";
+                let why = "a group's name: a manifest takes only numbers";
                 self.lost_key(service, "user", why, "write the group's number, UID:GID");
             }
             None => {}
@@ -139,7 +139,7 @@ impl Build<'_, '_> {
                     _ => self.lost(
                         &item.place,
                         path,
-                        "only user, role, type and level of a label are",
+                        "only user, role, type and level of a label are supported",
                         "",
                     ),
                 },

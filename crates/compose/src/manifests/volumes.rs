@@ -114,7 +114,7 @@ impl Build<'_, '_> {
                     found.extend(items.into_iter().map(read_only));
                 }
                 _ => {
-                    let why = "only volumes of services of the project are";
+                    let why = "only the volumes of the project's own services can be mounted";
                     self.lost(&from.place, field(service, "volumes_from"), why, "");
                 }
             }
@@ -149,7 +149,7 @@ impl Build<'_, '_> {
         let text = |key: &str| item.set(key).and_then(Node::text);
         let Some(target) = text("target") else {
             let help = "add target: with a path in the container";
-            self.invalid(item, path, "names no target", help);
+            self.invalid(item, path, "target is missing", help);
             return None;
         };
         if self.is_below_secrets(service, "volumes", item, &target) {
@@ -274,8 +274,9 @@ impl Build<'_, '_> {
                 // It is the default.
                 None if option == "rw" => {}
                 _ => {
-                    let why =
-                        format!("a volume in memory has size and mode, and no option {option}");
+                    let why = format!(
+                        "a volume in memory takes only size and mode, not the option {option}"
+                    );
                     self.lost(&item.place, field(service, "tmpfs"), &why, "");
                 }
             }
@@ -336,7 +337,7 @@ impl Build<'_, '_> {
                 if is_local {
                     self.loader.error(&option.place, &path, LOCAL_OPTION);
                 } else {
-                    self.lost(&option.place, path, "an option has no spaces", "");
+                    self.lost(&option.place, path, "an option can't have spaces", "");
                 }
             } else if !value.is_empty() {
                 options.push(format!("{}={value}", option.key));

@@ -298,7 +298,7 @@ impl Build<'_, '_> {
         if service.node.at(&RESTART_POLICY).is_some() {
             let own = restart_of(&text);
             if own.is_some() && own != written_restart(service) {
-                let why = "deploy.restart_policy is there, and counts instead";
+                let why = "deploy.restart_policy is used instead";
                 self.lost(&place, path, why, "remove one of them");
             }
             return;
@@ -316,7 +316,7 @@ impl Build<'_, '_> {
                 self.invalid(
                     &entry.value.clone(),
                     path,
-                    "this is no restart policy",
+                    "this is not a restart policy",
                     help,
                 );
             }
@@ -380,7 +380,7 @@ impl Build<'_, '_> {
                 let is_joined = groups.owner(&name) == groups.owner(&service.name);
                 let (what, help) = if is_joined {
                     (
-                        "containers of one pod start side by side",
+                        "containers of one pod start at the same time",
                         as_init(&name, &entry.value),
                     )
                 } else {

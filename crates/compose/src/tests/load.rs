@@ -194,12 +194,12 @@ fn what_is_wrong_has_its_file_and_line() {
         ),
         (
             "- a\n".to_owned(),
-            "a compose file is a mapping with services",
+            "a compose file must be a mapping with services",
         ),
         (String::new(), "the project has no services"),
         (
             "a: 1\n---\nb: 2\n".to_owned(),
-            "a compose file is one document",
+            "a compose file must have only one YAML document",
         ),
         (
             "services:\n  a: {}\n".to_owned(),
@@ -227,11 +227,11 @@ fn what_is_wrong_has_its_file_and_line() {
         ),
         (
             one("command: ${NEEDED:?set it}"),
-            "compose.yaml:4:14: the variable NEEDED has to be set: set it",
+            "compose.yaml:4:14: the variable NEEDED must be set: set it",
         ),
         (
             one("command: $"),
-            "compose.yaml:4:14: this is not a form of variables",
+            "compose.yaml:4:14: this is not a valid variable expression",
         ),
         (
             one("ports: [http]"),
@@ -254,12 +254,12 @@ fn what_is_wrong_has_its_file_and_line() {
             "services.a.cpus: this is not a number of CPUs",
         ),
         (one("stop_grace_period: soon"), "this is not a duration"),
-        (one("healthcheck: {test: [x]}"), "begins with none of CMD"),
+        (one("healthcheck: {test: [x]}"), "the list must begin with CMD"),
         (
             one("healthcheck: {test: a, interval: x}"),
             "healthcheck.interval: this is not a duration",
         ),
-        (one("restart: sometimes"), "this is no restart policy"),
+        (one("restart: sometimes"), "this is not a restart policy"),
         (
             one("volumes: ['v:/v']\nvolumes: {v: {driver: local, driver_opts: {type: nfs, o: addr=h, device: ':/e x'}}}"),
             "volumes.v.driver_opts.device: an option of a claim's volume can't have spaces: create the volume",
@@ -285,11 +285,11 @@ fn what_is_wrong_has_its_file_and_line() {
         ),
         (
             "services: {a: {image: i}, A: {image: i}}\n".to_owned(),
-            "has the same name as a in Kubernetes: a",
+            "the name in Kubernetes, a, is already that of the service a",
         ),
         (
             "include: [inc.yaml]\nservices: {b: {image: own}}\n".to_owned(),
-            "an included file defines the same with another content",
+            "an included file defines this with different content",
         ),
         (
             "include: [gone.yaml]\nservices: {b: {image: own}}\n".to_owned(),
@@ -516,7 +516,7 @@ fn a_container_that_waits_for_another_one_of_its_pod_is_reported() {
             };
             let line = problem.to_string();
             let why = format!(
-                "services.app.depends_on.{other}: not carried over: containers of one pod start side by side, so app doesn't wait for {other}"
+                "services.app.depends_on.{other}: not carried over: containers of one pod start at the same time, so app doesn't wait for {other}"
             );
             assert!(line.starts_with("compose.yaml:4:"), "{line}");
             assert!(line.contains(&why), "{line}");

@@ -40,13 +40,13 @@ fn an_alias_leads_to_all_services_that_have_it_or_is_reported() {
     let said = lines(&imported);
     let names: Vec<&String> = said
         .iter()
-        .filter(|line| line.contains("leads only"))
+        .filter(|line| line.contains("resolves only"))
         .collect();
     assert_eq!(names.len(), 3, "{said:#?}");
     for words in [
-        "compose.yaml:10:24: services.b.networks.n.aliases: not carried over: db leads only to the service of that name",
-        "compose.yaml:12:19: services.b.networks.m.aliases: not carried over: side leads only to a: a name means",
-        "compose.yaml:17:13: services.c.links: not carried over: store leads only to a: a name means",
+        "compose.yaml:10:24: services.b.networks.n.aliases: not carried over: db resolves only to the service of that name",
+        "compose.yaml:12:19: services.b.networks.m.aliases: not carried over: side resolves only to a: a name means",
+        "compose.yaml:17:13: services.c.links: not carried over: store resolves only to a: a name means",
     ] {
         assert!(said.iter().any(|line| line.contains(words)), "{said:#?}");
     }
@@ -84,12 +84,12 @@ fn variables_of_files_that_are_not_set_are_reported_with_their_line() {
     let said = lines(&case.import());
     let unset: Vec<&String> = said
         .iter()
-        .filter(|line| line.contains("set and counts"))
+        .filter(|line| line.contains("set and count"))
         .collect();
     assert_eq!(unset.len(), 2, "{said:#?}");
     for words in [
         ".env:2:1: the variable NOWHERE isn't set and counts as empty",
-        "a.env:5:1: the variable GONE, LOST isn't set and counts as empty",
+        "a.env:5:1: the variables GONE, LOST aren't set and count as empty",
     ] {
         assert!(
             unset.iter().any(|line| line.starts_with(words)),

@@ -80,7 +80,7 @@ fn a_service_joins_a_pod_as_often_as_there_are_pods_or_is_reported() {
             "scale: 2",
             true,
             Some(
-                "its scale of 2: each pod of web has one container of it, and web has a scale of 1",
+                "the scale of 2: each pod of web has one container of this service, and web has a scale of 1",
             ),
         ),
         (
@@ -88,7 +88,7 @@ fn a_service_joins_a_pod_as_often_as_there_are_pods_or_is_reported() {
             "tty: false",
             true,
             Some(
-                "its scale of 1: each pod of web has one container of it, and web has a scale of 3",
+                "the scale of 1: each pod of web has one container of this service, and web has a scale of 3",
             ),
         ),
     ] {

@@ -80,7 +80,7 @@ pub(super) const EXAMPLES: &[Example] = &[
             "mountPath: /etc/x.conf\n          subPath: x.conf\n          readOnly: true",
             "mode: 288",
             "user: 5",
-            "services.web.configs: not carried over: the file's group; only its mode is",
+            "services.web.configs: not carried over: only 0 is supported as the group of a file",
         ],
     ),
     (
@@ -377,7 +377,7 @@ pub(super) const EXAMPLES: &[Example] = &[
         "",
         &[
             "ip: \"10.0.0.1\"\n        hostnames:\n        - a\n        - b",
-            "services.web.extra_hosts: not carried over: a manifest can't name the host's address",
+            "services.web.extra_hosts: not carried over: a manifest has no placeholder for the host's address",
         ],
     ),
     (
@@ -479,7 +479,7 @@ pub(super) const EXAMPLES: &[Example] = &[
         "",
         &[
             "fine: x\n",
-            "compose.yaml:4:25: services.web.label_file.[odd]: not carried over: this is no name of an annotation",
+            "compose.yaml:4:25: services.web.label_file.[odd]: not carried over: this can't be the name of an annotation",
         ],
     ),
     (
@@ -705,8 +705,8 @@ pub(super) const EXAMPLES: &[Example] = &[
         "tmpfs: '/run:size=big,mode=rwx'",
         "",
         &[
-            "services.web.tmpfs: not carried over: a volume in memory has size and mode, and no option size=big",
-            "services.web.tmpfs: not carried over: a volume in memory has size and mode, and no option mode=rwx",
+            "services.web.tmpfs: not carried over: a volume in memory takes only size and mode, not the option size=big",
+            "services.web.tmpfs: not carried over: a volume in memory takes only size and mode, not the option mode=rwx",
         ],
     ),
     (
