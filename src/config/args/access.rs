@@ -10,13 +10,13 @@ use super::AgentArgs;
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
     /// The pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, as
-    /// deployment/web or deployment/shop/web, for one of its pods, a ready one if there is one.
+    /// deployment/web or deployment/shop/web, to use one of its pods, preferably a ready one.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; required if the pod has several and no default container.
+    /// The container; required if the pod has several containers and no default one.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
     /// Pass standard input to the command.
@@ -34,13 +34,13 @@ pub struct ExecArgs {
 #[derive(Debug, Clone, Args)]
 pub struct AttachArgs {
     /// The pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, as
-    /// deployment/web or deployment/shop/web, for one of its pods, a ready one if there is one.
+    /// deployment/web or deployment/shop/web, to use one of its pods, preferably a ready one.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; required if the pod has several and no default container.
+    /// The container; required if the pod has several containers and no default one.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
     /// Pass standard input to the container, which must have stdin: true.
@@ -55,7 +55,7 @@ pub struct AttachArgs {
 #[derive(Debug, Clone, Args)]
 pub struct PortForwardArgs {
     /// The pod, by name, namespace/name, UID, or UID of its mirror pod; or a workload, as
-    /// deployment/web or deployment/shop/web, for one of its pods, a ready one if there is one.
+    /// deployment/web or deployment/shop/web, to use one of its pods, preferably a ready one.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to connect to.
@@ -86,7 +86,7 @@ pub struct CpArgs {
     /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; required if the pod has several and no default container.
+    /// The container; required if the pod has several containers and no default one.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
     /// Keep the set-user-ID, set-group-ID and sticky bits of what is copied out.

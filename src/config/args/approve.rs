@@ -12,10 +12,10 @@ use crate::config::{ApiAccess, LogFormat, node};
 #[expect(clippy::doc_markdown, reason = "it is the help")]
 #[derive(Debug, Clone, Args)]
 pub struct ApproveArgs {
-    /// ServiceAccount of the agents, whose requests for a first certificate are decided.
+    /// ServiceAccount of the agents. Its requests for a first certificate are decided.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced)]
     pub service_account: (String, String),
-    /// Suffix of the agents' Nodes: the Node of host `a` is `a-docker`.
+    /// Suffix of the names of the agents' Nodes: the Node of host `a` is `a-docker`.
     #[arg(long, value_name = "SUFFIX", default_value = "docker", value_parser = suffix)]
     pub node_name_suffix: String,
     /// Kubeconfig to connect to the API server with; in-cluster for the ServiceAccount of this pod.

@@ -4,16 +4,16 @@ pub(super) const RUN: &str = "\
   # Run the manifests of a directory
   mirrorlet run --manifests /etc/mirrorlet/manifests
 
-  # With a config file, and more in the log
+  # With a config file and debug messages in the log
   mirrorlet run --config /etc/mirrorlet/config.yaml --log-level debug
 
-  # Be a Node of a cluster
+  # Run as a Node of a cluster
   mirrorlet run --kubeconfig /etc/mirrorlet/kubeconfig";
 
 pub(super) const VALIDATE: &str = "\
   mirrorlet validate manifests/
 
-  # Warnings are errors, too
+  # Fail on warnings, too
   mirrorlet validate --strict web.yaml";
 
 pub(super) const STATUS: &str = "\
@@ -28,7 +28,7 @@ pub(super) const STATUS: &str = "\
 pub(super) const EXPLAIN: &str = "\
   mirrorlet explain web
 
-  # Go on with what happens next
+  # Show new entries as they come
   mirrorlet explain web --since 10m -f
 
   # The problems of a workload, and its pods
@@ -38,7 +38,7 @@ pub(super) const PLAN: &str = "\
   # What the manifests of a directory would change
   mirrorlet plan manifests/
 
-  # Edit one manifest, and leave the others as they are
+  # What an edit of one manifest would change
   mirrorlet plan web.yaml";
 
 pub(super) const RESTART: &str = "\
@@ -63,7 +63,7 @@ pub(super) const WAIT: &str = "\
 pub(super) const LOGS: &str = "\
   mirrorlet logs web --tail 100
 
-  # Follow one container, with times
+  # Follow one container, with timestamps
   mirrorlet logs -f web -c app --timestamps
 
   # The instance before the last restart
@@ -80,7 +80,7 @@ pub(super) const EXEC: &str = "\
   mirrorlet exec deployment/web -c app -- ls -l /etc";
 
 pub(super) const CP: &str = "\
-  # Out of a container, and into one
+  # Copy from a container, and to a container
   mirrorlet cp web:/etc/nginx/nginx.conf .
   mirrorlet cp site/ web:/usr/share/nginx/html -c app
 
@@ -107,7 +107,7 @@ pub(super) const ROLLOUT: &str = "\
   mirrorlet rollout undo web --to-revision 3";
 
 pub(super) const IMPORT_COMPOSE: &str = "\
-  # See what would become of a project
+  # List what can't be carried over
   mirrorlet import compose . > /dev/null
 
   # Write the manifests; each service has a file of its own

@@ -24,13 +24,14 @@ pub enum ImportCommand {
 }
 
 /// Arguments of `import compose`.
+#[expect(clippy::doc_markdown, reason = "it is the help")]
 #[derive(Debug, Clone, Args)]
 pub struct ComposeArgs {
     /// Compose files, later ones merged over earlier ones, or the directory of a project; - is
     /// standard input.
     #[arg(required = true, value_name = "FILE|DIR", value_hint = clap::ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
-    /// Import the services of this profile, too; * is every profile. Can be repeated.
+    /// Import the services of this profile, too; * for all profiles. May be repeated.
     #[arg(long = "profile", value_name = "NAME")]
     pub profiles: Vec<String>,
     /// Project name, the prefix of volume names [default: as with Docker Compose].
@@ -39,13 +40,13 @@ pub struct ComposeArgs {
     /// File of variables, instead of the .env file next to the first file. May be repeated.
     #[arg(long = "env-file", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub env_files: Vec<PathBuf>,
-    /// Namespace of the manifests [default: none is written, which means default].
+    /// Namespace to write into the manifests [default: none; the agent then uses default].
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
     /// Write the manifests to this directory, one file for each service, instead of printing them.
     #[arg(short = 'o', long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub output_dir: Option<PathBuf>,
-    /// Overwrite files of the directory.
+    /// Overwrite existing files in the directory.
     #[arg(long, requires = "output_dir")]
     pub force: bool,
     /// Exit with code 1 if there are warnings: settings that are not carried over or apply to more

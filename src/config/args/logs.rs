@@ -29,20 +29,20 @@ pub struct LogsArgs {
     /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container. Of one pod it is required if the pod has several and no default container; of
-    /// several pods the default is all containers.
+    /// The container. For one pod, it is required if the pod has several containers and no default
+    /// one. For several pods, the default is all containers.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
-    /// Print the logs of all containers, in the manifest's order; with --follow interleaved.
+    /// Print the logs of all containers, in the manifest's order, or interleaved with --follow.
     #[arg(long, conflicts_with = "container")]
     pub all_containers: bool,
     /// Prefix each line with its pod and container.
     #[arg(long)]
     pub prefix: bool,
-    /// Stream new lines. Of one pod, go on with the next instance when a container is restarted,
-    /// until the pod is over, stopped or replaced; of several named pods, until their containers
-    /// end; with --selector or --all-pods also from containers and pods that start later, until
-    /// interrupted.
+    /// Stream new lines. For one pod, continue with the next instance when a container restarts,
+    /// until the pod has finished, is stopped or is replaced. For several named pods, stop when
+    /// their containers end. With --selector or --all-pods, include containers and pods that start
+    /// later, until interrupted.
     #[arg(short, long)]
     pub follow: bool,
     /// Number of most recent lines to print of each container; -1 for all [default: -1; with

@@ -36,21 +36,21 @@ pub enum RolloutCommand {
         #[arg(long, value_name = "N")]
         to_revision: Option<u64>,
     },
-    /// Try once more a version that failed or can't be started.
+    /// Retry a version that failed or can't be started.
     #[command(after_help = EXIT_CODES)]
     Retry {
         /// The pod.
         #[command(flatten)]
         pod: PodArgs,
     },
-    /// Keep the running version, whatever the manifest says.
+    /// Pause rollouts: keep the running version until they are resumed, even if the manifest changes.
     #[command(after_help = EXIT_CODES)]
     Pause {
         /// The pod.
         #[command(flatten)]
         pod: PodArgs,
     },
-    /// End a pause.
+    /// Resume the rollouts of a paused pod.
     #[command(after_help = EXIT_CODES)]
     Resume {
         /// The pod.
