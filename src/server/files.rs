@@ -6,9 +6,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 
 use super::admin::ApiError;
 use super::asked::Asked;
+use super::body::{archive, late};
 use super::cut::cut_off;
 use mirrorlet_core::api::PodUid;
 
@@ -60,12 +62,13 @@ pub(super) async fn upload(
 ) -> Result<Response, ApiError> {
     let Asked { shared, query, .. } = &asked;
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
-    let tar = body.into_data_stream().map_err(std::io::Error::other);
-    let (view, tar) = (&shared.view, tar.boxed());
+    let silent = CancellationToken::new();
+    let (view, tar) = (&shared.view, archive(body, silent.clone()).boxed());
     let id = view.instance(&uid, container, false)?;
     let unpacked = view.access().copy_to_container(&id, &query.path, tar);
     tokio::select! {
         unpacked = unpacked => unpacked?,
+        () = silent.cancelled() => return Err(late()),
         () = shared.cancel.cancelled() => {
             let words = "the agent stops";
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words));

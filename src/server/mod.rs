@@ -10,6 +10,7 @@
 pub mod access;
 pub mod admin;
 mod asked;
+mod body;
 mod cut;
 pub mod embedded;
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The rollouts of static pods, on the agent's socket.
 
-use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::{Deserialize, Serialize};
 
 use super::admin::{ApiError, Shared};
 use super::asked::Asked;
+use super::body;
 use super::view::{CommandAnswer, PlanRequest};
 use mirrorlet_core::api::report::HistoryReport;
 use mirrorlet_core::rollout::Command;
@@ -55,9 +55,9 @@ pub struct CommandQuery {
 
 pub(super) async fn plan(
     State(shared): State<Shared>,
-    request: Result<Json<PlanRequest>, JsonRejection>,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let Json(request) = request.map_err(|e| ApiError::new(e.status(), e.body_text()))?;
+    let request: PlanRequest = body::json(request).await?;
     let _permit = shared.admit()?;
     Ok(Json(shared.view.plan(&request).await).into_response())
 }

@@ -1,9 +1,13 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::*;
 use crate::cli::Failure;
 use crate::cli::client::{Answer, get as ask};
 use crate::config::socket_path;
+use crate::server::body::SILENCE_MAX;
 use crate::server::fake::FakeView;
 use crate::server::frame::{Frame, FrameReader};
 use mirrorlet_core::api::report::{EventReport, VolumeReport, VolumesReport};
@@ -335,6 +339,24 @@ async fn streams_are_bounded_and_leave_room_for_commands_that_end() {
     // The agent learns of closed connections in its own time: ask until it has.
     while agent.get("/v1/status?watch=true").await.is_err() {
         tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_its_client_stops_sending_is_not_waited_for() {
+    let agent = Agent::start();
+    for head in ["POST /v1/plan", "PUT /v1/pods/u/files?path=/dir"] {
+        let socket = socket_path(agent.root.path());
+        let mut stream = UnixStream::connect(socket).await.unwrap();
+        let request = format!(
+            "{head} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{{"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let ended = timeout(2 * SILENCE_MAX, stream.read_to_string(&mut answer)).await;
+        assert!(ended.is_ok(), "{head}: still connected");
+        // agent 17
+        assert!(answer.starts_with("HTTP/1.1 408"), "{head}: {answer}");
     }
 }
 
