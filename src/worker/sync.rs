@@ -378,8 +378,8 @@ impl Worker {
 
 /// Whether a step was tried, so that it counts for the back-off: not a start that a failure before it
 /// kept from being tried (of a volume, a stop, the runtime), nor one whose container was not even
-/// created for want of something it refers to. That is no crash, and must not hold a container back
-/// once what it needs is there. Nor a sandbox that could not be made or has no network: it is tried
+/// created for want of something it refers to, or for want of the runtime. That is no crash, and must
+/// not hold a container back once what it needs is there. Nor a sandbox that could not be made or has no network: it is tried
 /// again after a pause anyway.
 ///
 /// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` mounts volumes, and `SyncPod` of
@@ -389,9 +389,14 @@ fn was_tried(step: &Step, result: &PodSyncResult) -> bool {
     match step {
         Step::StartContainer { name, .. } => results.any(|r| {
             let reason = r.error.as_ref().map(|error| error.reason);
-            is_start(r.action)
-                && *r.target == **name
-                && reason != Some(SyncErrorReason::CreateContainerConfigError)
+            let lacks_something = matches!(
+                reason,
+                Some(
+                    SyncErrorReason::CreateContainerConfigError
+                        | SyncErrorReason::RuntimeUnavailable
+                )
+            );
+            is_start(r.action) && *r.target == **name && !lacks_something
         }),
         Step::CreateSandbox { .. } => {
             let mut own = results.filter(|r| is_of_sandbox(r.action)).peekable();

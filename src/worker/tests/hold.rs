@@ -149,6 +149,24 @@ async fn what_keeps_a_container_from_being_started_is_no_crash_of_its() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_start_that_finds_no_runtime_is_no_crash() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    let gone = SyncError::new(SyncErrorReason::RuntimeUnavailable, "gone");
+    bed.fake.fail_next_starts("app", 3, gone);
+    for pause in [30, 10] {
+        bed.fake.exit_container(&"a".into(), "app", 1);
+        let died = Instant::now();
+        bed.until_runs("a").await;
+        let took = died.elapsed().as_secs();
+        // The first crash alone has no back-off, and three attempts find no runtime.
+        // api 15
+        assert!(took <= pause, "{pause}: {took}");
+    }
+}
+
 /// A storage driver that keeps the files of a dead container busy fails each removal at once.
 #[tokio::test(start_paused = true)]
 async fn a_dead_instance_that_can_not_be_removed_is_tried_seldom() {
