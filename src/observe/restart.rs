@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::store::cache::Entry;
 use mirrorlet_core::api::ContainerId;
-use mirrorlet_core::observed::{Container, ContainerState, Pods};
+use mirrorlet_core::observed::{Container, ContainerState, Pods, UserAction, UserActionRecord};
 use mirrorlet_runtime::{Runtime, Version};
 
 /// Longest time from the end of a container to that of the runtime that ended it. dockerd gives
@@ -18,9 +18,10 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 const ENDED_MIN: usize = 2;
 
 /// The containers, sandboxes among them, that a runtime whose events have just ended may have ended: those
-/// that ran, and those that the last list had running and whose end was seen a moment ago. Others ended
-/// before, as those of a pod that is over do. What that list had ended is ended, also where the look that
-/// it asked for is still to come.
+/// that ran, and those that the last list had running and that were stopped a moment ago, but not by this
+/// agent: a runtime that ends reports its stops as those of a person. Others ended by themselves or were
+/// stopped by the agent, as those of a pod that is over, or ended before. What that list had ended is ended,
+/// also where the look that it asked for is still to come.
 pub(super) fn ran_lately(
     seen: &[Entry],
     listed: Option<&Pods>,
@@ -34,19 +35,24 @@ pub(super) fn ran_lately(
     let of_entry = |entry: &Entry| {
         let is_new = entry.modified.is_none_or(|at| now < at + ENDS_WITHIN);
         let sandboxes = entry.status.sandboxes.iter();
-        let sandboxes = sandboxes.map(|sandbox| (&sandbox.id, sandbox.state));
+        let sandboxes = sandboxes.map(|found| (&found.id, found.state, found.by_hand));
         let others = entry.status.containers.iter();
-        let others = others.map(|container| (&container.id, container.state));
-        let ran = sandboxes.chain(others).filter(|(id, state)| {
+        let others = others.map(|found| (&found.id, found.state, found.by_hand));
+        let ran = sandboxes.chain(others).filter(|(id, state, by_hand)| {
             let is_running = *state == ContainerState::Running;
             match listed.get(*id) {
-                Some(ran) => *ran && (is_running || is_new),
+                Some(ran) => *ran && (is_running || (is_new && was_stopped(*by_hand))),
                 None => is_running,
             }
         });
-        ran.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+        ran.map(|(id, ..)| id.clone()).collect::<Vec<_>>()
     };
     seen.iter().flat_map(of_entry).collect()
+}
+
+/// Whether somebody else than this agent stopped a container.
+fn was_stopped(by_hand: Option<UserActionRecord>) -> bool {
+    by_hand.is_some_and(|by| matches!(by.what, UserAction::Signalled | UserAction::Stopped))
 }
 
 /// Whether the runtime was restarted before a list: it has another version, or all containers that ran

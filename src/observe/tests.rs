@@ -4,7 +4,9 @@ use super::*;
 use crate::store::cache::{CacheReader, Entry, cache};
 use crate::store::looks::{LookRequests, look_requests};
 use mirrorlet_core::api::{Pod, Timestamp};
-use mirrorlet_core::observed::{ContainerState, ContainerStatus, Role};
+use mirrorlet_core::observed::{
+    ContainerState, ContainerStatus, Role, UserAction, UserActionRecord,
+};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio_util::sync::CancellationToken;
 
@@ -397,25 +399,38 @@ async fn a_restart_is_seen_however_soon_the_runtime_answers() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_pod_is_no_restart_of_the_runtime() {
-    let mut bed = Bed::start();
-    let a = running(&bed.fake, "a");
-    bed.fake.send(&PodEvent::Gap {
-        cause: "test".to_owned(),
-    });
-    let entry = bed.sees(&a, runs).await;
-    let mut status = PodStatus::clone(&entry.status);
-    status.containers[0].state = ContainerState::Exited;
-    status.sandboxes[0].state = ContainerState::Exited;
-    bed.fake.adopt(status);
-    bed.looks.look(&a).await;
-    bed.sees(&a, ended).await;
-    // The last list still has it running.
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    // Between a loss and the return it would be asked for its version.
-    bed.fake.set_latency(Duration::from_millis(10));
-    bed.fake.break_watches();
-    // docker 61
-    assert!(!bed.is_soon(is_down).await);
+    // It ended by itself or by the agent; or by the runtime, which reports that as a person's stop.
+    for (by_hand, seconds, is_restart) in [
+        (None, 30, false),
+        (None, 1, false),
+        (Some(UserAction::Stopped), 30, false),
+        (Some(UserAction::Stopped), 1, true),
+        (Some(UserAction::Signalled), 1, true),
+    ] {
+        let mut bed = Bed::start();
+        let a = running(&bed.fake, "a");
+        bed.fake.send(&PodEvent::Gap {
+            cause: "test".to_owned(),
+        });
+        let entry = bed.sees(&a, runs).await;
+        let mut status = PodStatus::clone(&entry.status);
+        let at = bed.fake.now();
+        let by_hand = by_hand.map(|what| UserActionRecord { what, at });
+        status.containers[0].state = ContainerState::Exited;
+        status.containers[0].by_hand = by_hand;
+        status.sandboxes[0].state = ContainerState::Exited;
+        status.sandboxes[0].by_hand = by_hand;
+        bed.fake.adopt(status);
+        bed.looks.look(&a).await;
+        bed.sees(&a, ended).await;
+        // The last list still has it running.
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        // Between a loss and the return it is asked for its version.
+        bed.fake.set_latency(Duration::from_millis(10));
+        bed.fake.break_watches();
+        // docker 61
+        assert_eq!(bed.is_soon(is_down).await, is_restart, "{by_hand:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
