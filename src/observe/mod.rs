@@ -94,6 +94,8 @@ pub struct Observer {
     sweep: Option<Sweep>,
     /// Asks a runtime that is doubted for a word, until it gives one.
     doubt: JoinSet<Result<(), String>>,
+    /// Asks a runtime that is there for its facts.
+    learning: JoinSet<Result<()>>,
     /// Among others the pods that are over and have no worker: nobody asks for what is observed of them,
     /// and they may be many.
     settled: SettledPods,
@@ -146,6 +148,7 @@ impl Observer {
             retry_at: None,
             sweep: None,
             doubt: JoinSet::new(),
+            learning: JoinSet::new(),
             settled: SettledPods::default(),
         };
         (observer, reach_reader, listed_reader)
@@ -201,8 +204,8 @@ impl Observer {
     }
 
     /// Subscribes to the runtime's events, and has it say its facts anew. One that was there and doesn't
-    /// show its events is away meanwhile: nobody is heard who doubts it. One that shows them and takes
-    /// long for its facts may be busy, and is away only if it says nothing else either.
+    /// show its events is away meanwhile: nobody is heard who doubts it. The facts of one that is there
+    /// are asked for beside its events.
     async fn subscribe(&mut self) -> Result<BoxStream<'static, PodEvent>> {
         let runtime = Arc::clone(&self.runtime);
         let mut watch = runtime.watch();
@@ -215,17 +218,13 @@ impl Observer {
             Some(events) => events?,
             None => watch.await?,
         };
-        let mut facts = runtime.learn_facts();
-        let learned = soon(self.is_up(), &mut facts).await;
-        if learned.is_none()
-            && self.is_up()
-            && let Err(cause) = word(&*runtime, DOUBT_DEADLINE).await
-        {
-            self.lost(cause);
-        }
-        match learned {
-            Some(learned) => learned?,
-            None => facts.await?,
+        let facts = Arc::clone(&runtime);
+        let facts = async move { facts.learn_facts().await };
+        self.learning = JoinSet::new();
+        if self.is_up() {
+            self.learning.spawn(facts);
+        } else {
+            facts.await?;
         }
         Ok(events)
     }
@@ -260,8 +259,11 @@ impl Observer {
         self.reach.send_replace(RuntimeReach::Up);
     }
 
-    /// Follows one subscription to its end, or until a list fails.
+    /// Follows one subscription to its end, or until a list or the facts fail. A runtime that takes long
+    /// for its facts may be busy, and is away only if it says nothing else either.
     async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>) -> Result<()> {
+        let is_learning = !self.learning.is_empty();
+        let mut doubt_at = is_learning.then(|| Instant::now() + DOUBT_DEADLINE);
         let mut sweep =
             tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -305,6 +307,13 @@ impl Observer {
                     Ok(())
                 }
                 () = until(room_at) => Ok(()),
+                // A panic is logged by the panic hook.
+                Some(facts) = self.learning.join_next() => { doubt_at = None; facts.unwrap_or(Ok(())) }
+                () = until(doubt_at) => {
+                    doubt_at = None;
+                    self.ask_for_a_word(Duration::ZERO);
+                    Ok(())
+                }
             };
             listed?;
         }

@@ -375,6 +375,28 @@ async fn a_busy_runtime_that_shows_its_events_is_there_as_long_as_it_answers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_are_looked_at_while_a_busy_runtime_says_its_facts() {
+    let mut bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    let mut busy = bed.fake.block("learn_facts", None);
+    bed.fake.break_watches();
+    busy.arrived(1).await;
+    bed.fake.exit_container(&a, "app", 1);
+    let second = Duration::from_secs(1);
+    let seen = tokio::time::timeout(second, bed.sees(&a, ended)).await;
+    // docker 61
+    assert!(seen.is_ok());
+    // A runtime that can't say them is away, and is asked again.
+    let error = RuntimeError::Unavailable("gone".to_owned());
+    bed.fake.refuse_next("learn_facts", 1, error);
+    busy.release();
+    // docker 61
+    assert!(bed.is_soon(is_down).await);
+    assert!(bed.is_soon(is_up).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_restart_is_seen_however_soon_the_runtime_answers() {
     let restarts: [fn(&FakeRuntime); 2] = [FakeRuntime::restart, |fake| {
         fake.set_version("2");
