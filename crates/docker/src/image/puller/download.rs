@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
+use super::turns::Turn;
 use super::{Credentials, Downloaded, Outcome, PullState};
 use crate::engine::{EngineError, PullProgress};
 use crate::image::progress::BoardEntry;
@@ -103,19 +104,23 @@ const TROUBLE: [u16; 3] = [502, 503, 504];
 const UNAUTHORIZED: &str = "unauthorized";
 
 impl PullState {
-    /// Waits for a turn, pulls, and looks at what came. Somebody has waited since `asked`.
+    /// Waits for a turn unless it has one, pulls, and looks at what came. Somebody has waited since `asked`.
     pub(super) async fn download(
         &self,
         image: &str,
         credentials: &Credentials,
         asked: Instant,
+        turn: Turn,
     ) -> Outcome {
         let entry = self.progress.begin(image);
-        let mut turn = self.turns.turn().await;
+        if turn.lock().is_none() {
+            let permit = self.turns.turn().await;
+            *turn.lock() = permit;
+        }
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
         let received = self.receive_with_any(image, &entry, credentials);
-        let outcome = match self.turns.bound(&mut turn, received).await {
+        let outcome = match self.turns.bound(&turn, received).await {
             Ok((came, with)) => {
                 let found = self.inspect(image).await;
                 // An image that was there before belongs to somebody else.

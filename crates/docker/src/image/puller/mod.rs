@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::failures::Failures;
-use self::turns::{Permit, Turns, UnderWay, Wanted};
+use self::turns::{Permit, Turn, Turns, UnderWay, Wanted};
 use self::waiting::Wish;
 use super::PullPolicy;
 use super::access::ImageAccess;
@@ -147,6 +147,8 @@ struct PullState {
     under_way: UnderWay<Wanted, Outcome>,
     /// The turns of the namespaces whose pods have a part in them, or wait to begin one.
     for_namespaces: UnderWay<(String, Wanted), Permit>,
+    /// Of all turns, those of pods that are about to begin a pull, or wait to begin one.
+    for_all: UnderWay<Wanted, Turn>,
 }
 
 /// Makes sure that images are there.
@@ -184,6 +186,7 @@ impl ImagePuller {
                 pulled: PulledImages::new(options.record),
                 under_way: UnderWay::default(),
                 for_namespaces: UnderWay::default(),
+                for_all: UnderWay::default(),
             }),
             failures: Mutex::default(),
             changes: watch::Sender::new(0),

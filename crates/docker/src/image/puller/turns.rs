@@ -12,24 +12,60 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::{Credentials, Outcome, PullState};
 use mirrorlet_host::telemetry::occurrences;
 
-/// A pull, for all who wait for it.
-type Pull = Shared<BoxFuture<'static, Outcome>>;
+/// The pulls, or the turns at them, that pods wait for, by what they are of.
+pub(super) type UnderWay<K, T> = Arc<Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>>;
 
-/// The pulls, or the turns of namespaces, that pods wait for, by what they are of.
-pub(super) type UnderWay<K, T> = Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>;
+/// The part of a pod in one of them.
+pub(super) struct Part<K: Eq + Hash, T> {
+    shared: Shared<BoxFuture<'static, T>>,
+    /// Dropped after it.
+    _forgets: Forgets<K, T>,
+}
+
+/// Forgets a key, of which credentials may be a part, once nobody has a part in what it is of.
+struct Forgets<K: Eq + Hash, T> {
+    under_way: UnderWay<K, T>,
+    key: K,
+}
+
+impl<K: Eq + Hash, T> Drop for Forgets<K, T> {
+    fn drop(&mut self) {
+        let mut under_way = self.under_way.lock();
+        let known = under_way.get(&self.key);
+        if known.is_some_and(|known| known.upgrade().is_none()) {
+            under_way.remove(&self.key);
+        }
+    }
+}
+
+impl<K: Eq + Hash, T: Clone> Part<K, T> {
+    /// Waits for it, as long as the part is there.
+    pub(super) fn wait(&self) -> Shared<BoxFuture<'static, T>> {
+        self.shared.clone()
+    }
+
+    /// Returns what was waited for.
+    pub(super) fn got(&self) -> Option<T> {
+        self.shared.peek().cloned()
+    }
+}
 
 /// A turn of a namespace; none where its pulls have no bound of their own.
 pub(super) type Permit = Arc<Option<OwnedSemaphorePermit>>;
 
 /// A turn of a namespace at an image, for all of its pods that wait for the same. The turn is taken until
 /// the last of them drops this.
-pub(super) type NamespaceTurn = Shared<BoxFuture<'static, Permit>>;
+pub(super) type NamespaceTurn = Part<(String, Wanted), Permit>;
+
+/// One of all turns, for all who wait for the same image with the same credentials. It is taken until the
+/// last of them drops it, unless the pull takes long.
+pub(super) type Turn = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 /// An image, and the credentials to pull it with.
 pub(super) type Wanted = (String, Credentials);
@@ -45,9 +81,9 @@ const SLOW_PER_TURN: usize = 8;
 
 /// Turns at pulling.
 pub(super) struct Turns {
-    all: Semaphore,
+    all: Arc<Semaphore>,
     /// Bounds the slow pulls that have given their turn back.
-    slow: Semaphore,
+    slow: Arc<Semaphore>,
     /// Most for the pods of one namespace; none where there is only one in all.
     of_namespace_max: Option<usize>,
     /// The turns of the namespaces that have pulls under way or waiting.
@@ -58,31 +94,24 @@ impl Turns {
     /// So many at a time; at least one.
     pub(super) fn new(pulls: usize) -> Self {
         let pulls = pulls.max(1);
+        let slow = pulls.saturating_mul(SLOW_PER_TURN);
         Self {
-            all: Semaphore::new(pulls),
-            slow: Semaphore::new(
-                pulls
-                    .saturating_mul(SLOW_PER_TURN)
-                    .min(Semaphore::MAX_PERMITS),
-            ),
+            all: Arc::new(Semaphore::new(pulls)),
+            slow: Arc::new(Semaphore::new(slow.min(Semaphore::MAX_PERMITS))),
             of_namespace_max: Some(pulls - 1).filter(|most| *most > 0),
             of_namespaces: Mutex::default(),
         }
     }
 
     /// Waits for one of all turns.
-    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         // Never closed.
-        self.all.acquire().await.ok()
+        Arc::clone(&self.all).acquire_owned().await.ok()
     }
 
     /// Awaits a pull to its end. The turn is given back early where that takes long, unless too many
     /// are slow already; the only one of all turns is kept.
-    pub(super) async fn bound<'a, F: Future>(
-        &'a self,
-        turn: &mut Option<SemaphorePermit<'a>>,
-        pull: F,
-    ) -> F::Output {
+    pub(super) async fn bound<F: Future>(&self, turn: &Turn, pull: F) -> F::Output {
         let mut pull = pin!(pull);
         if self.of_namespace_max.is_none() {
             return pull.await;
@@ -93,9 +122,9 @@ impl Turns {
         let permit = tokio::select! {
             biased;
             done = pull.as_mut() => return done,
-            permit = self.slow.acquire() => permit,
+            permit = Arc::clone(&self.slow).acquire_owned() => permit,
         };
-        *turn = permit.ok();
+        *turn.lock() = permit.ok();
         pull.await
     }
 
@@ -131,10 +160,9 @@ impl PullState {
         let asked = Instant::now();
         let wanted = (reference.to_owned(), Arc::clone(credentials));
         let turn = self.namespace_turn(namespace, &wanted);
-        turn.clone().await;
-        let outcome = self.pull_for_all(wanted, asked).await;
-        drop(turn);
-        outcome
+        turn.wait().await;
+        let pull = self.pull_for_all(wanted, asked, Turn::default());
+        pull.wait().await
     }
 
     /// Joins the wait for a turn of a namespace at an image, or begins one: however many of its pods want
@@ -158,33 +186,62 @@ impl PullState {
         })
     }
 
-    /// Joins the pull of an image with those credentials, or begins one for a pod that has waited since
-    /// `asked`. It goes on as long as anybody waits for it.
-    pub(super) fn pull_for_all(self: Arc<Self>, wanted: Wanted, asked: Instant) -> Pull {
-        let shop = Arc::clone(&self);
+    /// Joins the wait for one of all turns at an image with those credentials, or begins one; none while
+    /// the image is pulled with them.
+    pub(super) fn turn_at(self: &Arc<Self>, wanted: &Wanted) -> Option<Part<Wanted, Turn>> {
+        let pull = self.under_way.lock().get(wanted).cloned();
+        if pull.is_some_and(|pull| pull.upgrade().is_some()) {
+            return None;
+        }
+        let (shop, image) = (Arc::clone(self), wanted.0.clone());
+        Some(join(&self.for_all, wanted.clone(), move || {
+            let turn = async move {
+                let waiting = shop.progress.begin(&image);
+                let turn = shop.turns.turn().await;
+                drop(waiting);
+                Arc::new(Mutex::new(turn))
+            };
+            turn.boxed()
+        }))
+    }
+
+    /// Joins the pull of an image with those credentials, or begins one, in that turn, for a pod that has
+    /// waited since `asked`. It goes on as long as anybody waits for it.
+    pub(super) fn pull_for_all(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        asked: Instant,
+        turn: Turn,
+    ) -> Part<Wanted, Outcome> {
+        let shop = Arc::clone(self);
         join(&self.under_way, wanted.clone(), move || {
             let (image, credentials) = wanted;
             occurrences::image_pulling(&image);
-            let pull = async move { shop.download(&image, &credentials, asked).await };
+            let pull = async move { shop.download(&image, &credentials, asked, turn).await };
             pull.boxed()
         })
     }
 }
 
 /// Joins what is under way for that key, or begins it.
-fn join<K: Eq + Hash, T: Clone>(
+fn join<K: Clone + Eq + Hash, T: Clone>(
     under_way: &UnderWay<K, T>,
     key: K,
     begin: impl FnOnce() -> BoxFuture<'static, T>,
-) -> Shared<BoxFuture<'static, T>> {
-    let mut under_way = under_way.lock();
-    if let Some(known) = under_way.get(&key).and_then(WeakShared::upgrade) {
-        return known;
+) -> Part<K, T> {
+    let mut all = under_way.lock();
+    let known = all.get(&key).and_then(WeakShared::upgrade);
+    let shared = known.unwrap_or_else(|| {
+        let new = begin().shared();
+        if let Some(weak) = new.downgrade() {
+            all.insert(key.clone(), weak);
+        }
+        new
+    });
+    drop(all);
+    let under_way = Arc::clone(under_way);
+    Part {
+        shared,
+        _forgets: Forgets { under_way, key },
     }
-    under_way.retain(|_, known| known.upgrade().is_some());
-    let new = begin().shared();
-    if let Some(weak) = new.downgrade() {
-        under_way.insert(key, weak);
-    }
-    new
 }

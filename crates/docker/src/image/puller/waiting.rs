@@ -1,13 +1,14 @@
-//! Pods that wait for a turn of their namespace, while the image may come in another way.
+//! Pods that wait for their turn, while the image may come in another way.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::turns::NamespaceTurn;
+use super::turns::{Part, Turn};
 use super::{Credentials, Downloaded, ImagePuller, unusable};
 use crate::engine::EngineError;
 use crate::image::PullPolicy;
@@ -45,24 +46,40 @@ impl ImagePuller {
         };
         let asked = Instant::now();
         let wanted = (wish.reference.as_str().to_owned(), Arc::clone(credentials));
-        let turn = self.shop.namespace_turn(wish.namespace, &wanted);
-        let waits = turn.clone().now_or_never().is_none();
-        if waits && let Some(facts) = self.found_before(wish, turn.clone()).await {
+        let mut waited = false;
+        let of_namespace = self.shop.namespace_turn(wish.namespace, &wanted);
+        let found = self.found_before(wish, of_namespace.wait(), &mut waited);
+        if let Some(facts) = found.await {
+            return (Ok(facts), false);
+        }
+        let of_all = self.shop.turn_at(&wanted);
+        if let Some(turn) = &of_all
+            && let Some(facts) = self.found_before(wish, turn.wait(), &mut waited).await
+        {
             return (Ok(facts), false);
         }
         // A pull whose end nobody saw may have brought it meanwhile.
-        let is_absent = wish.is_absent && !waits;
-        let outcome = self.pull_noted(wish, is_absent, credentials, asked).await;
-        drop(turn);
+        let is_absent = wish.is_absent && !waited;
+        let turn = of_all.as_ref().and_then(Part::got).unwrap_or_default();
+        let pull = self.pull_noted(wish, is_absent, credentials, asked, turn);
+        let outcome = pull.await;
+        // Until now, so that a pod that gets the next turn knows who may use the image.
+        drop(of_all);
         (outcome, true)
     }
 
-    /// Waits for a turn. Returns the image if it comes in another way before, and the pod may use it.
-    async fn found_before(
+    /// Waits for a turn; `waited` is set if it isn't there at once. Returns the image if it comes in
+    /// another way before, and the pod may use it.
+    async fn found_before<T: Clone>(
         &self,
         wish: &Wish<'_>,
-        mut turn: NamespaceTurn,
+        mut turn: Shared<BoxFuture<'static, T>>,
+        waited: &mut bool,
     ) -> Option<Arc<ImageFacts>> {
+        if (&mut turn).now_or_never().is_some() {
+            return None;
+        }
+        *waited = true;
         if wish.policy != PullPolicy::IfNotPresent {
             turn.await;
             return None;
@@ -84,13 +101,14 @@ impl ImagePuller {
         }
     }
 
-    /// Pulls an image, and notes who may use it then.
+    /// Pulls an image in that turn, and notes who may use it then. Somebody has waited since `asked`.
     async fn pull_noted(
         &self,
         wish: &Wish<'_>,
         is_absent: bool,
         credentials: &Credentials,
         asked: Instant,
+        turn: Turn,
     ) -> Result<Arc<ImageFacts>, EngineError> {
         let (access, reference) = (&self.shop.access, wish.reference);
         let noted = access.begin(reference, is_absent).await;
@@ -101,9 +119,9 @@ impl ImagePuller {
                 reference.as_str()
             ),
         })?;
-        let shop = Arc::clone(&self.shop);
         let wanted = (reference.as_str().to_owned(), Arc::clone(credentials));
-        match shop.pull_for_all(wanted, asked).await {
+        let pull = self.shop.pull_for_all(wanted, asked, turn);
+        match pull.wait().await {
             Ok(Downloaded { facts, with }) => {
                 access
                     .succeeded(noted, &facts.id, reference, with.as_ref(), wish.secrets)

@@ -3,6 +3,7 @@
 use futures::future::join_all;
 
 use super::*;
+use mirrorlet_core::credentials::Keyring;
 
 /// A puller with three turns, on an Engine where the pulls of these images hang.
 fn hanging(images: &[&str]) -> (Arc<FakeEngine>, ImagePuller) {
@@ -142,4 +143,70 @@ async fn an_image_that_comes_while_a_pod_waits_for_its_turn_is_used() {
         assert_eq!(was_pulled, Ok(false), "{is_reported}");
         assert_eq!(engine.count(Operation::PullImage), 2);
     }
+}
+
+/// With credentials of its own, a pod doesn't share the pull of another one.
+#[tokio::test(start_paused = true)]
+async fn an_image_that_another_pull_brings_while_a_pod_waits_for_any_turn_is_used() {
+    for (policy, is_pulled) in [
+        (PullPolicy::IfNotPresent, false),
+        (PullPolicy::Always, true),
+    ] {
+        let engine = Arc::new(FakeEngine::new());
+        engine.script_pull("a:1", works());
+        engine.hold(Operation::PullImage);
+        let options = PullerOptions {
+            pulls: 1,
+            ..PullerOptions::default()
+        };
+        let puller = ImagePuller::new(engine.clone(), options);
+        let auth = RegistryAuth {
+            username: "me".into(),
+            password: "right".into(),
+            ..RegistryAuth::default()
+        };
+        let secrets = PullSecrets {
+            keyring: Keyring::of([("docker.io".to_owned(), auth)].into()),
+            ..PullSecrets::default()
+        };
+        let uid = uid("u");
+        let pod = |namespace| ForPod {
+            uid: &uid,
+            namespace,
+        };
+        let always = PullPolicy::Always;
+        let first = puller.ensure_image(pod("one"), "a:1", always, &secrets, at(0), || {});
+        let second = puller.ensure_image(pod("two"), "a:1", policy, &NONE, at(0), || {});
+        let (mut first, mut second) = (Box::pin(first), Box::pin(second));
+        assert!(futures::poll!(&mut first).is_pending());
+        assert!(futures::poll!(&mut second).is_pending());
+        engine.release(Operation::PullImage);
+        let (first, second) = futures::join!(first, second);
+        assert!(first.is_ok());
+        // tenants S3
+        assert_eq!(second.map(|image| image.pulled), Ok(is_pulled));
+        let pulls = 1 + usize::from(is_pulled);
+        assert_eq!(engine.count(Operation::PullImage), pulls);
+    }
+}
+
+/// The keys have credentials in them.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_pulls_that_nobody_waits_for() {
+    let (engine, puller) = hanging(&["a:1", "b:1", "c:1"]);
+    let kept = || {
+        let shop = &puller.shop;
+        let turns = shop.for_namespaces.lock().len() + shop.for_all.lock().len();
+        turns + shop.under_way.lock().len()
+    };
+    let mut pulls = ["a:1", "b:1", "c:1"].map(|image| Box::pin(ensure(&puller, "slow", image)));
+    for pull in &mut pulls {
+        assert!(futures::poll!(pull).is_pending());
+    }
+    assert!(kept() > 0);
+    let [pulled, given_up, waiting] = pulls;
+    drop((given_up, waiting));
+    engine.release(Operation::PullImage);
+    assert_eq!(pulled.await, Ok(true));
+    assert_eq!(kept(), 0);
 }
