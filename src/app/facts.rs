@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::config::{Config, DEFAULT_RESOLV_CONF};
-use crate::store::cell::Writer;
+use crate::store::cell::{Reader, Writer};
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::log_limits::LogLimits;
 use mirrorlet_core::node::next_addresses;
+use mirrorlet_docker::NodeIps;
 use mirrorlet_docker::translate::{NodeFacts, ResolvConf};
 use mirrorlet_host::telemetry::occurrences;
 
@@ -61,9 +62,14 @@ impl Machine {
 }
 
 /// The facts that containers are made by.
-pub(super) fn for_containers(config: &Config, machine: &Machine) -> NodeFacts {
+pub(super) fn for_containers(
+    config: &Config,
+    machine: &Machine,
+    ips: Reader<Vec<IpAddr>>,
+) -> NodeFacts {
     NodeFacts {
         node_ips: machine.ips.clone(),
+        node_ips_now: Some(NodeIps::read_by(move || ips.get().to_vec())),
         memory_bytes: machine.capacity.memory_bytes,
         allocatable: machine.capacity.less(&machine.reserved),
         resolv_conf: ResolvConf::parse(&text(&config.resolv_conf)),

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::SharedEngine;
+use super::node_ips::NodeIps;
 use super::room::{Room, Taken};
 use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::core::{Container, FileKeySelector};
@@ -152,6 +153,20 @@ impl PodFiles {
     /// Everything that a static pod refers to, for a look: it may never run.
     pub(super) async fn objects_now(&self, pod: &Pod) -> ObjectSet {
         self.objects.fetch(pod, &references(pod)).await
+    }
+
+    /// The node's present addresses, primary first.
+    pub(super) fn node_ips(&self) -> Vec<IpAddr> {
+        let now = self.node.node_ips_now.as_ref();
+        now.map_or_else(|| self.node.node_ips.clone(), NodeIps::get)
+    }
+
+    /// The node's facts, with its present addresses.
+    pub(super) fn node_with_ips(&self) -> NodeFacts {
+        NodeFacts {
+            node_ips: self.node_ips(),
+            ..self.node.clone()
+        }
     }
 
     /// The node's facts, with the current content of its resolver and hosts files. A file

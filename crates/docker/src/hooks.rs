@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::containers::Containers;
 use super::exec::Execs;
+use super::files::PodFiles;
 use super::persist::Pauses;
 use super::translate::Kind;
 use mirrorlet_core::api::core::{Container, LifecycleHandler};
@@ -100,8 +101,8 @@ pub(super) struct Hooks {
     pub(super) execs: Arc<Execs>,
     /// Sends their requests.
     pub(super) probe: Client,
-    /// Addresses of the node, primary first.
-    pub(super) node_ips: Vec<IpAddr>,
+    /// Knows the addresses of the node.
+    pub(super) files: Arc<PodFiles>,
     pub(super) telemetry: Telemetry,
 }
 
@@ -287,7 +288,7 @@ impl Hooks {
             host_network: true, ..
         } = found.ours.kind
         {
-            return self.node_ips.first().copied();
+            return self.files.node_ips().first().copied();
         }
         if found.ips().is_empty() {
             // Without an address the hook fails, and says so.

@@ -141,7 +141,7 @@ impl DockerManager {
             containers: Arc::clone(&containers),
             execs: Arc::clone(&execs),
             probe: probe.clone(),
-            node_ips: files.node.node_ips.clone(),
+            files: Arc::clone(&files),
             telemetry: telemetry.clone(),
         });
         let remains = Arc::new(Remains {

@@ -3,6 +3,7 @@
 mod env_files;
 mod gc;
 mod hung;
+mod node_ips;
 mod unstarted;
 
 use std::collections::HashMap;

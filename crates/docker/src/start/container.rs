@@ -334,7 +334,7 @@ impl Starter {
     ) -> Result<Prepared, SyncError> {
         let pod_ips = if needs_pod_ips(container) {
             // As its status has them.
-            one_per_family(&up.await?, &self.files.node.node_ips)
+            one_per_family(&up.await?, &self.files.node_ips())
         } else {
             Vec::new()
         };
@@ -367,6 +367,7 @@ impl Starter {
     ) -> Result<(Request, Taken), SyncError> {
         let image = &images.own;
         let image_id = image.facts.image_id();
+        let node = self.files.node_with_ips();
         let mut input = ContainerInput {
             owner: &self.containers.owner,
             pod: round.pod,
@@ -389,7 +390,7 @@ impl Starter {
             seccomp_json: prepared.seccomp.as_deref(),
             termination_log: Some(&prepared.termination_log),
             etc_hosts: Some(&round.files.etc_hosts),
-            node: &self.files.node,
+            node: &node,
             engine: &prepared.engine,
         };
         let mut volumes = round.files.volumes.clone();

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use bollard::models::ContainerCreateBody;
 
+use crate::node_ips::NodeIps;
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::env::EnvError;
 use mirrorlet_core::log_limits::LogLimits;
@@ -39,10 +40,12 @@ pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
 
 /// The facts about the node.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct NodeFacts {
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
+    /// Where they are read again for each container; `None` to use the stored ones.
+    pub node_ips_now: Option<NodeIps>,
     /// Memory of the machine in bytes; what OOM scores are relative to.
     pub memory_bytes: u64,
     /// The values of absent resource limits.

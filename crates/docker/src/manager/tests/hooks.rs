@@ -472,7 +472,7 @@ fn resolving(
         containers: Arc::clone(&hooks.containers),
         execs: Arc::clone(&hooks.execs),
         probe: Client::resolving_by(look_up),
-        node_ips: Vec::new(),
+        files: Arc::clone(&hooks.files),
         telemetry: hooks.telemetry.clone(),
     }
 }
