@@ -1,19 +1,38 @@
 //! Pods that are being stopped and that others wait for: those with host ports, and those that were preempted.
 //!
 //! Admission no longer counts a pod that is being stopped. Only pods that want one of its host ports, and
-//! critical pods that it makes room for, wait for it.
+//! critical pods that it makes room for, wait for it: a critical pod not longer than [`room_wait`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::SharedLocks;
 use mirrorlet_core::admit::{HOST_PORT_CONFLICT, has_host_ports, host_port_holder};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::ending;
 use mirrorlet_core::rollout::is_beside;
 
 /// Reason of the note that a preempted pod can't be stopped.
 const FAILED_PREEMPTION: &str = "FailedPreemption";
+
+/// The shortest time that a critical pod waits for a pod that it preempts to stop.
+const ROOM_WAIT_MIN: Duration = Duration::from_secs(10);
+
+/// The longest time. A tenant may ask for a grace of years, and keeps it; static pods don't wait for that.
+const ROOM_WAIT_MAX: Duration = Duration::from_mins(5);
+
+/// How long critical pods wait at most for a pod that they preempt to stop.
+///
+/// Upstream: `killPodNow` of `pkg/kubelet/pod_workers.go`, whose wait has no upper limit.
+pub(super) fn room_wait(pod: &Pod) -> Duration {
+    let grace = ending::grace(None, pod);
+    let wait = grace.saturating_add(grace / 2);
+    wait.clamp(ROOM_WAIT_MIN, ROOM_WAIT_MAX)
+}
 
 /// The pods that others may wait for: they are being stopped, and something of them may run.
 #[derive(Debug, Default)]
@@ -26,7 +45,8 @@ pub(super) struct StoppingPods {
 #[derive(Debug)]
 struct Stopping {
     pod: Arc<Pod>,
-    is_preempted: bool,
+    /// The time until which critical pods wait for its room; none if it was not preempted, or that is over.
+    room_until: Option<Instant>,
     /// Why the last attempt to stop it, or to see what runs of it, failed; empty if none has.
     error: Arc<str>,
 }
@@ -39,18 +59,20 @@ pub(super) struct StartWait {
     pub(super) stuck: Option<&'static str>,
     /// The preempted pods that it waits for.
     pub(super) awaits: Arc<[PodUid]>,
+    /// The time until which it waits for the first of them to stop.
+    pub(super) until: Option<Instant>,
 }
 
 impl StoppingPods {
-    fn stop(&mut self, pod: &Arc<Pod>, is_preempted: bool) {
-        if is_preempted || has_host_ports(pod) {
+    fn stop(&mut self, pod: &Arc<Pod>, room_until: Option<Instant>) {
+        if room_until.is_some() || has_host_ports(pod) {
             let stopping = self.pods.entry(PodUid::of(pod));
             let stopping = stopping.or_insert_with(|| Stopping {
                 pod: Arc::clone(pod),
-                is_preempted,
+                room_until,
                 error: "".into(),
             });
-            stopping.is_preempted |= is_preempted;
+            stopping.room_until = stopping.room_until.or(room_until);
         }
     }
 
@@ -61,21 +83,47 @@ impl StoppingPods {
     }
 
     fn free(&mut self, uid: &PodUid) -> bool {
+        self.leave_room(uid);
+        self.pods.remove(uid).is_some()
+    }
+
+    /// No pod waits for the room of that one any more.
+    fn leave_room(&mut self, uid: &PodUid) {
         self.room.retain(|_, awaited| {
             awaited.retain(|awaited| awaited != uid);
             !awaited.is_empty()
         });
-        self.pods.remove(uid).is_some()
+    }
+
+    /// Ends the waits for preempted pods that take too long to stop. Returns these pods.
+    fn end_room_waits(&mut self, now: Instant) -> Vec<Arc<Pod>> {
+        let mut overdue = Vec::new();
+        for Stopping {
+            pod, room_until, ..
+        } in self.pods.values_mut()
+        {
+            if room_until.take_if(|until| *until <= now).is_some() {
+                overdue.push(Arc::clone(pod));
+            }
+        }
+        for pod in &overdue {
+            self.leave_room(&PodUid::of(pod));
+        }
+        overdue
+    }
+
+    fn is_awaitable(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|it| it.room_until.is_some())
     }
 
     fn preempted(&self) -> Vec<Arc<Pod>> {
-        let preempted = self.pods.values().filter(|it| it.is_preempted);
+        let preempted = self.pods.values().filter(|it| it.room_until.is_some());
         preempted.map(|it| Arc::clone(&it.pod)).collect()
     }
 
     /// Has a pod wait for these, and no others any more. Returns whether that is a change.
     fn await_room(&mut self, uid: &PodUid, mut awaited: Vec<PodUid>) -> bool {
-        awaited.retain(|awaited| self.pods.contains_key(awaited));
+        awaited.retain(|awaited| self.is_awaitable(awaited));
         let before = if awaited.is_empty() {
             self.room.remove(uid)
         } else {
@@ -117,6 +165,7 @@ impl StoppingPods {
             message: message.into(),
             stuck: (!error.is_empty()).then_some(FAILED_PREEMPTION),
             awaits: awaits.as_slice().into(),
+            until: awaited.iter().filter_map(|it| it.room_until).min(),
         })
     }
 
@@ -144,6 +193,7 @@ impl StoppingPods {
                 message: message.into(),
                 stuck: is_stuck.then_some(HOST_PORT_CONFLICT),
                 awaits: Arc::default(),
+                until: None,
             })
         })
     }
@@ -156,18 +206,18 @@ impl SharedLocks {
 
     /// A pod is about to be told to stop. `active` says whether anything of it may run.
     pub(super) fn pod_stops(&self, pod: &Arc<Pod>, active: &AtomicBool) {
-        self.stops(pod, active, false);
+        self.stops(pod, active, None);
     }
 
     /// The same of a pod that makes room for a critical one.
     pub(super) fn pod_preempted(&self, pod: &Arc<Pod>, active: &AtomicBool) {
-        self.stops(pod, active, true);
+        self.stops(pod, active, Some(Instant::now() + room_wait(pod)));
     }
 
-    fn stops(&self, pod: &Arc<Pod>, active: &AtomicBool, is_preempted: bool) {
+    fn stops(&self, pod: &Arc<Pod>, active: &AtomicBool, room_until: Option<Instant>) {
         self.with_stopping(|stopping| {
             if active.load(Ordering::Relaxed) {
-                stopping.stop(pod, is_preempted);
+                stopping.stop(pod, room_until);
             }
         });
     }
@@ -196,7 +246,16 @@ impl SharedLocks {
         }
     }
 
-    /// The preempted pods of which something may run.
+    /// Ends the waits for preempted pods that take too long to stop. Returns these pods.
+    pub(super) fn end_room_waits(&self) -> Vec<Arc<Pod>> {
+        let overdue = self.with_stopping(|stopping| stopping.end_room_waits(Instant::now()));
+        if !overdue.is_empty() {
+            self.changed.send_replace(());
+        }
+        overdue
+    }
+
+    /// The preempted pods that critical pods may have to wait for.
     pub(super) fn preempted(&self) -> Vec<Arc<Pod>> {
         self.stopping.lock().preempted()
     }
@@ -273,12 +332,13 @@ mod tests {
         ];
         for (case, old, new, port) in cases {
             let mut ports = StoppingPods::default();
-            ports.stop(&with_port("old", old), false);
+            ports.stop(&with_port("old", old), None);
             let expected = port.map(|port| StartWait {
                 message: format!("waiting for pod ns/old to stop, which has host port {port}")
                     .into(),
                 stuck: None,
                 awaits: Arc::default(),
+                until: None,
             });
             // pods 43b
             assert_eq!(
@@ -294,7 +354,7 @@ mod tests {
         }
         let host = json!({"hostNetwork": true, "containers": [{"name": "c", "ports": [tcp]}]});
         let mut ports = StoppingPods::default();
-        ports.stop(&pod("old", &host), false);
+        ports.stop(&pod("old", &host), None);
         assert!(ports.port_wait_of(&with_port("new", &tcp)).is_some());
         assert!(ports.free(&"old-uid".into()));
         assert!(!ports.free(&"old-uid".into()));
@@ -305,8 +365,8 @@ mod tests {
     fn a_pod_that_can_not_be_stopped_is_named_with_the_error() {
         let port = json!({"containerPort": 80, "hostPort": 8080});
         let mut ports = StoppingPods::default();
-        ports.stop(&with_port("a", &port), false);
-        ports.stop(&with_port("b", &port), false);
+        ports.stop(&with_port("a", &port), None);
+        ports.stop(&with_port("b", &port), None);
         assert!(ports.fail(&"b-uid".into(), &"no answer".into()));
         assert!(!ports.fail(&"b-uid".into(), &"no answer".into()));
         assert!(!ports.fail(&"unknown".into(), &"no answer".into()));
@@ -325,11 +385,12 @@ mod tests {
         let [critical, other] = ["critical", "other"].map(|name| pod(name, &none));
         let uid = PodUid::of(&critical);
         let mut stopping = StoppingPods::default();
+        let until = Some(Instant::now());
         for name in ["a", "b"] {
-            stopping.stop(&pod(name, &none), true);
+            stopping.stop(&pod(name, &none), until);
         }
         // One without host ports that is not preempted keeps nobody waiting.
-        stopping.stop(&pod("c", &none), false);
+        stopping.stop(&pod("c", &none), None);
         let uids = |names: &[&str]| -> Vec<PodUid> {
             names
                 .iter()
@@ -346,12 +407,13 @@ mod tests {
             .into(),
             stuck: None,
             awaits: uids(awaits).into(),
+            until,
         };
         // pods 61c
         assert_eq!(stopping.room_wait_of(&critical), Some(waiting(&["a", "b"])));
         assert_eq!(stopping.room_wait_of(&other), None);
         // It is told to stop once more, as one that is deleted: it stays preempted.
-        stopping.stop(&pod("a", &none), false);
+        stopping.stop(&pod("a", &none), None);
         assert!(stopping.fail(&"b-uid".into(), &"no answer".into()));
         let words =
             "pod ns/b, which was preempted to make room for this pod, can't be stopped: no answer";
@@ -370,5 +432,53 @@ mod tests {
             (stopping.room_waits().len(), stopping.preempted().len()),
             (0, 0)
         );
+    }
+
+    #[test]
+    fn critical_pods_wait_one_and_a_half_times_the_grace_and_five_minutes_at_most() {
+        for (grace, seconds) in [
+            (json!(0), 10),
+            (json!(6), 10),
+            (json!(20), 30),
+            (json!(null), 45),
+            (json!(31_536_000), 300),
+            (json!(i64::MAX), 300),
+        ] {
+            let spec = json!({"containers": [], "terminationGracePeriodSeconds": grace});
+            // pods 62a
+            assert_eq!(room_wait(&pod("a", &spec)).as_secs(), seconds, "{grace}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_the_room_of_a_pod_that_takes_too_long_to_stop() {
+        let none = json!({"containers": []});
+        let critical = pod("critical", &none);
+        let (uid, now) = (PodUid::of(&critical), Instant::now());
+        let later = now + Duration::from_secs(1);
+        let mut stopping = StoppingPods::default();
+        stopping.stop(&pod("a", &none), Some(later));
+        stopping.stop(&pod("b", &none), Some(now));
+        let both = || -> Vec<PodUid> { vec!["a-uid".into(), "b-uid".into()] };
+        assert!(stopping.await_room(&uid, both()));
+        let until = |stopping: &StoppingPods| stopping.room_wait_of(&critical)?.until;
+        assert_eq!(until(&stopping), Some(now));
+        let names = |pods: Vec<Arc<Pod>>| -> Vec<String> {
+            let names = pods.iter().map(|pod| FullName::of(pod).name);
+            names.map(|name| name.to_string()).collect()
+        };
+        // pods 62a
+        assert_eq!(names(stopping.end_room_waits(now)), ["b"]);
+        assert_eq!(until(&stopping), Some(later));
+        // It is not waited for again, nor reported.
+        assert!(!stopping.await_room(&uid, both()));
+        assert_eq!(names(stopping.preempted()), ["a"]);
+        // pods 62a
+        assert_eq!(names(stopping.end_room_waits(later)), ["a"]);
+        assert_eq!(stopping.room_wait_of(&critical), None);
+        assert!(!stopping.await_room(&uid, both()));
+        assert!(stopping.end_room_waits(later).is_empty());
+        // Something of both may run.
+        assert!(stopping.free(&"a-uid".into()) && stopping.free(&"b-uid".into()));
     }
 }

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::end::{Rested, STOP_RETRY};
 use super::hold::Held;
 use super::state::{Failed, State, Volumes};
-use super::stopping::StartWait;
+use super::stopping::{StartWait, room_wait};
 use super::{Command, Context, PodView, SharedLocks};
 use crate::store::cache::Entry;
 use mirrorlet_core::admit::{FailureCause, failed_status};
@@ -43,6 +43,9 @@ use mirrorlet_core::plan::{Waiting, sandbox_key};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::{StatusInput, compute_pod_status};
 use mirrorlet_host::telemetry::{PodTelemetry, occurrences};
+
+/// Reason of the note that a preempted pod takes too long to stop.
+const EXCEEDED_GRACE_PERIOD: &str = "ExceededGracePeriod";
 
 /// The agent is shutting down: everything is left as it is.
 pub(super) struct Shutdown;
@@ -270,8 +273,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the full name and the host ports to be free, and for the pods that were preempted to stop.
-    /// A pod that is stopped while it waits never starts.
+    /// Waits for the full name and the host ports to be free, and for the pods that were preempted to stop,
+    /// for these not longer than they may take. A pod that is stopped while it waits never starts.
     async fn wait_to_start(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         let mut changed = self.locks.changed.subscribe();
         loop {
@@ -287,6 +290,7 @@ impl Worker {
             if self.told_to_stop() {
                 return Ok(());
             }
+            let until = wait.as_ref().and_then(|wait| wait.until);
             let stuck = wait.as_ref().and_then(|wait| wait.stuck);
             let message = wait.map(|wait| wait.message).unwrap_or_default();
             if let Some(reason) = stuck.filter(|_| self.error != message) {
@@ -303,7 +307,27 @@ impl Worker {
                 () = cancel.cancelled() => return Err(Shutdown),
                 _ = changed.changed() => {}
                 told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+                    self.end_room_waits();
+                }
             }
+        }
+    }
+
+    /// Has no pod wait any longer for preempted pods that take too long to stop.
+    ///
+    /// Upstream: `killPodNow` of `pkg/kubelet/pod_workers.go`.
+    fn end_room_waits(&self) {
+        for pod in self.locks.end_room_waits() {
+            let message = format!(
+                "the pod has not stopped {} seconds after it was preempted; pods that need its room start \
+                 beside it",
+                room_wait(&pod).as_secs()
+            );
+            let telemetry = &self.context.telemetry;
+            telemetry.about(&pod, |of| {
+                occurrences::note(of, EXCEEDED_GRACE_PERIOD, &message);
+            });
         }
     }
 

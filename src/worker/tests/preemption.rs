@@ -154,7 +154,7 @@ async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
     bed.want(&[&a, &critical]);
     let told = "pod ns/pod-aaaa, which was preempted to make room for this pod, can't be stopped";
     bed.until_view("static", |view| waits(view, told)).await;
-    tokio::time::sleep(Duration::from_mins(1)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
     let story = bed.telemetry.journal.story(&FullName::of(&critical));
     let failures = story
         .iter()
@@ -164,6 +164,45 @@ async fn a_critical_pod_names_the_preempted_pod_that_can_not_be_stopped() {
     bed.fake.assert_started_pods(&[A]);
     bed.fake.end_faults();
     bed.until_runs("static").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_starts_beside_a_preempted_one_that_takes_too_long_to_stop() {
+    for (grace, waited) in [(1, 10), (20, 30), (31_536_000, 300)] {
+        let mut bed = Bed::start();
+        bed.node_is(node(&[], "2"));
+        let a = api(A, json!({"spec": {"terminationGracePeriodSeconds": grace}}));
+        let a = requesting(&a, "1500m");
+        let critical = requesting(&pod("static"), "1");
+        bed.want(&[&a]);
+        bed.until_runs(A).await;
+        let mut hold = bed.fake.block("kill_pod", None);
+        bed.want(&[&a, &critical]);
+        hold.arrived(1).await;
+        bed.until_view("static", |view| waits(view, WAITS)).await;
+        let began = tokio::time::Instant::now();
+        bed.until_runs("static").await;
+        let seconds = began.elapsed().as_secs();
+        // pods 62a
+        assert!((waited - 1..waited + 2).contains(&seconds), "{seconds}");
+        assert!(runs(&bed.fake, A));
+        // Nor does another one wait for it.
+        let later = requesting(&pod("later"), "1");
+        bed.want(&[&a, &critical, &later]);
+        let began = tokio::time::Instant::now();
+        bed.until_runs("later").await;
+        // pods 62a
+        assert!(began.elapsed() < Duration::from_secs(1));
+        let story = bed.telemetry.journal.story(&FullName::of(&a));
+        let told = story
+            .iter()
+            .filter(|entry| &*entry.reason == "ExceededGracePeriod");
+        // pods 62a
+        assert_eq!(told.count(), 1, "{story:?}");
+        hold.release();
+        bed.until("the preempted pod stops", |fake| !runs(fake, A))
+            .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
