@@ -9,7 +9,8 @@
 # Looked at: containers, networks, volumes and images of the Engine of DOCKER_HOST; mounts, network
 # namespaces and interfaces, addresses on lo; processes of clusters, Engines and agents; directories
 # of ours below $TMPDIR. The sandbox image, that of the tests of the Engine's seam and those of the
-# conformance specs stay on purpose. Whatever others do on this machine meanwhile is seen, too.
+# conformance specs stay on purpose. Whatever others do on this machine meanwhile is seen, too. Fails if
+# something of that can't be listed, as while the Engine is away.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -25,13 +26,17 @@ esac
 
 reapers_ended() { ! pgrep -f 'mirrorlet-reaper$' >/dev/null; }
 
-# One a line, each with its kind.
+# As grep, and also succeeds where no line is selected.
+lines() { grep "$@" || [ "$?" = 1 ]; }
+
+# One a line, each with its kind. Fails if something can't be listed: not for a condition, nor in a process
+# substitution, where bash ignores that.
 there_is() {
     # That of hack/engine-watch.sh goes by itself.
-    docker ps --all --format 'container {{.Names}}' | grep -v -x 'container mirrorlet-engine-watch' || true
+    docker ps --all --format 'container {{.Names}}' | lines -v -x 'container mirrorlet-engine-watch'
     docker network ls --format 'network {{.Name}}'
     docker volume ls --format 'volume {{.Name}}'
-    docker images --format 'image {{.Repository}}:{{.Tag}}' | grep -v -E '^image (mirrorlet/pause:|mirrorlet-test/engine-busybox:|registry\.k8s\.io/)' || true
+    docker images --format 'image {{.Repository}}:{{.Tag}}' | lines -v -E '^image (mirrorlet/pause:|mirrorlet-test/engine-busybox:|registry\.k8s\.io/)'
     # Those of the Engine's containers come and go with them.
     awk '$2 !~ "/(docker|containerd|netns)/" { print "mount " $2 }' /proc/self/mounts
     ip netns list 2>/dev/null | awk '{ print "netns " $1 }'
@@ -43,7 +48,7 @@ there_is() {
     ps -e -o pid=,ppid=,comm=,args= \
         | awk -v engine="${engine:-none}" '$1 != engine && $2 != engine \
             && $3 ~ /^(etcd|kube-|kubelet|dockerd|containerd$|docker-registr|mirrorlet|metrics-server)/ { print "process", $1, $4, $5, $6, $7 }'
-    find "${TMPDIR:-/tmp}" -mindepth 1 -maxdepth 1 -name 'mirrorlet-*' -printf 'directory %p\n'
+    find "${TMPDIR:-/tmp}" -ignore_readdir_race -mindepth 1 -maxdepth 1 -name 'mirrorlet-*' -printf 'directory %p\n'
 }
 
 # Removes the directory of a bed, and what its agents have on the Engine.
@@ -78,7 +83,10 @@ before)
 after)
     [ -r "$2" ] || die "there is no $2"
     wait_for "$REAPERS_SECONDS" "the reapers of the tests to end" reapers_ended || true
-    left="$(comm -13 "$2" <(there_is | sort))"
+    now="$(mktemp)"
+    trap 'rm -f "$now"' EXIT
+    there_is | sort >"$now"
+    left="$(comm -13 "$2" "$now")"
     if [ -n "$left" ]; then
         printf 'error: the tests left:\n%s\n' "$left" >&2
         exit 1

@@ -18,6 +18,7 @@ mod looks;
 mod manifests;
 mod orders;
 mod plans;
+mod scripts;
 mod seeds;
 mod simulation;
 mod sorting;
