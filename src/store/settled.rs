@@ -22,7 +22,7 @@ pub enum Left {
     Nothing,
     /// Its containers, none of which runs.
     Containers,
-    /// The same, and the API server doesn't have its last status yet.
+    /// Nothing that runs, but the API server doesn't have its last status yet.
     Untold,
 }
 

@@ -216,18 +216,20 @@ impl Worker {
 
     /// Tells what is left here of a pod of the API server that is over: once that is nothing, or its
     /// containers and the object shows how they ended, its source wants it no longer, and this worker
-    /// ends.
+    /// ends. The object has to show that of an evicted pod, too, whose containers were removed. Of refused
+    /// pods it needn't: they had none, and there may be any number of them.
     fn settle(&self) {
         let pod = self.pod.as_deref().filter(|_| self.is_api);
         let Some(pod) = pod.filter(|pod| ending::is_settled(pod)) else {
             return;
         };
-        let left = if self.context.cache.get(&self.uid).status.is_empty() {
-            Left::Nothing
-        } else if self.is_told(pod) {
-            Left::Containers
-        } else {
+        let is_empty = self.context.cache.get(&self.uid).status.is_empty();
+        let left = if (!is_empty || self.is_evicted()) && !self.is_told(pod) {
             Left::Untold
+        } else if is_empty {
+            Left::Nothing
+        } else {
+            Left::Containers
         };
         self.context.settled.settle(&self.uid, left);
     }
@@ -260,9 +262,12 @@ impl Worker {
 
     /// Whether the files of the pod are still to be removed because it was evicted.
     fn frees_files(&self) -> bool {
+        self.is_evicted() && self.volumes != Volumes::Released
+    }
+
+    fn is_evicted(&self) -> bool {
         let failed = self.failed.as_ref();
-        let is_evicted = failed.is_some_and(|failed| failed.failure.is_eviction());
-        is_evicted && self.volumes != Volumes::Released
+        failed.is_some_and(|failed| failed.failure.is_eviction())
     }
 
     /// Waits until the object of a pod that is being deleted shows how it ended, which only its

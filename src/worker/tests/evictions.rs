@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::super::*;
-use super::bed::{Bed, SWEEP, api, phase_of, pod, runs};
+use super::bed::{Bed, SWEEP, api, changed, phase_of, pod, runs};
+use crate::store::settled::Left;
 use mirrorlet_core::eviction::{Pressure, Pressures};
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
@@ -41,6 +42,30 @@ async fn an_evicted_pod_of_the_api_server_has_failed_for_good_and_holds_nothing(
     bed.evict(A, SECOND).await;
     bed.want(&[]);
     bed.until_view(A, |view| view.is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_pod_settles_once_its_object_shows_how_it_ended() {
+    let bed = Bed::start();
+    bed.takes_ends.send_replace(false);
+    let settled = bed.settled();
+    let a = api(A, json!({}));
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    bed.evict(A, SECOND).await;
+    bed.until_view(A, evicted).await;
+    bed.until_gone(A).await;
+    tokio::time::sleep(SWEEP).await;
+    assert!(bed.cache.get(&A.into()).status.is_empty());
+    // The first of its two last statuses has arrived.
+    bed.want(&[&changed(&a, json!({"status": {"phase": "Failed"}}))]);
+    // eviction 9
+    assert_eq!(settled.next().await, [(A.into(), Left::Untold)].into());
+    let view = bed.board.get(&A.into()).unwrap();
+    let status = view.status.as_deref().unwrap();
+    bed.want(&[&changed(&a, json!({"status": status}))]);
+    // eviction 9
+    assert_eq!(settled.next().await, [(A.into(), Left::Nothing)].into());
 }
 
 #[tokio::test(start_paused = true)]
