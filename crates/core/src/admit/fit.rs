@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use crate::api::core::{Container, ContainerStatus, PodStatus, ResourceRequirements};
+use crate::api::core::{Container, ContainerStatus, PodStatus};
 use crate::api::quantity::Quantity;
 use crate::api::{FullName, Pod};
 use crate::ending::is_api_pod;

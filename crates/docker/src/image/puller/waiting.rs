@@ -46,20 +46,20 @@ impl ImagePuller {
         };
         let asked = Instant::now();
         let wanted = (wish.reference.as_str().to_owned(), Arc::clone(credentials));
-        let mut waited = false;
+        let mut had_to_wait = false;
         let of_namespace = self.shop.namespace_turn(wish.namespace, &wanted);
-        let found = self.found_before(wish, of_namespace.wait(), &mut waited);
+        let found = self.found_before(wish, of_namespace.wait(), &mut had_to_wait);
         if let Some(facts) = found.await {
             return (Ok(facts), false);
         }
         let of_all = self.shop.turn_at(&wanted);
         if let Some(turn) = &of_all
-            && let Some(facts) = self.found_before(wish, turn.wait(), &mut waited).await
+            && let Some(facts) = self.found_before(wish, turn.wait(), &mut had_to_wait).await
         {
             return (Ok(facts), false);
         }
         // A pull whose end nobody saw may have brought it meanwhile.
-        let is_absent = wish.is_absent && !waited;
+        let is_absent = wish.is_absent && !had_to_wait;
         let turn = of_all.as_ref().and_then(Part::got).unwrap_or_default();
         let pull = self.pull_noted(wish, is_absent, credentials, asked, turn);
         let outcome = pull.await;
@@ -68,18 +68,18 @@ impl ImagePuller {
         (outcome, true)
     }
 
-    /// Waits for a turn; `waited` is set if it isn't there at once. Returns the image if it comes in
+    /// Waits for a turn; `had_to_wait` is set if it isn't there at once. Returns the image if it comes in
     /// another way before, and the pod may use it.
     async fn found_before<T: Clone>(
         &self,
         wish: &Wish<'_>,
         mut turn: Shared<BoxFuture<'static, T>>,
-        waited: &mut bool,
+        had_to_wait: &mut bool,
     ) -> Option<Arc<ImageFacts>> {
         if (&mut turn).now_or_never().is_some() {
             return None;
         }
-        *waited = true;
+        *had_to_wait = true;
         if wish.policy != PullPolicy::IfNotPresent {
             turn.await;
             return None;

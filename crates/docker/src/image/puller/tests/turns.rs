@@ -204,9 +204,9 @@ async fn nothing_is_kept_of_pulls_that_nobody_waits_for() {
         assert!(futures::poll!(pull).is_pending());
     }
     assert!(kept() > 0);
-    let [pulled, given_up, waiting] = pulls;
+    let [first, given_up, waiting] = pulls;
     drop((given_up, waiting));
     engine.release(Operation::PullImage);
-    assert_eq!(pulled.await, Ok(true));
+    assert_eq!(first.await, Ok(true));
     assert_eq!(kept(), 0);
 }
