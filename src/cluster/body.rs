@@ -157,15 +157,19 @@ impl HttpBody for TransportBody {
     }
 }
 
-/// The body of a refusal in a form that kube reads as the API server's, and of bounded length.
+/// The body of a refusal in a form that kube reads as the API server's, and of bounded length, with the code
+/// that the refusal counts as.
 ///
 /// # Errors
 /// It can't be read.
-pub(super) async fn refusal(status: StatusCode, body: AnswerBody) -> Result<AnswerBody, BoxError> {
+pub(super) async fn refusal(
+    status: StatusCode,
+    body: AnswerBody,
+) -> Result<(StatusCode, AnswerBody), BoxError> {
     let text = beginning(body).await?;
-    let said = said(status, &String::from_utf8_lossy(&text));
+    let (counts, said) = said(status, &String::from_utf8_lossy(&text));
     let whole = Full::<Bytes>::from(said.to_string());
-    Ok(whole.map_err(BoxError::from).boxed_unsync())
+    Ok((counts, whole.map_err(BoxError::from).boxed_unsync()))
 }
 
 /// The beginning of a refusal's text: all that is read of it.
@@ -192,27 +196,47 @@ fn most_bytes(text: &[u8]) -> usize {
     }
 }
 
-/// A refusal as a `Status`. Texts of others are replaced, so that what differs each time, as the number of
-/// a request in a page of HTML, is not told each time.
-fn said(status: StatusCode, text: &str) -> Value {
+/// A refusal as a `Status`, with the code that it counts as. Texts of others are replaced, so that what
+/// differs each time, as the number of a request in a page of HTML, is not told each time.
+fn said(status: StatusCode, text: &str) -> (StatusCode, Value) {
     match serde_json::from_str::<Value>(text) {
         Ok(mut said) if said["kind"] == "Status" => {
             if let Some(Value::String(message)) = said.get_mut("message") {
                 *message = shortened(std::mem::take(message), WORDS_BYTES_MAX);
             }
-            said
+            (status, said)
         }
-        Ok(_) | Err(_) => json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure",
-            "code": status.as_u16(), "message": of_another(status, text),
-        }),
+        Ok(_) | Err(_) => {
+            let counts = counts_as(status, text);
+            let said = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "code": counts.as_u16(), "message": of_another(status, text),
+            });
+            (counts, said)
+        }
     }
+}
+
+/// The code that an answer of another than the API server counts as. Whether an object is there, only the
+/// API server knows: a proxy answers 404 while it has no route to it.
+fn counts_as(status: StatusCode, text: &str) -> StatusCode {
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::GONE if !is_cut(text) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        status => status,
+    }
+}
+
+/// Whether this is the beginning of what may be a `Status`.
+fn is_cut(text: &str) -> bool {
+    text.trim_start().starts_with('{') && text.len() >= STATUS_BYTES_MAX
 }
 
 /// The message of an answer that is none of the API server's: its first line, unless that is markup.
 fn of_another(status: StatusCode, text: &str) -> String {
     let first = text.trim().lines().next().unwrap_or_default();
-    if first.starts_with('{') && text.len() >= STATUS_BYTES_MAX {
+    if is_cut(text) {
         return format!("HTTP {status}, and more than 1 MiB of words");
     }
     if first.is_empty() || first.starts_with(['<', '{', '[']) {

@@ -176,11 +176,11 @@ impl Shared {
         (present.wire.clone(), present.replaced.clone())
     }
 
-    /// Takes note of an answer's head.
-    fn heard(&self, status: StatusCode, began: Instant) {
-        match status.as_u16() {
+    /// Takes note of an answer with that code, and what it counts as.
+    fn heard(&self, sent: StatusCode, counts: StatusCode, began: Instant) {
+        match counts.as_u16() {
             // A proxy or a server in trouble answers, but it can't serve.
-            502..=504 => {}
+            502..=504 => self.reach.silent(began, &format!("HTTP {sent}")),
             401 => {
                 self.refused.store(true, Ordering::Relaxed);
                 self.doubts.notify_one();
@@ -255,30 +255,29 @@ impl Service<Request<Body>> for Transport {
                     return Err(failed(began, cause));
                 }
             };
-            let (head, body) = answer.into_parts();
-            counted.code = Some(head.status.as_u16());
-            shared.heard(head.status, began);
-            if matches!(head.status.as_u16(), 502..=504) {
-                shared.reach.silent(began, &format!("HTTP {}", head.status));
-            }
+            let (mut head, body) = answer.into_parts();
+            let sent = head.status;
+            counted.code = Some(sent.as_u16());
             let heard_at = Instant::now();
             let lost = Box::new({
                 let shared = Arc::clone(&shared);
                 move |since: Instant, cause: &str| shared.lost(since, cause)
             });
-            let body = if head.status.is_client_error() || head.status.is_server_error() {
-                let whole = body::refusal(head.status, body);
-                let whole = match tokio::time::timeout_at(deadline, whole).await {
-                    Ok(Ok(whole)) => whole,
+            let body = if sent.is_client_error() || sent.is_server_error() {
+                let whole = body::refusal(sent, body);
+                let (counts, whole) = match tokio::time::timeout_at(deadline, whole).await {
+                    Ok(Ok(refusal)) => refusal,
                     Ok(Err(error)) => return Err(failed(heard_at, chain(&*error))),
                     Err(_) => return Err(failed(heard_at, body::UNFINISHED.to_owned())),
                 };
+                head.status = counts;
                 TransportBody::bounded(whole, lost)
             } else if what.is_watch() {
                 TransportBody::watch(body, began, replaced)
             } else {
                 TransportBody::bounded(body, lost)
             };
+            shared.heard(sent, head.status, began);
             Ok(Response::from_parts(head, body))
         })
     }

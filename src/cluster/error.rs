@@ -187,13 +187,13 @@ impl From<watcher::Error> for ApiError {
     }
 }
 
-/// An answer with its code, which the message of another than the API server begins with.
+/// An answer with its code. The message of another than the API server begins with the code that was sent.
 fn with_code(answer: &Answer) -> String {
-    let (code, said) = (format!("HTTP {}", answer.code), answer.to_string());
-    if said.starts_with(&code) {
+    let said = answer.to_string();
+    if said.starts_with("HTTP ") {
         return said;
     }
-    format!("{code}: {said}")
+    format!("HTTP {}: {said}", answer.code)
 }
 
 /// The chain of an error in one line, without what kube and hyper say of themselves, and without

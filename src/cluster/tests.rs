@@ -317,6 +317,30 @@ async fn pages_of_a_proxy_are_told_in_short_and_alike() {
     }
 }
 
+/// As an ingress answers while it has no route to the API server.
+#[tokio::test]
+async fn a_proxy_does_not_say_whether_an_object_is_there() {
+    for (code, words) in [
+        (404, "404 Not Found"),
+        (409, "409 Conflict"),
+        (410, "410 Gone"),
+    ] {
+        let (client, _) =
+            client(move |_| async move { Ok(answer(code, "default backend\n".to_owned())) });
+        let nodes: Api<Node> = Api::all(client.client());
+        let found = nodes.get_opt("n").await;
+        // node 6e
+        assert!(found.is_err(), "{code}: {found:?}");
+        let error = get(&client).await.unwrap_err();
+        let told = format!("the API server is unreachable: HTTP {words}: default backend");
+        assert_eq!(error.to_string(), told);
+        assert!(
+            matches!(*client.reach().get(), ApiReach::Down { .. }),
+            "{code}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn long_words_of_the_api_server_are_shortened() {
     for (length, reason, words) in [
