@@ -24,6 +24,9 @@ const PAUSES: ExponentialBackoff =
 /// what fails and is tried again with each answer is no load.
 const DOUBTS_APART: Duration = Duration::from_mins(1);
 
+/// Most conflicts of one registration that are not reported: the Node changed between reading and writing it.
+const CONFLICTS_MAX: u32 = 3;
+
 /// Why a try to register failed.
 enum Failed {
     Api(ApiError),
@@ -35,6 +38,7 @@ impl NodeTask {
     /// Tries until our Node is there.
     pub(super) async fn register(&mut self) -> Node {
         let mut backoff = PAUSES;
+        let mut conflicts = 0;
         loop {
             let told = self.told.clone();
             let failed = match self.try_register().await {
@@ -46,6 +50,8 @@ impl NodeTask {
             match failed {
                 // Said once by the client itself, for all that call.
                 Failed::Api(ApiError::Away { .. }) => {}
+                // It has changed since it was read: the next try reads it again.
+                Failed::Api(ApiError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
                 Failed::Api(error) => self.refused(error.to_string(), false),
                 Failed::Foreign(words) => self.refused(words, true),
             }

@@ -41,6 +41,8 @@ struct State {
     fails: &'static str,
     /// How many watches have failed.
     failed_watches: usize,
+    /// Whether somebody changes the Node before the next patch of it.
+    changes: bool,
 }
 
 #[derive(Clone, Default)]
@@ -73,6 +75,12 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
+/// Whether a patch is for another version of the Node.
+fn is_of_another(patch: &Value, node: &Value) -> bool {
+    let version = &patch["metadata"]["resourceVersion"];
+    version.is_string() && *version != node["metadata"]["resourceVersion"]
+}
+
 impl State {
     fn next_version(&mut self) -> Value {
         self.version += 1;
@@ -100,6 +108,10 @@ impl State {
             return self.answer_lease(method, body);
         }
         let of_all = uri.path() == NODES;
+        if *method == Method::PATCH && std::mem::take(&mut self.changes) {
+            let node = self.node.clone().unwrap();
+            self.store(node);
+        }
         match (method.as_str(), self.node.clone()) {
             ("GET", _) if of_all && self.fails == "list" => refusal(403, "Forbidden"),
             ("GET", _) if !of_all && self.fails == "get" => refusal(500, "InternalError"),
@@ -134,6 +146,7 @@ impl State {
             ("POST", Some(_)) => refusal(409, "AlreadyExists"),
             (_, None) => refusal(404, "NotFound"),
             ("GET", Some(node)) => answer(200, &node),
+            ("PATCH", Some(node)) if is_of_another(&body, &node) => refusal(409, "Conflict"),
             ("PATCH", Some(mut node)) => {
                 merge(&mut node, &body);
                 answer(200, &self.store(node))
@@ -350,6 +363,35 @@ async fn an_agent_whose_node_was_taken_meanwhile_leaves_it_to_the_other() {
     assert!((30..=60).contains(&took), "{took}");
     assert_eq!(server.owner(), "first");
     first.stop();
+}
+
+/// A patch of an agent before may arrive late, with its labels.
+#[tokio::test(start_paused = true)]
+async fn labels_are_written_to_the_node_that_was_read() {
+    let server = Server::default();
+    let agent = Agent::start(&server, "first");
+    agent.registered().await;
+    agent.stop();
+    server.change(|node| node["metadata"]["labels"] = json!({}));
+    server.writes_of("first");
+    server.0.lock().unwrap().changes = true;
+    let agent = Agent::start(&server, "first");
+    agent.registered().await;
+    let mut writes = server.writes_of("first");
+    writes.retain(|write| !write.ends_with("leases"));
+    // node 1
+    assert_eq!(
+        writes[..4],
+        [
+            "first POST nodes",
+            "first PATCH nodes",
+            "first POST nodes",
+            "first PATCH nodes"
+        ]
+    );
+    let node = server.0.lock().unwrap().node.clone().unwrap();
+    assert_eq!(node["metadata"]["labels"]["kubernetes.io/os"], "linux");
+    agent.stop();
 }
 
 #[tokio::test(start_paused = true)]

@@ -431,8 +431,10 @@ fn an_older_node_gets_our_labels_and_keeps_the_rest() {
     labels.insert("theirs".to_owned(), "1".to_owned());
     labels.insert("kubernetes.io/arch".to_owned(), "s390x".to_owned());
     existing.metadata.annotations = None;
+    existing.metadata.resource_version = Some("7".to_owned());
     let patch = decide_metadata(&existing, &facts).unwrap();
     assert_eq!(patch["metadata"]["uid"], "u1");
+    assert_eq!(patch["metadata"]["resourceVersion"], "7");
     // node 1
     assert_eq!(
         patch["metadata"]["labels"],

@@ -112,6 +112,9 @@ fn differ(old: &[NodeCondition], new: &[NodeCondition]) -> bool {
 /// them. Others are left alone, and so are taints: whoever changed them since had a reason, and a
 /// node's own identity may not.
 ///
+/// It is for the version that was read: of two agents, one of them with older labels, the one that comes
+/// late changes nothing.
+///
 /// Upstream: `updateDefaultLabels`, `reconcileCMADAnnotationWithExistingNode`.
 pub fn decide_metadata(existing: &Node, facts: &NodeFacts) -> Option<Value> {
     let missing = |have: Option<&BTreeMap<String, String>>, want: BTreeMap<String, String>| {
@@ -127,6 +130,7 @@ pub fn decide_metadata(existing: &Node, facts: &NodeFacts) -> Option<Value> {
     }
     Some(json!({ "metadata": {
         "uid": existing.metadata.uid,
+        "resourceVersion": existing.metadata.resource_version,
         "labels": labels,
         "annotations": annotations,
     } }))
