@@ -11,6 +11,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState};
 use mirrorlet_core::manager::{PodTable, is_mirror_pod, is_static_pod};
 use parking_lot::RwLock;
+use tokio::sync::Notify;
 
 use super::cell::{Reader, Writer, cell};
 
@@ -21,6 +22,7 @@ pub fn pod_manager() -> (PodWriter, ApiPodsWriter, PodManager) {
     let manager = PodManager {
         table: Arc::default(),
         api_pods: reader,
+        outdated: Arc::default(),
     };
     let api = ApiPodsWriter {
         objects,
@@ -34,6 +36,7 @@ pub fn pod_manager() -> (PodWriter, ApiPodsWriter, PodManager) {
 pub struct PodManager {
     table: Arc<RwLock<Arc<PodTable>>>,
     api_pods: Reader<ApiPodsState>,
+    outdated: Arc<Notify>,
 }
 
 impl PodManager {
@@ -48,6 +51,12 @@ impl PodManager {
     /// mirrors are in the table.
     pub fn api_pods(&self) -> Reader<ApiPodsState> {
         self.api_pods.clone()
+    }
+
+    /// Has the API server's pods listed anew: [`api_pods`](Self::api_pods) shows one that isn't there, and
+    /// the watch doesn't correct it.
+    pub fn list_again(&self) {
+        self.outdated.notify_one();
     }
 
     fn change(&self, change: impl FnOnce(&mut PodTable)) {
@@ -87,6 +96,14 @@ impl ApiPodsWriter {
     pub fn is_static_pod(&self, name: &FullName) -> bool {
         let pod = self.manager.get().get_pod_by_full_name(name);
         pod.is_some_and(|pod| is_static_pod(&pod))
+    }
+
+    /// Waits until the pods are to be listed anew.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn outdated(&self) {
+        self.manager.outdated.notified().await;
     }
 
     /// Makes these the API server's pods: first the mirrors among them, then all objects.

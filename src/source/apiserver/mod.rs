@@ -120,7 +120,7 @@ impl Ended {
         }
     }
 
-    /// What is known lacks objects that a list has.
+    /// What is known lacks objects that a list has, or has some that no list has.
     fn outdated() -> Self {
         Self {
             error: None,
@@ -221,13 +221,14 @@ impl ApiSource {
                 Some(Instant::now() + LIST_SILENCE_MAX)
             };
             let ask_at = self.ask_at.filter(|_| is_whole);
-            // Cancel safety: a stream's next and the settled pods lose nothing.
+            // Cancel safety: a stream's next, the settled pods and the wish for a list lose nothing.
             let first = tokio::select! {
                 first = next_until(events, until) => first,
                 settled = self.options.settled.next() => {
                     self.settle(&settled, source, objects).await;
                     continue;
                 }
+                () = objects.outdated(), if is_whole => return Ended::outdated(),
                 () = tokio::time::sleep_until(ask_at.unwrap_or(open_at)), if ask_at.is_some() => {
                     self.ask_for_waiting(source, objects).await;
                     self.tell_waiting();

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::source::{SourceReader, source};
 use crate::store::cell::Reader;
-use crate::store::pods::pod_manager;
+use crate::store::pods::{PodManager, pod_manager};
 use mirrorlet_core::api::{PodUid, core};
 use mirrorlet_core::desired::{ApiPods, ApiPodsState, SourceState};
 use mirrorlet_core::ending::{is_api_pod, is_settled};
@@ -104,6 +104,7 @@ struct Bench {
     asked: mpsc::UnboundedReceiver<Asked>,
     reader: SourceReader,
     objects: Reader<ApiPodsState>,
+    manager: PodManager,
     back: Arc<Notify>,
     settled: SettledPods,
     registered: Option<oneshot::Sender<()>>,
@@ -164,6 +165,7 @@ impl Bench {
             asked,
             reader,
             objects: manager.api_pods(),
+            manager,
             back,
             settled,
             registered: Some(registered),
@@ -1281,6 +1283,28 @@ async fn a_list_anew_holds_no_pod_twice() {
         )
     };
     assert_eq!((is_same("a"), is_same("b")), (true, false));
+    bench.end().await;
+}
+
+/// The watch brings a change of a pod once more, after its deletion.
+#[tokio::test(start_paused = true)]
+async fn a_list_anew_ends_a_pod_that_is_not_there() {
+    let mut bench = Bench::start();
+    bench.next().await.list(&[pod("a"), pod("b")]);
+    let events = bench.next().await.watch();
+    bench.until_wanted(&["a", "b"]).await;
+    let say = |kind: &str, object: Value| {
+        let event = json!({"type": kind, "object": object});
+        events.send(event).unwrap();
+    };
+    say("DELETED", pod("b"));
+    bench.until_wanted(&["a"]).await;
+    say("MODIFIED", pod("b"));
+    bench.until_wanted(&["a", "b"]).await;
+    bench.manager.list_again();
+    bench.next().await.list(&[pod("a")]);
+    // pods 50a
+    bench.until_wanted(&["a"]).await;
     bench.end().await;
 }
 
