@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use futures::FutureExt;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use kube::client::Body;
@@ -24,6 +25,16 @@ pub(super) type Refused = (u16, &'static str, &'static str, &'static str);
 /// Method, path and body of a call.
 type Call = (http::Method, http::Uri, Value);
 
+/// A write that takes effect only later.
+#[derive(Default)]
+enum Delayed {
+    #[default]
+    None,
+    /// The next one.
+    Next,
+    Held(Call),
+}
+
 struct State {
     pods: BTreeMap<FullName, Pod>,
     /// The last number given out: UIDs and resource versions.
@@ -33,9 +44,9 @@ struct State {
     refusal: Option<Refused>,
     lags: bool,
     drops_ips: bool,
-    /// Whether the next write takes effect only later.
-    delays: bool,
-    delayed: Option<Call>,
+    delayed: Delayed,
+    /// Reads after each of which the pod changes.
+    changed_reads: u32,
     /// Deletions that are yet to be refused.
     refused_deletions: u32,
     wanted: PodWriter,
@@ -62,8 +73,8 @@ impl FakeApi {
             refusal: None,
             lags: false,
             drops_ips: false,
-            delays: false,
-            delayed: None,
+            delayed: Delayed::None,
+            changed_reads: 0,
             refused_deletions: 0,
             wanted,
             told,
@@ -87,8 +98,8 @@ impl FakeApi {
                     return Err(tower::BoxError::from("connection refused"));
                 }
                 let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                if parts.method != "GET" && std::mem::take(&mut state.delays) {
-                    state.delayed = Some((parts.method, parts.uri, body));
+                if parts.method != "GET" && matches!(state.delayed, Delayed::Next) {
+                    state.delayed = Delayed::Held((parts.method, parts.uri, body));
                     return Err(tower::BoxError::from("connection reset"));
                 }
                 let (code, answer) = state.answer(parts.method.as_str(), &parts.uri, body);
@@ -123,6 +134,12 @@ impl FakeApi {
         std::mem::take(&mut self.state.lock().unwrap().calls)
     }
 
+    /// Whether a list anew was asked for since the last time.
+    pub(super) fn is_outdated(&self) -> bool {
+        let state = self.state.lock().unwrap();
+        state.told.outdated().now_or_never().is_some()
+    }
+
     pub(super) fn pod(&self, name: &str) -> Option<Pod> {
         let name = FullName::new(name, "ns");
         self.state.lock().unwrap().pods.get(&name).cloned()
@@ -148,18 +165,25 @@ impl FakeApiState<'_> {
 
     /// The connection breaks at the next write, which takes effect at [`delayed`](Self::delayed).
     pub(super) fn delay(&mut self) {
-        self.0.delays = true;
+        self.0.delayed = Delayed::Next;
     }
 
     /// The delayed write takes effect.
     pub(super) fn delayed(&mut self) {
-        let (method, uri, body) = self.0.delayed.take().unwrap();
+        let Delayed::Held((method, uri, body)) = std::mem::take(&mut self.0.delayed) else {
+            panic!("nothing was written")
+        };
         self.0.answer(method.as_str(), &uri, body);
     }
 
     /// It doesn't know `status.podIPs`.
     pub(super) fn drop_ips(&mut self) {
         self.0.drops_ips = true;
+    }
+
+    /// Somebody changes a pod right after it was read, so many times.
+    pub(super) fn change_after_reads(&mut self, number: u32) {
+        self.0.changed_reads = number;
     }
 
     /// It fails on so many deletions.
@@ -253,7 +277,14 @@ impl State {
             }
             ("POST", Some(_)) => status((409, "AlreadyExists", "pods", "already exists")),
             (_, None) => status((404, "NotFound", "pods", "not found")),
-            ("GET", Some(pod)) => (200, serde_json::to_value(pod).unwrap()),
+            ("GET", Some(pod)) => {
+                let answer = serde_json::to_value(&pod).unwrap();
+                if self.changed_reads > 0 {
+                    self.changed_reads -= 1;
+                    self.store(pod);
+                }
+                (200, answer)
+            }
             (_, Some(pod)) if wanted_uid.is_string() && *wanted_uid != json!(pod.metadata.uid) => {
                 status((409, "Conflict", "pods", "the UID differs"))
             }

@@ -178,7 +178,8 @@ impl MirrorClient {
     }
 }
 
-/// Deletes a pod with no grace, if it still has that UID. Tells whether it did.
+/// Deletes a pod with no grace, if it still has that UID. Returns whether it did: one that is gone is no
+/// error. A webhook's denial may have the codes of one that is gone, so the pod is read then.
 pub(in crate::cluster) async fn delete_now(
     cluster: &ClusterClient,
     name: &FullName,
@@ -198,7 +199,29 @@ pub(in crate::cluster) async fn delete_now(
         .await;
     match deleted {
         Ok(_) => Ok(true),
-        Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(false),
+        Err(ApiError::NotFound(answer) | ApiError::Conflict(answer)) => {
+            match read_pod(cluster, name, uid).await? {
+                Some(_) => Err(ApiError::Refused(answer)),
+                None => Ok(false),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the pod of that name and UID. None if there is none any more: a node may not read pods that are not
+/// bound to it.
+pub(in crate::cluster) async fn read_pod(
+    cluster: &ClusterClient,
+    name: &FullName,
+    uid: &str,
+) -> Result<Option<Arc<Pod>>, ApiError> {
+    let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &name.namespace);
+    match cluster.read(CALL_DEADLINE, api.get(&name.name)).await {
+        Ok(Watched(pod)) if pod.metadata.uid.as_deref() == Some(uid) => {
+            Ok(Some(Arc::new(remains(without_managed_fields(pod)))))
+        }
+        Ok(_) | Err(ApiError::NotFound(_) | ApiError::Forbidden(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use client::{CreateError, MirrorClient, Mirrored};
-pub(in crate::cluster) use client::{delete_now, without_managed_fields};
+pub(in crate::cluster) use client::{delete_now, read_pod, without_managed_fields};
 pub use inputs::MirrorInputs;
 
 use crate::cluster::attempts::Attempts;

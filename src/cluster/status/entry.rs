@@ -28,11 +28,8 @@ const REPEAT: ExponentialBackoff =
 /// A write that the API server ignores counts as this many writes without effect.
 const REPEATS_OF_REST: u32 = 5;
 
-/// Conflicts in a row after which a patch is for any version: somebody changes the object all the time, or
-/// the watch is far behind.
-const CONFLICTS_MAX: u32 = 3;
-/// Pause after a conflict: the watch brings the change that it was about.
-const CONFLICT_PAUSE: Duration = Duration::from_millis(200);
+/// How long an object may be missing that the watch shows, until a list corrects the watch.
+const MISSING_MAX: Duration = Duration::from_mins(1);
 
 /// Both sides of one comparison.
 #[derive(Debug, Clone)]
@@ -48,7 +45,7 @@ pub(super) struct Seen {
     pub finished: bool,
 }
 
-/// How long the answer to a write of ours counts for more than an older object of the watch. That lags by
+/// How long an answer to a call of ours counts for more than an older object of the watch. That lags by
 /// milliseconds; one that is being opened anew, by half a minute at most. Versions that stay behind are
 /// those of an API server that was restored from a backup.
 const ANSWER_COUNTS: Duration = Duration::from_secs(30);
@@ -96,10 +93,8 @@ pub(super) struct Entry {
     /// When a write may follow on one that failed.
     not_before: Option<Instant>,
     failures: u32,
-    /// How many writes in a row were made from a version that was the newest no more.
-    conflicts: u32,
-    /// The object in the answer to our last write, while the watch shows an older one, and until when it
-    /// counts.
+    /// The object in the last answer, to a write or a read, while the watch shows an older one, and until
+    /// when it counts.
     answer: Option<(Arc<Pod>, Instant)>,
     /// The version of the object in the answer to our last write.
     answered: Option<String>,
@@ -113,8 +108,10 @@ pub(super) struct Entry {
     written: Option<Value>,
     /// The problem reported last.
     told: Option<String>,
-    /// Whether it was deleted by us: nothing more is to be done.
-    deleted: bool,
+    /// Set once it was deleted or found missing: until when the watch may show it nevertheless.
+    deleted: Option<Instant>,
+    /// Since when it is missing, though the watch shows it.
+    missing: Option<Instant>,
 }
 
 impl Entry {
@@ -130,7 +127,9 @@ impl Entry {
         let Some(seen) = seen_of(view, api) else {
             return;
         };
-        if self.deleted || self.seen.as_ref().is_some_and(|known| known.is(&seen)) {
+        if self.is_deleted(&seen.api, now)
+            || self.seen.as_ref().is_some_and(|known| known.is(&seen))
+        {
             return;
         }
         let written = self.written.take();
@@ -177,7 +176,13 @@ impl Entry {
         self.seen = Some(seen);
     }
 
-    /// The object as the watch shows it, unless the answer to our last write is newer and counts still.
+    /// Whether it was deleted, and the watch may not show that yet, or finalizers keep it.
+    fn is_deleted(&self, api: &Pod, now: Instant) -> bool {
+        let is_kept = api.metadata.deletion_grace_period_seconds == Some(0);
+        self.deleted.is_some_and(|until| is_kept || now < until)
+    }
+
+    /// The object as the watch shows it, unless the last answer is newer and counts still.
     fn newest(&mut self, told: Arc<Pod>, now: Instant) -> Arc<Pod> {
         self.answer
             .take_if(|(answer, until)| *until <= now || version(answer) <= version(&told));
@@ -185,9 +190,10 @@ impl Entry {
         answer.map_or(told, |(answer, _)| Arc::clone(answer))
     }
 
-    /// When the answer to our last write counts no longer, if the watch doesn't show it before.
-    pub(super) fn lapses(&self) -> Option<Instant> {
-        self.answer.as_ref().map(|(_, until)| *until)
+    /// When the last answer, and a deletion, count no longer, if the watch doesn't show them before.
+    pub(super) fn lapses(&self) -> impl Iterator<Item = Instant> {
+        let answer = self.answer.as_ref().map(|(_, until)| *until);
+        answer.into_iter().chain(self.deleted)
     }
 
     /// When the next write is to begin.
@@ -199,13 +205,6 @@ impl Entry {
     /// The values that a write is about.
     pub(super) fn seen(&self) -> Option<&Seen> {
         self.seen.as_ref()
-    }
-
-    /// Whether the next patch is for the version of the object that it is made from, and no other. A call
-    /// that was given up, and takes effect after a later one, then changes nothing: an older status never
-    /// takes the place of a newer one.
-    pub(super) fn is_conditional(&self) -> bool {
-        self.conflicts < CONFLICTS_MAX
     }
 
     /// A write panicked.
@@ -225,7 +224,6 @@ impl Entry {
         self.settled = None;
         self.seen = None;
         self.failures = 0;
-        self.conflicts = 0;
         self.not_before = None;
         self.told = None;
     }
@@ -242,8 +240,32 @@ impl Entry {
         };
         self.sent = Some((digest, Instant::now()));
         self.answered.clone_from(&object.metadata.resource_version);
-        self.answer = Some((object, Instant::now() + ANSWER_COUNTS));
+        self.read(object);
         self.written = Some(patch);
+    }
+
+    /// The API server has the object like this.
+    pub(super) fn read(&mut self, object: Arc<Pod>) {
+        self.missing = None;
+        self.answer = Some((object, Instant::now() + ANSWER_COUNTS));
+    }
+
+    /// The API server doesn't have the object. Returns whether that was so a minute ago, too, so that the
+    /// watch doesn't correct it; once a minute at most.
+    pub(super) fn found_missing(&mut self) -> bool {
+        let now = Instant::now();
+        let since = *self.missing.get_or_insert(now);
+        let is_long = now.duration_since(since) >= MISSING_MAX;
+        if is_long {
+            self.missing = Some(now);
+        }
+        is_long
+    }
+
+    /// A write found no object.
+    pub(super) fn not_found(&mut self) {
+        self.seen = None;
+        self.retry(None);
     }
 
     /// The failures so far, and the problem that was reported last.
@@ -259,17 +281,12 @@ impl Entry {
 
     pub(super) fn deleted(&mut self) {
         self.done();
-        self.deleted = true;
+        self.deleted = Some(Instant::now() + ANSWER_COUNTS);
     }
 
-    /// Records a failure. Returns whether it was reported before, or is not worth it.
+    /// Records a failure. Returns whether it was reported before.
     pub(super) fn failed(&mut self, error: &ApiError) -> bool {
         self.seen = None;
-        if matches!(error, ApiError::Conflict(_)) && self.is_conditional() {
-            self.conflicts += 1;
-            self.not_before = Some(Instant::now() + CONFLICT_PAUSE);
-            return true;
-        }
         let wished = match error {
             ApiError::TooManyRequests { retry_after, .. } => *retry_after,
             _ => None,

@@ -135,7 +135,7 @@ impl StatusTask {
             .filter_map(|(uid, entry)| Some((entry.due()?, uid, entry)))
             .collect();
         due.small_sort_by_key(|(at, _, _)| *at);
-        let lapses = self.entries.values().filter_map(Entry::lapses);
+        let lapses = self.entries.values().flat_map(Entry::lapses);
         let lapse = lapses.filter(|at| *at > now).min();
         for (at, uid, entry) in due {
             if at > now {
@@ -146,8 +146,7 @@ impl StatusTask {
             }
             if let Some(seen) = entry.seen().cloned() {
                 let (cluster, board) = (self.cluster.clone(), self.inputs.board.clone());
-                let is_conditional = entry.is_conditional();
-                let write = write(cluster, board, uid.clone(), seen, is_conditional);
+                let write = write(cluster, board, uid.clone(), seen);
                 self.writes.begin(uid.clone(), write);
             }
         }
@@ -166,6 +165,7 @@ impl StatusTask {
         let Done {
             uid,
             full_name,
+            read,
             outcome,
             deletion,
         } = done;
@@ -175,24 +175,37 @@ impl StatusTask {
         let object = told.and_then(|told| told.pods.get(api_uid));
         let object = object.map(|object| &**object);
         let failures = matches!(deletion, Some(Outcome::Failed(_))).then(|| entry.failures());
-        note(entry, of, api_uid, object, outcome);
+        if let Some(read) = read {
+            entry.read(read);
+        }
+        let mut is_outdated = note(entry, of, api_uid, object, outcome);
         if let Some(failures) = failures {
             entry.failed_before(failures);
         }
         if let Some(deletion) = deletion {
-            note(entry, of, api_uid, object, deletion);
+            is_outdated |= note(entry, of, api_uid, object, deletion);
+        }
+        if is_outdated {
+            occurrences::pod_object_missing(of);
+            self.inputs.manager.list_again();
         }
     }
 }
 
-/// Notes an outcome in the entry of that object, which the API server has last shown like this.
+/// Notes an outcome in the entry of that object, which the API server has last shown like this. Returns
+/// whether the watch shows an object that isn't there, and doesn't correct it.
 fn note(
     entry: &mut Entry,
     of: PodTelemetry<'_>,
     api_uid: &PodUid,
     object: Option<&Pod>,
     outcome: Outcome,
-) {
+) -> bool {
+    let is_missing = match &outcome {
+        Outcome::Missing => true,
+        Outcome::ObjectDeleted { by_us } | Outcome::MirrorDeleted { by_us } => !by_us,
+        Outcome::Nothing | Outcome::Written { .. } | Outcome::Failed(_) => false,
+    };
     match outcome {
         Outcome::Nothing => entry.done(),
         Outcome::Written { patch, object } => {
@@ -216,16 +229,18 @@ fn note(
             }
             entry.deleted();
         }
+        Outcome::Missing => entry.not_found(),
         Outcome::Failed(error) => {
             let words = error.to_string();
-            let gone = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
+            let changed = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
             let told = entry.failed(&error);
-            // The pod may be deleted meanwhile; the watch reports that.
-            if !told && !gone {
+            // It was changed or deleted since it was read.
+            if !told && !changed {
                 occurrences::status_failed(of, &words);
             }
         }
     }
+    is_missing && entry.found_missing()
 }
 
 /// Each worker's view with the object of the API server that shows it: its mirror's for a static

@@ -257,7 +257,9 @@ async fn a_status_that_arrives_after_a_later_one_changes_nothing() {
     let web = ordinary(&bed);
     bed.tell(&web, Phase::Syncing, status("Pending"));
     bed.phase("Pending").await;
-    bed.api.with(|api| api.delay());
+    bed.api.with(|api| {
+        api.delay();
+    });
     bed.tell(&web, Phase::Syncing, status("Running"));
     bed.sleep(5).await;
     bed.tell(&web, Phase::Terminated, status("Failed"));
@@ -272,20 +274,139 @@ async fn a_status_that_arrives_after_a_later_one_changes_nothing() {
     bed.stop().await;
 }
 
+/// The watch is behind, and an answer was lost: the version that is known is not the newest.
+#[tokio::test(start_paused = true)]
+async fn no_status_is_written_for_any_version_of_an_object() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.api.with(|api| {
+        api.lag(true);
+        api.delay();
+    });
+    bed.tell(&web, Phase::Syncing, status("Pending"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    bed.api.with(|api| {
+        api.delayed();
+    });
+    tokio::time::sleep(Duration::from_millis(1400)).await;
+    // It is tried again, and found to be written.
+    let calls = ["PATCH web/status", "PATCH web/status", "GET web"];
+    // pods 50
+    assert_eq!(bed.api.calls(), calls);
+    bed.api.with(|api| {
+        api.delay();
+    });
+    bed.sleep(5).await;
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    bed.tell(&web, Phase::Terminated, status("Failed"));
+    bed.phase("Failed").await;
+    bed.api.with(|api| {
+        api.delayed();
+    });
+    assert_eq!(phase_of(bed.api.pod("web").as_ref()), Some("Failed"));
+    bed.stop().await;
+}
+
 /// Somebody labels the pod all the time, and the watch is behind.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_changes_all_the_time_gets_its_status() {
-    let bed = Bed::start();
-    let web = ordinary(&bed);
-    bed.api.with(|api| api.lag(true));
-    bed.tell(&web, Phase::Syncing, status("Running"));
-    bed.api.with(|api| api.change("web", |_| {}));
-    let began = Instant::now();
-    bed.phase("Running").await;
-    // pods 50
-    assert!(began.elapsed() < Duration::from_secs(10));
-    assert_eq!(bed.api.calls(), ["PATCH web/status"; 4]);
-    bed.stop().await;
+    const TRIES: [&str; 3] = ["PATCH web/status", "GET web", "PATCH web/status"];
+    for changes in [0, 2] {
+        let bed = Bed::start();
+        let web = ordinary(&bed);
+        bed.api.with(|api| {
+            api.lag(true);
+            api.change_after_reads(changes);
+        });
+        bed.tell(&web, Phase::Syncing, status("Running"));
+        bed.api.with(|api| api.change("web", |_| {}));
+        let began = Instant::now();
+        bed.phase("Running").await;
+        // pods 50
+        assert!(began.elapsed() < Duration::from_secs(10), "{changes}");
+        let tries = usize::try_from(changes).unwrap() + 1;
+        assert_eq!(bed.api.calls(), TRIES.repeat(tries));
+        let story = bed.telemetry.journal.story(&FullName::new("web", "ns"));
+        assert_eq!(story.len(), 1, "{story:?}");
+        bed.stop().await;
+    }
+}
+
+/// A webhook chooses its code itself.
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_told_whatever_its_code() {
+    for (code, reason) in [(404, "NotFound"), (409, "Conflict")] {
+        let bed = Bed::start();
+        let web = ordinary(&bed);
+        let deny = |words| {
+            let denied = (code, reason, "pods", words);
+            bed.api.with(|api| api.refuse(Some(denied)));
+        };
+        let told = |words: &str| {
+            let story = bed.telemetry.journal.story(&FullName::new("web", "ns"));
+            let entries = story.iter();
+            entries
+                .filter(|entry| entry.message.contains(words))
+                .count()
+        };
+        deny("it may not run");
+        bed.tell(&web, Phase::Syncing, status("Running"));
+        bed.sleep(60).await;
+        // pods 50
+        assert_eq!(told("it may not run"), 1, "{code}");
+        bed.api.with(|api| api.refuse(None));
+        bed.phase("Running").await;
+        bed.api.with(|api| api.delete_gracefully("web"));
+        bed.tell(&web, Phase::Terminated, status("Failed"));
+        bed.phase("Failed").await;
+        deny("it may not go");
+        bed.tell(&web, Phase::Finished, status("Failed"));
+        bed.sleep(60).await;
+        // pods 51a
+        assert_eq!(told("it may not go"), 1, "{code}");
+        bed.api.with(|api| api.refuse(None));
+        let began = Instant::now();
+        bed.until(|pod| pod.is_none()).await;
+        // pods 51a
+        assert!(began.elapsed() < Duration::from_mins(2), "{code}");
+        bed.stop().await;
+    }
+}
+
+/// The deletion never comes by the watch.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_goes_on_showing_what_is_gone_is_followed_by_a_list() {
+    for is_ended in [false, true] {
+        let bed = Bed::start();
+        let web = ordinary(&bed);
+        bed.tell(&web, Phase::Syncing, status("Running"));
+        bed.phase("Running").await;
+        if is_ended {
+            bed.api.with(|api| api.delete_gracefully("web"));
+            bed.tell(&web, Phase::Terminated, status("Failed"));
+            bed.phase("Failed").await;
+        }
+        bed.api.with(|api| {
+            api.lag(true);
+            api.remove("web");
+        });
+        let phase = if is_ended {
+            Phase::Finished
+        } else {
+            Phase::Terminated
+        };
+        bed.tell(&web, phase, status("Failed"));
+        bed.sleep(50).await;
+        assert!(!bed.api.is_outdated(), "{is_ended}");
+        bed.sleep(100).await;
+        // pods 50a
+        assert!(bed.api.is_outdated(), "{is_ended}");
+        let story = bed.telemetry.journal.story(&FullName::new("web", "ns"));
+        let reasons: Vec<&str> = story.iter().map(|entry| &*entry.reason).collect();
+        assert!(!reasons.contains(&"StatusFailed"), "{reasons:?}");
+        bed.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::entry::Seen;
 use super::seen_of;
 use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
-use crate::cluster::mirror::{delete_now, without_managed_fields};
+use crate::cluster::mirror::{delete_now, read_pod, without_managed_fields};
 use crate::store::board::Board;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Watched};
 use mirrorlet_core::ending::remains;
@@ -20,6 +20,8 @@ use mirrorlet_core::status::merge::{StatusAction, may_delete};
 pub(super) struct Done {
     pub uid: PodUid,
     pub full_name: FullName,
+    /// The object as it was read, where the watch was behind.
+    pub read: Option<Arc<Pod>>,
     pub outcome: Outcome,
     /// The outcome of the deletion that followed, if one did.
     pub deletion: Option<Outcome>,
@@ -34,24 +36,24 @@ pub(super) enum Outcome {
     ObjectDeleted { by_us: bool },
     /// The mirror was deleted, or was gone.
     MirrorDeleted { by_us: bool },
-    /// It was not.
+    /// There is no such object.
+    Missing,
+    /// It failed.
     Failed(ApiError),
 }
 
-/// Does what is to be done about an object when its turn has come, by what the board says then. Where
-/// `is_conditional`, a patch is for the version of the object that it was made from, and no other.
+/// Does what is to be done about an object when its turn has come, by what the board says then.
 pub(super) async fn write(
     cluster: ClusterClient,
     board: Board,
     api_uid: PodUid,
     seen: Seen,
-    is_conditional: bool,
 ) -> Done {
     let full_name = seen.full_name.clone();
     let uid = seen.uid.clone();
     let deed = seen.deed();
     let object_uid = api_uid.as_str();
-    let mut deletion = None;
+    let (mut read, mut deletion) = (None, None);
     let outcome = match deed {
         StatusAction::Nothing | StatusAction::Illegal(_) => Outcome::Nothing,
         StatusAction::DeleteObject => delete_object(&cluster, &full_name, object_uid).await,
@@ -60,16 +62,18 @@ pub(super) async fn write(
             Err(error) => Outcome::Failed(error),
         },
         StatusAction::Patch(_) => {
-            let (outcome, is_last) = patch(&cluster, &board, seen, is_conditional).await;
-            if is_last {
+            let patched = patch(&cluster, &board, object_uid, seen).await;
+            if patched.is_last {
                 deletion = Some(delete_object(&cluster, &full_name, object_uid).await);
             }
-            outcome
+            read = patched.read;
+            patched.outcome
         }
     };
     Done {
         uid,
         full_name,
+        read,
         outcome,
         deletion,
     }
@@ -82,49 +86,102 @@ async fn delete_object(cluster: &ClusterClient, full_name: &FullName, uid: &str)
     }
 }
 
-/// Writes the difference. Returns also whether it is the last write: the object may be deleted then,
-/// though the API server didn't take all of it. Where it did, the next look deletes the object, in its
-/// turn: the answers to both can be as large as an object may be.
-async fn patch(
+/// The outcome of a patch.
+struct Patched {
+    outcome: Outcome,
+    /// The object as it was read, if it was.
+    read: Option<Arc<Pod>>,
+    /// Whether it was the last write: the object may be deleted then, though the API server didn't take all
+    /// of it. Where it did, the next look deletes the object, in its turn: the answers to both can be as
+    /// large as an object may be.
+    is_last: bool,
+}
+
+/// Writes the difference. Where the object isn't what the watch shows it is read, and the difference from
+/// that is written.
+async fn patch(cluster: &ClusterClient, board: &Board, uid: &str, mut seen: Seen) -> Patched {
+    let (mut read, mut is_last) = (None, false);
+    let mut sent = send(cluster, board, &seen).await;
+    if let Err(ApiError::Conflict(answer) | ApiError::NotFound(answer)) = sent {
+        sent = match read_pod(cluster, &seen.full_name, uid).await {
+            Ok(Some(object)) => {
+                let was = std::mem::replace(&mut seen.api, Arc::clone(&object));
+                let is_same = was.metadata.resource_version == object.metadata.resource_version;
+                read = Some(object);
+                if is_same {
+                    // It isn't about the version: a webhook chooses its code itself.
+                    Err(ApiError::Refused(answer))
+                } else {
+                    send(cluster, board, &seen).await
+                }
+            }
+            Ok(None) => {
+                return Patched {
+                    outcome: Outcome::Missing,
+                    read,
+                    is_last,
+                };
+            }
+            Err(error) => Err(error),
+        };
+    }
+    let outcome = match sent {
+        Ok(None) => Outcome::Nothing,
+        Ok(Some(Sent { patch, answered })) => {
+            let is_left = matches!(answered.deed(), StatusAction::Patch(_));
+            is_last = is_left && may_delete(&answered.api, answered.finished);
+            let object = answered.api;
+            Outcome::Written { patch, object }
+        }
+        Err(error) => Outcome::Failed(error),
+    };
+    Patched {
+        outcome,
+        read,
+        is_last,
+    }
+}
+
+/// A patch that was written.
+struct Sent {
+    patch: Value,
+    /// Both sides after it.
+    answered: Seen,
+}
+
+/// Sends the difference between an object and what the board says when its turn has come, if there is one.
+///
+/// The patch is for the version of the object that it is made from, and no other; each object of the API
+/// server has one. A call that was given up, and takes effect after a later one, then changes nothing: an
+/// older status never takes the place of a newer one.
+async fn send(
     cluster: &ClusterClient,
     board: &Board,
-    seen: Seen,
-    is_conditional: bool,
-) -> (Outcome, bool) {
+    seen: &Seen,
+) -> Result<Option<Sent>, ApiError> {
     let api: Api<Watched<Pod>> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
     let call = async {
         // Many may wait for their turn: what happened meanwhile goes with this write.
         let view = board.get(&seen.uid);
         let newest = view.and_then(|view| seen_of(&view, Arc::clone(&seen.api)));
         let same_pod = newest.filter(|newest| newest.pod.metadata.uid == seen.pod.metadata.uid);
-        let newest = same_pod.unwrap_or(seen.clone());
+        let newest = same_pod.unwrap_or_else(|| seen.clone());
         let StatusAction::Patch(patch) = newest.deed() else {
             return Ok(None);
         };
         let mut body = patch.clone();
-        let version = newest.api.metadata.resource_version.as_ref();
-        if let Some(version) = version.filter(|_| is_conditional) {
-            body["metadata"]["resourceVersion"] = version.as_str().into();
-        }
+        body["metadata"]["resourceVersion"] = json!(newest.api.metadata.resource_version);
         let body = Patch::Strategic(&body);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
         answer.map(|Watched(object)| Some((patch, object, newest)))
     };
-    match cluster.write(CALL_DEADLINE, call).await {
-        Ok(None) => (Outcome::Nothing, false),
-        Ok(Some((patch, object, newest))) => {
-            let object = Arc::new(remains(without_managed_fields(object)));
-            let answered = Seen {
-                api: Arc::clone(&object),
-                ..newest
-            };
-            let is_left = matches!(answered.deed(), StatusAction::Patch(_));
-            let is_last = is_left && may_delete(&object, answered.finished);
-            (Outcome::Written { patch, object }, is_last)
-        }
-        Err(error) => (Outcome::Failed(error), false),
-    }
+    let sent = cluster.write(CALL_DEADLINE, call).await?;
+    Ok(sent.map(|(patch, object, newest)| {
+        let api = Arc::new(remains(without_managed_fields(object)));
+        let answered = Seen { api, ..newest };
+        Sent { patch, answered }
+    }))
 }
 
 /// The changes of a patch, for the pod's history: names of conditions and fields, no values.

@@ -86,6 +86,11 @@ pub fn pod_object_deleted(of: PodTelemetry<'_>) {
     log!(info: of, "deleted the Pod from the API server");
 }
 
+/// The API server doesn't have a pod's object, though its watch shows it. All are listed again.
+pub fn pod_object_missing(of: PodTelemetry<'_>) {
+    log!(warn: of, "the API server's watch shows a Pod that it doesn't have; listing its Pods again");
+}
+
 /// Something became of events. Not logged: there may be many.
 pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
     telemetry.metrics.events(outcome, number);
