@@ -422,7 +422,7 @@ async fn a_hand_over_that_keeps_failing_ends_and_the_old_version_serves() {
     agent
         .until_pod("web", |pod| {
             let mut problems = pod.problems.iter();
-            pod.held && problems.any(|p| p.message.contains("this was tried for 30 s"))
+            pod.held && problems.any(|p| p.message.contains("retries ended after 30 s"))
         })
         .await;
     eventually("the new version to be gone", || {

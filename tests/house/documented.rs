@@ -256,7 +256,7 @@ fn shown(document: &Document) -> String {
         panic!("{kinds:?}");
     };
     let kind = message.strip_prefix("documents of kind ");
-    let kind = kind.and_then(|rest| rest.strip_suffix(" are not read"));
+    let kind = kind.and_then(|rest| rest.strip_suffix(" are not supported"));
     kind.unwrap_or_else(|| panic!("{message}")).to_owned()
 }
 

@@ -136,7 +136,8 @@ fn a_mount_of_an_image_has_no_options_of_bind_mounts() {
             let problems = parsed.documents.iter().flat_map(|d| &d.problems);
             let told: Vec<String> = problems.map(|problem| problem.message.clone()).collect();
             let refused = expected.filter(|_| volume.starts_with("image"));
-            let refused = refused.map(|field| format!("a mount of an image has no {field}"));
+            let refused =
+                refused.map(|field| format!("mounts of image volumes do not support {field}"));
             // pods 22
             assert_eq!(told, Vec::from_iter(refused), "{text}");
         }

@@ -113,7 +113,7 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
             }
         }
         Some(items) if !items.is_null() => {
-            let message = "the items of a list must be a list";
+            let message = "must be a list";
             at.report(Severity::Error, Code::InvalidType, message);
         }
         Some(_) | None => at.required("a list needs items"),
@@ -240,7 +240,7 @@ fn too_large(kind: Kind, values: usize, canonical: &Value, left: usize) -> Optio
     let all = values.saturating_mul(pods);
     (all > left).then(|| {
         format!(
-            "all pods of a file may have at most {VALUES_TOTAL_MAX} values in lists and mappings; with the {pods} of this document, {values} values each, it would be more"
+            "all pods of a file may have at most {VALUES_TOTAL_MAX} values in lists and mappings; this document adds {pods} times {values} values, which exceeds that"
         )
     })
 }

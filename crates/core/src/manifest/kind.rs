@@ -55,7 +55,7 @@ pub(super) fn check_kind(json: &Value, is_item: bool, root: &At<'_>) -> Option<K
         let at = root.key("services");
         at.report_key(Severity::Error, Code::WrongKind, message);
         at.help(format!(
-            "mirrorlet import compose FILE makes manifests of it: {COMPOSE_PAGE}"
+            "convert it to manifests with mirrorlet import compose FILE: {COMPOSE_PAGE}"
         ));
         return None;
     }
@@ -76,9 +76,9 @@ pub(super) fn check_kind(json: &Value, is_item: bool, root: &At<'_>) -> Option<K
             let known = KINDS.iter().find(|(known, _)| known == name);
             if known.is_none() {
                 let message = if is_kind_name(name) {
-                    format!("documents of kind {name} are not read")
+                    format!("documents of kind {name} are not supported")
                 } else {
-                    "this is not a kind".to_owned()
+                    "this is not a valid kind".to_owned()
                 };
                 wrong("kind", message);
                 return None;
@@ -86,7 +86,7 @@ pub(super) fn check_kind(json: &Value, is_item: bool, root: &At<'_>) -> Option<K
             known.map(|(_, kind)| *kind)
         }
         Some(_) => {
-            wrong("kind", "this is not a kind".to_owned());
+            wrong("kind", "this is not a valid kind".to_owned());
             return None;
         }
     };

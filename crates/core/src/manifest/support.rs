@@ -62,7 +62,7 @@ const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this fie
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
 const LABELS: Verdict = OnNode(
-    "the node refuses the pod unless its labels match (NodeAffinity); they are not known here",
+    "the node rejects the pod unless the node's labels match (NodeAffinity); the labels are not known here",
 );
 const SERVICE_ACCOUNT: Verdict =
     NoEffect("a static pod has no service account, and gets no token for the API server");

@@ -79,7 +79,7 @@ pub fn not_handed_over(
             look_again: Some(retry),
         };
     };
-    let message = format!("{why}; this was tried for {} s", deadline.as_secs());
+    let message = format!("{why}; retries ended after {} s", deadline.as_secs());
     let cause = Cause::new(HAND_OVER_FAILED, message);
     history.set_outcome(&uid, Outcome::Failed(cause.clone()));
     history.beside = None;
@@ -96,7 +96,7 @@ pub fn beside_refused(running: &Pod, revision: &Pod, settings: &Settings) -> Opt
     let message = port_refused(revision).or_else(|| {
         let shared = shared_volume(running, revision).filter(|_| !settings.share_volumes)?;
         Some(format!(
-            "volume {shared} would be written while two versions of the pod use it; set mirrorlet.dev/rollout-share-volumes: \"true\" if it may be"
+            "two versions of the pod would use volume {shared} while one of them writes to it; to allow this, set mirrorlet.dev/rollout-share-volumes: \"true\""
         ))
     })?;
     Some(Cause::new(REFUSED, message))

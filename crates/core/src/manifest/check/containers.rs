@@ -151,7 +151,7 @@ fn check_restart(container: &Container, at: &At<'_>) {
         }
         let at = at.key("exitCodes");
         let Some(codes) = &rule.exit_codes else {
-            at.required("names the exit codes that the rule applies to");
+            at.required("a rule needs the exit codes that it applies to");
             continue;
         };
         if ![restart::IN, restart::NOT_IN].contains(&codes.operator.as_str()) {

@@ -57,7 +57,7 @@ pub(super) fn check_env(
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         if source.config_map_ref.is_none() && source.secret_ref.is_none() {
             let path = at.key("envFrom").index(index);
-            path.invalid("must name a source of variables");
+            path.invalid("must have configMapRef or secretRef");
         }
         let at = at.key("envFrom").index(index);
         if let Some(from) = &source.config_map_ref {

@@ -76,7 +76,7 @@ fn check_probe(kind: ProbeKind, probe: &Probe, container: &Container, at: &At<'_
     if let Some(grace) = probe.termination_grace_period_seconds {
         let path = at.key("terminationGracePeriodSeconds");
         if is_readiness {
-            path.invalid("is not allowed for readiness probes, which stop no container");
+            path.invalid("is not allowed for readiness probes, which don't stop containers");
         } else if grace <= 0 {
             path.invalid("must be greater than 0");
         }

@@ -71,8 +71,8 @@ pub(super) fn check_cron_job(spec: &CronJobSpec, name: &str, at: &At<'_>) {
             let zone = time_zone(name);
             if zone.is_none() {
                 let path = at.key("timeZone");
-                path.invalid("no time zone is known by this name");
-                path.help("use a name of the IANA database, like Europe/Berlin");
+                path.invalid("unknown time zone");
+                path.help("use a name of the IANA time zone database, for example Europe/Berlin");
             }
             zone
         }
@@ -82,7 +82,7 @@ pub(super) fn check_cron_job(spec: &CronJobSpec, name: &str, at: &At<'_>) {
         path.required("a CronJob needs a schedule");
     } else if let Err(why) = Schedule::parse(&spec.schedule, zone.unwrap_or(TimeZone::UTC)) {
         path.invalid(why.to_string());
-        path.help("for example \"30 2 * * 1-5\": at half past two on Monday to Friday");
+        path.help("for example \"30 2 * * 1-5\": at 02:30 from Monday to Friday");
     }
     let policies = Concurrency::ALL.map(|(name, _)| name);
     let policy = spec.concurrency_policy.as_deref();
@@ -140,7 +140,7 @@ fn check_completions(spec: &JobSpec, name: &str, at: &At<'_>) {
     let host = format!("{name}-{}", completions.max(1) - 1);
     if host.len() > HOSTNAME_MAX || !names::is_label(&host) {
         let path = at.problems.root().dotted("metadata.name");
-        let message = "pods of a Job with completionMode Indexed have its name and their index as host name, and this can't be one";
+        let message = "pods of a Job with completionMode Indexed have the Job's name and their index as host name, which would not be valid here";
         path.invalid(message);
         path.help("use at most 63 lower-case letters, digits and -, the index included");
     }
@@ -158,7 +158,7 @@ fn check_limits_per_index(spec: &JobSpec, at: &At<'_>) {
     let Some(most) = spec.max_failed_indexes else {
         if is_many {
             path.required(format!(
-                "backoffLimitPerIndex needs it with more than {COMPLETIONS_MANY} completions"
+                "is required together with backoffLimitPerIndex and more than {COMPLETIONS_MANY} completions"
             ));
         }
         return;
@@ -259,10 +259,10 @@ fn check_failure_rule(rule: &PodFailurePolicyRule, spec: &JobSpec, pod: &Pod, at
 fn check_values(values: &[i32], operator: &str, at: &At<'_>) {
     check_count(values.len(), VALUES_MAX, at);
     if operator == "In" && values.contains(&0) {
-        at.invalid("must not have 0 with the operator In: 0 is no failure");
+        at.invalid("must not contain 0 with the operator In: exit code 0 is not a failure");
     }
     if values.windows(2).any(|pair| pair[0] >= pair[1]) {
-        at.invalid("must be in ascending order, each once");
+        at.invalid("must be in ascending order, without duplicates");
     }
 }
 
@@ -284,7 +284,7 @@ fn check_success_rules(rules: &[SuccessPolicyRule], spec: &JobSpec, at: &At<'_>)
             let path = at.key("succeededIndexes");
             match text.parse::<IndexSet>() {
                 Ok(indexes) if indexes.greatest().is_some_and(|index| index >= completions) => {
-                    path.invalid("must have indexes less than completions only");
+                    path.invalid("must contain only indexes less than completions");
                 }
                 Ok(indexes) => most = indexes.len(),
                 Err(_) => {
@@ -312,7 +312,7 @@ fn check_unsupported(spec: &JobSpec, at: &At<'_>) {
         .as_deref()
         .is_some_and(|name| name != CONTROLLER)
     {
-        refuse("managedBy", "no other controller of Jobs is supported");
+        refuse("managedBy", "other Job controllers are not supported");
     }
     if spec.scheduling.is_some() {
         refuse("scheduling", "pods of a Job can't be scheduled as a group");

@@ -117,11 +117,11 @@ pub(super) fn check_label_map(labels: Option<&BTreeMap<String, String>>, at: &At
     for (key, value) in labels.into_iter().flatten() {
         let path = at.key(key);
         if !names::is_qualified(key) {
-            path.invalid("this is not a label's key");
+            path.invalid("this is not a valid label key");
             path.help("a key is an optional DNS prefix and `/`, and at most 63 letters, digits, `-`, `_` and `.`");
         }
         if !names::is_label_value(value) {
-            path.invalid("this can't be a label's value");
+            path.invalid("this is not a valid label value");
             path.help("use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends");
         }
     }
@@ -161,7 +161,7 @@ fn check_annotations(meta: &ObjectMeta, at: &At<'_>) {
     };
     for key in annotations.keys() {
         if !names::is_qualified(&key.to_lowercase()) {
-            at.key(key).invalid("this is not an annotation's key");
+            at.key(key).invalid("this is not a valid annotation key");
         }
     }
     if annotations.contains_key(keys::CONFIG_MIRROR) {
@@ -183,7 +183,7 @@ fn check_annotations(meta: &ObjectMeta, at: &At<'_>) {
         let of = key.starts_with(app_armor::ANNOTATION_PREFIX);
         if of && !value.is_empty() && app_armor::of_annotation(value).is_none() {
             at.key(key)
-                .warn("this is not an AppArmor profile, and the node refuses the pod");
+                .warn("this is not an AppArmor profile: the node rejects the pod");
             at.help("use runtime/default, unconfined or localhost/<profile>, or better the field appArmorProfile");
         }
         if key.starts_with(cdi::ANNOTATION_PREFIX)

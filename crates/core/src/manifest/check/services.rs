@@ -14,7 +14,7 @@ use super::{meta, names};
 
 /// Help for a field that asks for an address of the Service's own.
 const NO_ADDRESS: &str =
-    "remove the field: the service's name leads to the addresses of the pods it selects";
+    "remove the field: the Service's name resolves to the addresses of the pods that it selects";
 /// Help for a field that publishes a port of the node.
 const HOST_PORT: &str = "publish the port with hostPort in the pod";
 /// Help for a field that names a server outside the node's pods.
@@ -42,8 +42,8 @@ pub(in crate::manifest) fn check_service(object: &Service, root: &At<'_>) {
     check_fields(spec, &at);
     let selector = at.key("selector");
     if spec.selector.as_ref().is_none_or(BTreeMap::is_empty) && spec.external_name.is_none() {
-        selector.required("a Service needs the labels of its pods");
-        selector.help("mirrorlet reads no Endpoints: a Service leads to the pods that it selects");
+        selector.required("a Service needs a selector of its pods");
+        selector.help("mirrorlet doesn't read Endpoints: a Service's name resolves to the pods that it selects");
     }
     meta::check_label_map(spec.selector.as_ref(), &selector);
     check_ports(spec, &at.key("ports"));
@@ -57,7 +57,7 @@ fn check_type(spec: &ServiceSpec, at: &At<'_>) {
         Some("LoadBalancer") => ("LoadBalancer", HOST_PORT),
         Some("ExternalName") => ("ExternalName", OTHER_NAME),
         Some(_) => {
-            path.invalid("this is not a type of services");
+            path.invalid("this is not a Service type");
             path.help("remove it, or use ClusterIP");
             return;
         }
@@ -125,7 +125,7 @@ fn check_ports(spec: &ServiceSpec, at: &At<'_>) {
         check_port(port, &path);
         let name = port.name.as_deref().unwrap_or_default();
         if name.is_empty() && ports.len() > 1 {
-            let message = "each of several ports needs a name";
+            let message = "a Service with several ports needs a name for each port";
             path.key("name").required(message);
         } else if !name.is_empty() && !names::is_label(name) {
             path.key("name").invalid("must be a DNS-1123 label");
@@ -146,7 +146,7 @@ fn check_port(port: &ServicePort, at: &At<'_>) {
     if matches!(port.target_port, Some(IntOrString::Int(target)) if target != port.port) {
         unsupported(
             &at.key("targetPort"),
-            "must equal port: Services here are DNS-like names only; ports are not translated",
+            "must equal port: a Service is only a name for its pods here, and ports are not translated",
             "set port to the port that the container listens on",
         );
     }

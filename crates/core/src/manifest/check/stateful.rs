@@ -52,7 +52,7 @@ pub(super) fn check_stateful_set(
     check_claims(templates, name, last.unwrap_or(i32::MAX), at);
     if Settings::of(pod).strategy == RolloutStrategy::StartFirst {
         let path = at.dotted("template.metadata.annotations").key(ROLLOUT);
-        let message = "two versions of a pod of a StatefulSet never run at a time";
+        let message = "two versions of a pod of a StatefulSet never run at the same time";
         path.invalid(message);
         path.help("remove the annotation");
     }
@@ -61,7 +61,7 @@ pub(super) fn check_stateful_set(
 /// A pod's name is its host's.
 fn check_hostname(name: &str, last: Option<i32>, at: &At<'_>) {
     let Some(last) = last else {
-        let message = "the number of the last pod is too large";
+        let message = "the ordinal of the last pod is too large";
         return at.dotted("ordinals.start").invalid(message);
     };
     let hostname = format!("{name}-{last}");
@@ -84,7 +84,7 @@ fn check_update_strategy(strategy: &StatefulSetUpdateStrategy, at: &At<'_>) {
         }
         let message = "an edit always replaces the pods: OnDelete is not supported";
         path.unsupported(message);
-        path.help("use RollingUpdate; mirrorlet rollout pause POD holds edits back");
+        path.help("use RollingUpdate; to hold edits back, use: mirrorlet rollout pause POD");
         return;
     }
     let Some(update) = update else { return };
@@ -116,7 +116,7 @@ fn check_retention(spec: &StatefulSetSpec, at: &At<'_>) {
         if value == Some(DELETE) {
             let message = "the data of claims is never removed by an edit of a document";
             path.unsupported(message);
-            path.help("write Retain, and remove what isn't needed with: mirrorlet volumes rm");
+            path.help("use Retain, and remove unneeded volumes with: mirrorlet volumes rm");
         }
     }
 }

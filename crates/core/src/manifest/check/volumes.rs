@@ -105,7 +105,7 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &At<'_>) {
 /// Upstream: `validateImageVolumeSource` of `pkg/apis/core/validation/validation.go`.
 fn check_image_volume(source: &ImageVolumeSource, at: &At<'_>) {
     let reference = source.reference.as_deref();
-    let required = "a volume of an image needs the image's name";
+    let required = "an image volume needs the reference of an image";
     check_image(reference, required, &at.key("reference"));
     at.key("pullPolicy")
         .one_of(source.pull_policy.as_deref(), &PULL_POLICIES);
@@ -185,7 +185,7 @@ fn check_image_mount(mount: &VolumeMount, at: &At<'_>) {
     };
     if is_given(&mount.sub_path_expr, "") {
         let at = at.key("subPathExpr");
-        at.invalid("a mount of an image has no subPathExpr");
+        at.invalid("mounts of image volumes do not support subPathExpr");
         at.help("use subPath");
     }
     for (key, value, none) in [
@@ -194,7 +194,7 @@ fn check_image_mount(mount: &VolumeMount, at: &At<'_>) {
     ] {
         if is_given(value, none) {
             at.key(key)
-                .invalid(format!("a mount of an image has no {key}"));
+                .invalid(format!("mounts of image volumes do not support {key}"));
         }
     }
 }

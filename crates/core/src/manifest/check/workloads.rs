@@ -133,7 +133,7 @@ fn check_selector(
     let expressions = selector.match_expressions.as_deref().unwrap_or_default();
     if labels.clone().next().is_none() && expressions.is_empty() {
         path.required(format!("a {kind} needs a selector of its pods"));
-        path.help("write the labels of spec.template.metadata in spec.selector.matchLabels");
+        path.help("copy the labels of spec.template.metadata to spec.selector.matchLabels");
         return;
     }
     let before = at.problems.len();
@@ -145,7 +145,7 @@ fn check_selector(
     if has_template && at.problems.len() == before && !selects(selector, pod) {
         let path = at.dotted("template.metadata.labels");
         path.invalid("spec.selector does not match these labels");
-        path.help("give the template the labels that the selector wants");
+        path.help("add the labels of the selector to the template");
     }
 }
 
@@ -154,7 +154,7 @@ fn check_requirement(requirement: &LabelSelectorRequirement, at: &At<'_>) {
     let operator = requirement.operator.as_str();
     at.key("operator").one_of(Some(operator), &operators);
     if !names::is_qualified(&requirement.key) {
-        at.key("key").invalid("this is not a label's key");
+        at.key("key").invalid("this is not a valid label key");
     }
     let has_values = requirement.values.as_ref().is_some_and(|v| !v.is_empty());
     let wants_values = [IN, NOT_IN].contains(&operator);
@@ -262,7 +262,7 @@ pub(super) fn check_host_ports(kind: WorkloadKind, pod: &Pod, at: &At<'_>) {
         WorkloadKind::Job | WorkloadKind::CronJob => "parallelism",
     };
     let help = format!(
-        "let one pod have the port: set {field} to 1, or write a pod of its own that forwards to the others by the name of a Service"
+        "use the port in only one pod: set {field} to 1, or add a separate pod that forwards to the others by the name of a Service"
     );
     let at = at.dotted("template.spec");
     let Some(spec) = &pod.spec else { return };
@@ -276,10 +276,10 @@ pub(super) fn check_host_ports(kind: WorkloadKind, pod: &Pod, at: &At<'_>) {
                 let path = at.key(list).index(index).key("ports").index(number);
                 let message = if spec.host_network == Some(true) {
                     format!(
-                        "with hostNetwork this is a port of the host, and only one of the {kind}'s pods could have it"
+                        "with hostNetwork this is a port of the host, which only one pod of the {kind} can use"
                     )
                 } else {
-                    format!("only one of the {kind}'s pods could have this port of the host")
+                    format!("only one pod of the {kind} can use this host port")
                 };
                 path.key("hostPort").invalid(message);
                 path.help(help.as_str());
@@ -332,7 +332,7 @@ fn check_update_strategy(strategy: &DaemonSetUpdateStrategy, at: &At<'_>) {
     if strategy.type_.as_deref() == Some("OnDelete") {
         let message = "an edit always replaces the pod: OnDelete is not supported";
         path.unsupported(message);
-        path.help("use RollingUpdate; mirrorlet rollout pause POD holds edits back");
+        path.help("use RollingUpdate; to hold edits back, use: mirrorlet rollout pause POD");
         return;
     }
     let kinds = ["", ROLLING_UPDATE];

@@ -133,7 +133,7 @@ fn a_hand_over_that_keeps_failing_ends_by_the_deadline() {
         let (current, _) = decision.history.current.clone().unwrap();
         assert_eq!(current, "a".into());
         if ends {
-            let cause = Cause::new("HandOverFailed", "no; this was tried for 300 s");
+            let cause = Cause::new("HandOverFailed", "no; retries ended after 300 s");
             // rollouts S14
             assert_eq!(decision.phase, Phase::Restored(cause.clone()), "{now}");
             assert_eq!(decision.change, Some(Change::Restored));
