@@ -119,7 +119,7 @@ fn request(paths: &[PathBuf], content: bool) -> anyhow::Result<PlanRequest> {
     let mut pairs = names.iter().zip(names.iter().skip(1));
     if let Some((twice, _)) = pairs.find(|(one, next)| one == next) {
         return Err(anyhow!(
-            "two of the files are named {twice}: in a manifest directory there is one of each name"
+            "two of the files are named {twice}: a manifest directory can have only one file of each name"
         ));
     }
     Ok(request)
@@ -346,7 +346,7 @@ fn remarks(pod: &PlannedPod) -> Vec<String> {
     let mut lines = Vec::new();
     if !pod.reason.is_empty() {
         let words = match pod.action {
-            PlanAction::Held => "the running version stays",
+            PlanAction::Held => "the current version keeps running",
             _ => "it would not start",
         };
         lines.push(format!("{words}: {}: {}", pod.reason, pod.message));

@@ -56,15 +56,15 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let typed = one_line(&pod.pod);
     let done = match name {
         CommandName::Undo => format!("switching to revision {revision} until the manifest changes"),
-        CommandName::Retry => format!("revision {revision} is tried again"),
+        CommandName::Retry => format!("revision {revision} will be retried"),
         // Its pods may run different revisions.
         CommandName::Pause if workload.is_some() => {
             format!("its pods keep their revisions until: mirrorlet rollout resume {typed}")
         }
         CommandName::Pause => {
-            format!("revision {revision} runs on until: mirrorlet rollout resume {typed}")
+            format!("revision {revision} keeps running until: mirrorlet rollout resume {typed}")
         }
-        CommandName::Resume => format!("revision {revision} is to run"),
+        CommandName::Resume => format!("rollouts resumed, revision {revision} will run"),
     };
     let what = match workload {
         // Its kind was typed.
@@ -128,7 +128,7 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
             .unwrap_or(("pod", report.name.as_str()));
         let name = format!("{kind} {}/{name}", report.namespace);
         return format!(
-            "{} wants no pods, and so has no revisions; set spec.replicas in its manifest to start some\n",
+            "{} has 0 desired pods, and therefore no revisions; set spec.replicas in its manifest to start some\n",
             one_line(&name)
         );
     }
@@ -136,7 +136,7 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
     if report.paused {
         let name = typed(&report.namespace, &report.name);
         let name = one_line(&name);
-        let words = "Rollouts are paused; go on with: mirrorlet rollout resume";
+        let words = "Rollouts are paused; resume them with: mirrorlet rollout resume";
         let _ = writeln!(text, "\n{words} {name}");
     }
     text
@@ -312,10 +312,10 @@ fn without_pods(found: &WorkloadReport, all_are: &str) -> Standing {
     let (wanted, message) = (found.wanted, &found.message);
     if wanted == 0 {
         Standing::Done(format!(
-            "{all_are}it wants no pods, and has none; set spec.replicas in its manifest to start some"
+            "{all_are}it has 0 desired pods; set spec.replicas in its manifest to start some"
         ))
     } else if message.is_empty() {
-        Standing::UnderWay(format!("{all_are}0 of {wanted} pods are there"))
+        Standing::UnderWay(format!("{all_are}0 of {wanted} pods exist"))
     } else {
         Standing::UnderWay(format!("{all_are}{message}"))
     }
@@ -432,11 +432,11 @@ fn standing_of(pod: &PodReport) -> Standing {
             pod.ready, pod.containers_total
         )),
         RolloutPhase::Paused => Standing::UnderWay(format!(
-            "{pod_is}paused, revision {revision} runs; go on with: mirrorlet rollout resume {}",
+            "{pod_is}paused, revision {revision} runs; resume with: mirrorlet rollout resume {}",
             typed(namespace, pod.workload.as_deref().unwrap_or(name))
         )),
         RolloutPhase::Failed => Standing::Failed(format!(
-            "{pod_is}revision {target} failed and runs on: {reason}: {message}"
+            "{pod_is}revision {target} failed and keeps running: {reason}: {message}"
         )),
         RolloutPhase::Restored => Standing::Failed(format!(
             "{pod_is}revision {target} failed, revision {revision} runs: {reason}: {message}"

@@ -62,7 +62,7 @@ pub struct JobStates {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     /// No manifest describes it.
-    #[error("no manifest describes a Job or CronJob {0}")]
+    #[error("no manifest defines a Job or CronJob {0}")]
     Unknown(JobName),
     /// Its record can't be read.
     #[error("the progress of {0} can't be read; see mirrorlet status")]
@@ -77,7 +77,7 @@ pub enum OrderError {
     Taken(JobName),
     /// It may run by a document of a source that was not read yet.
     #[error(
-        "{0} may run by another document, in a source that has not been read; see mirrorlet status"
+        "another document may define {0}, in a source that has not been read; see mirrorlet status"
     )]
     Awaited(JobName),
     /// The disk doesn't take its record.

@@ -21,11 +21,11 @@ pub(super) fn unreadable(
     );
     let help = match kind {
         "Job" => format!(
-            "{restore}; or have the Job run from its beginning: mirrorlet restart job/{}",
+            "{restore}; or run the Job from its beginning with: mirrorlet restart job/{}",
             name.name
         ),
         _ => format!(
-            "{restore}; or remove it and restart the agent: the schedule is followed from then on"
+            "{restore}; or remove it and restart the agent: the CronJob then continues with its next scheduled time"
         ),
     };
     at(origin, Code::Unreadable, message).help(help)
@@ -40,13 +40,13 @@ pub(super) fn unwritten(kind: &str, name: &JobName, origin: &Origin, why: &str) 
 /// The Job that was begun may be that of a document that is not known yet.
 pub(super) fn awaited(name: &JobName, origin: &Origin, may_run: bool) -> Diagnostic {
     let message = format!(
-        "Job {name} waits for sources that have not been read: another document may be in force"
+        "Job {name} waits for sources that have not been read: another document may define it"
     );
     let help = if may_run {
         "a pod of the Job may run: wait until they are read, or remove those that can't be read from the configuration"
             .to_owned()
     } else {
-        format!("have this one run now: mirrorlet restart job/{}", name.name)
+        format!("run this Job now with: mirrorlet restart job/{}", name.name)
     };
     at(origin, Code::Unreadable, message).help(help)
 }

@@ -14,14 +14,16 @@ pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
     };
     for note in &decision.notes {
         match note {
-            Note::Begun => occurrences::job(&job.name.to_string(), "the Job begins", false),
-            Note::Started(index, attempt) => of_pod(*index, *attempt, "JobStarted", "is to run"),
+            Note::Begun => occurrences::job(&job.name.to_string(), "the Job starts", false),
+            Note::Started(index, attempt) => {
+                of_pod(*index, *attempt, "JobStarted", "will be started");
+            }
             Note::Succeeded(index, attempt) => {
                 of_pod(*index, *attempt, "JobPodSucceeded", "succeeded");
             }
             Note::Failed(index, attempt) => of_pod(*index, *attempt, "JobPodFailed", "failed"),
             Note::Stopped(index, attempt) => {
-                let what = format!("is to stop: {}", decision.stop_reason());
+                let what = format!("will be stopped: {}", decision.stop_reason());
                 of_pod(*index, *attempt, "JobPodStopped", &what);
             }
             Note::Suspended => occurrences::job(&job.name.to_string(), "Job suspended", false),

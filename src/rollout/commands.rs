@@ -110,16 +110,21 @@ impl Rollouts {
 fn words(command: &Command) -> fn(u64) -> (&'static str, String) {
     match command {
         Command::Undo { .. } => |n| ("RolloutUndone", format!("switching to revision {n}")),
-        Command::Retry => |n| ("RolloutRetried", format!("revision {n} is tried again")),
-        Command::Pause => |n| ("RolloutPaused", format!("revision {n} runs on")),
+        Command::Retry => |n| ("RolloutRetried", format!("retrying revision {n}")),
+        Command::Pause => |n| {
+            (
+                "RolloutPaused",
+                format!("rollouts paused, revision {n} keeps running"),
+            )
+        },
         Command::Resume => |n| {
             (
                 "RolloutResumed",
                 format!("rollouts resumed, switching to revision {n}"),
             )
         },
-        Command::Stop => |_| ("PodStopped", "A person stopped the pod".to_owned()),
-        Command::Start { .. } => |_| ("PodStarted", "A person started the pod".to_owned()),
+        Command::Stop => |_| ("PodStopped", "A user stopped the pod".to_owned()),
+        Command::Start { .. } => |_| ("PodStarted", "A user started the pod".to_owned()),
         Command::Evict { .. } => |_| {
             (
                 "PodEvicted",
@@ -129,9 +134,9 @@ fn words(command: &Command) -> fn(u64) -> (&'static str, String) {
         Command::Debug(_) => |_| {
             (
                 "ContainerAdded",
-                "A person added a container for debugging".to_owned(),
+                "A user added a container for debugging".to_owned(),
             )
         },
-        Command::Restart { .. } => |_| ("PodRestarted", "A person restarted the pod".to_owned()),
+        Command::Restart { .. } => |_| ("PodRestarted", "A user restarted the pod".to_owned()),
     }
 }

@@ -62,7 +62,7 @@ pub enum CommandError {
     Busy,
     /// It was obeyed, and the disk doesn't have it.
     #[error(
-        "done, but not stored, so a restart of the agent forgets it: {0}; storing it is tried again every {retry} s",
+        "the command was executed, but its effect is lost if the agent restarts, because it could not be saved: {0}; saving is retried every {retry} s",
         retry = super::KEEP_RETRY.as_secs()
     )]
     NotKept(String),

@@ -418,13 +418,14 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
     match (&decision.phase, decision.change) {
         (Phase::Held(cause) | Phase::Restored(cause), _) => (PlanAction::Held, Some(cause.clone())),
         (Phase::Paused, _) if !decision.history.paused => {
-            let words = "its workload says paused: true";
+            let words = "its workload has paused: true";
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
         (Phase::Paused, _) => {
             let typed = spec::typed_rollout(&wanted.pod);
-            let words =
-                format!("its rollouts are paused; go on with: mirrorlet rollout resume {typed}");
+            let words = format!(
+                "its rollouts are paused; resume them with: mirrorlet rollout resume {typed}"
+            );
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
         (_, Some(Change::Switched | Change::StartedBeside)) => (PlanAction::Replace, None),

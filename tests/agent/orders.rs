@@ -68,7 +68,7 @@ async fn a_restart_makes_new_instances_without_back_off() {
     agent.until_pod("pair", again).await;
     assert!(!backed_off(&agent, "pair-box"));
     agent
-        .until_event("pair-box", "PodRestarted A person restarted the pod")
+        .until_event("pair-box", "PodRestarted A user restarted the pod")
         .await;
     assert_eq!(bed.running_id("POD"), sandbox);
     assert_eq!(
@@ -251,7 +251,7 @@ async fn a_stopped_pod_stays_stopped_until_it_is_started_or_edited() {
     let error = give(&agent, order("web", Verb::Restart)).await.unwrap_err();
     assert_eq!(error.to_string(), "pod default/web-box is stopped");
     agent
-        .until_event("web-box", "PodStopped A person stopped the pod")
+        .until_event("web-box", "PodStopped A user stopped the pod")
         .await;
     assert!(bed.running().is_empty(), "{:?}", bed.running());
     agent.kill();

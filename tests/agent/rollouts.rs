@@ -415,7 +415,7 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     let (code, text) = rollout(&bed, &["undo", "web"]).await;
     assert_eq!(code, Some(1), "{text}");
     assert!(
-        text.contains("no revision before revision 1 is known"),
+        text.contains("no revision older than revision 1 is stored"),
         "{text}"
     );
 
@@ -445,7 +445,7 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     agent = bed.agent().await;
     let undone = agent.until_pod("web", runs(&first)).await;
     assert!(
-        told(&undone).contains("revision 1 runs instead of the manifest's revision 2"),
+        told(&undone).contains("revision 1 runs instead of revision 2 of the manifest"),
         "{undone:?}"
     );
     let (code, text) = rollout(&bed, &["status", "web"]).await;
@@ -489,7 +489,7 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     );
     let (code, text) = rollout(&bed, &["retry", "web"]).await;
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("revision 3 is tried again"), "{text}");
+    assert!(text.contains("revision 3 will be retried"), "{text}");
     agent.until_pod("web", |pod| pod.uid != second).await;
     let (code, text) = rollout(&bed, &["status", "web", "--timeout", "2m"]).await;
     assert_eq!(code, Some(1), "{text}");
@@ -536,7 +536,7 @@ async fn a_plan_changes_nothing_and_comes_true() {
         "replace  default/edited-",
         "gap       spec.containers[edited].image",
         "held     default/held-",
-        "the running version stays: ErrImageNeverPull",
+        "the current version keeps running: ErrImageNeverPull",
         "remove   default/gone-",
         "create   default/new-",
         "1 to create, 1 to replace, 1 held, 1 to remove, 1 unchanged",

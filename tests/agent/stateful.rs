@@ -261,7 +261,7 @@ async fn a_pod_below_the_partition_keeps_its_version_until_it_is_lowered() {
         .await;
     agent.kill();
     let agent = bed.agent().await;
-    let partitioned = "pods below number 1 keep their version";
+    let partitioned = "pods with an ordinal below 1 keep their version";
     until_set(&agent, 3, "Partitioned", partitioned).await;
     let editions = || [0, 1, 2].map(|ordinal| row.exec(ordinal, "echo $EDITION"));
     // workloads 26

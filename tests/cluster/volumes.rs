@@ -184,7 +184,7 @@ async fn a_node_reads_what_its_pods_refer_to_and_nothing_else() {
     assert!(
         refused
             .to_string()
-            .starts_with("this node may not read configmap"),
+            .starts_with("this node is not allowed to read configmap"),
         "{refused}"
     );
 

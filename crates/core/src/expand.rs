@@ -36,7 +36,7 @@ pub enum ExpandError {
         place: String,
     },
     /// All of them together are.
-    #[error("environment and command are longer than {TOTAL_MAX} bytes in all at {place}")]
+    #[error("environment and command exceed {TOTAL_MAX} bytes in total at {place}")]
     Total {
         /// The first that is too much.
         place: String,
@@ -268,7 +268,7 @@ mod tests {
             expand_words(Some(&words[..count]), "args", &mut budget, |_| Some(&value))
         };
         assert_eq!(all(16).unwrap().len(), 16);
-        let problem = "environment and command are longer than 2097152 bytes in all at args[16]";
+        let problem = "environment and command exceed 2097152 bytes in total at args[16]";
         // tenants H1
         assert_eq!(all(17).unwrap_err().to_string(), problem);
     }

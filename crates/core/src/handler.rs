@@ -132,7 +132,7 @@ pub enum HandlerError {
     #[error("missing handler: none of exec, httpGet, tcpSocket, grpc and sleep is set")]
     Missing,
     /// A hook can't be a TCP connection any more; upstream accepts it, and fails.
-    #[error("tcpSocket is no handler of a lifecycle hook")]
+    #[error("tcpSocket is not supported for lifecycle hooks")]
     TcpSocketHook,
     /// No port of the container has that name.
     #[error("container {container} has no port named {port:?}")]

@@ -406,10 +406,7 @@ fn unless_immutable<'a>(
     if !known.iter().any(forbids) {
         return Cow::Borrowed(document);
     }
-    let message = format!(
-        "{} is immutable; this change of it is ignored",
-        new.key().words()
-    );
+    let message = format!("{} is immutable; the change is ignored", new.key().words());
     let problem = Diagnostic::error(Code::Immutable, location, message)
         .help("give the changed object another name, or remove this document for a moment and add it again");
     let mut document = document.clone();

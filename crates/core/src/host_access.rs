@@ -136,7 +136,7 @@ fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
     let root = root.display();
     match need {
         Need::Socket => (
-            "no container can be started, stopped or inspected",
+            "containers can't be started, stopped or inspected",
             format!(
                 "start Docker; in a container, mount the directory of {} from the host",
                 docker.trim_start_matches("unix://")
@@ -147,7 +147,7 @@ fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
             format!("mount {root} of the host at {root}, or choose another --root"),
         ),
         Need::PodNetwork => (
-            "no pod with a network of its own starts",
+            "pods without hostNetwork don't start",
             "create the network (docker network create NAME), or choose another one with --network"
                 .to_owned(),
         ),
@@ -156,7 +156,7 @@ fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
             "run the agent in the host's network (hostNetwork: true, --network host)".to_owned(),
         ),
         Need::PortRules => (
-            "edits of pods with host ports are held under StartFirst, and refuse connections while they replace the pod under Recreate",
+            "edits of pods with host ports are held with StartFirst; with Recreate, host ports refuse connections while the pod is replaced",
             "grant the agent CAP_NET_ADMIN (capabilities.add: [NET_ADMIN], --cap-add NET_ADMIN), on a kernel with nf_tables".to_owned(),
         ),
         Need::Propagation => (

@@ -438,7 +438,7 @@ impl<'a> Candidate<'a> {
 const RENAME: &str = "rename one of the two pods or remove one of the manifests";
 /// Help for two pods of one UID.
 pub const COMPUTE_UID: &str =
-    "remove metadata.uid from one of the two manifests: a UID is computed then";
+    "remove metadata.uid from one of the two manifests: mirrorlet then computes a UID";
 
 fn same_name(name: &FullName, winner: &Origin) -> String {
     format!("pod {name} is already defined by {}", place(winner))

@@ -263,11 +263,11 @@ pub fn port_problems<'a>(
                 let pod = FullName::of(pod);
                 let message = match number {
                     Some(number) => format!(
-                        "port \"{target}\" of pod {}/{} is {number}, not {}; names lead to pods and no port is translated: set port: {number}",
+                        "port \"{target}\" of pod {}/{} is {number}, not {}; names resolve to the addresses of pods, and ports are not translated: set port: {number}",
                         pod.namespace, pod.name, port.port
                     ),
                     None => format!(
-                        "pod {}/{} has no {protocol} port of the name \"{target}\"; names lead to pods and no port is translated: set port to the port that a container listens on, and leave targetPort out",
+                        "pod {}/{} has no {protocol} port named \"{target}\"; names resolve to the addresses of pods, and ports are not translated: set port to the port that a container listens on, and remove targetPort",
                         pod.namespace, pod.name
                     ),
                 };

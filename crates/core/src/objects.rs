@@ -135,7 +135,7 @@ pub enum ObjectError {
         cause: String,
     },
     /// This node may not have it.
-    #[error("this node may not read {what}: {cause}")]
+    #[error("this node is not allowed to read {what}: {cause}")]
     Forbidden {
         /// The requested object.
         what: String,
@@ -143,7 +143,7 @@ pub enum ObjectError {
         cause: String,
     },
     /// There is no room for it in this node's memory.
-    #[error("{what} is not kept: {cause}")]
+    #[error("{what} is not loaded: {cause}")]
     TooMuch {
         /// The requested object.
         what: String,

@@ -161,7 +161,7 @@ pub fn why_stopped(pod: &Pod) -> String {
         format!("the node is cordoned; uncordon it with: kubectl uncordon {node}")
     } else {
         let name = typed_name(pod);
-        format!("a person stopped the pod; start it with: mirrorlet start {name}")
+        format!("a user stopped the pod; start it with: mirrorlet start {name}")
     }
 }
 

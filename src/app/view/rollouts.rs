@@ -77,7 +77,7 @@ fn static_pod(text: &str, pods: &[PodReport], merged: &Merged) -> Result<FullNam
                 pod.namespace, pod.name
             ))
             .help(format!(
-                "have the Job run again: mirrorlet restart {}",
+                "run the Job again with: mirrorlet restart {}",
                 owner.replace("Job/", "job/")
             )));
     }
@@ -185,9 +185,8 @@ pub(super) fn history(
     history: Option<&History>,
     runs: impl Fn(&PodUid) -> bool,
 ) -> Result<HistoryReport, ViewError> {
-    let history = history.ok_or_else(|| {
-        ViewErrorKind::NotFound.error(format!("no revision of pod {name} is known yet"))
-    })?;
+    let history = history
+        .ok_or_else(|| ViewErrorKind::NotFound.error(format!("pod {name} has no revisions yet")))?;
     let mut known: Vec<&Revision> = history.revisions.iter().collect();
     known.small_sort_by_key(|revision| revision.number);
     let before = std::iter::once(None).chain(known.iter().copied().map(Some));
@@ -227,9 +226,9 @@ pub(super) fn workload_history(
             revisions: Vec::new(),
         });
     }
-    let first = members.first().ok_or_else(|| {
-        ViewErrorKind::NotFound.error(format!("no revision of {key} is known yet"))
-    })?;
+    let first = members
+        .first()
+        .ok_or_else(|| ViewErrorKind::NotFound.error(format!("{key} has no revisions yet")))?;
     let name = FullName::new(key.owner(), key.namespace.as_str());
     let mut report = history(&name, Some(first), &runs)?;
     report.paused = members.iter().all(|member| member.paused);
@@ -330,9 +329,9 @@ pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewErr
     let help = match refused {
         Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
         Refused::NoneBefore { .. } => Some(
-            "--to-revision of mirrorlet rollout undo names any revision; list them with: mirrorlet rollout history",
+            "mirrorlet rollout undo accepts any revision with --to-revision; list the revisions with: mirrorlet rollout history",
         ),
-        Refused::Paused => Some("end the pause first, with: mirrorlet rollout resume"),
+        Refused::Paused => Some("resume the rollouts first with: mirrorlet rollout resume"),
         Refused::Stopped => Some("start it with: mirrorlet start"),
         Refused::NotStopped => Some("restart its containers with: mirrorlet restart"),
         Refused::NotStarted => Some("see mirrorlet explain"),

@@ -46,7 +46,7 @@ fn report() -> PlanReport {
         "runs": [
             {
                 "kind": "CronJob", "namespace": "default", "name": "backup", "source": "/m/b.yaml",
-                "action": "change", "reason": "schedule; Jobs that run go on as they were",
+                "action": "change", "reason": "schedule; Jobs that already run are not changed",
                 "nextSchedule": "2026-01-02T03:00:00Z",
             },
             {
@@ -126,7 +126,7 @@ fn a_difference_of_a_job_is_a_line() {
     // rollouts 35
     assert_eq!(
         all_differences(&changed),
-        "change: CronJob default/backup: schedule; Jobs that run go on as they were\nrun again: Job default/import: its content has changed\nremove: CronJob default/backup\n"
+        "change: CronJob default/backup: schedule; Jobs that already run are not changed\nrun again: Job default/import: its content has changed\nremove: CronJob default/backup\n"
     );
 }
 

@@ -45,7 +45,7 @@ fn a_history_without_revisions_says_why() {
     // workloads 27
     assert_eq!(
         revisions(&report, at(0)),
-        "Deployment shop/idle wants no pods, and so has no revisions; set spec.replicas in its manifest to start some\n"
+        "Deployment shop/idle has 0 desired pods, and therefore no revisions; set spec.replicas in its manifest to start some\n"
     );
 }
 
@@ -106,7 +106,7 @@ fn a_rollout_has_an_end() {
         (
             rollout("Failed"),
             Standing::Failed,
-            "revision 5 failed and runs on: ErrImagePull: not found",
+            "revision 5 failed and keeps running: ErrImagePull: not found",
         ),
         (json!(null), Standing::Done, "successfully rolled out"),
         (
@@ -137,7 +137,7 @@ fn a_rollout_has_an_end() {
         (
             rollout("Paused"),
             Standing::UnderWay,
-            "paused, revision 4 runs; go on with: mirrorlet rollout resume default/web-box",
+            "paused, revision 4 runs; resume with: mirrorlet rollout resume default/web-box",
         ),
         (
             rollout("Restored"),
@@ -181,7 +181,7 @@ fn a_set_is_followed_until_its_pods_are_ready() {
         // Those below the partition wait for ever.
         (
             "Partitioned",
-            "pods below number 1 keep their version",
+            "pods with an ordinal below 1 keep their version",
             Some("Waiting"),
             Standing::Done,
         ),
@@ -226,12 +226,12 @@ fn a_workload_that_wants_no_pods_is_rolled_out_without_any() {
         (
             0,
             "",
-            Standing::Done("Deployment default/idle: it wants no pods, and has none; set spec.replicas in its manifest to start some".to_owned()),
+            Standing::Done("Deployment default/idle: it has 0 desired pods; set spec.replicas in its manifest to start some".to_owned()),
         ),
         (
             2,
             "",
-            Standing::UnderWay("Deployment default/idle: 0 of 2 pods are there".to_owned()),
+            Standing::UnderWay("Deployment default/idle: 0 of 2 pods exist".to_owned()),
         ),
         (
             2,

@@ -225,7 +225,7 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     let pod = input.pod;
     if is_api_pod(pod) && is_too_large(&pod.metadata) {
         let message = format!(
-            "the pod has more than {VALUES_MAX} values in lists and mappings, which is more than this node takes"
+            "the pod has more than {VALUES_MAX} values in lists and mappings, which is the maximum on this node"
         );
         return Verdict::Refused(Failure::refused("PodTooLarge", &message));
     }

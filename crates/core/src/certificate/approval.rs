@@ -182,7 +182,8 @@ impl Approver {
         match nodes.get(host) {
             None => return Decision::Wait(host.to_owned()),
             Some(seen) if seen.is_ours => {
-                let words = format!("pod {pod} runs on {host}, which is a Node of mirrorlet's");
+                let words =
+                    format!("pod {pod} runs on {host}, which is a Node that mirrorlet manages");
                 return deny("NotAHost", words);
             }
             Some(_) => {}
@@ -190,7 +191,7 @@ impl Approver {
         let node = self.node_of(host);
         // A name that a kubelet has is the kubelet's.
         if nodes.get(&node).is_some_and(|seen| !seen.is_ours) {
-            let words = format!("Node {node} exists and is not one of mirrorlet's");
+            let words = format!("Node {node} exists and is not managed by mirrorlet");
             return deny("NameTaken", words);
         }
         match client(request, &node) {
@@ -260,7 +261,7 @@ impl Approver {
                     .iter()
                     .any(|ip| seen.addresses.contains(ip))
             {
-                let words = format!("Node {other} has one of the addresses, too");
+                let words = format!("Node {other} also has one of the requested addresses");
                 return deny("ForeignAddress", words);
             }
         }
@@ -272,7 +273,7 @@ impl Approver {
 fn client(request: &SigningRequest, node: &str) -> Result<(), Decision> {
     let wanted = subject(request, node)?;
     if !wanted.names.is_empty() || !wanted.addresses.is_empty() {
-        let words = "a client certificate has no names or addresses";
+        let words = "a client certificate can't have DNS names or IP addresses";
         return Err(deny("UnexpectedNames", words));
     }
     if are_usages(&request.usages, "client auth") {
@@ -290,7 +291,10 @@ fn subject<'a>(request: &'a SigningRequest, node: &str) -> Result<&'a Wanted, De
     };
     let user = node_user(node);
     if wanted.common_name != user {
-        let words = format!("it is for {:?}, not for {user}", wanted.common_name);
+        let words = format!(
+            "its common name is {:?}, expected {user}",
+            wanted.common_name
+        );
         return Err(deny("WrongNode", words));
     }
     if wanted.organizations != [NODES_GROUP] {
@@ -309,7 +313,7 @@ fn are_usages(usages: &[String], purpose: &str) -> bool {
 
 fn usages_denied(usages: &[String]) -> Decision {
     let words = format!(
-        "its usages are not those of a node's: {}",
+        "its usages are not those of a node's certificate: {}",
         usages.join(", ")
     );
     deny("WrongUsages", words)

@@ -8,9 +8,9 @@ use crate::api::report::RunAction;
 pub fn plan(cron: &CronJob, present: Option<&CronJob>) -> (RunAction, String) {
     let Some(present) = present else {
         let reason = if cron.suspend {
-            "it is suspended: nothing is due"
+            "it is suspended: no runs are scheduled"
         } else {
-            "it is new: it begins with the next time"
+            "it is new: the first run is at the next scheduled time"
         };
         return (RunAction::Create, reason.to_owned());
     };
@@ -38,6 +38,9 @@ pub fn plan(cron: &CronJob, present: Option<&CronJob>) -> (RunAction, String) {
     if fields.is_empty() {
         return (RunAction::None, String::new());
     }
-    let reason = format!("{}; Jobs that run go on as they were", fields.join(", "));
+    let reason = format!(
+        "{}; Jobs that already run are not changed",
+        fields.join(", ")
+    );
     (RunAction::Change, reason)
 }

@@ -75,17 +75,17 @@ const FIELDS: [Field; 5] = [
 pub enum NotSchedule {
     /// It has another form.
     #[error(
-        "must have five fields (minute, hour, day of the month, month, day of the week), or be a word like @daily"
+        "must have five fields (minute, hour, day of the month, month, day of the week), or be a macro like @daily"
     )]
     Form,
     /// It is a word, or begins with one, that is not supported.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
     /// A field is wrong.
-    #[error("the {0} is wrong")]
+    #[error("the {0} is not valid")]
     Field(&'static str),
     /// It never comes.
-    #[error("there is no such day")]
+    #[error("no date ever matches the schedule")]
     Never,
 }
 

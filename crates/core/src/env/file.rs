@@ -18,15 +18,13 @@ pub enum FileError {
     #[error("the file doesn't exist")]
     Missing,
     /// It has no value of that name.
-    #[error("it has no value for {0:?}")]
+    #[error("the file has no value for {0:?}")]
     NoKey(String),
     /// It can't be read.
     #[error("{0}")]
     Unreadable(String),
     /// It is too large beside the files before it.
-    #[error(
-        "the files that variables of the container come from are larger than {FILES_BYTES_MAX} bytes in all"
-    )]
+    #[error("the files of the container's variables exceed {FILES_BYTES_MAX} bytes in total")]
     TooMuch,
     /// A line can't be understood.
     #[error("line {line}: {problem}")]

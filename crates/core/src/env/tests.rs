@@ -329,12 +329,12 @@ fn an_environment_is_as_large_as_a_process_may_be_started_with() {
         (from(1), None),
         (
             from(10_000),
-            Some(r#"environment and command are longer than 2097152 bytes in all at env "P1_K""#),
+            Some(r#"environment and command exceed 2097152 bytes in total at env "P1_K""#),
         ),
         (many(17), None),
         (
             many(10_000),
-            Some(r#"environment and command are longer than 2097152 bytes in all at env "V17""#),
+            Some(r#"environment and command exceed 2097152 bytes in total at env "V17""#),
         ),
         // One that replaces another takes its room.
         (again, None),

@@ -22,7 +22,10 @@ pub enum Known {
 pub fn plan(job: &Job, present: Option<&Job>, known: Option<&Known>) -> (RunAction, &'static str) {
     let begins = |action| {
         if job.rules.suspend {
-            (RunAction::Create, "it is suspended: none of its pods runs")
+            (
+                RunAction::Create,
+                "it is suspended: its pods are not started",
+            )
         } else {
             action
         }
@@ -30,22 +33,22 @@ pub fn plan(job: &Job, present: Option<&Job>, known: Option<&Known>) -> (RunActi
     let (content, complete) = match known {
         None => return begins((RunAction::Run, "it has not run")),
         Some(Known::Unreadable) => {
-            return (RunAction::Held, "what was done of it can't be read");
+            return (RunAction::Held, "its progress can't be read");
         }
         Some(Known::Run { content, complete }) => (content, complete),
     };
     if *content != job.content {
         return begins((
             RunAction::RunAgain,
-            "its content has changed; what still runs of it is stopped first",
+            "its content has changed; its running pods are stopped first",
         ));
     }
     let is_edited = present.is_some_and(|present| present.rules != job.rules);
     match complete {
         Some(true) => (RunAction::None, "it is complete"),
         Some(false) => (RunAction::None, "it has failed"),
-        None if is_edited => (RunAction::Change, "the edit applies to the run at hand"),
+        None if is_edited => (RunAction::Change, "the edit applies to the current run"),
         None if job.rules.suspend => (RunAction::None, "it is suspended"),
-        None => (RunAction::None, "it goes on"),
+        None => (RunAction::None, "it continues"),
     }
 }

@@ -941,7 +941,7 @@ fn a_plan_says_what_would_run_and_because_of_what() {
             Some(&once),
             Some(run(&once, None)),
             RunAction::None,
-            "it goes on",
+            "it continues",
         ),
         (
             &suspended,
@@ -976,7 +976,7 @@ fn a_plan_says_what_would_run_and_because_of_what() {
             Some(&once),
             Some(Known::Unreadable),
             RunAction::Held,
-            "what was done of it",
+            "its progress can't be read",
         ),
     ] {
         let planned = plan(wanted, present, known.as_ref());

@@ -55,7 +55,7 @@ crate::words! {
         /// It is being deleted; that it ends is up to us.
         BeingDeleted = "it is being deleted",
         /// It is the mirror of another version of the pod.
-        OtherVersion = "it shows another version of the pod",
+        OtherVersion = "it is the mirror of another version of the pod",
         /// It belongs to a Node of our name that is no more.
         OtherNode = "it belongs to a deleted Node",
     }

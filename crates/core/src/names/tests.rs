@@ -219,16 +219,20 @@ fn a_port_that_would_be_translated_is_a_problem() {
         (
             json!({"port": 80, "targetPort": "http"}),
             Some(
-                "port \"http\" of pod a/web-box is 8080, not 80; names lead to pods and no port is translated: set port: 8080",
+                "port \"http\" of pod a/web-box is 8080, not 80; names resolve to the addresses of pods, and ports are not translated: set port: 8080",
             ),
         ),
         (
             json!({"port": 80, "targetPort": "none"}),
-            Some("pod a/web-box has no TCP port of the name \"none\"; names lead to pods"),
+            Some(
+                "pod a/web-box has no TCP port named \"none\"; names resolve to the addresses of pods",
+            ),
         ),
         (
             json!({"port": 53, "targetPort": "dns"}),
-            Some("pod a/web-box has no TCP port of the name \"dns\"; names lead to pods"),
+            Some(
+                "pod a/web-box has no TCP port named \"dns\"; names resolve to the addresses of pods",
+            ),
         ),
         (
             json!({"port": 53, "targetPort": "dns", "protocol": "UDP"}),

@@ -101,9 +101,9 @@ fn anothers(node: &Node, facts: &NodeFacts) -> String {
     let whose = if labels.is_some_and(|labels| labels.contains_key(keys::NODE_LABEL)) {
         "another mirrorlet, with another root directory,"
     } else {
-        "somebody"
+        "another agent"
     };
     format!(
-        "{whose} holds the Lease of the Node {name}; choose another name with --node-name, or stop the other agent, and run `mirrorlet cleanup` with its root directory: its containers would run beside those that this one starts, which takes over within a minute"
+        "{whose} holds the Lease of the Node {name}; choose another name with --node-name, or stop the other agent and run `mirrorlet cleanup` with its root directory, so that its containers don't run in addition to those of this agent, which takes over the Node within a minute"
     )
 }

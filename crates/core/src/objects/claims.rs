@@ -317,11 +317,11 @@ impl<'a> Claims<'a> {
         let unfit = if found.capacity() < requested(spec) {
             Some("is smaller than the claim asks for")
         } else if found.class() != spec.storage_class_name.as_deref().unwrap_or_default() {
-            Some("is of another storageClassName")
+            Some("has a different storageClassName")
         } else if !found.has_modes(spec) {
             Some("does not have all access modes that the claim asks for")
         } else if found.is_block() != device::wants_block(spec) {
-            Some("is of another volumeMode")
+            Some("has a different volumeMode")
         } else {
             None
         };

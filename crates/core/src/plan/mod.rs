@@ -244,7 +244,7 @@ impl fmt::Display for Reason {
         match self {
             Self::NoSandbox => f.write_str("the pod has no sandbox"),
             Self::SandboxDead => f.write_str("the sandbox is not running"),
-            Self::SandboxByHand { what } => write!(f, "a person {what} the sandbox with docker"),
+            Self::SandboxByHand { what } => write!(f, "a user {what} the sandbox with docker"),
             Self::SandboxDuplicated => f.write_str("more than one sandbox is running"),
             Self::SandboxNetworkChanged => {
                 f.write_str("the network mode of the sandbox differs from the pod spec")
@@ -265,7 +265,7 @@ impl fmt::Display for Reason {
             Self::ByHand {
                 container, what, ..
             } => {
-                write!(f, "a person {what} container {container} with docker")
+                write!(f, "a user {what} container {container} with docker")
             }
             Self::UnknownState { container } => {
                 write!(f, "container {container} is in an unknown state")
@@ -292,9 +292,9 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Requested { container } => {
-                write!(f, "a person restarted container {container}")
+                write!(f, "a user restarted container {container}")
             }
-            Self::Stopped => f.write_str("a person stopped the pod"),
+            Self::Stopped => f.write_str("a user stopped the pod"),
             Self::Completed => f.write_str("all containers of the pod have ended"),
             Self::RestartAll { why } | Self::Over { why } => f.write_str(why),
             Self::DeadlineExceeded => {

@@ -111,7 +111,7 @@ pub fn together(pods: &BTreeMap<FullName, Swapped>) -> BTreeMap<FullName, Prepar
             Some((other, cause)) => {
                 let FullName { namespace, name } = other;
                 let message = format!(
-                    "{}; the pods swap host ports and are updated together, once pod {namespace}/{name} can be: {}: {}",
+                    "{}; the pods swap host ports and are updated together, but pod {namespace}/{name} can't be updated yet: {}: {}",
                     pod.alone.message, cause.reason, cause.message
                 );
                 Preparation::Failed(Cause {

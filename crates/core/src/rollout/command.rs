@@ -54,10 +54,10 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Nothing of the pod runs yet.
-    #[error("no revision of the pod runs yet")]
+    #[error("the pod has no running revision yet")]
     NotStarted,
     /// No revision has that number.
-    #[error("revision {number} is not known; these are: {known}")]
+    #[error("revision {number} not found; the stored revisions are: {known}")]
     UnknownRevision {
         /// The number.
         number: u64,
@@ -65,19 +65,19 @@ pub enum Refused {
         known: String,
     },
     /// There is no revision to go back to.
-    #[error("no revision before revision {newest} is known")]
+    #[error("no revision older than revision {newest} is stored")]
     NoneBefore {
         /// The newest one.
         newest: u64,
     },
     /// That revision runs, and stays.
-    #[error("revision {number} runs already")]
+    #[error("revision {number} is already running")]
     RunsAlready {
         /// Its number.
         number: u64,
     },
     /// Nothing failed.
-    #[error("nothing failed: revision {number} runs, as it should")]
+    #[error("no revision has failed: revision {number} is running, as requested")]
     NothingFailed {
         /// Its number.
         number: u64,
@@ -92,13 +92,15 @@ pub enum Refused {
     #[error("the rollouts of the pod are not paused")]
     NotPaused,
     /// A container of that name is there.
-    #[error("the pod has a container {name} already")]
+    #[error("the pod already has a container {name}")]
     ContainerExists {
         /// The name.
         name: String,
     },
     /// No more containers are added.
-    #[error("{ADDED_MAX} containers were added to the pod already; restart it to have none")]
+    #[error(
+        "{ADDED_MAX} containers, the maximum, were already added to the pod; restart it to remove them"
+    )]
     TooManyAdded,
     /// A person stopped the pod.
     #[error("the pod is stopped")]

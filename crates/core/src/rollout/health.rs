@@ -86,7 +86,7 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
             let message = status
                 .message
                 .as_deref()
-                .unwrap_or("a container failed for good");
+                .unwrap_or("a container failed and is not restarted");
             return Health::Failed(Cause::new(reason, message));
         }
         _ => {}
@@ -115,7 +115,7 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
 fn late(pod: &Pod, seen: &Seen<'_>, settings: &Settings, deadline: Duration) -> Cause {
     let (within, least) = (deadline.as_secs(), settings.min_ready.as_secs());
     let late = if seen.life.was_ready {
-        format!("it was ready, but within {within} s not for {least} s without a break")
+        format!("within {within} s, it was not ready for {least} s without interruption")
     } else {
         format!("it was not ready within {within} s")
     };
@@ -155,7 +155,7 @@ fn unready(pod: &Pod, status: &ContainerStatus, seen: &Seen<'_>) -> Option<Cause
             .and_then(|all| all.post_start.as_ref());
         // A container is being created until that has ended.
         return if hook.is_some() {
-            let words = format!("{words}; its postStart hook may not have ended");
+            let words = format!("{words}; its postStart hook may still be running");
             cause(words, ".lifecycle.postStart")
         } else {
             cause(words, "")

@@ -263,10 +263,10 @@ fn problem(
             let verb = if target == revision {
                 "runs"
             } else {
-                "is to run"
+                "will run"
             };
             let message = format!(
-                "a person ran `mirrorlet rollout undo` for pod {name}: {aim} {verb} instead of the manifest's {said}"
+                "a user ran `mirrorlet rollout undo` for pod {name}: {aim} {verb} instead of {said} of the manifest"
             );
             undone(location, message, &typed)
         }
@@ -279,7 +279,9 @@ fn problem(
 
 /// The problem of a version that runs because of an undo.
 fn undone(location: &str, message: String, typed: &str) -> Diagnostic {
-    let help = format!("change the manifest, or end that with: mirrorlet rollout undo {typed}");
+    let help = format!(
+        "change the manifest, or return to its revision with: mirrorlet rollout undo {typed}"
+    );
     Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
 }
 
@@ -289,14 +291,16 @@ fn paused(wanted: &SourcePod, runs: &str, said: &str, typed: &str) -> (String, S
     if Updates::of(&wanted.pod).is_some_and(|updates| updates.paused) {
         return (
             format!(
-                "pod {name} keeps {runs}: its workload says paused: true; the document has {said}"
+                "pod {name} keeps {runs}: its workload has paused: true; the document defines {said}"
             ),
-            "go on with paused: false in the document".to_owned(),
+            "to resume, set paused: false in the document".to_owned(),
         );
     }
     (
-        format!("the rollouts of pod {name} are paused: {runs} runs, its manifest says {said}"),
-        format!("go on with: mirrorlet rollout resume {typed}"),
+        format!(
+            "the rollouts of pod {name} are paused: {runs} is running, its manifest defines {said}"
+        ),
+        format!("resume them with: mirrorlet rollout resume {typed}"),
     )
 }
 
@@ -313,9 +317,9 @@ fn failed(
         return (format!("pod {name} can't run: {why}"), RETRIED.to_owned());
     }
     (
-        format!("{which} of pod {name} failed and runs on: {reason}: {message}"),
+        format!("{which} of pod {name} failed and keeps running: {reason}: {message}"),
         format!(
-            "mend the manifest, or go back to an older version with: mirrorlet rollout undo {typed}"
+            "correct the manifest, or return to an older version with: mirrorlet rollout undo {typed}"
         ),
     )
 }

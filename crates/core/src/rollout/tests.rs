@@ -867,7 +867,7 @@ fn restores_can_be_declined() {
         assert_eq!((pod.uid().as_str(), pod.held), ("b", false));
         assert_eq!(
             pod.problems[0].message,
-            "the new version of pod web-box_default failed and runs on: CrashLoopBackOff: container web was restarted 7 times, last with exit code 3 (Error)"
+            "the new version of pod web-box_default failed and keeps running: CrashLoopBackOff: container web was restarted 7 times, last with exit code 3 (Error)"
         );
         assert_eq!(problem_lines([&pod].into_iter()).len(), 1);
         story.now = 91;
@@ -1126,11 +1126,13 @@ fn an_undo_runs_an_older_revision_until_an_edit() {
     assert_eq!((pod.uid().as_str(), pod.held), ("a", true));
     assert_eq!(
         pod.problems[0].message,
-        "a person ran `mirrorlet rollout undo` for pod web-box_default: revision 1 runs instead of the manifest's revision 2"
+        "a user ran `mirrorlet rollout undo` for pod web-box_default: revision 1 runs instead of revision 2 of the manifest"
     );
     assert_eq!(
         pod.problems[0].help.as_deref(),
-        Some("change the manifest, or end that with: mirrorlet rollout undo default/web-box")
+        Some(
+            "change the manifest, or return to its revision with: mirrorlet rollout undo default/web-box"
+        )
     );
     assert_eq!(pod.rollout.unwrap().phase, RolloutPhase::Undone);
     // The undo of the undo: what the manifest says.
@@ -1238,7 +1240,7 @@ fn a_pause_keeps_what_runs() {
     assert_eq!((pod.uid().as_str(), pod.held), ("b", true));
     assert_eq!(
         pod.problems[0].message,
-        "the rollouts of pod web-box_default are paused: revision 2 runs, its manifest says revision 3"
+        "the rollouts of pod web-box_default are paused: revision 2 is running, its manifest defines revision 3"
     );
     assert_eq!(story.history.obey(Command::Resume), Ok(3));
     assert_eq!(
@@ -1398,7 +1400,7 @@ fn commands_that_change_nothing_are_refused() {
     assert_eq!(obey(&story, undo(2)), Refused::RunsAlready { number });
     assert_eq!(
         obey(&story, undo(9)).to_string(),
-        "revision 9 is not known; these are: 1, 2"
+        "revision 9 not found; the stored revisions are: 1, 2"
     );
     assert_eq!(obey(&story, start(&story)), Refused::NotStopped);
     assert_eq!(obey(&story, Command::Resume), Refused::NotPaused);

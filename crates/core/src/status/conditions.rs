@@ -131,12 +131,12 @@ fn resize_pending(view: &View<'_>) -> Option<Value> {
     let own = spec::spec(view.input.pod).resources.as_ref();
     let own = own.zip(view.resources);
     let message = if own.is_some_and(|(wanted, held)| !same_amounts(wanted, held)) {
-        "this node doesn't resize pods; the pod keeps its resources, and so do its containers, also when they restart; only a new pod gets the new ones".to_owned()
+        "this node doesn't resize pods; the pod and its containers keep their resources, even after restarts; the new resources apply to a new pod".to_owned()
     } else if waiting.is_empty() {
         return None;
     } else {
         format!(
-            "this node doesn't resize containers; [{}] keep their resources, also when they restart; only a new pod gets the new ones",
+            "this node doesn't resize containers; [{}] keep their resources, even after restarts; the new resources apply to a new pod",
             waiting.join(" ")
         )
     };

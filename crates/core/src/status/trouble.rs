@@ -144,9 +144,9 @@ mod tests {
             (false, "", &[old], ""),
             (
                 false,
-                "a person stopped it",
+                "a user stopped it",
                 std::slice::from_ref(&new),
-                "a person stopped it",
+                "a user stopped it",
             ),
             (true, "", std::slice::from_ref(&new), ""),
         ] {
@@ -167,7 +167,7 @@ mod tests {
         for (message, troubles, expected) in [
             ("back-off 10s; last exit code 0", &now, said),
             ("back-off 10s", &earlier, "back-off 10s"),
-            ("a person stopped it", &now, "a person stopped it"),
+            ("a user stopped it", &now, "a user stopped it"),
         ] {
             let shown = with_troubles(&status(&waits), message.to_owned(), troubles);
             assert_eq!(shown, expected);

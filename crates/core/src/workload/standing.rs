@@ -250,7 +250,7 @@ pub const FAILED: &str = "Failed";
 
 /// The words for that.
 const UNDONE_WORDS: &str =
-    "all pods run an older version, because a person ran `mirrorlet rollout undo`";
+    "all pods run an older version, because a user ran `mirrorlet rollout undo`";
 
 /// The name of the version of a workload with that template, as upstream's controllers name a
 /// `ReplicaSet` and a `ControllerRevision`: `web-6d4b75cb6d`.
@@ -352,7 +352,7 @@ impl Row<'_> {
             return (SCALING, first.clone());
         }
         if report.pods != report.wanted {
-            let words = format!("{} of {} pods are there", report.pods, report.wanted);
+            let words = format!("{} of {} pods exist", report.pods, report.wanted);
             return (SCALING, words);
         }
         let partition = &self.document.document["spec"]["updateStrategy"]["rollingUpdate"];
@@ -380,7 +380,7 @@ impl Row<'_> {
             };
         }
         if self.members.iter().any(is_kept) {
-            let words = format!("pods below number {partition} keep their version");
+            let words = format!("pods with an ordinal below {partition} keep their version");
             return (PARTITIONED, words);
         }
         (COMPLETE, String::new())
@@ -401,7 +401,7 @@ impl Row<'_> {
                 (Some(RolloutPhase::Waiting), Some(rollout)) => {
                     format!("waits: {}", rollout.message)
                 }
-                (Some(RolloutPhase::Undone), _) => "runs an older version, by an undo".to_owned(),
+                (Some(RolloutPhase::Undone), _) => "runs an older version after an undo".to_owned(),
                 (Some(RolloutPhase::Paused), _) => "is paused".to_owned(),
                 _ => "is being updated".to_owned(),
             };

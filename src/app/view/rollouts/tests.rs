@@ -12,12 +12,12 @@ fn jobs_have_no_rollouts() {
         (
             "job/idx",
             "a Job has no rollouts",
-            "have it run again: mirrorlet restart job/idx",
+            "run it again with: mirrorlet restart job/idx",
         ),
         (
             "cj/shop/every",
             "a CronJob has no rollouts",
-            "start a run: mirrorlet run-job shop/every",
+            "start a run with: mirrorlet run-job shop/every",
         ),
     ] {
         let error = whom(text, &[], &Merged::default(), &[], &JobStates::default()).unwrap_err();
@@ -133,7 +133,7 @@ fn a_workload_without_pods_is_known_and_has_no_revisions() {
     assert_eq!(history.name, "Deployment/idle");
     assert!(history.revisions.is_empty());
     let error = told(false).unwrap_err().to_string();
-    assert_eq!(error, "no revision of Deployment default/idle is known yet");
+    assert_eq!(error, "Deployment default/idle has no revisions yet");
     let target = RolloutTarget::Workload(idle);
     let refused = |wants_no_pods| {
         let refused = Err(CommandError::Refused(Refused::NotStarted));
@@ -145,14 +145,14 @@ fn a_workload_without_pods_is_known_and_has_no_revisions() {
     assert_eq!(
         refused(true),
         owned((
-            "Deployment default/idle wants no pods, and so has no revisions",
+            "Deployment default/idle has 0 desired pods, and therefore no revisions",
             "set spec.replicas in its manifest to start some",
         ))
     );
     assert_eq!(
         refused(false),
         owned((
-            "no revision of Deployment default/idle runs yet",
+            "Deployment default/idle has no running revision yet",
             "see mirrorlet explain deployment/default/idle",
         ))
     );

@@ -41,19 +41,19 @@ fn of_job(job: Option<&JobReport>, typed: &str) -> (String, String) {
         Some(_) | None => "",
     };
     let help = match (is_paused, has_no_parallelism) {
-        (true, true) => "raise spec.parallelism in its manifest to have it run".to_owned(),
-        (true, false) => "remove spec.suspend from its manifest to have it run".to_owned(),
-        (false, _) => format!("have it run again: mirrorlet restart job/{typed}"),
+        (true, true) => "to run it, set spec.parallelism in its manifest to 1 or more".to_owned(),
+        (true, false) => "to run it, remove spec.suspend from its manifest".to_owned(),
+        (false, _) => format!("run it again with: mirrorlet restart job/{typed}"),
     };
     (format!("a Job has no rollouts{state}"), help)
 }
 
 fn of_cron_job(cron: Option<&CronJobReport>, typed: &str) -> (String, String) {
-    let start = format!("start a run: mirrorlet run-job {typed}");
+    let start = format!("start a run with: mirrorlet run-job {typed}");
     let (state, help) = match cron {
         Some(cron) if cron.suspended => (
             ", and this one is suspended".to_owned(),
-            format!("{start}; remove spec.suspend from its manifest to have its schedule go on"),
+            format!("{start}; to resume its schedule, remove spec.suspend from its manifest"),
         ),
         Some(CronJobReport {
             active: 0,
@@ -68,7 +68,9 @@ fn of_cron_job(cron: Option<&CronJobReport>, typed: &str) -> (String, String) {
 /// The error for a command about the revisions of a workload that wants no pods.
 pub(super) fn no_pods(key: &WorkloadKey) -> ViewError {
     ViewErrorKind::Conflict
-        .error(format!("{key} wants no pods, and so has no revisions"))
+        .error(format!(
+            "{key} has 0 desired pods, and therefore no revisions"
+        ))
         .help("set spec.replicas in its manifest to start some")
 }
 
@@ -116,47 +118,47 @@ mod tests {
             (
                 "job/done",
                 "a Job has no rollouts, and this one is complete",
-                "have it run again: mirrorlet restart job/done",
+                "run it again with: mirrorlet restart job/done",
             ),
             (
                 "jobs/shop/broken",
                 "a Job has no rollouts, and this one has failed",
-                "have it run again: mirrorlet restart job/shop/broken",
+                "run it again with: mirrorlet restart job/shop/broken",
             ),
             (
                 "job/later",
                 "a Job has no rollouts, and this one is suspended",
-                "remove spec.suspend from its manifest to have it run",
+                "to run it, remove spec.suspend from its manifest",
             ),
             (
                 "job/none",
                 "a Job has no rollouts, and the parallelism of this one is 0",
-                "raise spec.parallelism in its manifest to have it run",
+                "to run it, set spec.parallelism in its manifest to 1 or more",
             ),
             (
                 "job/busy",
                 "a Job has no rollouts",
-                "have it run again: mirrorlet restart job/busy",
+                "run it again with: mirrorlet restart job/busy",
             ),
             (
                 "job/other/done",
                 "a Job has no rollouts",
-                "have it run again: mirrorlet restart job/other/done",
+                "run it again with: mirrorlet restart job/other/done",
             ),
             (
                 "cj/off",
                 "a CronJob has no rollouts, and this one is suspended",
-                "start a run: mirrorlet run-job off; remove spec.suspend from its manifest to have its schedule go on",
+                "start a run with: mirrorlet run-job off; to resume its schedule, remove spec.suspend from its manifest",
             ),
             (
                 "cronjob/shop/nightly",
                 "a CronJob has no rollouts, and this one runs next at 2027-01-02T03:00:00Z",
-                "start a run: mirrorlet run-job shop/nightly",
+                "start a run with: mirrorlet run-job shop/nightly",
             ),
             (
                 "cronjob/now",
                 "a CronJob has no rollouts",
-                "start a run: mirrorlet run-job now",
+                "start a run with: mirrorlet run-job now",
             ),
         ] {
             let error = without_rollouts(text, &jobs).unwrap();

@@ -197,7 +197,7 @@ fn a_claim_is_bound_as_upstream_binds_it_or_has_a_volume_of_the_engine() {
         (
             named.clone(),
             vec![volume("a", "5Gi", class("x"))],
-            "- PersistentVolume a is of another storageClassName".to_owned(),
+            "- PersistentVolume a has a different storageClassName".to_owned(),
         ),
         (
             named.clone(),
@@ -240,7 +240,7 @@ fn a_claim_for_a_device_is_bound_to_a_device_alone() {
     let meant = json!({"claimRef": {"namespace": "n", "name": "c"}});
     let named = json!({"volumeName": "a"});
     let waits = "- no PersistentVolume with volumeMode Block matches, and a volume of the Engine can't be a block device";
-    let other_mode = "- PersistentVolume a is of another volumeMode";
+    let other_mode = "- PersistentVolume a has a different volumeMode";
     for (claim_spec, volume_spec, expected) in [
         (&block, &block, "device /srv/a"),
         (&block, &local, "device /dev/sdb"),

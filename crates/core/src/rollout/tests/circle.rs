@@ -138,7 +138,7 @@ fn no_pod_of_a_circle_is_prepared_before_all_are() {
     let taken = |by: &str| Cause::new("NodePorts", format!("in use by pod default/{by}"));
     let waits = |by: &str, other: &str| {
         let message = format!(
-            "in use by pod default/{by}; the pods swap host ports and are updated together, once pod default/{other} can be: ErrImagePull: not found"
+            "in use by pod default/{by}; the pods swap host ports and are updated together, but pod default/{other} can't be updated yet: ErrImagePull: not found"
         );
         Failed(Cause::new("NodePorts", message))
     };

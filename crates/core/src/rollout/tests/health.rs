@@ -236,7 +236,7 @@ fn a_version_that_is_late_says_what_it_waits_for() {
         (
             container("hook", false, creating()),
             Some("spec.containers[2].lifecycle.postStart"),
-            ": container hook waits: ContainerCreating; its postStart hook may not have ended",
+            ": container hook waits: ContainerCreating; its postStart hook may still be running",
         ),
         (
             container("plain", false, creating()),
@@ -272,7 +272,7 @@ fn a_version_that_is_late_says_what_it_waits_for() {
         let Health::Failed(cause) = assess(&pod, &seen, &Settings::default()) else {
             panic!("it did not fail")
         };
-        let expected = "it was ready, but within 300 s not for 10 s without a break";
+        let expected = "within 300 s, it was not ready for 10 s without interruption";
         // rollouts 34
         assert!(cause.message.starts_with(expected), "{}", cause.message);
     }

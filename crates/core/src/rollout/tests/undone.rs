@@ -43,7 +43,7 @@ fn an_undo_of_a_workloads_pod_names_templates() {
     // rollouts 22
     assert_eq!(
         pod.problems[0].message,
-        "a person ran `mirrorlet rollout undo` for pod web-box_default: template a012345678 runs instead of the manifest's template b012345678"
+        "a user ran `mirrorlet rollout undo` for pod web-box_default: template a012345678 runs instead of template b012345678 of the manifest"
     );
 }
 

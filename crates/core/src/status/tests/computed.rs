@@ -671,7 +671,7 @@ fn a_resize_of_a_running_container_is_told_to_be_infeasible() {
     assert_eq!(
         pending.message.as_deref(),
         Some(
-            "this node doesn't resize containers; [web] keep their resources, also when they restart; only a new pod gets the new ones"
+            "this node doesn't resize containers; [web] keep their resources, even after restarts; the new resources apply to a new pod"
         )
     );
     // A manifest's pod has no such subresource.

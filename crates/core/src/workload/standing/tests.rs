@@ -312,7 +312,7 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
             "",
             [1; 4],
             "Scaling",
-            "1 of 2 pods are there",
+            "1 of 2 pods exist",
         ),
         (
             &two,
@@ -345,7 +345,7 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
             "",
             [2, 2, 1, 2],
             "Partitioned",
-            "pods below number 1 keep their version",
+            "pods with an ordinal below 1 keep their version",
         ),
         (
             &two,
@@ -377,7 +377,7 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
             "",
             [2, 2, 0, 2],
             "Undone",
-            "all pods run an older version, because a person ran `mirrorlet rollout undo`",
+            "all pods run an older version, because a user ran `mirrorlet rollout undo`",
         ),
         // The other one is still on its way back.
         (
@@ -386,7 +386,7 @@ fn a_stateful_set_says_how_far_it_is_and_what_it_waits_for() {
             "",
             [2, 2, 1, 2],
             "Updating",
-            "pod db-0-box runs an older version, by an undo",
+            "pod db-0-box runs an older version after an undo",
         ),
         // The rollouts have not taken in the newest document yet.
         (
