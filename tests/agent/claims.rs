@@ -263,7 +263,7 @@ async fn annotations_of_a_claim_choose_its_volume() {
     let below = here.pod("below", "memory", "1", "");
     let below = below.replace("mountPath: /data", "mountPath: /data, subPath: a");
     bed.write("below.yaml", &below);
-    let refused = "has a driver other than local, or driver options, which allow no subPath";
+    let refused = "has a driver other than local, or driver options, which do not support subPath";
     agent
         .until_pod("below", |pod| pod.containers[0].message.contains(refused))
         .await;
@@ -481,7 +481,7 @@ async fn a_volume_that_is_gone_is_not_made_anew() {
         said(&ask(bed, &["start", "db"]));
         let claim = format!("default/data-{}", here.suffix);
         let gone = format!(
-            "volume {volume} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run docker volume create {labels} {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
+            "volume {volume} of the Engine no longer exists, and the data of claim {claim} is lost; to restore a backup, stop the pod, run docker volume create {labels} {volume} and unpack it; to start with an empty volume, run mirrorlet volumes rm {volume}"
         );
         eventually("the lost volume", || {
             let events = said(&ask(bed, &["events"]));

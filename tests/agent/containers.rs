@@ -793,7 +793,8 @@ async fn a_volume_is_made_of_an_image_where_the_engine_can_and_an_edit_is_held_w
         let held = agent.until_pod("web", |pod| pod.held).await;
         assert_eq!((held.uid, held.ready), (before.uid, 1));
         let problem = &held.problems[0];
-        let why = "volume \"site\" is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount";
+        let why =
+            "volume \"site\" is an image volume, which needs Docker Engine 28 or newer (API 1.48)";
         assert!(problem.message.contains(why), "{problem}");
         assert_eq!(problem.field.as_deref(), Some("spec.volumes[0]"));
         remove_image();

@@ -176,7 +176,7 @@ async fn a_device_by_cdi_is_asked_of_the_engine_or_refused_with_the_version_that
     let cause = if has_cdi {
         "unresolvable CDI devices mirrorlet.test/device=none"
     } else {
-        "CDI device \"mirrorlet.test/device=none\": Docker Engine 28.2 and newer has such devices, 25 and newer with \"features\": {\"cdi\": true} in the Engine's daemon.json"
+        "CDI device \"mirrorlet.test/device=none\": CDI devices need Docker Engine 28.2 or newer, or 25 or newer with \"features\": {\"cdi\": true} in the Engine's daemon.json"
     };
     bed.write("gpu.yaml", &cdi_pod("gpu"));
     let waits = |container: &ContainerReport| container.message.contains(cause);

@@ -172,7 +172,7 @@ pub fn keep_content(object: &mut Value, before: &Value, resource: &Resource) -> 
     };
     let changed = names_of_both(next, known)
         .filter(|name| !OTHERS.contains(name) && !is_same(&object[*name], &before[*name]));
-    let why = "can't be changed: the object is being deleted, and what it defined is stopped";
+    let why = "can't be changed: the object is being deleted, and its pods are being stopped";
     let causes: Vec<_> = changed.map(|name| Cause::forbidden(name, why)).collect();
     if !causes.is_empty() {
         return Err(Status::invalid(resource, meta::name(before), &causes));

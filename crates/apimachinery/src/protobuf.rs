@@ -67,7 +67,7 @@ pub enum ProtobufError {
     )]
     Malformed,
     /// It is of a kind that is read in JSON alone.
-    #[error("{0} is read in JSON alone")]
+    #[error("{0} is only supported in JSON")]
     Kind(String),
     /// It has more than [`VALUES_MAX`] values.
     #[error("the body has more than {VALUES_MAX} values")]

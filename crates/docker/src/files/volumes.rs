@@ -163,7 +163,7 @@ impl PodFiles {
 fn lost(claim: &ClaimName, volume: &EngineVolume, owner: &str) -> String {
     let (name, create) = (&volume.name, create_command(claim, volume, owner));
     format!(
-        "volume {name} of the Engine is gone, and with it the data of claim {claim}; to restore a backup, stop the pod, run {create} and unpack it; to start with an empty volume, run mirrorlet volumes rm {name}"
+        "volume {name} of the Engine no longer exists, and the data of claim {claim} is lost; to restore a backup, stop the pod, run {create} and unpack it; to start with an empty volume, run mirrorlet volumes rm {name}"
     )
 }
 

@@ -137,7 +137,10 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> io::Result<T> {
         io::Error::other(format!("{}: {cause}; {fate}", path.display()))
     };
     if found.len() > FILE_MAX {
-        return Err(unusable(format!("has {} bytes", found.len())));
+        return Err(unusable(format!(
+            "the file is too large: {} bytes",
+            found.len()
+        )));
     }
     let text = fs::read(path)?;
     let stored: Stored<T> = match serde_json::from_slice(&text) {
@@ -145,7 +148,10 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> io::Result<T> {
         Err(error) => return Err(unusable(format!("can't be decoded: {error}"))),
     };
     if stored.version != VERSION {
-        return Err(unusable(format!("is of version {}", stored.version)));
+        return Err(unusable(format!(
+            "the file has an unknown format version: {}",
+            stored.version
+        )));
     }
     Ok(stored.images)
 }

@@ -143,7 +143,7 @@ impl HostPorts {
         let checked = disk::blocking(move || nat::check(&table)).await;
         checked.map_err(|error| {
             refused(&format!(
-                "the kernel takes no rules for it from this agent ({error})"
+                "the kernel rejects the agent's rules for host ports ({error})"
             ))
         })
     }
@@ -162,7 +162,7 @@ impl HostPorts {
             self.forget();
             let network = &self.network;
             refused(&format!(
-                "the agent does not see the host's side of the Docker network {network}"
+                "the agent can't find the host's address in the Docker network {network}"
             ))
         })
     }
@@ -211,7 +211,8 @@ impl HostPorts {
             }
         });
         let replaced = replaced.await;
-        state.rules = replaced.map_err(|error| refused(&format!("the kernel says: {error}")))?;
+        state.rules =
+            replaced.map_err(|error| refused(&format!("the kernel rejects the rules: {error}")))?;
         self.are_led.send_replace(!forwards.is_empty());
         let which = match state.applied.replace(forwards.clone()) {
             // An agent before this one may have been killed before it came to it.
@@ -282,7 +283,7 @@ impl HostPorts {
         let name = &record.ours.full_name;
         Err(SyncError::new(
             SyncErrorReason::RuntimeUnavailable,
-            format!("the Docker Engine did not say which address pod {name} has"),
+            format!("the Docker Engine did not report the address of pod {name}"),
         ))
     }
 }

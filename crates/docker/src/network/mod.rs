@@ -43,12 +43,12 @@ const DEFAULT_BRIDGE: &str = "bridge";
 pub(crate) enum NetworkError {
     /// The Docker network is not there.
     #[error(
-        "the Docker network {0:?} does not exist: make it with \"docker network create {0}\", or choose another with --network"
+        "the Docker network {0:?} does not exist: create it with \"docker network create {0}\", or choose another with --network"
     )]
     Missing(String),
     /// It gives pods no address.
     #[error(
-        "the Docker network {name:?} is of driver {driver:?}, which assigns no addresses to pods"
+        "the Docker network {name:?} has driver {driver:?}, which does not assign addresses to pods"
     )]
     Unsuitable {
         /// Its name.
@@ -58,7 +58,7 @@ pub(crate) enum NetworkError {
     },
     /// It gave a pod no address.
     #[error(
-        "the Docker network {0:?} gave the pod no address: see its driver and its range with \"docker network inspect {0}\", or choose another with --network"
+        "the Docker network {0:?} did not assign an address to the pod: check its driver and address range with \"docker network inspect {0}\", or choose another with --network"
     )]
     WithoutAddress(String),
     /// The Engine did not answer, or refused.

@@ -20,7 +20,7 @@ async fn a_named_network_must_be_there_and_give_addresses() {
     // docker 22a
     assert_eq!(
         pods.status().await.unwrap_err().to_string(),
-        "the Docker network \"pods\" does not exist: make it with \"docker network create pods\", or choose another with --network"
+        "the Docker network \"pods\" does not exist: create it with \"docker network create pods\", or choose another with --network"
     );
     fake.add_network("pods", "bridge");
     assert_eq!(pods.status().await, Ok(()));

@@ -149,7 +149,7 @@ impl Starter {
                 retry_after: Some(std::time::Duration::ZERO),
                 ..SyncError::new(
                     SyncErrorReason::CreatePodSandboxError,
-                    "a person is starting the sandbox before this one again",
+                    "a previous sandbox of the pod is being started by hand",
                 )
             });
         }

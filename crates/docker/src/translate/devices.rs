@@ -51,7 +51,7 @@ pub(super) fn no_cdi(api: (u16, u16)) -> String {
     if api < API_CDI {
         let (major, minor) = api;
         format!(
-            "Docker Engine 28.2 and newer has such devices, 25 and newer with {on}; this one has API {major}.{minor}"
+            "CDI devices need Docker Engine 28.2 or newer, or 25 or newer with {on}; this Engine has API {major}.{minor}"
         )
     } else {
         format!("this Docker Engine has CDI turned off; set {on} and restart it")
@@ -63,7 +63,7 @@ pub(super) fn ignored_annotation(pod: &Pod) -> Option<Note> {
     cdi::ignored(pod).map(|key| Note {
         reason: CDI_IGNORED,
         message: format!(
-            "annotation {key} has no effect: only pods of manifests have CDI devices by annotations"
+            "annotation {key} has no effect: only static pods can request CDI devices with annotations"
         ),
     })
 }

@@ -220,12 +220,12 @@ pub enum ConfigError {
     },
     /// The pod has resources of its own, and the Engine doesn't manage cgroups.
     #[error(
-        "spec.resources: this Engine manages no cgroups, so the resources of a whole pod can't be limited; set them on its containers"
+        "spec.resources: this Engine does not manage cgroups, so it can't limit the resources of a whole pod; set them on its containers"
     )]
     NoPodCgroup,
     /// A volume is made of an image, which the Engine can't mount.
     #[error(
-        "volume {volume:?} is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount; this one has API {}.{}",
+        "volume {volume:?} is an image volume, which needs Docker Engine 28 or newer (API 1.48); this Engine has API {}.{}",
         api.0, api.1
     )]
     NoImageVolumes {

@@ -92,14 +92,14 @@ pub(super) fn binds(
         if target.contains(':') {
             return Err(ConfigError::Mount {
                 path: target,
-                problem: "the Engine accepts no path with a colon here; create the volume's directory on the host",
+                problem: "the Engine doesn't accept a path with a colon here; create the volume's directory on the host",
             });
         }
         let options = bound.bind_options.unwrap_or_default();
         if options.read_only_force_recursive == Some(true) {
             return Err(ConfigError::Mount {
                 path: target,
-                problem: "recursiveReadOnly: Enabled needs a directory that is there before; create the volume's directory on the host",
+                problem: "recursiveReadOnly: Enabled needs an existing directory; create the volume's directory on the host",
             });
         }
         let mut bind = format!("{}:{target}", source.display());
@@ -159,11 +159,13 @@ fn image_mount(
     check_image_volume(&mount.name, engine)?;
     if has_options_of_binds(mount) {
         return Err(fail(
-            "a volume of an image has neither mountPropagation nor recursiveReadOnly",
+            "image volumes do not support mountPropagation and recursiveReadOnly",
         ));
     }
     if is_given(mount.sub_path_expr.as_deref()) {
-        return Err(fail("a volume of an image has no subPathExpr; use subPath"));
+        return Err(fail(
+            "image volumes do not support subPathExpr; use subPath",
+        ));
     }
     let sub_path = mount.sub_path.clone().filter(|path| !path.is_empty());
     Ok(Mount {

@@ -72,7 +72,7 @@ impl HostPorts {
         {
             tracing::warn!(
                 error = %error,
-                "failed to end flows to host ports that lead to pods that have ended (CONFIG_NF_CT_NETLINK)"
+                "failed to delete the connection tracking entries of host ports of ended pods (this requires CONFIG_NF_CT_NETLINK)"
             );
         }
     }

@@ -115,7 +115,7 @@ impl LedPorts {
 fn subscribed(table: &str) -> Option<Changes> {
     let changes = Changes::of(table);
     if let Err(error) = &changes {
-        tracing::debug!(error = %error, "failed to listen to changes of rules");
+        tracing::debug!(error = %error, "failed to watch the rules for host ports");
     }
     changes.ok()
 }
@@ -126,7 +126,7 @@ async fn changed(changes: &mut Option<Changes>) {
         return tokio::time::sleep(LOOK_PERIOD).await;
     };
     if let Err(error) = told.next().await {
-        tracing::debug!(error = %error, "failed to listen to changes of rules");
+        tracing::debug!(error = %error, "failed to watch the rules for host ports");
         *changes = None;
     }
 }

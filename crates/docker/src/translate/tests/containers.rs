@@ -104,7 +104,7 @@ fn a_command_that_no_process_can_be_started_with_is_refused() {
     // tenants H1
     assert_eq!(
         of(16).unwrap_err().to_string(),
-        "environment and command are longer than 2097152 bytes in all at args[15]"
+        "environment and command exceed 2097152 bytes in total at args[15]"
     );
 }
 
@@ -714,17 +714,17 @@ fn a_volume_of_an_image_is_mounted_read_only_by_its_id() {
         (
             json!({}),
             (1, 47),
-            "volume \"site\" is made of an image, which only Docker Engine 28 and newer (API 1.48) can mount; this one has API 1.47",
+            "volume \"site\" is an image volume, which needs Docker Engine 28 or newer (API 1.48); this Engine has API 1.47",
         ),
         (
             json!({"subPathExpr": "$(A)"}),
             (1, 48),
-            "mount \"site\": a volume of an image has no subPathExpr; use subPath",
+            "mount \"site\": image volumes do not support subPathExpr; use subPath",
         ),
         (
             json!({"mountPropagation": "HostToContainer"}),
             (1, 48),
-            "mount \"site\": a volume of an image has neither mountPropagation nor recursiveReadOnly",
+            "mount \"site\": image volumes do not support mountPropagation and recursiveReadOnly",
         ),
     ] {
         assert_eq!(with(fields, api).unwrap_err().to_string(), expected);

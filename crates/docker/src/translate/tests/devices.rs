@@ -73,7 +73,7 @@ fn devices_by_cdi_are_requested_of_an_engine_that_has_them() {
         "Driver": "cdi",
         "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1", "vendor.com/net=1"],
     }]);
-    let ignored = "annotation cdi.k8s.io/gpu has no effect: only pods of manifests have CDI devices by annotations";
+    let ignored = "annotation cdi.k8s.io/gpu has no effect: only static pods can request CDI devices with annotations";
     for (source, value, cdi, api, expected, note) in [
         ("file", both, true, (1, 50), Ok(requested), None),
         (
@@ -82,7 +82,7 @@ fn devices_by_cdi_are_requested_of_an_engine_that_has_them() {
             false,
             (1, 41),
             Err(
-                "CDI device \"nvidia.com/gpu=0\": Docker Engine 28.2 and newer has such devices, 25 and newer with \"features\": {\"cdi\": true} in the Engine's daemon.json; this one has API 1.41",
+                "CDI device \"nvidia.com/gpu=0\": CDI devices need Docker Engine 28.2 or newer, or 25 or newer with \"features\": {\"cdi\": true} in the Engine's daemon.json; this Engine has API 1.41",
             ),
             None,
         ),
