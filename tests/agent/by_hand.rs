@@ -48,7 +48,7 @@ async fn a_docker_restart_is_no_crash_and_ends_in_one_instance() {
     // box 12
     assert!(!backed_off(&agent, "web-box"));
     let told = agent.events("web-box");
-    let restarted = "ByHand A person restarted container web with docker";
+    let restarted = "ByHand A user restarted container web with docker";
     assert!(told.iter().any(|event| event == restarted), "{told:#?}");
     assert_eq!(bed.running_id("POD"), sandbox);
     agent.stop().await;
@@ -66,13 +66,13 @@ async fn a_stopped_container_comes_back_as_its_policy_says() {
         until_settled(&bed, &agent, "web", restarts).await;
     }
     assert!(!backed_off(&agent, "web-box"));
-    let stopped = "ByHand A person stopped container web with docker";
+    let stopped = "ByHand A user stopped container web with docker";
     agent.until_event("web-box", stopped).await;
     bed.docker(&["stop", &bed.running_id("once")]);
     let over = |pod: &PodReport| pod.phase == "Succeeded";
     // box 12
     assert_eq!(agent.until_pod("once", over).await.restarts, 0);
-    let stopped = "ByHand A person stopped container once with docker";
+    let stopped = "ByHand A user stopped container once with docker";
     agent.until_event("once-box", stopped).await;
     agent.stop().await;
 }
@@ -87,7 +87,7 @@ async fn an_ended_instance_that_is_started_again_is_stopped() {
     bed.docker(&["start", &instances[&0]]);
     eventually("the start to be noticed", || {
         let mut events = agent.events("web-box").into_iter();
-        events.find(|event| event.starts_with("ByHand A person "))
+        events.find(|event| event.starts_with("ByHand A user "))
     })
     .await;
     until_settled(&bed, &agent, "web", 1).await;
@@ -105,9 +105,9 @@ async fn a_sandbox_that_is_stopped_or_restarted_is_replaced_with_its_containers(
         (
             1,
             "restart",
-            "ByHand A person restarted the sandbox with docker",
+            "ByHand A user restarted the sandbox with docker",
         ),
-        (2, "stop", "ByHand A person stopped the sandbox with docker"),
+        (2, "stop", "ByHand A user stopped the sandbox with docker"),
     ] {
         bed.docker(&[verb, &bed.running_id("POD")]);
         until_settled(&bed, &agent, "web", restarts).await;
@@ -195,16 +195,16 @@ async fn a_container_that_a_person_paused_is_reported_until_it_is_unpaused() {
     for (id, named) in [(&container, "container web"), (&sandbox, "the sandbox")] {
         bed.docker(&["pause", id]);
         let message = agent.until_pod("web", paused).await.message;
-        let expected = format!("a person paused {named} with docker at ");
+        let expected = format!("a user paused {named} with docker at ");
         assert!(message.starts_with(&expected), "{message}");
         let help = format!("; unpause it with: docker unpause {}", &id[..12]);
         // box 12
         assert!(message.ends_with(&help), "{message}");
-        let told = format!("ByHand A person paused {named} with docker");
+        let told = format!("ByHand A user paused {named} with docker");
         agent.until_event("web-box", &told).await;
         bed.docker(&["unpause", id]);
         until_settled(&bed, &agent, "web", 0).await;
-        let told = format!("ByHand A person unpaused {named} with docker");
+        let told = format!("ByHand A user unpaused {named} with docker");
         agent.until_event("web-box", &told).await;
     }
     agent.kill();

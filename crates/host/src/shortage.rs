@@ -6,7 +6,8 @@ use std::io;
 use rustix::io::Errno;
 
 /// The text for a shortage in status, log and events.
-pub const WORDS: &str = "the node has no open files, threads, ports or memory left to connect with";
+pub const WORDS: &str =
+    "the node has run out of open files, threads, ports or memory for new connections";
 
 /// Whether a connection could not be made because the machine is short of something: the other side was
 /// not asked.

@@ -35,8 +35,9 @@ pub(super) async fn begin(
     host: &str,
     stream: TcpStream,
 ) -> Result<TlsStream<TcpStream>, ProbeError> {
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| ProbeError::Request("the host is no name or address".to_owned()))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        ProbeError::Request("the host is not a DNS name or an IP address".to_owned())
+    })?;
     connector.connect(name, stream).await.map_err(|error| {
         let fault = error.get_ref().and_then(|inner| inner.downcast_ref());
         let plain = Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);

@@ -72,8 +72,8 @@ pub fn open_files_limited(limit: Option<u64>, error: &str) {
 /// Pods run in another network of the Engine's than new ones get: `--network` was changed. Call it once.
 pub fn pods_in_another_network(pods: usize, network: &str, of_new: &str) {
     tracing::warn!(
-        "running pods in the Docker network {network}: {pods}; they stay there, and pods that start from \
-         now on are in {of_new} (--network)"
+        "running pods in the Docker network {network}: {pods}; they keep it, and new pods are started in \
+         {of_new} (--network)"
     );
 }
 
@@ -96,7 +96,7 @@ pub fn api_pods_wait(any: bool) {
     if any {
         tracing::warn!(
             "the API server has bound more pods to this node than it can run; some wait until others \
-             are refused or over"
+             are rejected or have ended"
         );
     } else {
         tracing::info!("no pods of the API server are waiting any more");
@@ -107,8 +107,8 @@ pub fn api_pods_wait(any: bool) {
 pub fn api_mirrors_ignored(any: bool) {
     if any {
         tracing::warn!(
-            "the API server has thousands of mirror pods on this node that no static pod of it has; \
-             some are ignored until others are deleted"
+            "the API server has thousands of mirror pods on this node without a static pod; some are \
+             ignored until others are deleted"
         );
     } else {
         tracing::info!("no mirror pods are ignored any more");
@@ -119,8 +119,8 @@ pub fn api_mirrors_ignored(any: bool) {
 pub fn api_pod_too_large(name: &FullName) {
     tracing::warn!(
         pod = %Shown(name),
-        "the pod's object has more than {VALUES_MAX} values in lists and mappings; the pod runs on, and \
-         edits of its spec, labels and annotations are not taken up until the object is smaller"
+        "the pod's object has more than {VALUES_MAX} values in lists and mappings; the pod keeps \
+         running, and edits of its spec, labels and annotations are ignored until the object is smaller"
     );
 }
 
@@ -237,7 +237,7 @@ pub fn engine_not_kept(error: &str) {
 /// The root directory was used as another Node before.
 pub fn node_renamed(before: &str, now: &str) {
     tracing::warn!(
-        "the Node's name was {before} and is {now} now: the Node {before} and its mirror pods stay in the cluster; remove them with: kubectl delete node {before}"
+        "the Node's name changed from {before} to {now}: the Node {before} and its mirror pods stay in the cluster; remove them with: kubectl delete node {before}"
     );
 }
 
@@ -342,7 +342,7 @@ pub fn credentials_failed(fault: CredentialsFault, error: &str) {
 /// The sentence of the log about what the agent does while it has that problem with its credentials.
 fn consequence(fault: CredentialsFault) -> &'static str {
     match fault {
-        CredentialsFault::Missing => "no credentials for the API server; they are read again",
+        CredentialsFault::Missing => "no credentials for the API server; retrying",
         CredentialsFault::Replaced => {
             "new credentials for the API server are unusable; keeping the old ones"
         }

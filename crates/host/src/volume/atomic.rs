@@ -257,7 +257,7 @@ fn make_parents(dir: &Path, name: &str) -> Result<()> {
 
 /// Gives everything of a directory to a group, deepest first, as `fsGroup` wants it.
 fn give_to_group(path: &Path, group: u32) -> Result<()> {
-    let found = std::fs::symlink_metadata(path).map_err(|e| VolumeError::io("look at", path, e))?;
+    let found = std::fs::symlink_metadata(path).map_err(|e| VolumeError::io("inspect", path, e))?;
     if found.is_dir() {
         for (entry, _) in entries(path)? {
             give_to_group(&entry, group)?;

@@ -198,7 +198,7 @@ fn ensure(
             };
             let seen = host.seen(dir);
             // An agent in a container doesn't change the host's files.
-            if let SeenAt::Own(at) = seen.map_err(|e| VolumeError::io("look at", dir, e))? {
+            if let SeenAt::Own(at) = seen.map_err(|e| VolumeError::io("inspect", dir, e))? {
                 own(&at, payload::fs_group(pod))?;
             }
             dir.clone()
@@ -217,7 +217,7 @@ fn ensure(
 /// Sets the group and mode of a volume that nobody has used yet. One with data keeps its own: other
 /// pods may use it now.
 fn own(dir: &Path, fs_group: Option<i64>) -> Result<()> {
-    let fail = |e: io::Error| VolumeError::io("look at", dir, e);
+    let fail = |e: io::Error| VolumeError::io("inspect", dir, e);
     let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
     let is_empty = fs::read_dir(dir).map_err(fail)?.next().is_none();
     if mode & PERMISSIONS == ENGINE_MODE && is_empty {

@@ -42,7 +42,7 @@ fn read(volume: &Path, path: &str, left: usize) -> Result<String, FileError> {
     let unreadable = |words: &str| FileError::Unreadable(words.to_owned());
     let failed = |errno: Errno| match errno {
         Errno::NOENT => FileError::Missing,
-        Errno::XDEV | Errno::LOOP => unreadable("a symlink on its way leads out of the volume"),
+        Errno::XDEV | Errno::LOOP => unreadable("a symlink in its path points outside the volume"),
         other => FileError::Unreadable(other.to_string()),
     };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -164,7 +164,7 @@ mod tests {
         );
         assert_eq!(
             of("c").unwrap_err(),
-            "the files that variables of the container come from are larger than 2097152 bytes in all"
+            "the files of the container's variables exceed 2097152 bytes in total"
         );
         assert_eq!(of("none").unwrap_err(), "the file doesn't exist");
     }

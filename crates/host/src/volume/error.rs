@@ -123,7 +123,7 @@ pub enum VolumeError {
     },
     /// The pod's sandbox is not in the cgroup that was limited for the pod.
     #[error(
-        "spec.resources: the pod's sandbox is not in the cgroup {} that this agent sees, so no limit would hold; an agent in a container needs the host's /sys/fs/cgroup, writable",
+        "spec.resources: the pod's sandbox is not in the cgroup {} that this agent sees, so its limits would have no effect; an agent in a container needs the host's /sys/fs/cgroup, writable",
         .path.display()
     )]
     NotInCgroup {

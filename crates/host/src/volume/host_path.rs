@@ -56,7 +56,7 @@ pub(super) fn ensure(
     let kind = source.type_.as_deref().unwrap_or_default();
     let seen = host
         .seen(&path)
-        .map_err(|e| VolumeError::io("look at", &path, e))?;
+        .map_err(|e| VolumeError::io("inspect", &path, e))?;
     let (at, is_own) = match seen {
         SeenAt::Own(at) => (Some(at), true),
         SeenAt::Below(at) => (Some(at), false),
@@ -129,7 +129,7 @@ pub(super) fn check_device(path: &Path, host: &HostFiles) -> Result<()> {
         problem,
     };
     let seen = host.seen(path);
-    let at = match seen.map_err(|e| VolumeError::io("look at", path, e))? {
+    let at = match seen.map_err(|e| VolumeError::io("inspect", path, e))? {
         SeenAt::Own(at) | SeenAt::Below(at) => at,
         SeenAt::Nowhere => return Err(problem(UNSEEN_DEVICE)),
     };
@@ -147,7 +147,7 @@ fn type_of(path: &Path) -> Result<Option<FileType>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         // A file where a directory was to be: nothing can be at that path.
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(None),
-        Err(e) => Err(VolumeError::io("look at", path, e)),
+        Err(e) => Err(VolumeError::io("inspect", path, e)),
     }
 }
 

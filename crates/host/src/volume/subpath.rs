@@ -79,10 +79,10 @@ pub(super) fn ensure(
                         .to_owned()
                 }
                 (Errno::XDEV, _) => {
-                    "a symlink on its way leads out of the volume, which a sub-path may not leave".to_owned()
+                    "a symlink in its path points outside the volume".to_owned()
                 }
-                (Errno::LOOP, _) => "its symlinks lead nowhere, or into /proc".to_owned(),
-                (Errno::NOTDIR, _) => "something on its way is no directory".to_owned(),
+                (Errno::LOOP, _) => "a symlink in its path is broken, or points into /proc".to_owned(),
+                (Errno::NOTDIR, _) => "a part of its path is not a directory".to_owned(),
                 (e, _) => e.to_string(),
             })
         })?;
@@ -101,7 +101,7 @@ pub(super) fn ensure(
 fn no_directory(volume: &str, map: &VolumeMap) -> String {
     match map.engine_volumes.get(volume) {
         Some(name) => format!(
-            "volume {name} of the Engine has a driver other than local, or driver options, which allow no subPath"
+            "volume {name} of the Engine has a driver other than local, or driver options, which do not support subPath"
         ),
         None => "no such volume".to_owned(),
     }

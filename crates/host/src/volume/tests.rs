@@ -798,14 +798,14 @@ fn sub_paths_that_leave_their_volume_are_refused_without_naming_it() {
         let host_path = root.dir.path().to_str().unwrap();
         assert!(!text.contains(host_path), "{text}");
         let follows = !bad.contains("..") && bad != "/etc";
-        let words = "a symlink on its way leads out of the volume";
+        let words = "a symlink in its path points outside the volume";
         // tenants A7
         assert_eq!(text.contains(words), follows, "{text}");
     }
     ensure_subpath(&root, &volume, "within/x").unwrap();
     fs::write(volume.join("file"), "").unwrap();
     let error = ensure_subpath(&root, &volume, "file/x").unwrap_err();
-    let words = "something on its way is no directory";
+    let words = "a part of its path is not a directory";
     assert!(error.to_string().ends_with(words), "{error}");
     assert!(volume.join("inside/x").is_dir());
 }

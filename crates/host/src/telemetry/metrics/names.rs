@@ -66,7 +66,7 @@ impl Metrics {
             pods: r.add("pods", "Pods by state"),
             workloads: r.add("workloads", "Workloads of manifests by kind"),
             unready_pods: r.add("workload_pods_unready", "Pods that workloads want, that nobody stopped and that are not Ready, by kind"),
-            not_ready_pods: r.add("pods_unready", "Pods that are pending or running and not Ready, without those of Jobs and those that a person stopped"),
+            not_ready_pods: r.add("pods_unready", "Pods that are pending or running and not Ready, without those of Jobs and those that a user stopped"),
             failed_jobs: r.add("jobs_failed", "Jobs of manifests that have failed; a run of a CronJob until a later one completes"),
             failing_pods: r.add("pods_failing", "Pods whose last sync failed"),
             sync_seconds: r.add_with("pod_sync_duration", "Duration of pod syncs", Some(Unit::Seconds), Histogram::new(LONG_BUCKETS)),

@@ -102,6 +102,6 @@ pub fn log_link_failed(container: Option<&ContainerId>, why: &str) {
 pub fn exec_goes_on(container: &ContainerId, why: &str) {
     tracing::warn!(
         container_id = container.short(),
-        "failed to kill a command in the container whose client is gone: {why}"
+        "failed to kill a command in the container after its client disconnected: {why}"
     );
 }

@@ -144,8 +144,8 @@ pub fn addresses_changed(addresses: &str) {
 pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
         error = cause,
-        "the Node {name} was taken over; its status, Lease, mirror pods and the statuses of its pods \
-         are not written any more, and new pods that are bound to it are not started here"
+        "the Node {name} was taken over; this agent no longer writes its status, Lease, mirror pods and \
+         the statuses of its pods, and does not start new pods that are bound to it"
     );
 }
 
@@ -153,8 +153,8 @@ pub fn node_taken(name: &str, cause: &str) {
 pub fn node_unread(name: &str, error: &str) {
     tracing::warn!(
         error,
-        "failed to read the Node {name} after the API server was away; nothing is written for it, \
-         until it was read: another agent may have taken it"
+        "failed to read the Node {name} after the API server was unreachable; nothing is written for it \
+         until it can be read, because another agent may have taken it over"
     );
 }
 

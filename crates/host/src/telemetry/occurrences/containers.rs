@@ -56,7 +56,7 @@ pub fn handled(of: PodTelemetry<'_>, container: Option<&str>, what: UserAction) 
         || "the sandbox".to_owned(),
         |container| format!("container {container}"),
     );
-    let message = format!("A person {what} {name} with docker");
+    let message = format!("A user {what} {name} with docker");
     log!(info: of, container, "{message}");
     of.event(container, Kind::Normal, "ByHand", message);
 }
@@ -120,7 +120,7 @@ pub fn backoff(of: PodTelemetry<'_>, container: &str, attempt: u32, wait: Durati
     of.event(Some(container), Kind::Warning, "BackOff", message);
     log!(
         warn: of, container, attempt, reason = "CrashLoopBackOff",
-        "the container crashes; starting it again in {} s", wait.as_secs()
+        "the container keeps crashing; restarting it in {} s", wait.as_secs()
     );
 }
 
@@ -235,7 +235,7 @@ pub fn image_failed(
     }
     log!(
         warn: of, container, elapsed_ms = millis(took), error = error.message,
-        "no image {image}"
+        "failed to get image {image}"
     );
 }
 

@@ -95,12 +95,12 @@ pub fn rollout_setback(of: PodTelemetry<'_>, setback: RolloutSetback, reason: &s
         RolloutSetback::Failed => (
             RolloutOutcome::Failed,
             "RolloutFailed",
-            "the new version failed and runs on",
+            "the new version failed and keeps running",
         ),
         RolloutSetback::Restored => (
             RolloutOutcome::Restored,
             "RolloutRestored",
-            "the new version failed, the last healthy one runs",
+            "the new version failed; the last healthy version is running",
         ),
     };
     of.telemetry.metrics.rollout(outcome);
@@ -334,7 +334,7 @@ pub fn pod_killed(of: PodTelemetry<'_>, reason: &Reason) {
 /// Something of a pod could not be removed; it will be tried again.
 pub fn remove_failed(of: PodTelemetry<'_>, error: &str) {
     trace(of, "RemoveFailed", error.to_owned());
-    log!(warn: of, error, "failed to remove the pod's remains; retrying");
+    log!(warn: of, error, "failed to remove resources of the pod; retrying");
 }
 
 /// The cgroups of a pod that is gone could not be removed.

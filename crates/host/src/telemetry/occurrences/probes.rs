@@ -66,7 +66,7 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
         uid = %probe.uid,
         container = probe.container,
         elapsed_ms = millis(probe.took),
-        "{kind} probe did not simply succeed"
+        "{kind} probe failed or has a warning"
     );
 }
 
@@ -95,7 +95,7 @@ pub fn probe_decided(
     let word = match result {
         ProbeResult::Success => "succeeds",
         ProbeResult::Failure => "fails",
-        ProbeResult::Unknown => "is undecided",
+        ProbeResult::Unknown => "has no result yet",
     };
     tracing::info!(
         pod = %Shown(pod),

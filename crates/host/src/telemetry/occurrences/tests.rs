@@ -224,7 +224,7 @@ fn old_credentials_are_kept_only_where_there_are_some() {
     for (fault, words) in [
         (
             CredentialsFault::Missing,
-            "no credentials for the API server; they are read again",
+            "no credentials for the API server; retrying",
         ),
         (
             CredentialsFault::Replaced,
