@@ -69,9 +69,10 @@ impl Authority {
                 let text = String::from_utf8_lossy(&bytes);
                 let unusable = |cause: &str| CertificateError::Unusable {
                     path: path.clone(),
-                    cause: format!("{cause}; remove the file to have another one made"),
+                    cause: format!("{cause}; remove the file to create a new one"),
                 };
-                let kept = Self::read(&text).ok_or_else(|| unusable("it holds no authority"))?;
+                let kept = Self::read(&text)
+                    .ok_or_else(|| unusable("it contains no certificate authority"))?;
                 if kept.holds(now) {
                     return Ok(kept);
                 }

@@ -34,13 +34,13 @@ pub enum CertificateError {
         cause: String,
     },
     /// None could be made.
-    #[error("failed to make a certificate: {0}")]
+    #[error("failed to create a certificate: {0}")]
     Unmade(String),
     /// The cluster did not sign one.
     #[error("the cluster did not sign the certificate: {0}")]
     Unsigned(String),
     /// The signed certificate can't be saved for the next start.
-    #[error("failed to keep the certificate that the cluster has signed: {0}")]
+    #[error("failed to save the certificate that the cluster has signed: {0}")]
     Unkept(String),
 }
 

@@ -92,7 +92,12 @@ fn subject(subject: &[u8], wanted: &mut Wanted) -> Result<(), String> {
                     wanted.common_name = value;
                 }
                 ORGANIZATION => wanted.organizations.push(value),
-                _ => return Err("its subject has more than names and organizations".to_owned()),
+                _ => {
+                    return Err(
+                        "its subject has attributes other than common names and organizations"
+                            .to_owned(),
+                    );
+                }
             }
             if !attribute.0.is_empty() {
                 return Err(UNREADABLE.to_owned());
@@ -102,7 +107,7 @@ fn subject(subject: &[u8], wanted: &mut Wanted) -> Result<(), String> {
     if names == 1 {
         Ok(())
     } else {
-        Err("its subject has not exactly one common name".to_owned())
+        Err("its subject must have exactly one common name".to_owned())
     }
 }
 
@@ -116,7 +121,7 @@ fn extensions(attributes: &[u8]) -> Result<Option<&[u8]>, String> {
     let mut attribute = Reader(attributes.take(SEQUENCE).ok_or(UNREADABLE)?);
     let kind = attribute.take(OID).ok_or(UNREADABLE)?;
     if kind != EXTENSION_REQUEST || !attributes.0.is_empty() {
-        return Err("it has other attributes than one with extensions".to_owned());
+        return Err("it has attributes other than one extension request".to_owned());
     }
     let mut values = Reader(attribute.take(SET).ok_or(UNREADABLE)?);
     let extensions = values.take(SEQUENCE).ok_or(UNREADABLE)?;
@@ -136,7 +141,7 @@ fn alternative_names(extensions: &[u8], wanted: &mut Wanted) -> Result<(), Strin
     let mut extension = Reader(extensions.take(SEQUENCE).ok_or(UNREADABLE)?);
     let kind = extension.take(OID).ok_or(UNREADABLE)?;
     if kind != ALTERNATIVE_NAMES || !extensions.0.is_empty() {
-        return Err("it asks for other extensions than alternative names".to_owned());
+        return Err("it requests extensions other than subject alternative names".to_owned());
     }
     let mut value = extension.next().ok_or(UNREADABLE)?;
     if value.0 == BOOLEAN {
@@ -159,7 +164,7 @@ fn alternative_names(extensions: &[u8], wanted: &mut Wanted) -> Result<(), Strin
                     .push(String::from_utf8_lossy(bytes).into_owned());
             }
             IP_ADDRESS => wanted.addresses.push(ip(bytes).ok_or(UNREADABLE)?),
-            _ => return Err("it asks for other names than of the DNS and IP addresses".to_owned()),
+            _ => return Err("it requests names other than DNS names and IP addresses".to_owned()),
         }
     }
     Ok(())
@@ -246,21 +251,30 @@ mod tests {
         let challenged = params(|_| {}).serialize_request_with_attributes(&key, vec![challenge]);
         let good = made(|_| {});
         let cases = [
-            (made(|p| p.subject_alt_names = vec![email]), "other names"),
-            (made(|p| p.subject_alt_names = vec![uri]), "other names"),
-            (made(|p| p.key_usages = vec![usage]), "other extensions"),
+            (
+                made(|p| p.subject_alt_names = vec![email]),
+                "names other than",
+            ),
+            (
+                made(|p| p.subject_alt_names = vec![uri]),
+                "names other than",
+            ),
+            (
+                made(|p| p.key_usages = vec![usage]),
+                "extensions other than",
+            ),
             (
                 made(|p| {
                     let oid = [1, 3, 6, 1, 4, 1, 99];
                     let one = CustomExtension::from_oid_content(&oid, vec![0x05, 0x00]);
                     p.custom_extensions = vec![one];
                 }),
-                "other extensions",
+                "extensions other than",
             ),
-            (pem(&challenged.unwrap()), "other attributes"),
+            (pem(&challenged.unwrap()), "attributes other than"),
             (
                 made(|p| p.distinguished_name.push(DnType::CountryName, "CH")),
-                "more than names and organizations",
+                "other than common names",
             ),
             (
                 made(|p| p.distinguished_name = DistinguishedName::new()),

@@ -35,7 +35,7 @@ pub(super) const WORDS_BYTES_MAX: usize = 4096;
 const OTHERS_WORDS_BYTES_MAX: usize = 256;
 
 /// The cause of a failure: an answer that did not end.
-pub(super) const UNFINISHED: &str = "its answer stopped half-way";
+pub(super) const UNFINISHED: &str = "its response was cut off";
 
 /// Body of an answer, as it comes.
 pub(super) type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -237,10 +237,10 @@ fn is_cut(text: &str) -> bool {
 fn of_another(status: StatusCode, text: &str) -> String {
     let first = text.trim().lines().next().unwrap_or_default();
     if is_cut(text) {
-        return format!("HTTP {status}, and more than 1 MiB of words");
+        return format!("HTTP {status}, with a body of more than 1 MiB");
     }
     if first.is_empty() || first.starts_with(['<', '{', '[']) {
-        return format!("HTTP {status}, and not in the API server's words");
+        return format!("HTTP {status}, with a body that is not a Status of the API server");
     }
     let message = format!("HTTP {status}: {}", first.trim_end());
     shortened(message, OTHERS_WORDS_BYTES_MAX)

@@ -201,7 +201,7 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
         .map_err(|error| chain(&error))?;
     if !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
         return Err(format!(
-            "{} is not the address of a server",
+            "its server {} is not an http or https URL",
             config.cluster_url
         ));
     }
@@ -215,7 +215,7 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
 
 /// Reads a kubeconfig's text. An error has no part of it: it may hold secrets.
 fn kubeconfig_of(bytes: &[u8]) -> Result<Kubeconfig, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is not text in UTF-8")?;
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8 text")?;
     let read: Result<Value, _> = serde_saphyr::from_str(text);
     match read {
         Ok(Value::Null) => Ok(Kubeconfig::default()),

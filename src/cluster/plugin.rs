@@ -79,7 +79,9 @@ impl Plugin {
         let user = &config.auth_info;
         let provider = user.auth_provider.as_ref();
         if provider.is_some_and(|provider| provider.config.contains_key("cmd-path")) {
-            return Err("a program of its auth-provider is not supported: use exec".to_owned());
+            return Err(
+                "its auth-provider runs a program, which is not supported: use exec".to_owned(),
+            );
         }
         let has_password = user.username.is_some() && user.password.is_some();
         if has_password || user.token.is_some() || user.token_file.is_some() {
@@ -89,7 +91,7 @@ impl Plugin {
             return Ok(None);
         };
         let program = exec.command.clone().filter(|program| !program.is_empty());
-        let program = program.ok_or("its exec names no command")?;
+        let program = program.ok_or("its exec has no command")?;
         Ok(Some(Self { program, exec }))
     }
 
@@ -165,10 +167,12 @@ struct Status {
 /// Reads a plug-in's output. An error has no part of it.
 fn credentials_of(text: &[u8]) -> Result<Credentials, &'static str> {
     // Some write YAML, which upstream reads as well.
-    let text = std::str::from_utf8(text).map_err(|_| "answered with what is not text")?;
+    let text = std::str::from_utf8(text).map_err(|_| "returned output that is not UTF-8")?;
     let answer: Result<Answer, _> = serde_saphyr::from_str(text);
-    let answer = answer.map_err(|_| "answered with what is no ExecCredential")?;
-    let status = answer.status.ok_or("answered without a status")?;
+    let answer = answer.map_err(|_| "returned output that is not an ExecCredential")?;
+    let status = answer
+        .status
+        .ok_or("returned an ExecCredential without a status")?;
     let ends = status
         .expiration_timestamp
         .map(|time| time.parse::<Timestamp>());
@@ -176,16 +180,16 @@ fn credentials_of(text: &[u8]) -> Result<Credentials, &'static str> {
     let token = status.token.filter(|token| !token.is_empty());
     let can_be_sent = |token: &String| HeaderValue::try_from(format!("Bearer {token}")).is_ok();
     if !token.iter().all(can_be_sent) {
-        return Err("answered with a token that can't be sent");
+        return Err("returned a token with invalid characters");
     }
     let certificate = status.client_certificate_data.zip(status.client_key_data);
     if token.is_none() && certificate.is_none() {
-        return Err("answered without a token and without a certificate and its key");
+        return Err("returned neither a token nor a certificate with its key");
     }
     Ok(Credentials {
         token,
         certificate,
-        ends: ends.map_err(|_| "answered with an expirationTimestamp that is no time")?,
+        ends: ends.map_err(|_| "returned an invalid expirationTimestamp")?,
     })
 }
 
@@ -231,19 +235,19 @@ mod tests {
     async fn a_plug_in_that_fails_is_reported_without_what_it_knows() {
         for (script, expected) in [
             ("echo $S; exit 3", "failed: exit status: 3"),
-            ("echo $S", "answered with what is no ExecCredential"),
-            ("echo '{}'", "answered without a status"),
+            ("echo $S", "returned output that is not an ExecCredential"),
+            ("echo '{}'", "returned an ExecCredential without a status"),
             (
                 "echo '{status: {}}'",
-                "answered without a token and without a certificate and its key",
+                "returned neither a token nor a certificate with its key",
             ),
             (
                 r#"echo "{status: {token: t, expirationTimestamp: $S}}""#,
-                "answered with an expirationTimestamp that is no time",
+                "returned an invalid expirationTimestamp",
             ),
             (
                 r#"printf '{"status": {"token": "a\\nb"}}'"#,
-                "answered with a token that can't be sent",
+                "returned a token with invalid characters",
             ),
         ] {
             let error = plugin(script).run().await.err();

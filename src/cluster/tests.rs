@@ -289,7 +289,7 @@ async fn pages_of_a_proxy_are_told_in_short_and_alike() {
         let text = "x".repeat(100_000);
         format!("\n<!DOCTYPE html>\n<html>{text}, request {request}</html>").into_bytes()
     };
-    let not_its_words = "HTTP 502 Bad Gateway, and not in the API server's words";
+    let not_its_words = "HTTP 502 Bad Gateway, with a body that is not a Status of the API server";
     let long = format!("HTTP 502 Bad Gateway: {}…", "y".repeat(231));
     for (text, expected) in [
         (page(1), not_its_words),
@@ -349,7 +349,7 @@ async fn long_words_of_the_api_server_are_shortened() {
         (
             2 << 20,
             "",
-            "not valid: HTTP 422 Unprocessable Entity, and more than 1 MiB of words",
+            "not valid: HTTP 422 Unprocessable Entity, with a body of more than 1 MiB",
         ),
     ] {
         let (client, _) = client(move |_| async move {

@@ -458,7 +458,7 @@ async fn a_foreign_pod(bed: Bed, words: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_taken_on_another_node() {
     let bed = Bed::new().await;
-    let words = format!("a pod on node {} has the name", another_node(&bed));
+    let words = format!("the name is in use by a pod on node {}", another_node(&bed));
     a_foreign_pod(bed, &words).await;
 }
 
@@ -469,7 +469,11 @@ async fn a_name_taken_where_a_node_identity_may_not_look() {
     let identity = cluster.node_kubeconfig(&node);
     cluster.bare_namespace(&namespace);
     let bed = Bed::with(cluster, node, namespace, &identity).await;
-    a_foreign_pod(bed, "a pod that the agent may not read has the name").await;
+    a_foreign_pod(
+        bed,
+        "the name is in use by a pod that the agent is not allowed to read",
+    )
+    .await;
 }
 
 /// A kubeconfig of a new `ServiceAccount` that may do nothing.

@@ -50,7 +50,11 @@ impl Access {
     /// # Errors
     /// The files can't be used.
     pub(super) async fn read(access: ApiAccess, metrics: Metrics) -> Result<Self, ConnectError> {
-        let none = || ConnectError::InCluster("there is none to ask with".to_owned());
+        let none = || {
+            ConnectError::InCluster(
+                "no credentials were found to request a certificate with".to_owned(),
+            )
+        };
         let from = access.clone();
         let identity = disk::blocking(move || identity::read_bootstrap(&from)).await?;
         let identity = identity.ok_or_else(none)?;

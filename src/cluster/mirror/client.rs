@@ -40,9 +40,9 @@ pub enum CreateError {
 fn taken(by_node: Option<&str>, ours: bool) -> String {
     match by_node {
         _ if ours => "the mirror pod is being deleted and has finalizers".to_owned(),
-        Some("") => "a pod that is not scheduled yet has the name".to_owned(),
-        Some(node) => format!("a pod on node {node} has the name"),
-        None => "a pod that the agent may not read has the name".to_owned(),
+        Some("") => "the name is in use by a pod that is not scheduled yet".to_owned(),
+        Some(node) => format!("the name is in use by a pod on node {node}"),
+        None => "the name is in use by a pod that the agent is not allowed to read".to_owned(),
     }
 }
 

@@ -130,7 +130,7 @@ impl Name {
                     ),
                     Obstacle::NameTaken { by } => (
                         ProblemKind::NameTaken,
-                        format!("a pod on this node has the name; its UID is {by}"),
+                        format!("the name is in use by a pod on this node; its UID is {by}"),
                     ),
                 };
                 self.not_before = None;

@@ -115,7 +115,7 @@ where
         return Err(ObjectError::TooMuch {
             what: key.to_string(),
             cause: format!(
-                "it has more than {VALUES_MAX} keys, those of its metadata included, which is more than this node takes"
+                "it has more than {VALUES_MAX} keys, including those of its metadata, which is the maximum on this node"
             ),
         });
     }
