@@ -50,7 +50,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     if !known.map_err(|error| unreadable(root, error))? {
         return Ok(None);
     }
-    let _lock = RootLock::acquire(root).context("the agent has to be stopped first")?;
+    let _lock = RootLock::acquire(root).context("stop the agent first")?;
     let owner = owner_id(root)?;
     let engine = BollardEngine::connect(&config.docker)?;
     let asked = UsedEngine {

@@ -285,7 +285,7 @@ fn node_edits(config: &Config) -> NodeEditsHandle {
     let (edits, read) = NodeEditsHandle::load(&directory);
     if let Err(error) = read {
         let words = format!(
-            "failed to read changes of the node in {}: {error}; it has none now",
+            "failed to read the saved changes of the Node in {}: {error}; they are not applied",
             directory.display()
         );
         occurrences::server_failed("the embedded API", &words);

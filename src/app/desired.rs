@@ -229,7 +229,7 @@ impl MergeTask {
                 }
                 PodOperation::Remove(_) => {
                     let reason = if self.outputs.pods.is_settled(&pod.uid()) {
-                        "it has finished, and nothing is left on this node"
+                        "it has finished, and all its resources on this node were removed"
                     } else {
                         "its source no longer contains it"
                     };

@@ -50,7 +50,7 @@ pub(super) fn start(
     };
     anyhow::ensure!(
         address.ip().is_loopback(),
-        "failed to serve the embedded API on {address}: it listens on loopback addresses alone; use --api-address 127.0.0.1:PORT, or none"
+        "failed to serve the embedded API on {address}: it listens only on loopback addresses; use --api-address 127.0.0.1:PORT, or none"
     );
     let wiring = Wiring {
         address,

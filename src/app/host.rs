@@ -307,7 +307,7 @@ async fn port_rules() -> Found {
     match checked.await {
         Ok(()) => Found::Yes,
         Err(error) => Found::No(format!(
-            "the kernel takes no rules for host ports from the agent ({error})"
+            "the kernel rejects the agent's rules for host ports ({error})"
         )),
     }
 }

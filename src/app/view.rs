@@ -82,7 +82,7 @@ async fn refresh(tasks: &[RefreshHandle]) -> bool {
     // A disk that hangs must not keep anybody from an answer about what runs.
     let done = timeout(REFRESH_DEADLINE, refreshed).await.is_ok();
     if !done {
-        tracing::debug!("what changed in the manifest directory is not taken in yet");
+        tracing::debug!("changes in the manifest directory have not been applied yet");
     }
     done
 }

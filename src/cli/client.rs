@@ -38,7 +38,7 @@ const NO_BODY: Empty<Bytes> = Empty::new();
 
 /// The next step after an agent closed a stream before its end.
 pub(super) const LOOK_AND_REPEAT: &str =
-    "most likely it stopped or restarted; look with: mirrorlet status, and run the command again";
+    "it probably stopped or restarted; check with mirrorlet status, and run the command again";
 
 /// The connection's own work; it has to be polled for anything to arrive.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -135,7 +135,7 @@ impl<T: serde::de::DeserializeOwned> Lines<T> {
                 return Ok(parse(&line)?);
             }
             if self.pending.len() > LINE_MAX {
-                return Err(anyhow::anyhow!("the agent's answer has no end").into());
+                return Err(anyhow::anyhow!("a line of the agent's response is too long").into());
             }
             let Some(piece) = self.answer.next().await? else {
                 let root = self.root.display();
@@ -199,7 +199,7 @@ async fn within<T>(
 /// The agent answered something else.
 pub fn parse<T: serde::de::DeserializeOwned>(answer: &[u8]) -> anyhow::Result<T> {
     serde_json::from_slice(answer)
-        .context("failed to understand the agent's answer; is it of another version?")
+        .context("failed to decode the agent's response; the agent may be of another version")
 }
 
 /// Sends `POST path` to the agent that runs on `root`; the whole answer.

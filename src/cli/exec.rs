@@ -292,7 +292,7 @@ mod tests {
             ),
             (
                 "nonsense",
-                "the agent closed the session; most likely it stopped or restarted; look with: mirrorlet status",
+                "the agent closed the session; it probably stopped or restarted; check with mirrorlet status",
             ),
         ] {
             let failure = read(status).unwrap_err();

@@ -48,7 +48,7 @@ fn parse_ports(text: &str) -> Result<Ports, Failure> {
     match (local, port(remote).filter(|port| *port > 0)) {
         (Some(local), Some(remote)) => Ok(Ports { local, remote }),
         _ => Err(Failure::Usage(anyhow::anyhow!(
-            "{text:?} is no port: expected REMOTE, LOCAL:REMOTE or :REMOTE, each from 1 to 65535"
+            "{text:?} is not a valid port: expected REMOTE, LOCAL:REMOTE or :REMOTE, each from 1 to 65535"
         ))),
     }
 }
@@ -60,7 +60,7 @@ fn parse_address(text: &str) -> Result<Vec<IpAddr>, Failure> {
     }
     let address = text.trim_matches(['[', ']']).parse().map_err(|_| {
         Failure::Usage(anyhow::anyhow!(
-            "{text:?} is no IP address to listen on; expected one, or localhost"
+            "{text:?} is not an address to listen on: expected an IP address or localhost"
         ))
     })?;
     Ok(vec![address])

@@ -212,7 +212,9 @@ impl Observer {
         let shown = soon(self.is_up(), &mut watch).await;
         if shown.is_none() && self.is_up() {
             let silent = DOUBT_DEADLINE.as_secs();
-            self.lost(format!("it has not shown its events for {silent} s"));
+            self.lost(format!(
+                "it has not answered the subscription to its events for {silent} s"
+            ));
         }
         let events = match shown {
             Some(events) => events?,

@@ -44,7 +44,7 @@ impl WorkloadStore {
         let path = root.join(FILE);
         let known = read(&path).unwrap_or_else(|error| {
             let message = format!(
-                "failed to read which documents have the names of workloads; of two with one name the first may run: {error}"
+                "failed to read which document defines each workload; if two documents define the same one, the first is used: {error}"
             );
             report(&path, message);
             BTreeMap::new()
@@ -101,7 +101,7 @@ impl WorkloadStore {
             .filter(|why| self.unkept.as_ref() != Some(*why))
         {
             let message = format!(
-                "failed to write which documents have the names of workloads; an agent that is started now may run others of the same names: {why}"
+                "failed to save which document defines each workload; after a restart, the agent may use another document of the same name: {why}"
             );
             report(&path, message);
         }
@@ -120,7 +120,7 @@ fn read(path: &Path) -> io::Result<BTreeMap<WorkloadKey, Origin>> {
     };
     let stored: Stored = serde_json::from_slice(&bytes)?;
     if stored.version != FORMAT_VERSION {
-        let message = format!("it is of version {}", stored.version);
+        let message = format!("its format version {} is not known", stored.version);
         return Err(io::Error::other(message));
     }
     let documents = stored.workloads.into_iter();

@@ -825,7 +825,7 @@ async fn unknown_pods_wait_until_every_source_has_answered() {
         .until("all to be known", |report| !report.engine.unlisted)
         .await;
     let web = agent.pod("web").unwrap();
-    let until_read = web.message.ends_with("until all sources were read");
+    let until_read = web.message.ends_with("until all sources have been read");
     // box 13
     assert!(until_read && web.status == "Unknown", "{web:?}");
     // pods 47, docker 14

@@ -198,7 +198,7 @@ async fn what_is_owned_goes_with_its_owner() {
     // Pods of a workload can't stay without it.
     let refused = alone.kubectl_fails(&["delete", "deployment/d", "--cascade=orphan"]);
     // embedded 45
-    assert!(refused.contains("can't stay without it"), "{refused}");
+    assert!(refused.contains("can't exist without it"), "{refused}");
     assert!(!alone.is_gone("deployment/d"));
     // Its dependents go first: of itself its pods, of its ConfigMap a pod.
     alone.kubectl(&[

@@ -13,9 +13,10 @@ use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::small::SmallCollect;
 
 /// Why a pod that runs is unknown.
-const UNWANTED: &str = "no source has it";
+const UNWANTED: &str = "no source contains it";
 /// The same while it may be wanted by a source that was not read yet.
-const UNREAD: &str = "no source has it so far; it runs on until all sources were read";
+const UNREAD: &str =
+    "no source contains it so far; it keeps running until all sources have been read";
 
 impl View {
     /// Returns the reports of pods that run and that no source has delivered. They are left alone until

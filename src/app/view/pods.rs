@@ -243,10 +243,10 @@ fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) ->
         None if spec::is_stopped(pod) => (STOPPED, spec::why_stopped(pod)),
         Some(Outstanding::Restart) => (
             RESTARTING,
-            "a person restarted it: instances of its containers are being replaced".to_owned(),
+            "a user restarted it: instances of its containers are being replaced".to_owned(),
         ),
         Some(Outstanding::Start) if printed == STOPPED => {
-            (STARTING, "a person started it".to_owned())
+            (STARTING, "a user started it".to_owned())
         }
         None if printed == "Running" && message.is_empty() => {
             let words = paused(observed).map(|words| (PAUSED.to_owned(), words));
@@ -268,7 +268,7 @@ fn paused(observed: &PodStatus) -> Option<String> {
     );
     let (at, id) = (by_hand.at, id.short());
     Some(format!(
-        "a person paused {what} with docker at {at:.0}; unpause it with: docker unpause {id}"
+        "a user paused {what} with docker at {at:.0}; unpause it with: docker unpause {id}"
     ))
 }
 

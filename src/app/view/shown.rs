@@ -239,7 +239,7 @@ fn shown_pod(wanted: &SourcePod, newest: Option<Arc<Pod>>, view: Option<&PodView
                 "False".clone_into(&mut condition.status);
                 condition.reason = Some("PodTerminating".to_owned());
                 condition.message =
-                    Some("the pod is being stopped, and starts again then".to_owned());
+                    Some("the pod is being stopped, and is then started again".to_owned());
             }
         }
     }

@@ -91,7 +91,7 @@ impl<W: Write> Packing<W> {
             self.tar.append_data(&mut header, name, &mut content)
         } else {
             self.skipped.push(format!(
-                "left out {}: it is no file, directory or link",
+                "skipped {}: it is not a file, directory or link",
                 path.display()
             ));
             Ok(())
@@ -131,7 +131,7 @@ impl Read for Exactly {
         let length = buffer.len().min(wanted);
         let read = self.file.read(&mut buffer[..length])?;
         if read == 0 && length > 0 {
-            return Err(io::Error::other("it became shorter while it was read"));
+            return Err(io::Error::other("it was truncated while it was being read"));
         }
         self.left -= read as u64;
         Ok(read)

@@ -82,18 +82,18 @@ impl Unpacking<'_> {
                     .with_context(failed)?;
             }
             EntryType::Symlink => {
-                let link = entry.link_name()?.context("a link leads nowhere")?;
+                let link = entry.link_name()?.context("a link has no target")?;
                 make_way(&to).with_context(failed)?;
                 symlink(link, &to).with_context(failed)?;
             }
             EntryType::Link => {
-                let link = entry.link_name()?.context("a link leads nowhere")?;
+                let link = entry.link_name()?.context("a link has no target")?;
                 let from = self.place(&link)?;
                 make_way(&to).with_context(failed)?;
                 fs::hard_link(from, &to).with_context(failed)?;
             }
             other => self.skipped.push(format!(
-                "left out {}: it is no file, directory or link ({other:?})",
+                "skipped {}: it is not a file, directory or link ({other:?})",
                 path.display()
             )),
         }
@@ -111,7 +111,7 @@ impl Unpacking<'_> {
         };
         if !is_plain(below) {
             bail!(
-                "refused {}: it leads out of the destination",
+                "refused {}: its path is outside the destination",
                 path.display()
             );
         }
@@ -122,7 +122,7 @@ impl Unpacking<'_> {
             let is_last = parts.peek().is_none();
             if !is_last && !fs::symlink_metadata(&to).is_ok_and(|found| found.is_dir()) {
                 bail!(
-                    "refused {}: {} is no directory, and nothing is written through a link",
+                    "refused {}: {} is not a directory, and links are not followed",
                     path.display(),
                     to.display()
                 );

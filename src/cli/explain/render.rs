@@ -116,7 +116,7 @@ impl Story {
         self.uid = Some(entry.uid.clone());
         let mut cells = cells(entry);
         if is_other {
-            cells[4] = format!("{} [from here on pod {}]", entry.message, entry.uid).into();
+            cells[4] = format!("{} [pod UID from here on: {}]", entry.message, entry.uid).into();
         }
         cells.into()
     }

@@ -135,7 +135,7 @@ fn entries_are_selected_and_later_ones_align() {
         known.unwrap().find("Container")
     );
     entry.uid = "new".into();
-    assert!(story.row(&entry).contains("[from here on pod new]"));
+    assert!(story.row(&entry).contains("[pod UID from here on: new]"));
 }
 
 #[test]

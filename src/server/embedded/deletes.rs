@@ -48,7 +48,7 @@ fn check_propagation(key: &Key, propagation: Propagation) -> Result<(), Status> 
     if propagation != Propagation::Orphan || !held::makes_pods(key.resource) {
         return Ok(());
     }
-    let why = "its pods are defined by it and can't stay without it; change it in place, or delete it with its pods (--cascade=background)";
+    let why = "it defines its pods, which can't exist without it; change it in place, or delete it with its pods (--cascade=background)";
     Err(Status::forbidden(key.resource, &key.name, why))
 }
 

@@ -45,7 +45,10 @@ impl Watches {
     pub(super) fn begin(&self) -> Result<Place, Status> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map(Place).map_err(|_| {
-            Status::too_many_requests(&format!("there are {WATCHES_MAX} watches already"), 5)
+            Status::too_many_requests(
+                &format!("the limit of {WATCHES_MAX} concurrent watches is reached"),
+                5,
+            )
         })
     }
 }

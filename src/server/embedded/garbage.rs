@@ -96,7 +96,7 @@ impl Api {
                 return Err(status);
             }
         }
-        Err(Status::internal("the collection of garbage finds no end"))
+        Err(Status::internal("garbage collection did not finish"))
     }
 
     async fn take(&self, step: Step) -> Result<(), Status> {

@@ -78,7 +78,7 @@ impl Held {
             };
             if files::path(stored, &key).exists() {
                 if let Err(error) = files::remove(&directory, &key) {
-                    tracing::warn!(path = %path.display(), %error, "failed to remove the file of a deletion that was never answered");
+                    tracing::warn!(path = %path.display(), %error, "failed to remove the file of a deletion that was interrupted");
                 }
             } else if key.resource == &NAMESPACES {
                 read.namespaces.insert(key.name, Ending::of(&object));

@@ -34,7 +34,7 @@ impl Leases {
     pub(super) fn put(&mut self, key: &Key, object: Value) -> Result<(), Status> {
         check(&object)?;
         if self.0.len() >= LEASES_MAX && !self.0.contains_key(key) {
-            let message = format!("there are {LEASES_MAX} leases already");
+            let message = format!("the limit of {LEASES_MAX} leases is reached");
             return Err(Status::too_many_requests(&message, 5));
         }
         self.0.insert(key.clone(), object);

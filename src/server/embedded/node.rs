@@ -70,7 +70,7 @@ fn edits(before: &Value, after: &Value, known: &NodeEdits) -> Result<NodeEdits, 
         unschedulable: after["spec"]["unschedulable"] == true,
     };
     if after["spec"]["taints"] != before["spec"]["taints"] {
-        let why = "pods are not scheduled here, so taints have no effect; kubectl cordon has new pods wait";
+        let why = "pods are not scheduled here, so taints have no effect; use kubectl cordon to keep new pods from starting";
         forbidden("spec.taints".to_owned(), why);
     }
     let rest = |object: &Value| {

@@ -31,7 +31,7 @@ pub(super) fn review(call: &Call, bytes: &[u8]) -> Result<Response, Status> {
     let resource = call.target.resource;
     meta::place(&mut object, resource, "")?;
     object["status"] = if resource == &ACCESS_REVIEWS {
-        json!({"allowed": true, "reason": "certificates of this API may do everything"})
+        json!({"allowed": true, "reason": "client certificates of this API have full access"})
     } else if resource == &RULES_REVIEWS {
         // As upstream answers it: without what was asked.
         object["spec"] = json!({});

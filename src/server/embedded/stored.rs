@@ -157,8 +157,7 @@ impl Api {
     pub(super) async fn turn(&self) -> Result<Turn, Status> {
         let turn = self.writing.next().await;
         if self.store.is_behind() && !self.taken_in().await {
-            let message =
-                "the agent has not loaded yet what was stored before; try again in a moment";
+            let message = "the agent has not loaded the stored objects yet; try again in a moment";
             return Err(Status::unavailable_for(message, RETRY_AFTER_SECONDS));
         }
         Ok(turn)
@@ -172,7 +171,7 @@ impl Api {
         if self.taken_in().await {
             return Ok(());
         }
-        let message = "the change is stored, but the agent has not loaded it yet; look at the object again in a moment";
+        let message = "the change is stored, but the agent has not loaded it yet; get the object again in a moment";
         Err(Status::timeout(message))
     }
 

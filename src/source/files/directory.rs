@@ -213,7 +213,7 @@ impl Directory {
         let path = self.path.display().to_string();
         let is_elsewhere = matches!(error.get_ref(), Some(error) if error.is::<Elsewhere>());
         let help = if is_elsewhere {
-            "mount it again; if its pods are to stop, put another manifest there: they stop 10 s later"
+            "mount it again; to stop its pods instead, put another manifest there: they stop after 10 s"
         } else {
             "create, repair or mount the directory; to stop pods, remove their manifests one by one"
         };

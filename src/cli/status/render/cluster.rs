@@ -116,9 +116,9 @@ fn credentials(api: &ApiReport) -> Option<String> {
         Some(CredentialsFault::Plugin) => {
             format!("no new credentials: {error}; the credential plug-in is run again")
         }
-        Some(CredentialsFault::Missing) => format!("no credentials: {error}; they are read again"),
+        Some(CredentialsFault::Missing) => format!("no credentials: {error}; retrying"),
         Some(CredentialsFault::Replaced) | None => format!(
-            "new credentials are not used: {error}; those from before are used until the agent restarts"
+            "new credentials are not used: {error}; the previous credentials are used until the agent restarts"
         ),
     })
 }
@@ -134,7 +134,7 @@ fn node_state(node: &NodeReport, report: &StatusReport, now: Timestamp) -> Strin
                 "not known while the API server rejects the credentials"
             }
             Some(api) if api.unreachable_since.is_some() => {
-                "not known while the API server is away"
+                "not known while the API server is unreachable"
             }
             _ if !report.engine.reachable => {
                 "not registered: the Docker Engine has not answered yet"

@@ -63,7 +63,7 @@ fn an_old_lease_makes_a_node_not_ready() {
     assert_eq!(said(&report), words);
     api(&mut report).reachable = false;
     api(&mut report).unreachable_since = Some(at(30));
-    let words = "  box-docker: not known while the API server is away";
+    let words = "  box-docker: not known while the API server is unreachable";
     assert_eq!(said(&report), words);
 }
 
@@ -80,10 +80,9 @@ fn unusable_credentials_and_a_node_api_without_authorities_are_told() {
     let error = "the kubeconfig /k can't be used: not YAML";
     api(&mut report).credentials_error = Some(error.to_owned());
     assert!(!report.is_well());
-    let kept =
-        "  new credentials are not used: E; those from before are used until the agent restarts\n";
+    let kept = "  new credentials are not used: E; the previous credentials are used until the agent restarts\n";
     let plugin = "  no new credentials: E; the credential plug-in is run again\n";
-    let missing = "  no credentials: E; they are read again\n";
+    let missing = "  no credentials: E; retrying\n";
     // Whether the API server answers changes none of it.
     for unreachable_since in [None, Some(at(30))] {
         api(&mut report).reachable = unreachable_since.is_none();
