@@ -442,8 +442,8 @@ impl History {
         }
     }
 
-    /// Gives the versions that are judged their whole time to become ready from now on: the Engine
-    /// was away.
+    /// Gives the versions that are judged their whole time from now on, also that for which they have to be
+    /// ready: the Engine was away, and a status from before says nothing of what happened meanwhile.
     pub fn engine_is_back(&mut self, now: Timestamp) {
         let of = |revision: &Option<(PodUid, Timestamp)>| {
             let (uid, _) = revision.as_ref()?;
@@ -452,17 +452,17 @@ impl History {
         let (current, beside) = (of(&self.current), of(&self.beside));
         self.current = current.or(self.current.take());
         self.beside = beside.or(self.beside.take());
-    }
-
-    /// Gives the versions that are judged or held their whole time from now on, also that for which they
-    /// have to be ready: the clock was set forward, and how much time has passed is not known.
-    pub fn clock_is_ahead(&mut self, now: Timestamp) {
-        self.engine_is_back(now);
         for (uid, since) in self.current.iter().chain(&self.beside) {
             if self.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open) {
                 self.lives.insert(uid.clone(), Life::anew(*since));
             }
         }
+    }
+
+    /// Gives the versions that are judged or held their whole time from now on: the clock was set forward,
+    /// and how much time has passed is not known.
+    pub fn clock_is_ahead(&mut self, now: Timestamp) {
+        self.engine_is_back(now);
         self.held = self.held.take().filter(|held| held.overdue);
     }
 

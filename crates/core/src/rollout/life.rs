@@ -31,8 +31,8 @@ pub struct Life {
     /// clock was set back; and when it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_ahead: Option<(Timestamp, Timestamp)>,
-    /// Whether it was begun anew because the clock was set forward: for how long the pod was ready before
-    /// it is not known.
+    /// Whether it was begun anew because the clock was set forward, or the Engine was away: for how long the
+    /// pod was ready before it is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     anew: bool,
 }
@@ -50,7 +50,7 @@ impl Life {
         }
     }
 
-    /// One that begins anew because the clock was set forward.
+    /// One that begins anew because the clock was set forward, or the Engine was away.
     pub(super) fn anew(since: Timestamp) -> Self {
         Self {
             anew: true,
@@ -79,7 +79,7 @@ impl Life {
     }
 
     /// Since when the pod is ready, if it is: not before that was seen, where the clock was set back, nor
-    /// before the clock was set forward.
+    /// before the clock was set forward, or the Engine was back.
     pub fn ready_since(&self, status: &PodStatus) -> Option<Timestamp> {
         let ready = ready_since(status)?;
         let ahead = self.ready_ahead.filter(|(ahead, _)| *ahead == ready);

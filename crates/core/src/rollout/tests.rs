@@ -627,6 +627,34 @@ fn the_deadline_stands_still_while_the_engine_is_away() {
     }
 }
 
+/// What was ready when the Engine went may have crashed with it, or since.
+#[test]
+fn a_status_from_before_the_engine_was_away_makes_no_version_healthy() {
+    for strategy in ["Recreate", "StartFirst"] {
+        let mut story = Story::new("a");
+        story.now = 20;
+        story.decide(Some(&ready(0)));
+        story.strategy = strategy;
+        story.edit("b");
+        story.preparation = Preparation::Done;
+        story.decide(Some(&ready(0)));
+        let of = |story: &mut Story, status| match strategy {
+            "Recreate" => story.decide(Some(&status)).phase,
+            _ => story.decide_with(Some(&ready(0)), Some(&status)).phase,
+        };
+        assert_eq!(of(&mut story, ready(20)), Phase::Judging);
+        story.engine_away = true;
+        story.now += 25;
+        assert_eq!(of(&mut story, ready(20)), Phase::Judging, "away");
+        story.engine_away = false;
+        story.history.engine_is_back(at(story.now));
+        // rollouts S10
+        assert_eq!(of(&mut story, ready(20)), Phase::Judging, "{strategy}");
+        story.now += 12;
+        assert_eq!(of(&mut story, ready(20)), Phase::Settled, "{strategy}");
+    }
+}
+
 /// Before a version can be started, no deadline counts: its agent was away, or the version before it
 /// had not stopped.
 #[test]
