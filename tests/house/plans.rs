@@ -226,7 +226,7 @@ async fn pods_that_swap_host_ports_are_updated_together_or_not_at_all() {
     };
     let told = problems(&after);
     assert!(
-        told[0].contains("once pod default/pod1 can be: ErrImagePull: not found"),
+        told[0].contains("pod default/pod1 can't be updated yet: ErrImagePull: not found"),
         "{told:?}"
     );
     assert!(told[1].contains("ErrImagePull: not found"), "{told:?}");

@@ -365,7 +365,9 @@ async fn a_deletion_that_is_denied_as_a_conflict_is_none_that_is_done() {
     let words = "admission webhook \"guard\" denied the request";
     bed.api
         .with(|api| api.refuse(Some((409, "Conflict", "pods", words))));
-    bed.want(&[&static_pod("web", "v2")]);
+    let new = static_pod("web", "v2");
+    bed.work(&new, Phase::Syncing);
+    bed.want(&[&new]);
     bed.problem(ProblemKind::Webhook).await;
     // pods 35
     assert_eq!(bed.api.calls(), ["DELETE web", "GET web"]);

@@ -246,7 +246,7 @@ fn a_restart_policy_counts_instead_of_restart() {
         let of_a = &imported.files[0].text;
         assert!(of_a.contains(expected), "{service}: {of_a}");
         assert_eq!(rejected(&imported), Vec::<String>::new(), "{service}");
-        let words = "services.a.restart: not carried over: deploy.restart_policy is there";
+        let words = "services.a.restart: not carried over: deploy.restart_policy is used instead";
         let found = lines(&imported).iter().any(|line| line.contains(words));
         assert_eq!(found, is_reported, "{service}: {:#?}", lines(&imported));
     }

@@ -260,7 +260,7 @@ async fn a_service_whose_named_port_no_pod_has_is_stored_with_a_warning() {
         assert_eq!(answer.status(), 201, "{target}");
         let warnings = answer.headers().get_all("warning").iter();
         let warnings: Vec<_> = warnings.map(|value| value.to_str().unwrap()).collect();
-        let words = "spec.ports[0].targetPort: pod default/web has no TCP port of the name";
+        let words = "spec.ports[0].targetPort: pod default/web has no TCP port named";
         assert_eq!(warnings.len(), usize::from(warned), "{warnings:?}");
         assert!(
             warnings.iter().all(|text| text.contains(words)),

@@ -115,7 +115,7 @@ pub(super) const EXAMPLES: &[Example] = &[
             "stringData:\n  s: value",
             "path: password\n              mode: 256\n              user: 7",
             "c: value",
-            "services.web.secrets: not carried over: the file's group",
+            "services.web.secrets: not carried over: only 0 is supported as the group of a file",
         ],
     ),
     (
@@ -547,7 +547,7 @@ pub(super) const EXAMPLES: &[Example] = &[
             "containerPort: 53\n          hostPort: 5300\n          hostIP: \"127.0.0.1\"\n          protocol: UDP",
             "containerPort: 81\n          hostPort: 8001",
             "appProtocol: dns",
-            "services.web.ports: not carried over: no free port",
+            "services.web.ports: not carried over: a manifest can't ask for any free port of the host",
         ],
     ),
     (
@@ -632,7 +632,7 @@ pub(super) const EXAMPLES: &[Example] = &[
         &[
             "replicas: 2",
             "!hostPort",
-            "services.web.ports: not carried over: a host port can belong to one",
+            "services.web.ports: not carried over: only one of several replicas can have the host port",
         ],
     ),
     (
