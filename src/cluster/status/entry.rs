@@ -240,12 +240,27 @@ impl Entry {
         };
         self.sent = Some((digest, Instant::now()));
         self.answered.clone_from(&object.metadata.resource_version);
-        self.read(object);
+        self.keep_answer(object);
         self.written = Some(patch);
     }
 
-    /// The API server has the object like this.
-    pub(super) fn read(&mut self, object: Arc<Pod>) {
+    /// The API server has the object like this. Returns whether that is older than what was compared: it was
+    /// restored from a backup, and the watch doesn't show that.
+    pub(super) fn read(&mut self, object: Arc<Pod>) -> bool {
+        let compared = self.seen.as_ref().and_then(|seen| version(&seen.api));
+        let versions = version(&object).zip(compared);
+        self.keep_answer(object);
+        versions.is_some_and(|(read, compared)| read < compared)
+    }
+
+    /// Until a list corrects the watch, each comparison finds a difference that isn't there: after `failures`
+    /// of them, the next write waits longer.
+    pub(super) fn set_back(&mut self, failures: u32) {
+        self.failures = failures;
+        self.retry(None);
+    }
+
+    fn keep_answer(&mut self, object: Arc<Pod>) {
         self.missing = None;
         self.answer = Some((object, Instant::now() + ANSWER_COUNTS));
     }

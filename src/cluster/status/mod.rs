@@ -175,18 +175,22 @@ impl StatusTask {
         let object = told.and_then(|told| told.pods.get(api_uid));
         let object = object.map(|object| &**object);
         let failures = matches!(deletion, Some(Outcome::Failed(_))).then(|| entry.failures());
-        if let Some(read) = read {
-            entry.read(read);
-        }
-        let mut is_outdated = note(entry, of, api_uid, object, outcome);
+        let is_set_back = read.is_some_and(|read| entry.read(read));
+        let (failed_before, _) = entry.failures();
+        let mut is_missing = note(entry, of, api_uid, object, outcome);
         if let Some(failures) = failures {
             entry.failed_before(failures);
         }
         if let Some(deletion) = deletion {
-            is_outdated |= note(entry, of, api_uid, object, deletion);
+            is_missing |= note(entry, of, api_uid, object, deletion);
         }
-        if is_outdated {
+        if is_set_back {
+            entry.set_back(failed_before);
+        }
+        if is_missing {
             occurrences::pod_object_missing(of);
+        }
+        if is_missing || is_set_back {
             self.inputs.manager.list_again();
         }
     }

@@ -250,6 +250,34 @@ async fn what_a_restored_api_server_has_lost_is_written_again() {
     }
 }
 
+/// Its versions begin again below the one from which the watch goes on: that brings no change.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_shows_what_a_restored_api_server_has_lost_is_followed_by_a_list() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    let backup = bed.api.pod("web").unwrap();
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    bed.api.with(|api| api.change("web", |_| {}));
+    bed.sleep(5).await;
+    assert!(!bed.api.is_outdated());
+    bed.api.calls();
+    bed.api.with(|api| {
+        api.lag(true);
+        api.restore(backup);
+    });
+    bed.tell(&web, Phase::Terminated, status("Failed"));
+    bed.phase("Failed").await;
+    bed.sleep(60).await;
+    // pods 50a
+    assert!(bed.api.is_outdated());
+    // Until the list is there, what is written already is not tried all the time.
+    let calls = bed.api.calls().len();
+    // pods 50
+    assert!((5..=25).contains(&calls), "{calls}");
+    bed.stop().await;
+}
+
 /// A connection may hold a write back for longer than the pod lives.
 #[tokio::test(start_paused = true)]
 async fn a_status_that_arrives_after_a_later_one_changes_nothing() {
