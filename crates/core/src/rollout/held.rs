@@ -30,6 +30,8 @@ pub struct Refusal {
     at: Timestamp,
     /// Whether the preparation was refused for the same reason since.
     is_seen: bool,
+    /// Whether it was the second one within the pause: others take the room whenever it is free.
+    is_second: bool,
 }
 
 impl History {
@@ -46,18 +48,21 @@ impl History {
         if let Some(refused) = revisions.find(|revision| revision.uid() == uid) {
             refused.ran = ran;
         }
+        let before = self.refused.take().filter(|one| one.uid == uid);
         self.refused = Some(Refusal {
             uid,
             cause: cause.clone(),
             at: now,
             is_seen: false,
+            is_second: before.is_some_and(|one| since(one.at, now) < REFUSED_PAUSE),
         });
         true
     }
 
     /// Why the node has refused a revision, and how long it is still held for that. Once its preparation, which
     /// asks whether the node would take it, was refused for the same reason, the preparation alone decides when
-    /// it is tried again. Until then, it may be refused again for what the preparation doesn't see.
+    /// it is tried again. Until then, it may be refused again for what the preparation doesn't see. One that was
+    /// refused twice within the pause is held for all of it: the version before is stopped for each attempt.
     pub(super) fn refusal(
         &mut self,
         uid: &PodUid,
@@ -69,7 +74,8 @@ impl History {
         if let Preparation::Failed(cause) = preparation {
             refused.is_seen |= cause.reason == refused.cause.reason;
         }
-        (!refused.is_seen && !left.is_zero()).then(|| (refused.cause.clone(), left))
+        let may_go_on = refused.is_seen && !refused.is_second;
+        (!may_go_on && !left.is_zero()).then(|| (refused.cause.clone(), left))
     }
 
     /// Takes in whether the target, whose UID is `uid`, is held. Returns the rest of its deadline.

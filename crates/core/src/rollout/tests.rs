@@ -173,12 +173,14 @@ fn a_version_that_the_node_refuses_is_tried_again_as_soon_as_it_would_be_admitte
         // rollouts S2b
         assert_eq!(story.decide(Some(&ready(0))).change, change);
     }
-    // It is refused for what the preparation doesn't see: the old version isn't stopped for each look.
+    // It is refused for what the preparation doesn't see, or somebody else is always first: the old version
+    // isn't stopped for each look.
     let decision = story.decide(Some(&rejected()));
     assert_eq!(decision.change, Some(Change::Restored));
     for preparation in [
         Preparation::Done,
         failed("ErrImagePull"),
+        failed("NodePorts"),
         Preparation::UnderWay,
         Preparation::Done,
     ] {
