@@ -104,23 +104,19 @@ const TROUBLE: [u16; 3] = [502, 503, 504];
 const UNAUTHORIZED: &str = "unauthorized";
 
 impl PullState {
-    /// Waits for a turn unless it has one, pulls, and looks at what came. Somebody has waited since `asked`.
+    /// Pulls in that turn, and looks at what came. Somebody has waited since `asked`.
     pub(super) async fn download(
         &self,
         image: &str,
         credentials: &Credentials,
         asked: Instant,
-        turn: Turn,
+        turn: &Turn,
     ) -> Outcome {
         let entry = self.progress.begin(image);
-        if turn.lock().is_none() {
-            let permit = self.turns.turn().await;
-            *turn.lock() = permit;
-        }
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
         let received = self.receive_with_any(image, &entry, credentials);
-        let outcome = match self.turns.bound(&turn, received).await {
+        let outcome = match self.turns.bound(turn, received).await {
             Ok((came, with)) => {
                 let found = self.inspect(image).await;
                 // An image that was there before belongs to somebody else.

@@ -147,7 +147,7 @@ struct PullState {
     under_way: UnderWay<Wanted, Outcome>,
     /// The turns of the namespaces whose pods have a part in them, or wait to begin one.
     for_namespaces: UnderWay<(String, Wanted), Permit>,
-    /// Of all turns, those of pods that are about to begin a pull, or wait to begin one.
+    /// Of all turns, those at images that are pulled or about to be, and those that are waited for.
     for_all: UnderWay<Wanted, Turn>,
 }
 

@@ -49,11 +49,6 @@ impl<K: Eq + Hash, T: Clone> Part<K, T> {
     pub(super) fn wait(&self) -> Shared<BoxFuture<'static, T>> {
         self.shared.clone()
     }
-
-    /// Returns what was waited for.
-    pub(super) fn got(&self) -> Option<T> {
-        self.shared.peek().cloned()
-    }
 }
 
 /// A turn of a namespace; none where its pulls have no bound of their own.
@@ -161,7 +156,7 @@ impl PullState {
         let wanted = (reference.to_owned(), Arc::clone(credentials));
         let turn = self.namespace_turn(namespace, &wanted);
         turn.wait().await;
-        let pull = self.pull_for_all(wanted, asked, Turn::default());
+        let pull = self.pull_for_all(wanted, asked);
         pull.wait().await
     }
 
@@ -186,15 +181,11 @@ impl PullState {
         })
     }
 
-    /// Joins the wait for one of all turns at an image with those credentials, or begins one; none while
-    /// the image is pulled with them.
-    pub(super) fn turn_at(self: &Arc<Self>, wanted: &Wanted) -> Option<Part<Wanted, Turn>> {
-        let pull = self.under_way.lock().get(wanted).cloned();
-        if pull.is_some_and(|pull| pull.upgrade().is_some()) {
-            return None;
-        }
+    /// Joins the wait for one of all turns at an image with those credentials, or begins one. The turn is
+    /// there at once while the image is pulled with them.
+    pub(super) fn turn_at(self: &Arc<Self>, wanted: &Wanted) -> Part<Wanted, Turn> {
         let (shop, image) = (Arc::clone(self), wanted.0.clone());
-        Some(join(&self.for_all, wanted.clone(), move || {
+        join(&self.for_all, wanted.clone(), move || {
             let turn = async move {
                 let waiting = shop.progress.begin(&image);
                 let turn = shop.turns.turn().await;
@@ -202,22 +193,26 @@ impl PullState {
                 Arc::new(Mutex::new(turn))
             };
             turn.boxed()
-        }))
+        })
     }
 
-    /// Joins the pull of an image with those credentials, or begins one, in that turn, for a pod that has
-    /// waited since `asked`. It goes on as long as anybody waits for it.
+    /// Joins the pull of an image with those credentials, or begins one for a pod that has waited since
+    /// `asked`. It goes on as long as anybody waits for it.
     pub(super) fn pull_for_all(
         self: &Arc<Self>,
         wanted: Wanted,
         asked: Instant,
-        turn: Turn,
     ) -> Part<Wanted, Outcome> {
         let shop = Arc::clone(self);
         join(&self.under_way, wanted.clone(), move || {
-            let (image, credentials) = wanted;
-            occurrences::image_pulling(&image);
-            let pull = async move { shop.download(&image, &credentials, asked, turn).await };
+            occurrences::image_pulling(&wanted.0);
+            let pull = async move {
+                // The same turn as that of pods that wait for this pull: they keep theirs until it ends.
+                let part = shop.turn_at(&wanted);
+                let turn = part.wait().await;
+                let (image, credentials) = &wanted;
+                shop.download(image, credentials, asked, &turn).await
+            };
             pull.boxed()
         })
     }

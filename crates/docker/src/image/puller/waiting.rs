@@ -8,7 +8,6 @@ use futures::future::{BoxFuture, Shared};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::turns::{Part, Turn};
 use super::{Credentials, Downloaded, ImagePuller, unusable};
 use crate::engine::EngineError;
 use crate::image::PullPolicy;
@@ -53,16 +52,13 @@ impl ImagePuller {
             return (Ok(facts), false);
         }
         let of_all = self.shop.turn_at(&wanted);
-        if let Some(turn) = &of_all
-            && let Some(facts) = self.found_before(wish, turn.wait(), &mut had_to_wait).await
-        {
+        let found = self.found_before(wish, of_all.wait(), &mut had_to_wait);
+        if let Some(facts) = found.await {
             return (Ok(facts), false);
         }
         // A pull whose end nobody saw may have brought it meanwhile.
         let is_absent = wish.is_absent && !had_to_wait;
-        let turn = of_all.as_ref().and_then(Part::got).unwrap_or_default();
-        let pull = self.pull_noted(wish, is_absent, credentials, asked, turn);
-        let outcome = pull.await;
+        let outcome = self.pull_noted(wish, is_absent, credentials, asked).await;
         // Until now, so that a pod that gets the next turn knows who may use the image.
         drop(of_all);
         (outcome, true)
@@ -101,14 +97,13 @@ impl ImagePuller {
         }
     }
 
-    /// Pulls an image in that turn, and notes who may use it then. Somebody has waited since `asked`.
+    /// Pulls an image, and notes who may use it then. Somebody has waited since `asked`.
     async fn pull_noted(
         &self,
         wish: &Wish<'_>,
         is_absent: bool,
         credentials: &Credentials,
         asked: Instant,
-        turn: Turn,
     ) -> Result<Arc<ImageFacts>, EngineError> {
         let (access, reference) = (&self.shop.access, wish.reference);
         let noted = access.begin(reference, is_absent).await;
@@ -120,7 +115,7 @@ impl ImagePuller {
             ),
         })?;
         let wanted = (reference.as_str().to_owned(), Arc::clone(credentials));
-        let pull = self.shop.pull_for_all(wanted, asked, turn);
+        let pull = self.shop.pull_for_all(wanted, asked);
         match pull.wait().await {
             Ok(Downloaded { facts, with }) => {
                 access

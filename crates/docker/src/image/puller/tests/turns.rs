@@ -190,6 +190,32 @@ async fn an_image_that_another_pull_brings_while_a_pod_waits_for_any_turn_is_use
     }
 }
 
+/// A pod joins a pull that was begun while the pod waited for its turn.
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_a_turn_does_not_hold_up_the_pull_that_it_joins() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.script_pull("a:1", works());
+    engine.script_pull("b:1", works());
+    engine.hold(Operation::PullImage);
+    let options = PullerOptions {
+        pulls: 1,
+        ..PullerOptions::default()
+    };
+    let puller = ImagePuller::new(engine.clone(), options);
+    let mut first = Box::pin(ensure(&puller, "one", "a:1"));
+    let mut pod = Box::pin(ensure(&puller, "two", "b:1"));
+    let mut own = Box::pin(puller.pull("b:1", &NONE));
+    assert!(futures::poll!(&mut first).is_pending());
+    assert!(futures::poll!(&mut pod).is_pending());
+    assert!(futures::poll!(&mut own).is_pending());
+    engine.release(Operation::PullImage);
+    let all = async { futures::join!(first, pod, own) };
+    let ended = tokio::time::timeout(Duration::from_mins(5), all).await;
+    // tenants S3
+    assert!(ended.is_ok_and(|(first, pod, own)| first.is_ok() && pod.is_ok() && own.is_ok()));
+    assert_eq!(engine.count(Operation::PullImage), 2);
+}
+
 /// The keys have credentials in them.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_kept_of_pulls_that_nobody_waits_for() {
