@@ -94,7 +94,7 @@ pub struct Observer {
     sweep: Option<Sweep>,
     /// Asks a runtime that is doubted for a word, until it gives one.
     doubt: JoinSet<Result<(), String>>,
-    /// Asks a runtime that is there for its facts.
+    /// Asks a runtime that is there for its facts, which are asked for anew with each subscription.
     learning: JoinSet<Result<()>>,
     /// Among others the pods that are over and have no worker: nobody asks for what is observed of them,
     /// and they may be many.
@@ -207,6 +207,7 @@ impl Observer {
     /// show its events is away meanwhile: nobody is heard who doubts it. The facts of one that is there
     /// are asked for beside its events.
     async fn subscribe(&mut self) -> Result<BoxStream<'static, PodEvent>> {
+        self.learning = JoinSet::new();
         let runtime = Arc::clone(&self.runtime);
         let mut watch = runtime.watch();
         let shown = soon(self.is_up(), &mut watch).await;
@@ -222,7 +223,6 @@ impl Observer {
         };
         let facts = Arc::clone(&runtime);
         let facts = async move { facts.learn_facts().await };
-        self.learning = JoinSet::new();
         if self.is_up() {
             self.learning.spawn(facts);
         } else {
