@@ -478,7 +478,10 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     assert!(told(&paused).contains("rollouts of pod"), "{paused:?}");
     let (code, text) = rollout(&bed, &["undo", "web"]).await;
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("are paused; end the pause first"), "{text}");
+    assert!(
+        text.contains("are paused; resume the rollouts first"),
+        "{text}"
+    );
 
     assert_eq!(rollout(&bed, &["resume", "web"]).await.0, Some(0));
     let (code, text) = rollout(&bed, &["status", "web", "--timeout", "2m"]).await;
