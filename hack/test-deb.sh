@@ -77,7 +77,7 @@ before="$(docker ps -q --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")"
 apt-get install -y --reinstall --no-install-recommends "$package" >/dev/null 2>&1
 [ "$(docker ps -q --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")" | sort)" = "$before" ] || die "a package that is installed again touched containers"
 apt-get remove -y mirrorlet >"$root/remove.log" 2>&1
-grep -q 'did not remove keep running' "$root/remove.log" || die "the package does not say what stays"
+grep -q 'keep running unless mirrorlet cleanup removed them' "$root/remove.log" || die "the package does not say what stays"
 [ -f /etc/default/mirrorlet ] || die "the settings went with the package; they are to go with purge"
 [ "$(docker ps -q --filter "label=mirrorlet.dev/owner=$(cat "$root/owner")" | sort)" = "$before" ] || die "removing the package touched containers"
 apt-get purge -y mirrorlet >/dev/null 2>&1
