@@ -287,7 +287,7 @@ kill -KILL "$agent"
 wait_for "$STOP_SECONDS" "the agent to die" agent_gone
 wait "$agent" 2>/dev/null || true
 [ "$(running_ids)" = "$truth" ] || die "containers changed when the agent died"
-note "agent $old is dead; $(wc -l <<<"$truth") containers run on"
+note "agent $old is dead; $(wc -l <<<"$truth") containers keep running"
 start_agent
 wait_for "$START_SECONDS" "all pods to be known again" all_running
 [ "$(running_ids)" = "$truth" ] || die "the new agent restarted containers it should have adopted"
@@ -314,7 +314,7 @@ code=0
 wait "$agent" || code=$?
 [ "$code" = 0 ] || die "the agent ended with exit code $code"
 [ "$(running_ids)" = "$truth" ] || die "stopping the agent stopped containers"
-note "the agent has ended; $(wc -l <<<"$truth") containers run on, until this demo removes them now"
+note "the agent has ended; $(wc -l <<<"$truth") containers keep running, until this demo removes them now"
 agent=""
 
 printf '\nThe demo did all it should.\n'
