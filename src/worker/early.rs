@@ -28,7 +28,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// What runs was listed: the time begins.
+    /// Begins the time: the containers were listed.
     pub(super) fn begin(&mut self) {
         self.until = Some(Instant::now() + EARLY_MAX);
     }

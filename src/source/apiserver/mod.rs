@@ -120,7 +120,7 @@ impl Ended {
         }
     }
 
-    /// What is known lacks objects that a list has, or has some that no list has.
+    /// The known set lacks objects that a list has, or has some that no list has.
     fn outdated() -> Self {
         Self {
             error: None,

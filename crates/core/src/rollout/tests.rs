@@ -629,7 +629,7 @@ fn the_deadline_stands_still_while_the_engine_is_away() {
     }
 }
 
-/// What was ready when the Engine went may have crashed with it, or since.
+/// A pod that was ready before the Engine went may have crashed with it, or since.
 #[test]
 fn a_status_from_before_the_engine_was_away_makes_no_version_healthy() {
     for strategy in ["Recreate", "StartFirst"] {
