@@ -150,9 +150,15 @@ impl Schedule {
 
     /// The first time after a moment.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        let after = self.zoned(after);
-        let next = self.cron.find_next_occurrence(&after, false).ok()?;
-        Some(next.timestamp())
+        let from = self.zoned(after);
+        let next = self.cron.find_next_occurrence(&from, false);
+        // The library finds nothing where a time zone has left out the day of the next time.
+        let next = next.or_else(|error| {
+            let changes = self.zone.following(after).next();
+            let change = changes.ok_or(error)?.timestamp();
+            self.cron.find_next_occurrence(&self.zoned(change), true)
+        });
+        Some(next.ok()?.timestamp())
     }
 
     /// The last time that isn't after a moment.

@@ -182,6 +182,13 @@ fn clocks_that_change_repeat_and_leave_out_nothing() {
             "2026-01-01T00:00",
             "01-01 12:00+09:00",
         ),
+        // The zone left out a whole day, which fuzzing found.
+        (
+            "0 0 * * *",
+            "Pacific/Apia",
+            "2011-12-28T12:00",
+            "12-29 00:00-10:00 12-31 00:00+14:00 01-01 00:00+14:00",
+        ),
     ] {
         let count = expected.split(' ').count() / 2;
         // workloads 10
