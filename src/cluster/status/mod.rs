@@ -174,18 +174,18 @@ impl StatusTask {
         let told = told.as_ref().as_ref();
         let object = told.and_then(|told| told.pods.get(api_uid));
         let object = object.map(|object| &**object);
-        let failures = matches!(deletion, Some(Outcome::Failed(_))).then(|| entry.failures());
+        let before = entry.failures();
+        let failures = before.0;
         let is_set_back = read.is_some_and(|read| entry.read(read));
-        let (failed_before, _) = entry.failures();
         let mut is_missing = note(entry, of, api_uid, object, outcome);
-        if let Some(failures) = failures {
-            entry.failed_before(failures);
+        if matches!(deletion, Some(Outcome::Failed(_))) {
+            entry.failed_before(before);
         }
         if let Some(deletion) = deletion {
             is_missing |= note(entry, of, api_uid, object, deletion);
         }
         if is_set_back {
-            entry.set_back(failed_before);
+            entry.set_back(failures);
         }
         if is_missing {
             occurrences::pod_object_missing(of);

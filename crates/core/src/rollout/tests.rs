@@ -266,6 +266,27 @@ impl Story {
         story
     }
 
+    /// A story whose file says `b` after the healthy `a`, and in which `b` was started.
+    fn started(strategy: &'static str) -> Self {
+        let mut story = Self::new("a");
+        story.now = 20;
+        story.decide(Some(&ready(0)));
+        story.strategy = strategy;
+        story.edit("b");
+        story.preparation = Preparation::Done;
+        story.decide(Some(&ready(0)));
+        story
+    }
+
+    /// Decides by the status of the revision that was started last; under `StartFirst`, the healthy one runs
+    /// beside it.
+    fn decide_newest(&mut self, status: &core::PodStatus) -> Decision {
+        match self.strategy {
+            "Recreate" => self.decide(Some(status)),
+            _ => self.decide_with(Some(&ready(0)), Some(status)),
+        }
+    }
+
     fn edit(&mut self, uid: &str) {
         self.wanted = revision(uid);
         let pod = Arc::make_mut(&mut self.wanted.pod);
@@ -600,18 +621,9 @@ fn a_revision_is_judged_also_after_a_newer_edit() {
 #[test]
 fn the_deadline_stands_still_while_the_engine_is_away() {
     for strategy in ["Recreate", "StartFirst"] {
-        let mut story = Story::new("a");
-        story.now = 20;
-        story.decide(Some(&ready(0)));
-        story.strategy = strategy;
-        story.edit("b");
-        story.preparation = Preparation::Done;
-        story.decide(Some(&ready(0)));
+        let mut story = Story::started(strategy);
         let starting = crashing(0);
-        let of = |story: &mut Story| match strategy {
-            "Recreate" => story.decide(Some(&starting)).phase,
-            _ => story.decide_with(Some(&ready(0)), Some(&starting)).phase,
-        };
+        let of = |story: &mut Story| story.decide_newest(&starting).phase;
         story.engine_away = true;
         story.now += 3600;
         // rollouts S10
@@ -633,27 +645,18 @@ fn the_deadline_stands_still_while_the_engine_is_away() {
 #[test]
 fn a_status_from_before_the_engine_was_away_makes_no_version_healthy() {
     for strategy in ["Recreate", "StartFirst"] {
-        let mut story = Story::new("a");
-        story.now = 20;
-        story.decide(Some(&ready(0)));
-        story.strategy = strategy;
-        story.edit("b");
-        story.preparation = Preparation::Done;
-        story.decide(Some(&ready(0)));
-        let of = |story: &mut Story, status| match strategy {
-            "Recreate" => story.decide(Some(&status)).phase,
-            _ => story.decide_with(Some(&ready(0)), Some(&status)).phase,
-        };
-        assert_eq!(of(&mut story, ready(20)), Phase::Judging);
+        let mut story = Story::started(strategy);
+        let of = |story: &mut Story| story.decide_newest(&ready(20)).phase;
+        assert_eq!(of(&mut story), Phase::Judging);
         story.engine_away = true;
         story.now += 25;
-        assert_eq!(of(&mut story, ready(20)), Phase::Judging, "away");
+        assert_eq!(of(&mut story), Phase::Judging, "away");
         story.engine_away = false;
         story.history.engine_is_back(at(story.now));
         // rollouts S10
-        assert_eq!(of(&mut story, ready(20)), Phase::Judging, "{strategy}");
+        assert_eq!(of(&mut story), Phase::Judging, "{strategy}");
         story.now += 12;
-        assert_eq!(of(&mut story, ready(20)), Phase::Settled, "{strategy}");
+        assert_eq!(of(&mut story), Phase::Settled, "{strategy}");
     }
 }
 
