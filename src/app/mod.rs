@@ -31,6 +31,7 @@ pub mod owner;
 mod parts;
 mod readings;
 mod serve;
+mod sources;
 mod stats;
 mod systemd;
 mod tell;
@@ -38,7 +39,6 @@ mod used_engine;
 mod view;
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -51,14 +51,11 @@ use crate::config::{ApiAccess, Config, Resolved};
 use crate::server::NodeStats;
 use crate::server::health::Served;
 use crate::server::view::AgentView;
-use crate::source::files::{FileSource, embedded_directory, may_be_directory};
-use crate::source::http::{HttpOptions, HttpSource};
-use crate::source::last_good;
-use crate::source::{SourceReader, source};
+use crate::source::SourceReader;
 use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
 use crate::store::pods::{PodManager, pod_manager};
-use crate::store::refresh::{RefreshHandle, refreshes};
+use crate::store::refresh::RefreshHandle;
 use crate::store::settled::SettledPods;
 use crate::worker::Clock;
 use cluster::{Cluster, ClusterLinks, Links};
@@ -76,6 +73,7 @@ use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 pub use parts::Parts;
 use parts::{drain, spawn, spawn_until, until_told};
+use sources::{make_default_manifests_dir, start_sources};
 use stats::ServedStats;
 use used_engine::UsedEngine;
 use view::View;
@@ -290,62 +288,6 @@ fn admit_node(
     let keeping = cluster::keep_admit_node(known, node, standing, pressures, writer);
     spawn_until(parts, cancel, "admission facts", keeping);
     reader
-}
-
-/// The default manifest directory is made with its root; one that was named must be there already.
-/// One that has gone since is not made again: an empty directory would say that every pod of it
-/// is to be stopped, its absence only that something is wrong.
-fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
-    let had_manifests = last_good::may_hold_any(&config.root);
-    if config.manifests.parent() == Some(config.root.as_path()) && !had_manifests {
-        std::fs::create_dir_all(&config.manifests)
-            .with_context(|| format!("failed to create {}", config.manifests.display()))?;
-    }
-    Ok(())
-}
-
-/// Starts the manifest directory, what the embedded API stores, and the URLs. The handles have the
-/// directories read.
-fn start_sources(
-    config: &Config,
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-) -> anyhow::Result<(Vec<SourceReader>, Vec<RefreshHandle>)> {
-    let (mut readers, mut handles) = (Vec::new(), Vec::new());
-    let mut directories = vec![FileSource::new(config)];
-    let stored = embedded_directory(&config.root);
-    // Stored objects keep running where the API is off; if there are none, nothing is read.
-    if embedded::is_wanted(config) {
-        make_private(&stored)?;
-    }
-    if may_be_directory(&stored) {
-        directories.push(FileSource::embedded(config));
-    }
-    for files in directories {
-        let (writer, reader) = source(files.name());
-        readers.push(reader);
-        let (handle, refreshes) = refreshes();
-        handles.push(handle);
-        let reading = files.run(writer, refreshes);
-        spawn_until(parts, cancel, "file source", reading);
-    }
-    for url in &config.manifest_urls {
-        let http = HttpSource::new(HttpOptions::new(config, url))?;
-        let (writer, reader) = source(http.name());
-        readers.push(reader);
-        spawn_until(parts, cancel, "URL source", http.run(writer));
-    }
-    Ok((readers, handles))
-}
-
-/// Makes a directory that only we can enter.
-fn make_private(directory: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory);
-    made.with_context(|| format!("failed to create {}", directory.display()))
 }
 
 /// Binds all addresses that are served, but for the embedded API's, which is tried again: before

@@ -1,0 +1,71 @@
+//! The sources of pods on this machine: the manifest directory, what the embedded API stores, and URLs.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use super::embedded;
+use super::parts::{Parts, spawn_until};
+use crate::config::Config;
+use crate::source::files::{FileSource, embedded_directory, may_be_directory};
+use crate::source::http::{HttpOptions, HttpSource};
+use crate::source::last_good;
+use crate::source::{SourceReader, source};
+use crate::store::refresh::{RefreshHandle, refreshes};
+
+/// The default manifest directory is made with its root; one that was named must be there already.
+/// One that has gone since is not made again: an empty directory would say that every pod of it
+/// is to be stopped, its absence only that something is wrong.
+pub(super) fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
+    let had_manifests = last_good::may_hold_any(&config.root);
+    if config.manifests.parent() == Some(config.root.as_path()) && !had_manifests {
+        std::fs::create_dir_all(&config.manifests)
+            .with_context(|| format!("failed to create {}", config.manifests.display()))?;
+    }
+    Ok(())
+}
+
+/// Starts the manifest directory, what the embedded API stores, and the URLs. The handles have the
+/// directories read.
+pub(super) fn start_sources(
+    config: &Config,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> anyhow::Result<(Vec<SourceReader>, Vec<RefreshHandle>)> {
+    let (mut readers, mut handles) = (Vec::new(), Vec::new());
+    let mut directories = vec![FileSource::new(config)];
+    let stored = embedded_directory(&config.root);
+    // Stored objects keep running where the API is off; if there are none, nothing is read.
+    if embedded::is_wanted(config) {
+        make_private(&stored)?;
+    }
+    if may_be_directory(&stored) {
+        directories.push(FileSource::embedded(config));
+    }
+    for files in directories {
+        let (writer, reader) = source(files.name());
+        readers.push(reader);
+        let (handle, refreshes) = refreshes();
+        handles.push(handle);
+        let reading = files.run(writer, refreshes);
+        spawn_until(parts, cancel, "file source", reading);
+    }
+    for url in &config.manifest_urls {
+        let http = HttpSource::new(HttpOptions::new(config, url))?;
+        let (writer, reader) = source(http.name());
+        readers.push(reader);
+        spawn_until(parts, cancel, "URL source", http.run(writer));
+    }
+    Ok((readers, handles))
+}
+
+/// Makes a directory that only we can enter.
+fn make_private(directory: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    made.with_context(|| format!("failed to create {}", directory.display()))
+}
