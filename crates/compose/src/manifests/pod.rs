@@ -36,6 +36,9 @@ const RESTART_ON: &str = "mirrorlet.dev/restart-on";
 const ONE_OF_A_POD: &str =
     "the containers of a pod share it, and it is already set to another value";
 
+/// The key of a service that says what is done about an update that fails.
+pub(super) const FAILURE_ACTION: &[&str] = &["deploy", "update_config", "failure_action"];
+
 /// A pod as it is put together.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
@@ -159,9 +162,7 @@ impl Build<'_, '_> {
                 }
             }
         }
-        let update = ["deploy", "update_config", "failure_action"];
-        let action = service.node.at(&update).and_then(Node::text);
-        if matches!(action.as_deref(), Some("pause" | "continue")) {
+        if keeps_failed(service) {
             pod.annotations.put(RESTORE, "false");
         }
         self.label_files(service, pod);
@@ -486,4 +487,10 @@ impl Build<'_, '_> {
             }
         }
     }
+}
+
+/// Whether a service asks that a version that fails is not undone.
+pub(super) fn keeps_failed(service: &Service) -> bool {
+    let action = service.node.at(FAILURE_ACTION).and_then(Node::text);
+    matches!(action.as_deref(), Some("pause" | "continue"))
 }

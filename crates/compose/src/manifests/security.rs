@@ -4,7 +4,8 @@ use crate::project::Service;
 use crate::tree::Node;
 use crate::value::Map;
 
-use super::{Build, field, place_of};
+use super::pod::{FAILURE_ACTION, keeps_failed};
+use super::{Build, entry_at, field, place_of};
 
 impl Build<'_, '_> {
     /// The security context of a service's container.
@@ -33,8 +34,8 @@ impl Build<'_, '_> {
         security
     }
 
-    /// Reports what a service asks for that all containers of its pod get with it: namespaces of the
-    /// host, and groups.
+    /// Reports what a service asks for that its whole pod gets with it: namespaces of the host, groups,
+    /// and that a version that fails is not undone.
     pub(super) fn check_shared(&mut self, services: &[&Service]) {
         for service in services {
             for key in ["pid", "ipc", "group_add"] {
@@ -48,6 +49,14 @@ impl Build<'_, '_> {
                     let (place, field) = (place_of(service, key), field(service, key));
                     self.differs(&place, field, message.to_owned(), "");
                 }
+            }
+            if keeps_failed(service)
+                && services.iter().any(|other| !keeps_failed(other))
+                && let Some(entry) = entry_at(service, FAILURE_ACTION)
+            {
+                let message = "carried over to the whole pod: a version of the pod that fails is not undone, whichever of its services fails";
+                let field = field(service, &FAILURE_ACTION.join("."));
+                self.differs(&entry.place, field, message.to_owned(), "");
             }
         }
     }

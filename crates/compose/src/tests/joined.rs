@@ -154,6 +154,30 @@ fn what_one_service_asks_for_and_all_containers_of_the_pod_get_is_reported() {
 }
 
 #[test]
+fn a_failure_action_that_one_service_gives_the_whole_pod_is_reported() {
+    let action = |action: &str| format!("deploy: {{update_config: {{failure_action: {action}}}}}");
+    let none = || "tty: true".to_owned();
+    for (web, side, expected, is_kept) in [
+        (action("rollback"), action("pause"), &["side"][..], true),
+        (none(), action("continue"), &["side"], true),
+        (action("pause"), none(), &["web"], true),
+        (action("pause"), action("continue"), &[], true),
+        (action("rollback"), none(), &[], false),
+    ] {
+        let (said, manifest) = joined(&web, &side);
+        assert_eq!(said.len(), expected.len(), "{web}, {side}: {said:#?}");
+        for (line, service) in said.iter().zip(expected) {
+            let words = format!(
+                " services.{service}.deploy.update_config.failure_action: carried over to the whole pod: a version of the pod that fails is not undone"
+            );
+            assert!(line.contains(&words), "{said:#?}");
+        }
+        let kept = manifest.contains("mirrorlet.dev/rollout-restore: \"false\"");
+        assert_eq!(kept, is_kept, "{manifest}");
+    }
+}
+
+#[test]
 fn keys_of_a_deployment_are_reported_where_there_is_none() {
     let keys = "deploy: {labels: {k: v}, update_config: {order: start-first, monitor: 20s}}";
     let fields = ["labels", "update_config.monitor", "update_config.order"];
