@@ -256,7 +256,7 @@ impl Index {
 
     /// The stream of events ended, most likely because the Engine did. An Engine that ends stops its
     /// containers, and reports that as it reports `docker stop`: a stop that was not acted on yet is
-    /// no person's doing. One that a person asked for in that moment counts as an exit.
+    /// no user's doing. One that a user ordered in that moment counts as an exit.
     pub(crate) fn events_ended(&self) {
         for record in self.state.lock().records.whole_mut() {
             record.by_hand = record.by_hand.filter(|by_hand| match by_hand.what {

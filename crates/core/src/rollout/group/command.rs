@@ -61,8 +61,7 @@ fn undo_of(members: &[Member], to_revision: Option<u64>) -> Result<CommandOf, Re
     }))
 }
 
-/// Has the version that a pod is to run tried again at every pod of its workload: a person asked
-/// for it.
+/// Has the version that a pod is to run tried again at every pod of its workload, as a user ordered.
 pub fn try_again(members: &mut [Member], name: &FullName) {
     let asked = members.iter().find(|member| member.name == *name);
     let Some(key) = asked.and_then(|one| one.history.target()).map(Key::of) else {
