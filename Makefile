@@ -122,7 +122,7 @@ test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet besid
 
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --workspace --lib --bins --test house
-	$(CARGO) test --locked --package mirrorlet-streaming --package mirrorlet-runtime
+	$(CARGO) test --locked --package mirrorlet-dns --package mirrorlet-streaming --package mirrorlet-runtime
 
 # Lives that `make simulate` plays.
 SIMULATION_SEEDS ?= 10000

@@ -22,8 +22,15 @@ pub enum LogError {
 }
 
 /// Targets that are never logged, regardless of the filter: kube's client puts whole objects,
-/// Secrets among them, into its warnings, and kube's watches repeat what the agent logs once.
-const NEVER: [&str; 2] = ["kube_client", "kube_runtime"];
+/// Secrets among them, into its warnings, and kube's watches repeat what the agent logs once; hickory
+/// warns of malformed queries and answers with their bytes and names, once for each.
+const NEVER: [&str; 5] = [
+    "kube_client",
+    "kube_runtime",
+    "hickory_net",
+    "hickory_proto",
+    "hickory_resolver",
+];
 
 /// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
 /// `trace` is taken, and is no more than `debug` in a release: its lines are not part of one.
@@ -160,6 +167,9 @@ mod tests {
             tracing::debug!(target: "mirrorlet", "not this");
             tracing::info!(target: "hyper", "nor this");
             tracing::warn!(target: "kube_client::client", "nor an object's text");
+            tracing::warn!(target: "hickory_proto::rr::rdata::opt", "nor a pod's bytes");
+            tracing::error!(target: "hickory_resolver::name_server_pool", "nor its names");
+            tracing::warn!(target: "hickory_net::udp::udp_client_stream", "nor its names");
         });
         let bytes = lines.0.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();

@@ -91,6 +91,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     // The wiring chooses the runtime; everybody else knows the trait.
     ("mirrorlet_docker", &["src/app", "crates/"]),
     ("mirrorlet_compose", &["src/cli"]),
+    ("mirrorlet_dns", &["src/names", "src/cli"]),
     (
         "mirrorlet_streaming",
         &["crates/runtime", "src/cli", "src/server"],
@@ -102,6 +103,9 @@ const ONLY_IN: &[(&str, &[&str])] = &[
         "clap_complete",
         &["src/config/args", "src/cli", "src/main.rs"],
     ),
+    // Only in a crate of its own.
+    ("hickory_proto", &["crates/dns"]),
+    ("hickory_resolver", &["crates/dns"]),
     ("notify", &["src/source"]),
     ("prometheus_client", &["crates/host/src/telemetry"]),
     ("tracing_subscriber", &["src/logging"]),
@@ -643,6 +647,8 @@ fn a_planted_violation_is_caught() {
         ("src/app/x.rs", "use axum::Router;"),
         ("src/worker/x.rs", "use kube::Api;"),
         ("src/worker/x.rs", "use mirrorlet_streaming::Chunk;"),
+        ("src/worker/x.rs", "use mirrorlet_dns::Table;"),
+        ("src/names/x.rs", "use hickory_proto::op::Message;"),
         ("src/config/file.rs", "use clap::Parser;"),
         ("src/cli/x.rs", "use crate::server::health;"),
         ("src/cli/x.rs", "use crate::app::wire;"),

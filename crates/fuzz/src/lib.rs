@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     target("cgroups", targets::cgroups),
     target("compose", targets::compose),
     target("crons", targets::crons),
+    target("dns", targets::dns),
     target("kubeconfig", targets::kubeconfig),
     target("labels", targets::labels),
     target("manifests", targets::manifests),

@@ -1,12 +1,14 @@
 //! The targets, by what is read.
 
 mod api;
+mod dns;
 mod documents;
 mod engine;
 mod host;
 mod streams;
 
 pub(crate) use api::{patches, protobuf, selectors};
+pub(crate) use dns::dns;
 pub(crate) use documents::{compose, crons, manifests, words};
 pub(crate) use engine::{answers, labels};
 pub(crate) use host::{certificates, cgroups, kubeconfig, tars};
