@@ -14,9 +14,10 @@ use crate::jobs::JobStates;
 use crate::rollout::{CommandError, Histories, RolloutTarget};
 use crate::server::view::{CommandAnswer, PlanRequest, ViewError, ViewErrorKind};
 use crate::source::SourceReader;
+use crate::source::files::FileSource;
 use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
 use mirrorlet_core::api::{FullName, PodUid};
-use mirrorlet_core::desired::{PodSource, SourcePod, SourceState, SourceWorkload};
+use mirrorlet_core::desired::{SourcePod, SourceState, SourceWorkload};
 use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::names::manifest_name;
@@ -150,9 +151,10 @@ pub(super) fn with_request(
     request: &PlanRequest,
     config: &Config,
 ) -> BTreeMap<SourceName, SourceState> {
+    let manifests = FileSource::new(config).name();
     let planned = |name: &SourceName, state: SourceState| {
         let asked = request.whole || !request.files.is_empty();
-        if name.source != PodSource::File || !asked {
+        if *name != manifests || !asked {
             return state;
         }
         let directory = Path::new(&*name.location);

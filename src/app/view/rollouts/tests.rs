@@ -3,8 +3,10 @@ use serde_json::json;
 
 use super::*;
 use crate::config::args::Cli;
+use crate::config::{Ambient, resolve};
+use crate::source::source;
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::desired::Origin;
+use mirrorlet_core::desired::{Origin, PodSource, SourceSet};
 
 #[test]
 fn jobs_have_no_rollouts() {
@@ -195,5 +197,39 @@ fn a_refusal_names_the_pod_or_the_workload() {
         let (_, command) = help.split_once(": ").unwrap();
         let parsed = Cli::try_parse_from(command.split(' '));
         assert!(parsed.is_ok(), "{help}: {}", parsed.unwrap_err());
+    }
+}
+
+#[test]
+fn a_plan_of_the_whole_manifest_directory_keeps_the_dns_server() {
+    let resolved = resolve(&BTreeMap::new(), None, &Ambient::default()).unwrap();
+    let directory = FileSource::new(&resolved.config).name();
+    let server = SourceName::new(PodSource::File, "/var/lib/mirrorlet/dns/pod.yaml");
+    let delivered = |name: &SourceName, location: &str| {
+        let pod = json!({"metadata": {"name": "a-box", "namespace": "default", "uid": location}});
+        let pod = Arc::new(serde_json::from_value(pod).unwrap());
+        let origin = Origin::whole(PodSource::File, location);
+        let (mut writer, reader) = source(name.clone());
+        writer.publish(SourceSet {
+            pods: vec![SourcePod::new(pod, origin)],
+            ..SourceSet::default()
+        });
+        (writer, reader)
+    };
+    let web = format!("{}/web.yaml", directory.location);
+    let (_web, of_directory) = delivered(&directory, &web);
+    let (_server, of_server) = delivered(&server, &server.location);
+    let before = SourceState::clone(&of_server.state.get());
+    let sources = [of_directory, of_server];
+    for (whole, left) in [(true, 0), (false, 1)] {
+        let request = PlanRequest {
+            whole,
+            ..PlanRequest::default()
+        };
+        let states = with_request(&sources, &request, &resolved.config);
+        let set = states[&directory].set().unwrap();
+        assert_eq!(set.pods.len(), left, "{whole}");
+        // names 20
+        assert_eq!(states[&server], before, "{whole}");
     }
 }
