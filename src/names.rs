@@ -1,10 +1,14 @@
-//! Keeps the names of pods and Services of manifests right in the hosts files of pods.
+//! Keeps the names of pods and Services of manifests right in the hosts files of pods, and in the table
+//! of the DNS server where there is one.
 //!
 //! A change of the desired pods or of a pod's state wakes the task; files are written only when a
 //! name, an address or the set of running pods is another one. What the names are is decided in
 //! [`mirrorlet_core::names`], how they get into the files is the runtime's.
 
+mod dns;
+
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::store::board::{Board, Phase, PodView};
-use crate::store::cell::{Closed, Reader};
+use crate::store::cell::{Closed, Reader, cell};
 use mirrorlet_core::api::core::{PodStatus, Service};
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::ending::is_over;
@@ -24,6 +28,8 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::status::is_ready;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::Runtime;
+
+pub use dns::DnsTable;
 
 /// How long the names in the files of an earlier agent's pods stand, once it is known which pods run,
 /// while a source of manifests has not delivered or one of these pods has not been looked at: such pods
@@ -44,9 +50,13 @@ pub struct PodNames {
     pub board: Board,
     /// The pods of the runtime's most recent list.
     pub listed: watch::Receiver<Option<Arc<Pods>>>,
-    /// The ending of the longest names; none writes no names at all, and removes those that an
-    /// earlier agent wrote.
-    pub cluster_domain: Option<String>,
+    /// The ending of the longest names.
+    pub cluster_domain: String,
+    /// Whether names are written into hosts files; those that an earlier agent wrote are removed
+    /// otherwise.
+    pub in_hosts_files: bool,
+    /// The table of the DNS server, where there is one.
+    pub dns: Option<DnsTable>,
 }
 
 /// The names that are in the files, and the pods that have them.
@@ -55,6 +65,8 @@ struct Served {
     names: Arc<Names>,
     /// The pods that have a file with names.
     pods: Vec<PodUid>,
+    /// The servers that the DNS server forwards to.
+    forwarders: Arc<Vec<IpAddr>>,
 }
 
 impl PodNames {
@@ -68,6 +80,11 @@ impl PodNames {
         }
         if let Ok(Err(_)) = tokio::time::timeout(SOURCES_WAIT, self.all_seen()).await {
             return;
+        }
+        let (_never, mut forwarders) = cell(Vec::new());
+        let is_dns = self.dns.is_some();
+        if let Some(dns) = &self.dns {
+            forwarders = dns.forwarders.clone();
         }
         let mut served = None;
         let mut told = None;
@@ -90,6 +107,7 @@ impl PodNames {
             let is_open = tokio::select! {
                 changed = changed.changed() => changed.is_ok(),
                 changed = merged.changed() => changed.is_ok(),
+                changed = forwarders.changed(), if is_dns => changed.is_ok(),
                 () = tokio::time::sleep_until(due), if retry_at.is_some() => true,
             };
             if !is_open {
@@ -156,19 +174,38 @@ impl PodNames {
                 Some(&**service)
             })
             .collect();
-        let names = match &self.cluster_domain {
-            Some(domain) => Names::new(&known, services.into_iter(), domain),
-            None => Names::default(),
+        let names = if self.in_hosts_files || self.dns.is_some() {
+            Names::new(&known, services.into_iter(), &self.cluster_domain)
+        } else {
+            Names::default()
         };
         let (uids, pods) = running.into_iter().unzip();
-        let names = Arc::new(names);
-        (Served { names, pods: uids }, pods)
+        let forwarders = self.dns.as_ref().map(|dns| dns.forwarders.get());
+        let wanted = Served {
+            names: Arc::new(names),
+            pods: uids,
+            forwarders: forwarders.unwrap_or_default(),
+        };
+        (wanted, pods)
     }
 
     async fn serve(&self, wanted: &Served, pods: Vec<NamedPod>) -> Result<(), String> {
-        let serving = self.runtime.serve_names(Arc::clone(&wanted.names), pods);
-        match tokio::time::timeout(SERVE_DEADLINE, serving).await {
-            Ok(served) => served.map_err(|error| error.message),
+        let names = if self.in_hosts_files {
+            Arc::clone(&wanted.names)
+        } else {
+            Arc::default()
+        };
+        let serving = self.runtime.serve_names(names, pods.clone());
+        let serving = tokio::time::timeout(SERVE_DEADLINE, serving);
+        let writing = async {
+            match &self.dns {
+                Some(dns) => dns.write(&wanted.names, &pods, &wanted.forwarders).await,
+                None => Ok(()),
+            }
+        };
+        let (served, written) = tokio::join!(serving, writing);
+        match served {
+            Ok(served) => served.map_err(|error| error.message).and(written),
             Err(_) => Err(format!("no answer within {} s", SERVE_DEADLINE.as_secs())),
         }
     }
@@ -298,7 +335,9 @@ mod tests {
                 merged,
                 board,
                 listed,
-                cluster_domain: Some("cluster.local".to_owned()),
+                cluster_domain: "cluster.local".to_owned(),
+                in_hosts_files: true,
+                dns: None,
             };
             let task = tokio::spawn(names.run());
             workers.publish(a);

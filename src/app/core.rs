@@ -12,7 +12,7 @@ use super::desired::{MergeHandles, MergeOutputs, MergeTask};
 use super::{Parts, counts, embedded, gc, spawn, spawn_until};
 use crate::config::Config;
 use crate::jobs::{JobHandle, JobOptions, Jobs};
-use crate::names::PodNames;
+use crate::names::{DnsTable, PodNames};
 use crate::observe::Observer;
 use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::rollout::{RolloutHandle, RolloutOptions, Rollouts};
@@ -72,6 +72,8 @@ pub(super) struct CoreOptions {
     pub(super) salt: String,
     /// Where the objects of manifests are told.
     pub(super) objects: Arc<ManifestObjects>,
+    /// The table of the DNS server, where there is one.
+    pub(super) dns: Option<DnsTable>,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
@@ -171,7 +173,16 @@ impl Core {
         let collector = start_collecting(gc, options.pressures, &telemetry, parts, cancel);
         spawn(parts, "workers", workers.run(cancel.clone()));
 
-        start_names(config, runtime, &merged, &board, &listed, parts, cancel);
+        let names = PodNames {
+            runtime: Arc::clone(runtime),
+            merged: merged.clone(),
+            board: board.clone(),
+            listed: listed.clone(),
+            cluster_domain: config.cluster_domain.clone(),
+            in_hosts_files: config.pod_names,
+            dns: options.dns,
+        };
+        spawn_until(parts, cancel, "pod names", names.run());
         let pods = (&merged, &board);
         start_counts(sources, pods, &job_handle, &telemetry, parts, cancel);
         Self {
@@ -224,26 +235,6 @@ fn start_counts(
     spawn_until(parts, cancel, "counts of failed Jobs", failed);
     let watching = counts::watch_sources(sources, metrics);
     spawn_until(parts, cancel, "source health", watching);
-}
-
-/// Starts the task that writes the names of pods into hosts files.
-fn start_names(
-    config: &Config,
-    runtime: &Arc<dyn Runtime>,
-    merged: &Reader<Merged>,
-    board: &Board,
-    listed: &watch::Receiver<Option<Arc<Pods>>>,
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-) {
-    let names = PodNames {
-        runtime: Arc::clone(runtime),
-        merged: merged.clone(),
-        board: board.clone(),
-        listed: listed.clone(),
-        cluster_domain: config.pod_names.then(|| config.cluster_domain.clone()),
-    };
-    spawn_until(parts, cancel, "pod names", names.run());
 }
 
 /// The rollouts of static pods, as the last agent on this root left them.

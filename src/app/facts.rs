@@ -79,6 +79,7 @@ pub(super) fn for_containers(
         hosts_path: Some(HOSTS_FILE.into()),
         network: config.network.clone(),
         cluster_dns: config.cluster_dns.clone(),
+        dns_at_gateway: config.dns,
         cluster_domain: config.cluster_domain.clone(),
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: config.seccomp_default,

@@ -17,6 +17,7 @@ mod core;
 mod counts;
 mod descriptors;
 pub mod desired;
+mod dns;
 mod docker;
 mod embedded;
 mod eviction;
@@ -137,6 +138,8 @@ impl Agent {
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
         let (mut sources, files) = start_sources(&config, &mut parts, cancel)?;
+        let dns = dns::start(&config, (&engine, &owner), &mut parts, cancel).await?;
+        sources.extend(dns.as_ref().map(|(_, reader, _)| reader.clone()));
         let machine = Machine::read(&config);
         let (addresses, ips) = cell(machine.ips.clone());
         if config.node_ips.is_empty() {
@@ -186,11 +189,16 @@ impl Agent {
             pods,
             needed_images: docker.needed_images.clone(),
             objects: objects.manifests,
+            dns: dns.as_ref().map(|(_, _, table)| table.clone()),
             salt: owner::salt(&config.root).context("failed to use the salt file")?,
             telemetry: telemetry.clone(),
         };
         let (runtime, readers) = (&docker.runtime, sources.clone());
         let core = Core::start(&config, runtime, readers, options, &mut parts, cancel);
+        if let Some((dns, ..)) = dns {
+            let running = dns.run(core.reach.clone());
+            spawn_until(&mut parts, cancel, "DNS server", running);
+        }
         let served = Wired {
             resolved,
             owner,

@@ -61,7 +61,7 @@ pub(super) fn start_sources(
 }
 
 /// Makes a directory that only we can enter.
-fn make_private(directory: &Path) -> anyhow::Result<()> {
+pub(super) fn make_private(directory: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let made = std::fs::DirBuilder::new()
         .recursive(true)

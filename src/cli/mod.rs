@@ -29,6 +29,7 @@ pub mod client;
 pub mod complete;
 pub mod config;
 pub mod cp;
+pub mod dns;
 pub mod events;
 pub mod exec;
 pub mod explain;
@@ -242,6 +243,7 @@ fn dispatch(command: Cmd) -> Outcome {
         }
         Cmd::ApproveCertificates(args) => approve(args),
         Cmd::Cleanup(args) => block_on(cleanup::cleanup(&args)),
+        Cmd::Dns(args) => dns::dns(args),
         Cmd::Config(args) => block_on(config::config(&args.command)),
         Cmd::Completions { shell } => print(&complete::script(shell)?),
         Cmd::Version { output } => Ok(version::version(output, &mut io::stdout())?),

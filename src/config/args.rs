@@ -4,6 +4,7 @@
 //! flag. Values stay text here: [`super::resolve`] parses them together with those of the other
 //! rungs.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -165,6 +166,10 @@ pub enum Cmd {
     /// manifests stay.
     #[command(after_help = with_settings(OWN_EXIT_CODES))]
     Cleanup(CleanupArgs),
+    /// Serve the names of pods by DNS, from a table that the agent writes. The agent runs this in a
+    /// container where --dns is set.
+    #[command(hide = true, after_help = OWN_EXIT_CODES)]
+    Dns(DnsArgs),
     /// Show the configuration or the JSON schema of the config file.
     Config(ConfigArgs),
     /// Print a shell completion script. It completes the names of pods and containers, too, while
@@ -184,6 +189,20 @@ pub enum Cmd {
 /// The end of the help of a command with [`HiddenSettings`].
 fn with_settings(codes: &str) -> String {
     format!("Takes the other flags of mirrorlet run, too: see mirrorlet run --help.\n\n{codes}")
+}
+
+/// Arguments of `dns`.
+#[derive(Debug, Args)]
+pub struct DnsArgs {
+    /// File of the table of names.
+    #[arg(long, value_name = "FILE")]
+    pub table: PathBuf,
+    /// Address and port to serve on; may be repeated.
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub listen: Vec<SocketAddr>,
+    /// Subnet of clients; may be repeated. Others are refused.
+    #[arg(long, value_name = "SUBNET", required = true)]
+    pub from: Vec<String>,
 }
 
 /// Arguments of `validate`.

@@ -340,6 +340,7 @@ impl<'a> SettingSources<'a> {
             self.contradicts(Key::BootstrapKubeconfig, &words);
         }
         self.check_docker();
+        self.check_dns();
         self.check_verification();
         self.check_grace_periods();
         let low = self
@@ -365,6 +366,25 @@ impl<'a> SettingSources<'a> {
         {
             let words = format!("{DOCKER_TLS_VERIFY} is set: {}", kinds::UNENCRYPTED);
             self.contradicts(Key::Docker, &words);
+        }
+    }
+
+    /// A cluster has a DNS server of its own.
+    fn check_dns(&mut self) {
+        let dns = self.text(Key::Dns);
+        if dns.is_none_or(|text| text.trim() != "true") {
+            return;
+        }
+        let kubeconfig = self.text(Key::Kubeconfig);
+        let has_cluster = kubeconfig.is_some_and(|text| text != kinds::NONE);
+        for (is_given, other) in [
+            (has_cluster, Key::Kubeconfig),
+            (self.text(Key::ClusterDns).is_some(), Key::ClusterDns),
+        ] {
+            if is_given {
+                let other = self.name(other, Key::Dns);
+                self.contradicts(Key::Dns, &format!("can't be combined with {other}"));
+            }
         }
     }
 

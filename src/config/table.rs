@@ -196,6 +196,8 @@ settings! {
         "Resolver configuration that pods inherit from the node";
     PodNames pod_names: bool = boolean(), Text("true"),
         "Write the names of pods and Services of manifests into the hosts files of pods; false to write none";
+    Dns dns: bool = boolean(), Text("false"),
+        "Serve the names of pods and Services of manifests by DNS, too, in a pod of its own on the gateway of the pods' network; pods with dnsPolicy ClusterFirst query it (only without --kubeconfig and --cluster-dns)";
     Network network: Option<String> = kinds::network(), Text("bridge"),
         "Existing Docker network to attach pods to; bridge for the Engine's default network";
     CgroupRoot cgroup_root: String = kinds::cgroup(), Text(""),

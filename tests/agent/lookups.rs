@@ -7,10 +7,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::binary::{Running, ask, mirrorlet, until_running};
-use crate::common::{Bed, IMAGE, eventually, free_port, sleeper};
+use crate::common::{Bed, IMAGE, eventually, free_port, own_loopback, sleeper};
 
-/// The address of the server of names, which never answers.
-const SERVER: &str = "127.0.0.153";
 /// Most names of one namespace that are asked for at a time, each by a thread.
 const LOOKUPS_MAX: usize = 16;
 /// Threads that may be added for all else, and failed attempts to wait for: many more.
@@ -19,10 +17,12 @@ const ATTEMPTS: usize = 200;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_starts_while_probes_ask_for_names_that_nobody_answers_for() {
-    let _silent = UdpSocket::bind((SERVER, 53)).unwrap();
+    // The server of names, which never answers.
+    let server = own_loopback(153);
+    let _silent = UdpSocket::bind((&*server, 53)).unwrap();
     let (bed, port) = (Bed::new(), free_port());
     let resolver = bed.path().join("resolv.conf");
-    let text = format!("nameserver {SERVER}\noptions timeout:30 attempts:5\n");
+    let text = format!("nameserver {server}\noptions timeout:30 attempts:5\n");
     fs::write(&resolver, text).unwrap();
     let agent = mirrorlet(
         &bed,

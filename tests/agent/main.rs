@@ -17,6 +17,7 @@ mod claims;
 mod compose;
 mod containers;
 mod devices;
+mod dns;
 mod edits;
 mod eviction;
 mod failures;

@@ -703,6 +703,12 @@ pub fn ask(at: std::net::SocketAddr) -> Result<String, String> {
     http::ask(at, PATIENCE)
 }
 
+/// A loopback address that ends in `last`, and that other runs of the tests on this machine don't have.
+pub fn own_loopback(last: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{high}.{low}.{last}")
+}
+
 /// A port of the host that nobody has, and that nobody is given who doesn't ask for it by number:
 /// one below those that the kernel hands out by itself.
 pub fn free_port() -> u16 {

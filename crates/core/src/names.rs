@@ -66,6 +66,17 @@ struct Claim {
     target: usize,
 }
 
+/// A name with what it leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownName<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The only namespace whose pods know it; none where all do.
+    pub namespace: Option<&'a str>,
+    /// Its addresses; none where a Service has no Ready pod.
+    pub addresses: &'a [IpAddr],
+}
+
 /// The names of all pods and Services of manifests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
@@ -92,6 +103,18 @@ impl Names {
         }
         names.claims.small_sort();
         names
+    }
+
+    /// All names. Of several that are alike, the first that a pod knows is the one that holds for it.
+    pub fn all(&self) -> impl Iterator<Item = KnownName<'_>> {
+        self.claims.iter().filter_map(|claim| {
+            let target = self.targets.get(claim.target)?;
+            Some(KnownName {
+                name: &claim.name,
+                namespace: (!claim.is_global).then_some(&*target.namespace),
+                addresses: &target.addresses,
+            })
+        })
     }
 
     /// The lines for the hosts file of a pod in `namespace`, with a comment above them; empty where

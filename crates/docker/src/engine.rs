@@ -47,6 +47,8 @@ pub struct HostSide {
     /// The host's addresses in the network. An Engine that chose a bridge's subnet, or was given one
     /// without a gateway, names none: then the first of the subnet, which it may have taken.
     pub gateways: Vec<IpAddr>,
+    /// Its subnets, as `10.0.0.0/8`.
+    pub subnets: Vec<String>,
 }
 
 /// Why an Engine call failed.

@@ -30,6 +30,7 @@ fn the_hosts_side_of_a_network_is_found_by_bridge_or_address() {
     let side = |bridge: Option<&str>, gateways: &[&str]| HostSide {
         bridge: bridge.map(str::to_owned),
         gateways: gateways.iter().map(|ip| ip.parse().unwrap()).collect(),
+        ..HostSide::default()
     };
     // TEST-NET-1 is nobody's address; `lo` and its address are everybody's.
     for (bridge, gateways, found) in [

@@ -70,6 +70,7 @@ fn samples(key: Key) -> [&'static str; 3] {
         | Key::SerializeImagePulls
         | Key::SeccompDefault
         | Key::PodNames
+        | Key::Dns
         | Key::RolloutRestore => ["true", "false", "true"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],
@@ -197,6 +198,32 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
         ),
     ] {
         assert_eq!(given(&settings).unwrap_err().to_string(), words);
+    }
+}
+
+#[test]
+fn a_dns_server_of_ours_and_one_of_a_cluster_are_refused_together() {
+    let dns = (Key::Dns, "true");
+    let no_cluster = (Key::Kubeconfig, "none");
+    for good in [
+        vec![dns],
+        vec![dns, no_cluster],
+        vec![(Key::Dns, "false"), (Key::Kubeconfig, "/k")],
+    ] {
+        assert!(given(&good).is_ok(), "{good:?}");
+    }
+    for (other, words) in [
+        (
+            (Key::ClusterDns, "10.96.0.10"),
+            "--dns: can't be combined with --cluster-dns",
+        ),
+        (
+            (Key::Kubeconfig, "/k"),
+            "--dns: can't be combined with --kubeconfig",
+        ),
+    ] {
+        // names 19
+        assert_eq!(given(&[dns, other]).unwrap_err().to_string(), words);
     }
 }
 

@@ -217,7 +217,10 @@ fn host_side(network: NetworkInspect) -> HostSide {
     let named = network.options.unwrap_or_default().remove(BRIDGE_NAME);
     let by_id = || Some(format!("br-{}", network.id?.get(..BRIDGE_ID_LEN)?));
     let configs = network.ipam.and_then(|ipam| ipam.config);
+    let subnets = configs.iter().flatten();
+    let subnets = subnets.filter_map(|config| config.subnet.clone()).collect();
     HostSide {
+        subnets,
         bridge: named.or_else(by_id).filter(|_| is_bridge),
         gateways: configs
             .into_iter()
@@ -561,7 +564,11 @@ mod tests {
         );
         // No interface of a macvlan network is the host's.
         assert_eq!(seen("macvlan", named.clone(), both).bridge, None);
-        assert_eq!(seen("macvlan", named, subnet_alone), HostSide::default());
+        let apart = HostSide {
+            subnets: vec!["172.17.0.0/16".to_owned()],
+            ..HostSide::default()
+        };
+        assert_eq!(seen("macvlan", named, subnet_alone), apart);
     }
 
     #[test]

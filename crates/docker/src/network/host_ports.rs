@@ -150,21 +150,27 @@ impl HostPorts {
 
     /// The host's address in the pods' network.
     pub(crate) async fn gateway(&self) -> Result<Ipv4Addr, SyncError> {
-        let side = self.host_side().await?;
-        // An address can be bound only where it is one's own.
-        let own = |address: &Ipv4Addr| UdpSocket::bind((*address, 0)).is_ok();
-        let mut addresses = side.gateways.iter().filter_map(|address| match address {
-            IpAddr::V4(address) => Some(*address),
-            IpAddr::V6(_) => None,
-        });
-        let gateway = addresses.find(own).filter(|_| side.bridge.is_some());
-        gateway.ok_or_else(|| {
-            self.forget();
+        self.host_address().await?.ok_or_else(|| {
             let network = &self.network;
             refused(&format!(
                 "the agent can't find the host's address in the Docker network {network}"
             ))
         })
+    }
+
+    /// The host's address in the pods' network, if it has one there.
+    pub(crate) async fn host_address(&self) -> Result<Option<Ipv4Addr>, SyncError> {
+        let found = own_address(&self.host_side().await?);
+        if found.is_some() {
+            return Ok(found);
+        }
+        // It may have been another network when it was looked at.
+        self.forget();
+        let found = own_address(&self.host_side().await?);
+        if found.is_none() {
+            self.forget();
+        }
+        Ok(found)
     }
 
     /// The host's side of the pods' network, as it was last seen.
@@ -307,6 +313,17 @@ fn is_published(records: &[Record]) -> bool {
             matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if forwarded_ports.is_empty());
         by_engine && record.state == ContainerState::Running
     })
+}
+
+/// The first IPv4 address of the host in a bridge network. An address can be bound only where it is
+/// one's own.
+fn own_address(side: &HostSide) -> Option<Ipv4Addr> {
+    let own = |address: &Ipv4Addr| UdpSocket::bind((*address, 0)).is_ok();
+    let mut addresses = side.gateways.iter().filter_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    addresses.find(own).filter(|_| side.bridge.is_some())
 }
 
 fn refused(cause: &str) -> SyncError {

@@ -23,7 +23,7 @@ use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
 use super::index::{Record, sandbox_mode};
-use super::translate::compute_dns;
+use super::translate::{NodeFacts, asks_cluster, compute_dns};
 pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
 pub use host_ports::LedPorts;
@@ -176,6 +176,17 @@ impl Networks {
         self.host_ports.look_at_rules();
     }
 
+    /// The node's facts for a pod, as they are now: with the address of our DNS server, if the pod
+    /// queries it. A network in which the host has no address has no such server.
+    pub(super) async fn node_now(&self, pod: &Pod) -> Result<NodeFacts, SyncError> {
+        let mut node = self.files.node_now().await;
+        if node.dns_at_gateway && asks_cluster(pod) {
+            let address = self.host_ports.host_address().await?;
+            node.cluster_dns = address.map(IpAddr::V4).into_iter().collect();
+        }
+        Ok(node)
+    }
+
     /// Sets up the network of a sandbox that runs: its addresses, and what its `resolv.conf` says.
     /// Doing it again changes nothing.
     pub(super) async fn set_up_network(
@@ -230,7 +241,7 @@ impl Networks {
         pod: &Arc<Pod>,
         path: Option<PathBuf>,
     ) -> Result<(), SyncError> {
-        let (dns, _) = compute_dns(pod, &self.files.node_now().await);
+        let (dns, _) = compute_dns(pod, &self.node_now(pod).await?);
         if dns.inherited || dns.conf.servers.is_empty() {
             return Ok(());
         }

@@ -226,6 +226,7 @@ impl Starter {
             self.remains.remove_cgroups(&PodUid::of(pod)).await;
         }
         let gateway = self.gateway_of(pod).await?;
+        let node = self.networks.node_now(pod).await?;
         let request = sandbox_request(&SandboxInput {
             owner: &self.containers.owner,
             pod,
@@ -233,7 +234,7 @@ impl Starter {
             network_mode: self.networks.network.sandbox_mode(),
             gateway,
             image: NOT_MADE,
-            node: &self.files.node_now().await,
+            node: &node,
             engine: facts,
         });
         request

@@ -89,7 +89,7 @@ impl Starter {
             .map_err(|error| runtime_error(&error))?;
         self.networks.check_network(pod).await?;
         self.limit_cgroup(pod, facts.cgroup_driver).await?;
-        let node = self.files.node_now().await;
+        let node = self.networks.node_now(pod).await?;
         let gateway = self.gateway_of(pod).await?;
         let request = sandbox_request(&SandboxInput {
             owner: &self.containers.owner,

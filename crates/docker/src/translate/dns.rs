@@ -86,6 +86,16 @@ impl fmt::Display for ResolvConf {
     }
 }
 
+/// Whether a pod asks the cluster's DNS servers, where there are some.
+pub(crate) fn asks_cluster(pod: &Pod) -> bool {
+    let policy = spec::spec(pod).dns_policy.as_deref();
+    match policy.unwrap_or("ClusterFirst") {
+        "None" | "Default" => false,
+        "ClusterFirst" => !spec::is_host_network(pod),
+        _ => true,
+    }
+}
+
 enum Base {
     Cluster,
     Node,

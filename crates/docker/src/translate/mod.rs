@@ -26,6 +26,7 @@ pub mod sandbox;
 pub mod security;
 
 pub use container::{ContainerInput, ImageFacts, container_request};
+pub(crate) use dns::asks_cluster;
 pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
 pub use forwarded_ports::ForwardedPort;
 pub(crate) use forwarded_ports::{forwarded_ports, led_ports_of};
@@ -64,6 +65,8 @@ pub struct NodeFacts {
     pub network: Option<String>,
     /// DNS servers of the cluster; empty on a box.
     pub cluster_dns: Vec<IpAddr>,
+    /// Whether the DNS server of the cluster is one of ours, at the host's address in the pods' network.
+    pub dns_at_gateway: bool,
     /// Domain of the cluster.
     pub cluster_domain: String,
     /// cgroup under which pods live; empty leaves it to the Engine.

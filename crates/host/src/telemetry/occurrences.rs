@@ -189,6 +189,11 @@ pub fn names_not_written(error: &str) {
     tracing::warn!(error, "failed to write names into hosts files of pods");
 }
 
+/// The DNS server can't be started; it is tried again.
+pub fn dns_failed(error: &str) {
+    tracing::warn!(error, "failed to start the DNS server of pods");
+}
+
 /// Rules that led the host ports of a pod to it were gone or changed, and are there again.
 pub fn host_ports_restored(of: PodTelemetry<'_>) {
     note(

@@ -100,7 +100,7 @@ fn the_detour_is_the_proxy_of_the_sandbox() {
     let published: HashMap<_, _> = [("8080/tcp".to_owned(), Some(both))].into();
     let side = |bridge: Option<&str>| HostSide {
         bridge: bridge.map(str::to_owned),
-        gateways: Vec::new(),
+        ..HostSide::default()
     };
     let by_proxy = Detour::Proxy {
         loopback: 32768,

@@ -23,6 +23,22 @@ const CLUSTER_SEARCHES: [&str; 4] = [
 ];
 
 #[test]
+fn pods_that_want_the_clusters_dns_ask_the_gateway() {
+    for (policy, host_network, asks) in [
+        (json!(null), false, true),
+        (json!("ClusterFirst"), false, true),
+        (json!("ClusterFirst"), true, false),
+        (json!("ClusterFirstWithHostNet"), true, true),
+        (json!("Default"), false, false),
+        (json!("None"), false, false),
+    ] {
+        let spec = json!({"dnsPolicy": policy, "hostNetwork": host_network, "containers": []});
+        // names 14
+        assert_eq!(asks_cluster(&pod(&spec)), asks, "{policy} {host_network}");
+    }
+}
+
+#[test]
 fn policies_choose_between_cluster_node_and_nothing() {
     let cluster = (
         texts(&["10.96.0.10"]),
