@@ -235,9 +235,12 @@ impl Index {
             }
             record.touched = now;
             let runs = record.state == ContainerState::Running;
+            let begun = record.by_hand.map(|b| b.what);
+            // Late news: it runs again, and an inspect says since when. Or Docker Engine 29 reports the
+            // stop before the end, and an inspect says that it has ended.
+            record.stale |= what == UserAction::Stopped && runs;
             match what {
-                // Late news: it runs again, and an inspect says since when.
-                UserAction::Stopped if runs => record.stale = true,
+                UserAction::Stopped if runs && begun != Some(UserAction::Signalled) => {}
                 UserAction::Signalled if runs && has_hand => {}
                 UserAction::Signalled
                 | UserAction::Stopped

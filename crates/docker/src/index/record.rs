@@ -297,7 +297,8 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
             reason,
         } => (started_at, finished_at, Some(exit_code), reason),
     };
-    record.by_hand = started_again(found).or_else(|| paused(record.by_hand, found));
+    let known = record.by_hand.map(|known| known_of(known, record.state));
+    record.by_hand = started_again(found).or_else(|| paused(known, found));
     record.started_at = started_at;
     record.finished_at = finished_at;
     record.exit_code = exit_code;
@@ -312,6 +313,18 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         ContainerState::Running => (addresses(found), published(record, found)),
         _ => (Vec::new(), None),
     };
+}
+
+/// What is known of a user's action on a container in that state: a stop of one that runs was an earlier
+/// one, and is as good as a signal.
+fn known_of(known: UserActionRecord, state: ContainerState) -> UserActionRecord {
+    let is_over = known.what == UserAction::Stopped && state == ContainerState::Running;
+    let what = if is_over {
+        UserAction::Signalled
+    } else {
+        known.what
+    };
+    UserActionRecord { what, ..known }
 }
 
 /// The start of a container that runs and had ended before: this agent starts none twice.

@@ -501,6 +501,9 @@ fn a_stop_that_was_begun_before_this_agent_listened_is_no_persons_doing() {
         (&[term, die, stop], Some(UserAction::Stopped)),
         (&[term, kill, die, stop], Some(UserAction::Stopped)),
         (&[die, term, stop], Some(UserAction::Stopped)),
+        // Of Docker Engine 29.
+        (&[term, stop, die], Some(UserAction::Stopped)),
+        (&[term, kill, stop, die], Some(UserAction::Stopped)),
     ] {
         for is_asked_between in [false, true] {
             let index = listed();
@@ -545,6 +548,7 @@ fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
         // The Engine may report a signal after the end that it caused.
         (&["die", "kill"], Some(UserAction::Signalled)),
         (&["kill", "die", "stop"], Some(UserAction::Stopped)),
+        (&["kill", "stop", "die"], Some(UserAction::Stopped)),
     ] {
         let index = running();
         tell(&index, actions);
