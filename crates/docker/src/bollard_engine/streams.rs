@@ -243,7 +243,8 @@ fn log_query(options: &LogOptions) -> String {
 }
 
 /// Credentials as the Engine decodes them: base64 of JSON in the URL-safe alphabet. In the
-/// standard one it silently pulls without them.
+/// standard one it silently pulls without them. A server with a wildcard is left out: an Engine with
+/// containerd's images compares it with the registry, and would pull without credentials.
 fn registry_auth(auth: &RegistryAuth) -> String {
     let fields = [
         ("username", &auth.username),
@@ -252,7 +253,11 @@ fn registry_auth(auth: &RegistryAuth) -> String {
         ("registrytoken", &auth.registry_token),
         ("serveraddress", &auth.server),
     ];
-    let given = fields.iter().filter(|(_, value)| !value.is_empty());
+    let is_pattern = |value: &str| value.contains(['*', '?', '[', '@']);
+    let given = fields.iter().filter(|(name, value)| {
+        let is_refused = *name == "serveraddress" && is_pattern(value);
+        !value.is_empty() && !is_refused
+    });
     let given: BTreeMap<_, _> = given.copied().collect_map();
     URL_SAFE.encode(json!(given).to_string())
 }
@@ -379,6 +384,17 @@ mod tests {
         assert_eq!(json["serveraddress"], "r.example");
         assert_eq!(json.as_object().unwrap().len(), 3);
         assert!(!format!("{auth:?}").contains("~~~"));
+        for server in ["*.azurecr.io", "r[0-9].example", "user@r.example"] {
+            let auth = RegistryAuth {
+                server: server.into(),
+                ..auth.clone()
+            };
+            let sent = URL_SAFE.decode(registry_auth(&auth)).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&sent).unwrap();
+            // docker 49b
+            assert!(json.get("serveraddress").is_none(), "{server}");
+            assert_eq!(json["username"], "u");
+        }
     }
 
     #[test]

@@ -17,6 +17,12 @@ const SERVICE_ROOT: &str = "/var/lib/containerd";
 /// Root directory of a containerd that the Engine starts itself, below the Engine's own.
 const OWN_ROOT: &str = "containerd/daemon";
 
+/// Whether the Engine leaves images to containerd.
+pub(super) fn is_of_containerd(info: &SystemInfo) -> bool {
+    let mut status = info.driver_status.iter().flatten();
+    status.any(|pair| pair == &SNAPSHOTTER)
+}
+
 /// The directory whose file system holds images and the layers of containers; none where the Engine
 /// doesn't say its own.
 ///
@@ -24,8 +30,7 @@ const OWN_ROOT: &str = "containerd/daemon";
 /// taken to be the default one. Versions of the API before 1.46 don't say which containerd it is.
 pub fn image_directory(info: &SystemInfo) -> Option<PathBuf> {
     let root = info.docker_root_dir.as_deref().map(Path::new)?;
-    let mut status = info.driver_status.iter().flatten();
-    if !status.any(|pair| pair == &SNAPSHOTTER) {
+    if !is_of_containerd(info) {
         return Some(root.to_owned());
     }
     let containerd = info.containerd.as_ref();

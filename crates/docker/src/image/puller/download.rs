@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::turns::Turn;
 use super::{Credentials, Downloaded, Outcome, PullState};
 use crate::engine::{EngineError, PullProgress};
+use crate::image::directory::is_of_containerd;
 use crate::image::progress::BoardEntry;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::credentials::{Credential, RegistryAuth};
@@ -21,7 +22,8 @@ const STALL: Duration = Duration::from_mins(1);
 
 /// The same while all layers that are missing wait within the Engine, which has one queue for those of
 /// all pulls: it says neither how long one stands there nor when its turn has come. containerd unpacks
-/// what is complete in silence, too.
+/// what is complete in silence, too. Since Engine 29.9 its downloads queue as well, manifests included, and
+/// it says nothing of those that wait.
 const WAIT_STALL: Duration = Duration::from_mins(30);
 
 /// Most layers of one pull that are watched; an image has some hundred at most.
@@ -48,6 +50,8 @@ enum Came {
 /// A layer that has not arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layer {
+    /// It is to come.
+    Announced,
     /// It comes, and says so.
     Moving,
     /// Nothing may be said of it for long.
@@ -74,6 +78,7 @@ impl Layers {
             }
             "Waiting" | "Verifying Checksum" | "Download complete" => Layer::Silent,
             "Extracting" => Layer::Extracting,
+            "Pulling fs layer" => Layer::Announced,
             _ => Layer::Moving,
         };
         if self.0.contains_key(layer) || self.0.len() < LAYERS_MAX {
@@ -81,15 +86,20 @@ impl Layers {
         }
     }
 
+    fn any(&self, state: Layer) -> bool {
+        self.0.values().any(|layer| *layer == state)
+    }
+
     /// How long nothing may be said; none for as long as it takes. Once all have arrived, the
-    /// configuration of the image may be missing, of which the Engine says nothing.
-    fn patience(&self) -> Option<Duration> {
-        let any = |state| self.0.values().any(|layer| *layer == state);
-        if any(Layer::Moving) {
+    /// configuration of the image may be missing, of which the Engine says nothing. `is_quiet` tells of
+    /// an Engine that says nothing of what waits or is unpacked.
+    fn patience(&self, is_quiet: bool) -> Option<Duration> {
+        let moves = self.any(Layer::Moving) || (!is_quiet && self.any(Layer::Announced));
+        if moves {
             Some(STALL)
-        } else if any(Layer::Extracting) {
+        } else if self.any(Layer::Extracting) {
             None
-        } else if any(Layer::Silent) {
+        } else if is_quiet || self.any(Layer::Silent) {
             Some(WAIT_STALL)
         } else {
             Some(STALL)
@@ -198,6 +208,12 @@ impl PullState {
         Err(joined(failures, &hindrances))
     }
 
+    /// Whether the Engine leaves images to containerd; not if it doesn't answer.
+    async fn is_quiet(&self) -> bool {
+        let info = self.engine.info().await;
+        info.is_ok_and(|info| is_of_containerd(&info))
+    }
+
     /// Reads a pull's messages to their end. A download that says nothing for long is given up;
     /// much later while its layers wait within the Engine, and never while they are unpacked, since
     /// that can take its time in silence.
@@ -212,11 +228,17 @@ impl PullState {
         let mut done = false;
         let mut came = Came::Before;
         let mut logged = Instant::now();
+        let mut is_quiet = false;
         loop {
-            let next = match layers.patience() {
-                Some(patience) => timeout(patience, messages.next())
-                    .await
-                    .map_err(|_| stalled(image, patience))?,
+            let next = match layers.patience(is_quiet) {
+                Some(patience) => match timeout(patience, messages.next()).await {
+                    Ok(next) => next,
+                    Err(_) if !is_quiet && !layers.any(Layer::Moving) && self.is_quiet().await => {
+                        is_quiet = true;
+                        continue;
+                    }
+                    Err(_) => return Err(stalled(image, patience)),
+                },
                 None => messages.next().await,
             };
             match next {

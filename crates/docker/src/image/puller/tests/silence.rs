@@ -62,3 +62,34 @@ async fn a_pull_whose_layers_wait_within_the_engine_is_not_given_up() {
         assert_eq!(failed.is_none(), is_awaited, "{said:?}: {failed:?}");
     }
 }
+
+/// containerd's downloads queue within the Engine, too, since 29.9: nothing is said of a layer that waits,
+/// nor of one that was downloaded before and is unpacked.
+#[tokio::test(start_paused = true)]
+async fn containerd_may_be_silent_for_long_before_it_downloads() {
+    for (said, minutes, is_awaited) in [
+        (vec![("latest", "Pulling from library/app")], 5, true),
+        (vec![("a", "Pulling fs layer")], 5, true),
+        (vec![("a", "Already exists")], 5, true),
+        (vec![("a", "Pulling fs layer"), ("b", "Waiting")], 5, true),
+        (vec![("a", "Pulling fs layer")], 32, false),
+        // Its turn has come.
+        (
+            vec![("a", "Pulling fs layer"), ("a", "Downloading")],
+            5,
+            false,
+        ),
+        (
+            vec![("a", "Downloading"), ("b", "Pulling fs layer")],
+            5,
+            false,
+        ),
+    ] {
+        let engine = Arc::new(FakeEngine::new());
+        engine.leave_images_to_containerd("/run/containerd/containerd.sock");
+        engine.script_pull("app:latest", silent(&said, minutes));
+        let failed = puller(&engine).ensure_image_reason(at(0)).await;
+        // docker 49a
+        assert_eq!(failed.is_none(), is_awaited, "{said:?}: {failed:?}");
+    }
+}
