@@ -35,7 +35,8 @@ impl fmt::Display for HostPort {
 ///
 /// The Engine says `Bind for 0.0.0.0:80 failed: port is already allocated` when a container holds
 /// it, and `listen tcp4 0.0.0.0:80: bind: address already in use`, since Engine 29
-/// `failed to bind host port 0.0.0.0:80/tcp: address already in use`, when a process does.
+/// `failed to bind host port 0.0.0.0:80/tcp: address already in use`, and Engine 28
+/// `failed to bind host port for 0.0.0.0:80:172.17.0.2:80/tcp: address already in use`, when a process does.
 pub(super) fn conflict(words: &str) -> Option<HostPort> {
     let number = |address: &str| {
         let address = address.trim_end_matches([':', ',']);
@@ -56,7 +57,8 @@ pub(super) fn conflict(words: &str) -> Option<HostPort> {
     } else {
         let (_, bind) = words.rsplit_once("failed to bind host port ")?;
         let (address, network) = bind.split_once(": ")?.0.rsplit_once('/')?;
-        (network, address)
+        let host = address.strip_prefix("for ").map(host_of);
+        (network, host.unwrap_or(address))
     };
     let protocol = ["tcp", "udp", "sctp"]
         .into_iter()
@@ -65,6 +67,15 @@ pub(super) fn conflict(words: &str) -> Option<HostPort> {
         number: number(address.split_whitespace().next()?)?,
         protocol: Some(protocol),
     })
+}
+
+/// The host's address and port of a mapping, which are followed by the container's.
+fn host_of(mapping: &str) -> &str {
+    // An IPv6 address is in brackets.
+    let address = mapping.find(']').unwrap_or(0);
+    let colons = mapping.match_indices(':').map(|(at, _)| at);
+    let end = colons.filter(|at| *at > address).nth(1);
+    end.map_or(mapping, |end| mapping.split_at(end).0)
 }
 
 /// The container that publishes a port: a pod of ours by its name.

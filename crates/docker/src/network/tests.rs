@@ -93,6 +93,15 @@ fn port_conflicts_are_read_from_the_engines_words() {
             "failed to bind host port [::]:53/udp: address already in use",
             port(53, Some("udp")),
         ),
+        // Of Docker Engine 28.
+        (
+            "failed to bind host port for 0.0.0.0:8080:172.17.0.2:80/tcp: address already in use",
+            port(8080, Some("tcp")),
+        ),
+        (
+            "failed to bind host port for [::]:53:[fd00::2]:5353/udp: address already in use",
+            port(53, Some("udp")),
+        ),
         ("failed to bind host port: address already in use", None),
         ("address already in use", None),
         ("no such image", None),
