@@ -45,10 +45,10 @@ ENGINE29_RUNC=v1.5.2
 ENGINE29_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/engine/$ENGINE29_VERSION"
 export ENGINE29_VERSION ENGINE29_MODULE ENGINE29_CONTAINERD ENGINE29_RUNC ENGINE29_BIN
 
-# Largest image (the binary of record, 21.6 MB, and 20 KB of tar) and largest Debian package (about 35 % of the
+# Largest image (the binary of record, 22.4 MB, and 20 KB of tar) and largest Debian package (about 35 % of the
 # binary) of a release, in bytes: little more than they have, so that growth is noticed.
-IMAGE_MAX=22000000
-DEB_MAX=7500000
+IMAGE_MAX=23000000
+DEB_MAX=8200000
 export IMAGE_MAX DEB_MAX
 
 say() { printf '%s\n' "$*" >&2; }
