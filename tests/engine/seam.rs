@@ -259,6 +259,10 @@ async fn a_container_lives_its_whole_life() {
     let died = ("die".to_owned(), Some("5".to_owned()));
     let (created, started) = (none("create"), none("start"));
     let stopped = [none("kill"), died, none("stop"), none("destroy")];
+    // Engine 29 may report the stop before the end.
+    if seen.get(3) == Some(&none("stop")) {
+        seen.swap(3, 4);
+    }
     assert_eq!(seen, [&[created, started], &stopped[..]].concat());
 }
 
