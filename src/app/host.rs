@@ -4,7 +4,6 @@
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::small::SmallCollect;
-use mirrorlet_docker::engine::{HostSide, SharedEngine};
+use mirrorlet_docker::engine::{HostSide, SharedEngine, is_own};
 use mirrorlet_docker::sees::engine_sees;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::{HostFiles, TrialMount};
@@ -89,10 +88,7 @@ impl HostLook {
             root: config.root.clone(),
             docker: config.docker.clone(),
             host_root: config.host_root.clone(),
-            network: config
-                .network
-                .clone()
-                .unwrap_or_else(|| DEFAULT_NETWORK.to_owned()),
+            network: network_of(config),
             engine,
             files,
             telemetry,
@@ -351,6 +347,12 @@ fn report(lack: &MissingAccess) -> MissingAccessReport {
     }
 }
 
+/// The Engine's network of pods.
+pub(super) fn network_of(config: &Config) -> String {
+    let network = config.network.as_deref();
+    network.unwrap_or(DEFAULT_NETWORK).to_owned()
+}
+
 /// Whether the Engine at that address has other files than this process.
 pub(super) async fn is_apart_from(docker: &str) -> bool {
     is_apart(peer(docker).await)
@@ -382,9 +384,7 @@ fn has_host_side(side: &HostSide) -> Option<bool> {
         .bridge
         .as_deref()
         .is_some_and(|name| has_interface(&interfaces, name));
-    // An address can be bound only where it is one's own.
-    let binds = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
-    Some(has_bridge || side.gateways.iter().any(binds))
+    Some(has_bridge || side.gateways.iter().any(|address| is_own(*address)))
 }
 
 /// Whether `/proc/net/dev` lists an interface of that name.

@@ -4,7 +4,7 @@
 //! and tests inject faults before and after any call.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,22 @@ pub struct HostSide {
     pub gateways: Vec<IpAddr>,
     /// Its subnets, as `10.0.0.0/8`.
     pub subnets: Vec<String>,
+}
+
+impl HostSide {
+    /// The IPv4 addresses of the host in a bridge network, as far as they are its own at present.
+    pub fn own_addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let all = self.gateways.iter().filter_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        });
+        all.filter(|address| self.bridge.is_some() && is_own(IpAddr::V4(*address)))
+    }
+}
+
+/// Whether an address is one of this network namespace: only such a one can be bound.
+pub fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Why an Engine call failed.

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::facts::text;
+use super::host::{is_apart_from, network_of};
 use super::parts::{Parts, spawn_until};
 use super::sources::make_private;
 use crate::config::Config;
@@ -29,7 +30,7 @@ use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Timestamp};
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet};
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_core::node::RuntimeReach;
-use mirrorlet_docker::engine::{HostSide, SharedEngine};
+use mirrorlet_docker::engine::{SharedEngine, is_own};
 use mirrorlet_docker::image::SANDBOX_IMAGE;
 use mirrorlet_docker::translate::ResolvConf;
 use mirrorlet_host::disk;
@@ -44,8 +45,6 @@ const TABLE: &str = "table.json";
 const MANIFEST: &str = "pod.yaml";
 /// Most MiB of it.
 const MANIFEST_MIB_MAX: u64 = 1;
-/// The Docker network of pods where none is chosen.
-const DEFAULT_NETWORK: &str = "bridge";
 
 /// Pause after an attempt that failed.
 const RETRY: Duration = Duration::from_secs(10);
@@ -90,7 +89,7 @@ pub(super) async fn start(
     if !config.dns && !directory.join(MANIFEST).exists() {
         return Ok(None);
     }
-    let is_apart = super::host::is_apart_from(&config.docker).await;
+    let is_apart = is_apart_from(&config.docker).await;
     if config.dns && is_apart {
         anyhow::bail!(
             "--dns: the agent runs in a container, and the DNS server needs the program's file on the host: run mirrorlet on the host, or leave --dns out"
@@ -121,10 +120,7 @@ pub(super) async fn start(
     let dns = Dns {
         directory,
         node_name: config.node_name.clone(),
-        network: config
-            .network
-            .clone()
-            .unwrap_or_else(|| DEFAULT_NETWORK.to_owned()),
+        network: network_of(config),
         engine: Arc::clone(engine),
         owner: owner.to_owned(),
         writer,
@@ -189,7 +185,7 @@ impl Dns {
         };
         let earlier = self.written.listen.iter().copied();
         let earlier: Vec<Ipv4Addr> = earlier
-            .filter(|address| !next.listen.contains(address) && is_own(*address))
+            .filter(|address| !next.listen.contains(address) && is_own(IpAddr::V4(*address)))
             .collect();
         if !earlier.is_empty() {
             let queried = used::queried(&self.engine, &self.owner, &earlier).await;
@@ -223,7 +219,7 @@ impl Dns {
     async fn in_network(&self) -> Result<Served, Diagnostic> {
         let side = self.engine.network_host_side(&self.network).await;
         let side = side.map_err(|error| self.problem(&error.to_string(), None))?;
-        let listen = addresses(&side);
+        let listen: Vec<Ipv4Addr> = side.own_addresses().collect();
         if listen.is_empty() {
             let network = &self.network;
             let message = format!(
@@ -307,21 +303,6 @@ fn set_of(manifest: &[u8], location: &str, node_name: &NodeName) -> anyhow::Resu
         pods: vec![SourcePod::new(pod, origin)],
         ..SourceSet::default()
     })
-}
-
-/// The host's addresses in a network, as far as they are the host's at present.
-fn addresses(side: &HostSide) -> Vec<Ipv4Addr> {
-    let all = side.gateways.iter().filter_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    });
-    all.filter(|address| side.bridge.is_some() && is_own(*address))
-        .collect()
-}
-
-/// Whether an address is one of this host's: only such a one can be bound.
-fn is_own(address: Ipv4Addr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Whether nobody listens there. Two servers may share a port, each of them with half of the queries.

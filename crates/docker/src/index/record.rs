@@ -315,8 +315,8 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
     };
 }
 
-/// What is known of a user's action on a container in that state: a stop of one that runs was an earlier
-/// one, and is as good as a signal.
+/// A user's action after an inspect found the container in that state. If it runs, the stop that was
+/// reported was an earlier one, and only its signal counts.
 fn known_of(known: UserActionRecord, state: ContainerState) -> UserActionRecord {
     let is_over = known.what == UserAction::Stopped && state == ContainerState::Running;
     let what = if is_over {

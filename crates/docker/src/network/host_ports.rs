@@ -6,7 +6,7 @@
 //! those are is a label of the sandbox, so that everything here can be found out again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -160,13 +160,13 @@ impl HostPorts {
 
     /// The host's address in the pods' network, if it has one there.
     pub(crate) async fn host_address(&self) -> Result<Option<Ipv4Addr>, SyncError> {
-        let found = own_address(&self.host_side().await?);
+        let found = self.host_side().await?.own_addresses().next();
         if found.is_some() {
             return Ok(found);
         }
         // It may have been another network when it was looked at.
         self.forget();
-        let found = own_address(&self.host_side().await?);
+        let found = self.host_side().await?.own_addresses().next();
         if found.is_none() {
             self.forget();
         }
@@ -313,17 +313,6 @@ fn is_published(records: &[Record]) -> bool {
             matches!(&record.ours.kind, Kind::Sandbox { forwarded_ports, .. } if forwarded_ports.is_empty());
         by_engine && record.state == ContainerState::Running
     })
-}
-
-/// The first IPv4 address of the host in a bridge network. An address can be bound only where it is
-/// one's own.
-fn own_address(side: &HostSide) -> Option<Ipv4Addr> {
-    let own = |address: &Ipv4Addr| UdpSocket::bind((*address, 0)).is_ok();
-    let mut addresses = side.gateways.iter().filter_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    });
-    addresses.find(own).filter(|_| side.bridge.is_some())
 }
 
 fn refused(cause: &str) -> SyncError {

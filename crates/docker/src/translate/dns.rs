@@ -146,8 +146,7 @@ fn base(pod: &Pod, node: &NodeFacts, notes: &mut Vec<Note>) -> Base {
         .unwrap_or("ClusterFirst");
     match policy {
         "None" => Base::Nothing,
-        "Default" => Base::Node,
-        "ClusterFirst" if spec::is_host_network(pod) => Base::Node,
+        _ if !asks_cluster(pod) => Base::Node,
         _ if node.cluster_dns.is_empty() => {
             notes.push(Note {
                 reason: MISSING_CLUSTER_DNS,
