@@ -38,5 +38,6 @@ mod rollouts;
 mod start_first;
 mod stateful;
 mod stats;
+mod upgrade;
 mod watching;
 mod workloads;

@@ -19,7 +19,7 @@ pub fn get(docker: &str, path: &str, patience: Duration) -> Result<Value, String
 /// The same of something that may not be there: `None` where the Engine answers 404.
 pub fn find(docker: &str, path: &str, patience: Duration) -> Result<Option<Value>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("GET {path} of {docker}: {error}");
-    let answer = exchange(docker, "GET", path, patience);
+    let answer = exchange(docker, "GET", path, None, patience);
     let answer = answer.map_err(|error| failed(&error))?;
     let end = answer.windows(4).position(|part| part == b"\r\n\r\n");
     let (head, body) = answer.split_at(end.ok_or_else(|| failed(&"it is cut off"))?);
@@ -35,9 +35,32 @@ pub fn find(docker: &str, path: &str, patience: Duration) -> Result<Option<Value
     Ok(Some(value))
 }
 
+/// The answer of the Engine at `docker` to a POST, or why there is none.
+pub fn post(
+    docker: &str,
+    path: &str,
+    body: Option<&Value>,
+    patience: Duration,
+) -> Result<Value, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("POST {path} of {docker}: {error}");
+    let body = body.map(Value::to_string);
+    let answer = exchange(docker, "POST", path, body.as_deref(), patience);
+    let answer = answer.map_err(|error| failed(&error))?;
+    let end = answer.windows(4).position(|part| part == b"\r\n\r\n");
+    let (head, body) = answer.split_at(end.ok_or_else(|| failed(&"it is cut off"))?);
+    let head = String::from_utf8_lossy(head);
+    if !head.lines().next().unwrap_or_default().contains(" 20") {
+        return Err(failed(&String::from_utf8_lossy(&answer)));
+    }
+    match &body[4..] {
+        [] => Ok(Value::Null),
+        body => serde_json::from_slice(body).map_err(|error| failed(&error)),
+    }
+}
+
 /// Sends a DELETE to the Engine at `docker` and waits for the answer, whatever it says.
 pub fn delete(docker: &str, path: &str, patience: Duration) -> std::io::Result<()> {
-    exchange(docker, "DELETE", path, patience).map(drop)
+    exchange(docker, "DELETE", path, None, patience).map(drop)
 }
 
 /// Returns the standard output so far of a container that has no terminal.
@@ -45,7 +68,7 @@ pub fn output(docker: &str, id: &str, patience: Duration) -> Result<String, Stri
     /// The head of a frame: in its second half is the length of what follows.
     const HEAD: usize = 8;
     let path = format!("/containers/{id}/logs?stdout=1");
-    let answer = exchange(docker, "GET", &path, patience);
+    let answer = exchange(docker, "GET", &path, None, patience);
     let answer = answer.map_err(|error| format!("GET {path} of {docker}: {error}"))?;
     let failed = || format!("GET {path}: {}", String::from_utf8_lossy(&answer));
     let end = answer.windows(4).position(|part| part == b"\r\n\r\n");
@@ -64,27 +87,41 @@ pub fn output(docker: &str, id: &str, patience: Duration) -> Result<String, Stri
     Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
-/// The answer of the Engine at `docker` to a request without a body.
+/// The answer of the Engine at `docker` to a request.
 fn exchange(
     docker: &str,
     method: &str,
     path: &str,
+    body: Option<&str>,
     patience: Duration,
 ) -> std::io::Result<Vec<u8>> {
     if let Some(socket) = docker.strip_prefix("unix://") {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(patience))?;
-        ask(stream, method, path)
+        ask(stream, method, path, body)
     } else {
         let stream = TcpStream::connect(docker.trim_start_matches("tcp://"))?;
         stream.set_read_timeout(Some(patience))?;
-        ask(stream, method, path)
+        ask(stream, method, path, body)
     }
 }
 
 /// Asks in a version of HTTP in which the end of an answer is that of its connection.
-fn ask(mut stream: impl Read + Write, method: &str, path: &str) -> std::io::Result<Vec<u8>> {
-    write!(stream, "{method} {path} HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+fn ask(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    body: Option<&str>,
+) -> std::io::Result<Vec<u8>> {
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: docker\r\n")?;
+    if let Some(body) = body {
+        let length = body.len();
+        write!(
+            stream,
+            "Content-Type: application/json\r\nContent-Length: {length}\r\n"
+        )?;
+    }
+    write!(stream, "\r\n{}", body.unwrap_or_default())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(answer)

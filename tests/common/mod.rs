@@ -107,6 +107,13 @@ impl Bed {
         Self::at(docker, directory())
     }
 
+    /// A fresh bed whose root has the same path in every run, which only one run on a machine can have.
+    pub fn at_fixed_path(name: &str) -> Self {
+        let mut directory = tempfile::Builder::new();
+        let directory = directory.prefix(name).rand_bytes(0).tempdir_in("/tmp");
+        Self::at(&docker_host(), directory.unwrap())
+    }
+
     /// A fresh bed whose root is a file system of its own, in memory, of that size.
     pub fn with_disk(size: &str) -> Self {
         Self::on_disk(&format!("size={size}"))
