@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -57,7 +56,7 @@ impl PodWorkers {
                     .with(|locks| locks.adopt(&FullName::of(pod), &PodUid::of(pod)));
             }
             self.make_room(pod, &verdict, &node, &mut active);
-            self.admit_one(pod, verdict, &mut active, Duration::ZERO, cancel);
+            self.admit_one(pod, verdict, &mut active, cancel);
         }
     }
 
@@ -111,16 +110,11 @@ impl PodWorkers {
     }
 
     /// Starts one pod, if the node takes it.
-    pub(super) fn admit_and_start(
-        &mut self,
-        pod: &Arc<Pod>,
-        pause: Duration,
-        cancel: &CancellationToken,
-    ) {
+    pub(super) fn admit_and_start(&mut self, pod: &Arc<Pod>, cancel: &CancellationToken) {
         let (node, mut active) = (self.context.node.get(), self.active_pods());
         let verdict = self.ask(pod, &node, &active, false);
         self.make_room(pod, &verdict, &node, &mut active);
-        self.admit_one(pod, verdict, &mut active, pause, cancel);
+        self.admit_one(pod, verdict, &mut active, cancel);
     }
 
     fn admit_one(
@@ -128,7 +122,6 @@ impl PodWorkers {
         pod: &Arc<Pod>,
         verdict: Verdict,
         active: &mut Vec<Arc<Pod>>,
-        pause: Duration,
         cancel: &CancellationToken,
     ) {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
@@ -156,7 +149,7 @@ impl PodWorkers {
             }
         };
         let pod = Some(Arc::clone(pod));
-        self.start_worker(uid, full_name, command, pod, pause, cancel);
+        self.start_worker(uid, full_name, command, pod, cancel);
     }
 
     /// Pods that count when another asks for room: admitted, and not over.

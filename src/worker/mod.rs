@@ -17,6 +17,7 @@ mod finished;
 mod hold;
 mod lives;
 mod locks;
+mod panics;
 mod refresh;
 mod refused;
 mod release;
@@ -66,13 +67,10 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::cache::RuntimeCache;
 use mirrorlet_runtime::gc::PodStateProvider;
+use panics::Panics;
 use stopping::StoppingPods;
 use task::{Worker, spawn};
 use tidy::Tidy;
-
-/// Pause before a pod whose worker panicked gets a new one: what made it panic is most likely
-/// still there.
-const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// Finds the version of a pod that no source wants any more.
 pub type KnownVersions = Arc<dyn Fn(&FullName, &PodUid) -> Option<Arc<Pod>> + Send + Sync>;
@@ -175,6 +173,8 @@ pub struct PodWorkers {
     finished: Finished,
     /// The new pods that wait after the agent's start.
     early: Early,
+    /// The pods whose workers panicked.
+    panics: Panics,
 }
 
 /// A worker as the set of workers knows it.
@@ -212,6 +212,7 @@ impl PodWorkers {
             evicted: Evicted::default(),
             finished: Finished::default(),
             early: Early::default(),
+            panics: Panics::default(),
         }
     }
 
@@ -336,11 +337,6 @@ impl PodWorkers {
     /// Gives the full names of pods that run unwanted to them, and stops them once every source
     /// has delivered.
     fn adopt_and_stop_unwanted(&mut self, cancel: &CancellationToken) {
-        self.stop_unwanted_after(None, cancel);
-    }
-
-    /// The same after a worker of that pod panicked: the next one pauses first.
-    fn stop_unwanted_after(&mut self, panicked: Option<&PodUid>, cancel: &CancellationToken) {
         // What is known then is no longer kept up to date, and nothing would be stopped.
         if cancel.is_cancelled() {
             return;
@@ -371,9 +367,7 @@ impl PodWorkers {
                     "no source wants it",
                 );
                 let command = Command::Stop { restart: false };
-                let paused = panicked.filter(|panicked| **panicked == uid);
-                let pause = paused.map_or(Duration::ZERO, |_| PANIC_PAUSE);
-                self.start_worker(uid, full_name, command, pod, pause, cancel);
+                self.start_worker(uid, full_name, command, pod, cancel);
             } else {
                 self.adopted.insert(uid, full_name);
             }
@@ -412,9 +406,9 @@ impl PodWorkers {
         full_name: FullName,
         command: Command,
         pod: Option<Arc<Pod>>,
-        pause: Duration,
         cancel: &CancellationToken,
     ) {
+        let pause = self.panics.left(&uid);
         self.locks.lives.set(&uid, PodLife::Known);
         self.finished.has_worker(&uid);
         let (commands, receiver) = watch::channel(command);
@@ -456,13 +450,10 @@ impl PodWorkers {
         }
     }
 
-    /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does
-    /// the pod of a worker that panicked, which is a defect that the panic hook has logged.
+    /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does the
+    /// pod of a worker that panicked, after a pause. The panic hook has logged this defect.
     fn reap(&mut self, finished: &Result<TaskId, JoinError>, cancel: &CancellationToken) {
-        let (id, pause) = match finished {
-            Ok(id) => (*id, Duration::ZERO),
-            Err(error) => (error.id(), PANIC_PAUSE),
-        };
+        let id = finished.as_ref().map_or_else(JoinError::id, |id| *id);
         let of_task = |(uid, handle): (&PodUid, &Handle)| {
             (handle.task == id && handle.rests.is_none()).then(|| uid.clone())
         };
@@ -475,22 +466,25 @@ impl PodWorkers {
         self.evicted.forget(&uid);
         self.locks.lives.set(&uid, PodLife::Gone);
         self.context.cache.release(&uid);
-        let panicked = finished.is_err().then(|| uid.clone());
-        if panicked.is_none() {
+        let panicked = finished.is_err();
+        if panicked {
+            self.panics.note(&uid);
+        } else {
+            self.panics.forget(&uid);
             // Before it is admitted again: the list may be from when it ran.
             self.gone.insert(uid.clone());
         }
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
-            self.admit_and_start(pod, pause, cancel);
+            self.admit_and_start(pod, cancel);
             return;
         }
-        if panicked.is_some() {
+        if panicked {
             self.context.board.remove(&uid);
             self.locks.leave(&handle.full_name, &uid);
         }
         // What a worker that panicked leaves running, and what came into being since a finished
         // one looked last, is nobody's: it was passed over as long as there was a worker.
-        self.stop_unwanted_after(panicked.as_ref(), cancel);
+        self.adopt_and_stop_unwanted(cancel);
     }
 }

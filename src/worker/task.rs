@@ -437,17 +437,19 @@ impl Worker {
     }
 }
 
-/// Runs a worker in a task of its own.
+/// Runs a worker in a task of its own, after that pause. A newer order ends the pause: it may be to
+/// stop the pod.
 pub(super) fn spawn(
     tasks: &mut JoinSet<Option<Box<Worker>>>,
     worker: Box<Worker>,
     pause: Duration,
     cancel: &CancellationToken,
 ) -> TaskId {
-    let cancel = cancel.clone();
+    let (cancel, mut orders) = (cancel.clone(), worker.commands.clone());
     let task = tasks.spawn(async move {
         tokio::select! {
             () = cancel.cancelled() => return None,
+            Ok(()) = orders.changed(), if !pause.is_zero() => {}
             () = tokio::time::sleep(pause), if !pause.is_zero() => {}
             () = std::future::ready(()), if pause.is_zero() => {}
         }

@@ -750,7 +750,7 @@ async fn a_worker_that_panics_is_replaced() {
 
 /// As of a defect that each stop of the pod meets.
 #[tokio::test(start_paused = true)]
-async fn an_unwanted_pod_whose_workers_panic_gets_one_a_second() {
+async fn an_unwanted_pod_whose_workers_panic_gets_the_next_one_later_each_time() {
     const PANICS: u32 = 5;
     let fake = FakeRuntime::new();
     let (clock, left) = (fake.clone(), Arc::new(AtomicU32::new(0)));
@@ -773,11 +773,45 @@ async fn an_unwanted_pod_whose_workers_panic_gets_one_a_second() {
     bed.want(&[]);
     bed.until_gone("a").await;
     assert_eq!(left.load(Ordering::Relaxed), 0);
+    let pauses = Duration::from_secs(1 + 2 + 4 + 8 + 16);
+    // pods 48a
+    assert!(began.elapsed() >= pauses, "{:?}", began.elapsed());
+    bed.fake.assert_no_violations();
+}
+
+/// A pod that has to go doesn't wait for the next worker of a pod that stays.
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_pause_after_a_panic() {
+    let fake = FakeRuntime::new();
+    let (clock, panics) = (fake.clone(), Arc::new(AtomicU32::new(0)));
+    let (trap, armed) = (Arc::clone(&panics), Arc::new(AtomicBool::new(false)));
+    let is_armed = Arc::clone(&armed);
+    let bed = Bed::with(
+        fake,
+        Clock::new(move || {
+            if is_armed.load(Ordering::Relaxed) {
+                trap.fetch_add(1, Ordering::Relaxed);
+                panic!("on purpose");
+            }
+            clock.now()
+        }),
+    );
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    armed.store(true, Ordering::Relaxed);
+    bed.fake.exit_container(&"a".into(), "app", 1);
+    // After 1, 2, 4 … 128 seconds; the next pause takes 256.
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(panics.load(Ordering::Relaxed), 9);
+    armed.store(false, Ordering::Relaxed);
+    let ordered = Instant::now();
+    bed.want(&[]);
+    bed.until_gone("a").await;
     // pods 48a
     assert!(
-        began.elapsed() >= PANIC_PAUSE * PANICS,
+        ordered.elapsed() < Duration::from_mins(1),
         "{:?}",
-        began.elapsed()
+        ordered.elapsed()
     );
     bed.fake.assert_no_violations();
 }
