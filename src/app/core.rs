@@ -32,7 +32,6 @@ use crate::store::settled::SettledPods;
 use crate::store::workloads::WorkloadStore;
 use crate::worker::{Clock, Context, KnownVersions, PodWorkers};
 use mirrorlet_core::admit::AdmitNode;
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::manifest::unsupported_fields;
 use mirrorlet_core::merge::Merged;
@@ -149,6 +148,7 @@ impl Core {
         );
         spawn(parts, "merge", merging.run(cancel.clone()));
         let (client, pods) = (options.probe_client, (&board, &listed));
+        let client = (client, options.clock.clone());
         let probes = start_probers(config, runtime, client, pods, &telemetry, parts, cancel);
         let (policy, graces) = (gc::policy(config), Graces::default());
         let context = Arc::new(Context {
@@ -306,7 +306,7 @@ fn jobs(
 fn start_probers(
     config: &Config,
     runtime: &Arc<dyn Runtime>,
-    client: Client,
+    (client, clock): (Client, Clock),
     (board, listed): (&Board, &watch::Receiver<Option<Arc<Pods>>>),
     telemetry: &Telemetry,
     parts: &mut Parts,
@@ -319,7 +319,7 @@ fn start_probers(
         board.clone(),
         writer,
         telemetry.clone(),
-        Arc::new(Timestamp::now),
+        Arc::new(move || clock.now()),
         Some(config.root.join(KEPT_FILE)),
     )
     .following(listed.clone());
