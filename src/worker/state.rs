@@ -13,6 +13,8 @@ use mirrorlet_core::api::Timestamp;
 pub(super) enum State {
     WaitingToStart,
     Syncing,
+    /// A manifest's pod that is over: it does its work again only for a person's order or edit.
+    Over,
     /// `since` is when the pod began to be stopped, here and below.
     Terminating {
         since: Instant,
@@ -30,7 +32,7 @@ impl State {
     pub(super) fn phase(self) -> Phase {
         match self {
             Self::WaitingToStart => Phase::WaitingToStart,
-            Self::Syncing => Phase::Syncing,
+            Self::Syncing | Self::Over => Phase::Syncing,
             Self::Terminating { .. } => Phase::Terminating,
             Self::Terminated { .. } => Phase::Terminated,
             Self::Finished { .. } => Phase::Finished,
@@ -40,7 +42,7 @@ impl State {
     /// When the pod began to be stopped, if it did.
     pub(super) fn stopping_since(self) -> Option<Instant> {
         match self {
-            Self::WaitingToStart | Self::Syncing => None,
+            Self::WaitingToStart | Self::Syncing | Self::Over => None,
             Self::Terminating { since } | Self::Terminated { since } | Self::Finished { since } => {
                 Some(since)
             }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::hold::{Held, images_from, retry_after};
 use super::refresh::Refresh;
+use super::state::State;
 use super::task::{Shutdown, Worker};
 use crate::store::cache::Entry;
 use mirrorlet_core::admit::with_held_resources;
@@ -143,7 +144,8 @@ impl Worker {
         if plan.is_empty() {
             self.error = "".into();
             self.publish(status);
-            self.over = plan.is_over(status) && is_over(self.status.as_deref());
+            let done = plan.is_over(status) && is_over(self.status.as_deref());
+            self.state = if done { State::Over } else { State::Syncing };
             return Round::LookAgain(sooner(plan.look_again, release));
         }
         self.note_failed_probe(&plan);
@@ -221,7 +223,7 @@ impl Worker {
     /// Upstream: `pkg/kubelet/pod_workers.go` (`SyncPod` says that a pod is terminal, and its worker
     /// starts nothing of that UID again).
     fn to_plan_for(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        if self.over {
+        if matches!(self.state, State::Over) {
             let mut over = Pod::clone(pod);
             let phase = self.status.as_deref().and_then(|s| s.phase.clone());
             over.status

@@ -84,8 +84,6 @@ pub(super) struct Worker {
     pub(super) status: Option<Arc<core::PodStatus>>,
     /// The last observed status of the pod.
     pub(super) observed: Arc<PodStatus>,
-    /// Whether a manifest's pod was over: it does its work again only for a person's order or edit.
-    pub(super) over: bool,
     pub(super) error: Arc<str>,
     /// Why a container was last ended for its liveness or startup probe, if one was.
     pub(super) failed_probe: Option<Arc<str>>,
@@ -136,7 +134,6 @@ impl Worker {
             told_backoff: BTreeMap::new(),
             status: None,
             observed: Arc::new(observed),
-            over: false,
             error: "".into(),
             failed_probe: None,
             awaits: Arc::default(),
@@ -254,7 +251,9 @@ impl Worker {
                 }
                 if is_ordered || (is_edited && !self.is_api) {
                     // A person's order or edit begins anew, also what was over.
-                    self.over = false;
+                    if matches!(self.state, State::Over) {
+                        self.state = State::Syncing;
+                    }
                     self.status = self
                         .status
                         .take()
