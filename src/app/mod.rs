@@ -56,7 +56,6 @@ use crate::source::SourceReader;
 use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
 use crate::store::pods::{PodManager, pod_manager};
-use crate::store::refresh::RefreshHandle;
 use crate::store::settled::SettledPods;
 use crate::worker::Clock;
 use cluster::{Cluster, ClusterLinks, Links};
@@ -74,7 +73,7 @@ use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 pub use parts::Parts;
 use parts::{drain, spawn, spawn_until, until_told};
-use sources::{make_default_manifests_dir, start_sources};
+use sources::{Directories, make_default_manifests_dir, start_sources};
 use stats::ServedStats;
 use used_engine::UsedEngine;
 use view::View;
@@ -137,7 +136,7 @@ impl Agent {
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
-        let (mut sources, files) = start_sources(&config, &mut parts, cancel)?;
+        let (mut sources, directories) = start_sources(&config, &mut parts, cancel)?;
         let dns = dns::start(&config, (&engine, &owner), &mut parts, cancel).await?;
         sources.extend(dns.as_ref().map(|(_, reader, _)| reader.clone()));
         let machine = Machine::read(&config);
@@ -206,7 +205,7 @@ impl Agent {
             engine_before,
             engine_is_new,
             sources,
-            files,
+            directories,
             docker,
             core,
             manager,
@@ -332,7 +331,7 @@ struct Wired {
     engine_before: Option<String>,
     engine_is_new: bool,
     sources: Vec<SourceReader>,
-    files: Vec<RefreshHandle>,
+    directories: Directories,
     docker: Docker,
     core: Core,
     manager: PodManager,
@@ -431,7 +430,8 @@ impl Wired {
                 rollouts: core.rollouts,
                 jobs: core.jobs,
                 claims: core.merge.claims,
-                refreshes: self.files.into_iter().chain([core.merge.refresh]).collect(),
+                directories: self.directories,
+                merge: core.merge.refresh,
                 facts: self.facts,
                 addresses: self.addresses,
                 graces: core.graces,

@@ -26,38 +26,45 @@ pub(super) fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Starts the manifest directory, what the embedded API stores, and the URLs. The handles have the
-/// directories read.
+/// Handles that have the directories read.
+pub(super) struct Directories {
+    /// The directory of manifests.
+    pub(super) manifests: RefreshHandle,
+    /// The directory of the objects that the embedded API stores, where it may exist.
+    pub(super) stored: Option<RefreshHandle>,
+}
+
+/// Starts the manifest directory, what the embedded API stores, and the URLs.
 pub(super) fn start_sources(
     config: &Config,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> anyhow::Result<(Vec<SourceReader>, Vec<RefreshHandle>)> {
-    let (mut readers, mut handles) = (Vec::new(), Vec::new());
-    let mut directories = vec![FileSource::new(config)];
+) -> anyhow::Result<(Vec<SourceReader>, Directories)> {
+    let mut readers = Vec::new();
     let stored = embedded_directory(&config.root);
     // Stored objects keep running where the API is off; if there are none, nothing is read.
     if embedded::is_wanted(config) {
         make_private(&stored)?;
     }
-    if may_be_directory(&stored) {
-        directories.push(FileSource::embedded(config));
-    }
-    for files in directories {
+    let mut start = |files: FileSource| {
         let (writer, reader) = source(files.name());
         readers.push(reader);
         let (handle, refreshes) = refreshes();
-        handles.push(handle);
         let reading = files.run(writer, refreshes);
         spawn_until(parts, cancel, "file source", reading);
-    }
+        handle
+    };
+    let directories = Directories {
+        manifests: start(FileSource::new(config)),
+        stored: may_be_directory(&stored).then(|| start(FileSource::embedded(config))),
+    };
     for url in &config.manifest_urls {
         let http = HttpSource::new(HttpOptions::new(config, url))?;
         let (writer, reader) = source(http.name());
         readers.push(reader);
         spawn_until(parts, cancel, "URL source", http.run(writer));
     }
-    Ok((readers, handles))
+    Ok((readers, directories))
 }
 
 /// Makes a directory that only we can enter.

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::counts::pod_samples;
+use super::sources::Directories;
 use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::jobs::{self, JobHandle};
@@ -73,7 +74,7 @@ pub(super) use cluster::ClusterView;
 const REFRESH_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Has tasks take in what changed, one after the other. Returns whether all have.
-async fn refresh(tasks: &[RefreshHandle]) -> bool {
+async fn refresh(tasks: Vec<&RefreshHandle>) -> bool {
     let refreshed = async {
         for task in tasks {
             task.refresh().await;
@@ -99,8 +100,10 @@ pub(super) struct View {
     pub(super) rollouts: RolloutHandle,
     pub(super) jobs: JobHandle,
     pub(super) claims: ClaimHandle,
-    /// The directory of manifests, that of stored objects, then the merge.
-    pub(super) refreshes: Vec<RefreshHandle>,
+    /// Have the directories read.
+    pub(super) directories: Directories,
+    /// Has the merge take in what was read.
+    pub(super) merge: RefreshHandle,
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<RuntimeReach>,
     pub(super) engine: watch::Receiver<EngineReport>,
@@ -198,11 +201,14 @@ impl AgentView for View {
     }
 
     async fn refresh(&self) -> bool {
-        refresh(&self.refreshes).await
+        let Directories { manifests, stored } = &self.directories;
+        let tasks = [Some(manifests), stored.as_ref(), Some(&self.merge)];
+        refresh(tasks.into_iter().flatten().collect()).await
     }
 
     async fn refresh_stored(&self) -> bool {
-        refresh(self.refreshes.get(1..).unwrap_or_default()).await
+        let tasks = [self.directories.stored.as_ref(), Some(&self.merge)];
+        refresh(tasks.into_iter().flatten().collect()).await
     }
 
     fn problem_of(&self, location: &str) -> Option<Diagnostic> {
