@@ -21,7 +21,6 @@ use mirrorlet_core::ending::{is_over, is_settled};
 use mirrorlet_core::finished::{FinishedPod, FinishedPods};
 use mirrorlet_core::manager::is_mirror_pod;
 use mirrorlet_core::resources::holds_others;
-use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::spec;
 
 /// Name of the directory under the root.
@@ -132,10 +131,8 @@ impl LastKnown {
         pods: &BTreeMap<PodUid, Arc<Pod>>,
         finished: &FinishedPods,
     ) -> Vec<Diagnostic> {
-        let pods = pods.iter().filter(|(_, pod)| !is_refused(pod));
-        let pods = pods.map(|(uid, pod)| (uid.clone(), Arc::clone(pod)));
-        let pods: BTreeMap<PodUid, Arc<Pod>> = pods.collect_map();
-        let is_gone = |uid: &&PodUid| !pods.contains_key(*uid) && !finished.contains(uid);
+        let is_kept = |uid: &PodUid| pods.get(uid).is_some_and(|pod| !is_refused(pod));
+        let is_gone = |&uid: &&PodUid| !is_kept(uid) && !finished.contains(uid);
         self.unsaved
             .extend(self.pods.keys().filter(is_gone).cloned());
         if !self.finished.is(finished) {
@@ -148,14 +145,17 @@ impl LastKnown {
             self.unsaved.extend(news.cloned());
             self.finished = finished.clone();
         }
-        for (uid, pod) in &pods {
+        self.pods.retain(|uid, _| is_kept(uid));
+        for (uid, pod) in pods.iter().filter(|(_, pod)| !is_refused(pod)) {
             let known = self.pods.get(uid);
-            let same = |known: &Arc<Pod>| Arc::ptr_eq(known, pod) || essence(known) == essence(pod);
-            if !known.is_some_and(same) {
+            if known.is_some_and(|known| Arc::ptr_eq(known, pod)) {
+                continue;
+            }
+            if known.is_none_or(|known| essence(known) != essence(pod)) {
                 self.unsaved.insert(uid.clone());
             }
+            self.pods.insert(uid.clone(), Arc::clone(pod));
         }
-        self.pods = pods;
         if self.unsaved.is_empty() {
             return Vec::new();
         }
@@ -276,4 +276,41 @@ fn unsaved_problem(error: &io::Error) -> Diagnostic {
     Diagnostic::warning(Code::Unreadable, LOCATION, message).help(
         "free disk space or repair the root directory; until then they are kept only in memory",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, node: &str) -> (PodUid, Arc<Pod>) {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.to_owned());
+        pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
+        (uid.into(), Arc::new(pod))
+    }
+
+    #[test]
+    fn a_change_of_one_pod_copies_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut known, finished) = (LastKnown::new(root.path()), FinishedPods::default());
+        let [a, c] = ["a", "c"].map(PodUid::from);
+        let pods = BTreeMap::from([pod("a", "n1"), pod("b", "n1"), pod("c", "n1")]);
+        assert!(known.keep(&pods, &finished).is_empty());
+        let before = std::ptr::from_ref(&known.pods[&a]);
+
+        let mut changed = pods.clone();
+        changed.extend([pod("b", "n2")]);
+        assert!(known.keep(&changed, &finished).is_empty());
+        assert!(
+            std::ptr::eq(before, &raw const known.pods[&a]),
+            "the map was copied"
+        );
+        assert_eq!(known.pods, changed);
+
+        changed.remove(&c);
+        assert!(known.keep(&changed, &finished).is_empty());
+        assert_eq!(known.pods, changed);
+        let files = std::fs::read_dir(root.path().join(DIRECTORY)).unwrap();
+        assert_eq!(files.count(), 2);
+    }
 }
