@@ -37,7 +37,8 @@ pub use dns::DnsTable;
 const SOURCES_WAIT: Duration = Duration::from_secs(10);
 /// How long writing all files may take.
 const SERVE_DEADLINE: Duration = Duration::from_secs(30);
-/// Pause after files could not be written.
+/// Pause after files could not be written. It doesn't grow: pods have outdated names until then, and a
+/// failure that repeats is reported once.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Inputs of the task.

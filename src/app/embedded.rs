@@ -26,7 +26,8 @@ use mirrorlet_host::telemetry::occurrences;
 const KUBECONFIG: &str = "kubeconfig";
 /// The first line of the kubeconfig: without it the file is somebody else's.
 const HEAD: &str = "# Written by mirrorlet for its own API; it is replaced at each start.\n";
-/// Pause after the port could not be had.
+/// Pause after the port could not be bound. It doesn't grow: an attempt is a few system calls, and a
+/// failure that repeats is reported once.
 const BIND_PAUSE: Duration = Duration::from_secs(10);
 /// The part of their life after which certificates are replaced: a twelfth, a month of a year.
 const RENEWED_AFTER: u32 = 12;

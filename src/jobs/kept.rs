@@ -23,9 +23,10 @@ const FORMAT_VERSION: u32 = 1;
 /// Largest file that is read, in bytes: 100,000 indexes of which each has failed, or a thousand runs
 /// of a large template.
 const STORED_BYTES_MAX: u64 = 64 << 20;
-/// Pause before a file that can't be read is read again.
+/// Pause before a file that can't be read is read again. It doesn't grow: the problem's help names it.
 pub(super) const READ_RETRY: Duration = Duration::from_secs(30);
-/// Pause after a record could not be written. Without one it would be written at each look at pods.
+/// Pause after a record could not be written. Without one it would be written at each look at pods. It
+/// doesn't grow: an attempt is one file, and the Job waits for it.
 const WRITE_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Serialize, Deserialize)]

@@ -70,9 +70,11 @@ use turns::Queues;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How often a revision that the node doesn't admit is asked for again.
 const ADMIT_PERIOD: Duration = Duration::from_secs(10);
-/// Pause after that has failed.
+/// Pause after host ports could not be handed over to the version that serves. It doesn't grow: clients
+/// reach another version until then.
 const SERVE_RETRY: Duration = Duration::from_secs(5);
-/// Pause after histories could not be written.
+/// Pause after histories could not be written. It doesn't grow: an attempt writes only what the disk
+/// doesn't have.
 const KEEP_RETRY: Duration = Duration::from_secs(30);
 /// Why a new pod waits on a cordoned Node.
 ///

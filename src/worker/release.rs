@@ -11,7 +11,8 @@ use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::Plan;
 use mirrorlet_host::telemetry::occurrences;
 
-/// Pause before volumes that could not be released are tried again.
+/// Pause before volumes that could not be released are tried again. It doesn't grow: an attempt is about
+/// the directories of one pod, and their disk or memory is in use until then.
 pub(super) const RELEASE_RETRY: Duration = Duration::from_secs(30);
 
 impl Worker {

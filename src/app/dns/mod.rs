@@ -46,7 +46,8 @@ const MANIFEST: &str = "pod.yaml";
 /// Most MiB of it.
 const MANIFEST_MIB_MAX: u64 = 1;
 
-/// Pause after an attempt that failed.
+/// Pause after an attempt that failed. It doesn't grow: an attempt is cheap, pods have no DNS until then,
+/// and a failure that repeats is reported once.
 const RETRY: Duration = Duration::from_secs(10);
 /// How often the node's servers are read.
 const FORWARDERS_PERIOD: Duration = Duration::from_secs(10);

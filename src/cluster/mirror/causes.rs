@@ -144,6 +144,8 @@ where
         + 'static,
 {
     let is_pod = matches!(cause, Cause::Pod(_));
+    // kube's pauses, which are random in part: agents that lost the API server together don't come back
+    // together.
     let mut stream = std::pin::pin!(watch_object(api, name).default_backoff());
     while let Some(seen) = stream.next().await {
         let tells = match &seen {

@@ -129,7 +129,8 @@ struct Watch {
     is_broken: bool,
 }
 
-/// Pauses after failures of the watch. They grow until two minutes have passed without one, which
+/// Pauses after failures of the watch, random in part, so that agents that lost the API server together
+/// don't come back together. They grow until two minutes have passed without a failure, both of which
 /// [`DefaultBackoff`] sees to by itself. By kube's stream they would begin again with each event, of which a
 /// list has some before it is asked for: the watch after it may be refused each time.
 #[derive(Default)]

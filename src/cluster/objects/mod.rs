@@ -46,7 +46,7 @@ use mirrorlet_runtime::objects::{Holders, Objects};
 /// whoever waited in vain is notified when the answer comes.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
-/// Pauses after a refusal that may be a moment too early.
+/// Pauses after a refusal that may be a moment too early: two further attempts, while the pod waits.
 const REFUSED_PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(900)];
 
 /// The message of a timeout.

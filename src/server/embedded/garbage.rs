@@ -19,7 +19,7 @@ use super::held::makes_pods;
 
 /// Shortest time between two looks at all objects.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same after an error.
+/// The same after an error. It doesn't grow: objects without an owner stay until then.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(30);
 /// Most rounds of a collection: each removes something, so that more mean a mistake.
 const ROUNDS_MAX: usize = 1000;

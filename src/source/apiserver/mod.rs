@@ -172,6 +172,8 @@ impl ApiSource {
         source.publish_last_known(listing::source_set(known.pods(), finished, problems));
         self.last_known = known;
         (&mut self.options.registered).await;
+        // kube's pauses, which are random in part: agents that lost the API server together don't come
+        // back together.
         let mut backoff = DefaultBackoff::default();
         let mut away = false;
         loop {

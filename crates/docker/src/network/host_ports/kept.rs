@@ -17,7 +17,7 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 /// Pause after rules were put back: a program that removes them again and again is not to keep the
 /// machine busy.
 const PUT_BACK_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after the kernel has refused something.
+/// Pause after the kernel has refused something. It doesn't grow: host ports may lead nowhere until then.
 const RETRY: Duration = Duration::from_secs(5);
 /// How often the rules are looked at where the kernel doesn't tell their changes.
 const LOOK_PERIOD: Duration = Duration::from_mins(1);
