@@ -233,6 +233,7 @@ mod tests {
     use crate::translate::labels::sandbox_labels;
     use crate::translate::{parse_ours, sandbox_name};
     use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
+    use mirrorlet_host::telemetry::Metrics;
 
     /// Where a label of 20 MiB stands in an answer.
     const LARGE: &str = "LARGE";
@@ -367,6 +368,24 @@ mod tests {
         let networks = settings.networks.as_ref().unwrap();
         assert_eq!(networks["db"].network_id.as_deref(), Some("d00"));
         assert_eq!(networks["db"].ip_address, None);
+    }
+
+    #[tokio::test]
+    async fn the_version_that_a_call_asks_for_first_is_counted() {
+        let (_directory, engine) = scripted(vec![("/containers/json?all=1", "[]".to_owned())]);
+        let metrics = Metrics::new();
+        engine.meter().count_in(metrics.clone(), None);
+        engine.images_in_use().await.unwrap();
+        engine.images_in_use().await.unwrap();
+        engine.version().await.unwrap();
+        let text = metrics.encode();
+        for line in [
+            "operations_total{operation=\"version\"} 2",
+            "operations_total{operation=\"images_in_use\"} 2",
+        ] {
+            let line = format!("mirrorlet_engine_{line}\n");
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
     }
 
     /// `--network` may name it so, and the Engine names networks by their names.

@@ -169,8 +169,14 @@ impl BollardEngine {
         error
     }
 
-    /// Asks for the Engine's version and agrees on the newest API both sides know.
+    /// Agrees on an API version before another call; counts that as a call of its own.
     async fn negotiate(&self) -> Result<EngineVersion, Error> {
+        let call = Box::pin(self.agree());
+        self.meter.call(Operation::Version, "", call).await
+    }
+
+    /// Asks for the Engine's version and agrees on the newest API both sides know.
+    async fn agree(&self) -> Result<EngineVersion, Error> {
         let answer = self.docker.version().await?;
         let theirs = answer
             .api_version
@@ -269,11 +275,7 @@ impl Engine for BollardEngine {
     }
 
     async fn version(&self) -> Result<EngineVersion> {
-        let call = self.in_time(
-            Operation::Version,
-            READ_DEADLINE,
-            Box::pin(self.negotiate()),
-        );
+        let call = self.in_time(Operation::Version, READ_DEADLINE, Box::pin(self.agree()));
         self.meter.call(Operation::Version, "", call).await
     }
 
