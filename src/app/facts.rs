@@ -40,7 +40,6 @@ impl Machine {
     pub(super) fn read(config: &Config) -> Self {
         let memory = meminfo_bytes(&text("/proc/meminfo"), "MemTotal:");
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let reserved = &config.system_reserved;
         Self {
             ips: if config.node_ips.is_empty() {
                 own_ips()
@@ -52,11 +51,7 @@ impl Machine {
                 memory_bytes: memory.unwrap_or(0),
                 ephemeral_storage_bytes: root_bytes(&config.root),
             },
-            reserved: Amounts {
-                cpu_milli: reserved.cpu_milli,
-                memory_bytes: reserved.memory_bytes,
-                ephemeral_storage_bytes: reserved.ephemeral_storage_bytes,
-            },
+            reserved: config.system_reserved,
         }
     }
 }
@@ -65,13 +60,14 @@ impl Machine {
 pub(super) fn for_containers(
     config: &Config,
     machine: &Machine,
+    allocatable: Amounts,
     ips: Reader<Vec<IpAddr>>,
 ) -> NodeFacts {
     NodeFacts {
         node_ips: machine.ips.clone(),
         node_ips_now: Some(NodeIps::read_by(move || ips.get().to_vec())),
         memory_bytes: machine.capacity.memory_bytes,
-        allocatable: machine.capacity.less(&machine.reserved),
+        allocatable,
         resolv_conf: ResolvConf::parse(&text(&config.resolv_conf)),
         resolv_conf_path: Some(config.resolv_conf.clone()),
         own_resolv_conf: config.resolv_conf != Path::new(DEFAULT_RESOLV_CONF),

@@ -167,7 +167,7 @@ impl Agent {
             engine: Arc::clone(&engine),
             owner: owner.clone(),
             orphans,
-            node: facts::for_containers(&config, &machine, ips.clone()),
+            node: facts::for_containers(&config, &machine, node.allocatable(), ips.clone()),
             objects: objects.clone(),
             workload_images: images::of_workloads(sources.clone()),
             telemetry: telemetry.clone(),

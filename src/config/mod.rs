@@ -18,7 +18,7 @@ pub mod resolve;
 pub mod table;
 
 pub use file::{ConfigFileError, LocatedFile};
-pub use node::{ApiAccess, SystemReserved};
+pub use node::ApiAccess;
 pub use resolve::{Ambient, ConfigFaults, Origin, Resolved, resolve};
 pub use table::{Config, Key, Setting, SettingRow};
 

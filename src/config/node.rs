@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::kinds::{self, Fault, Kind, NONE};
+use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::core::Taint;
 use mirrorlet_core::api::keys;
 use mirrorlet_core::api::quantity::{Quantity, binary_text};
@@ -44,18 +45,7 @@ impl fmt::Display for ApiAccess {
     }
 }
 
-/// Resources reserved for the system: allocatable is capacity minus these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SystemReserved {
-    /// CPU, in thousandths.
-    pub cpu_milli: u64,
-    /// Memory, in bytes.
-    pub memory_bytes: u64,
-    /// Disk, in bytes.
-    pub ephemeral_storage_bytes: u64,
-}
-
-/// One part of [`SystemReserved`], as it was written.
+/// A reserved amount of one resource, as it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reservation {
     /// CPU, in thousandths.
@@ -66,7 +56,7 @@ pub enum Reservation {
     EphemeralStorage(u64),
 }
 
-impl FromIterator<Reservation> for SystemReserved {
+impl FromIterator<Reservation> for Amounts {
     fn from_iter<I: IntoIterator<Item = Reservation>>(parts: I) -> Self {
         let mut all = Self::default();
         for part in parts {
@@ -80,22 +70,18 @@ impl FromIterator<Reservation> for SystemReserved {
     }
 }
 
-impl SystemReserved {
-    /// The parts that aren't zero.
-    fn parts(&self) -> Vec<Reservation> {
-        [
-            Reservation::Cpu(self.cpu_milli),
-            Reservation::Memory(self.memory_bytes),
-            Reservation::EphemeralStorage(self.ephemeral_storage_bytes),
-        ]
-        .into_iter()
-        .filter(
-            |(Reservation::Cpu(n) | Reservation::Memory(n) | Reservation::EphemeralStorage(n))| {
-                *n > 0
-            },
-        )
-        .collect()
-    }
+/// The amounts that aren't zero.
+fn reservations(all: &Amounts) -> Vec<Reservation> {
+    [
+        Reservation::Cpu(all.cpu_milli),
+        Reservation::Memory(all.memory_bytes),
+        Reservation::EphemeralStorage(all.ephemeral_storage_bytes),
+    ]
+    .into_iter()
+    .filter(
+        |(Reservation::Cpu(n) | Reservation::Memory(n) | Reservation::EphemeralStorage(n))| *n > 0,
+    )
+    .collect()
 }
 
 impl fmt::Display for Reservation {
@@ -183,8 +169,9 @@ pub fn taints() -> Kind<Vec<Taint>> {
         )
 }
 
-/// Resources reserved for the system, as `resource=quantity` or, in the file, as a map.
-pub fn reserved() -> Kind<SystemReserved> {
+/// Resources reserved for the system, as `resource=quantity` or, in the file, as a map: allocatable is
+/// capacity minus these.
+pub fn reserved() -> Kind<Amounts> {
     let schema = json!({"type": "string", "pattern": "^(cpu|memory|ephemeral-storage)="});
     let kind = Kind::one(
         "RESOURCE=QUANTITY",
@@ -192,10 +179,7 @@ pub fn reserved() -> Kind<SystemReserved> {
         |text, _| reservation(text),
         Reservation::to_string,
     );
-    pairs(kind).map(
-        |parts| Ok(parts.into_iter().collect()),
-        SystemReserved::parts,
-    )
+    pairs(kind).map(|parts| Ok(parts.into_iter().collect()), reservations)
 }
 
 /// A list of pairs, which the file may also have as a map.
@@ -374,7 +358,7 @@ mod tests {
             texts
                 .iter()
                 .map(|text| reservation(text))
-                .collect::<Result<SystemReserved, _>>()
+                .collect::<Result<Amounts, _>>()
         };
         let all = parse(&["cpu=500m", "memory=1Gi", "ephemeral-storage=1500M"]).unwrap();
         assert_eq!(all.cpu_milli, 500);

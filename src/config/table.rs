@@ -16,9 +16,10 @@ use serde_json::Value;
 
 use super::eviction;
 use super::kinds::{self, Arity, Kind, NONE, boolean, docker, number, one_of, path, period};
-use super::node::{self, ApiAccess, SystemReserved};
+use super::node::{self, ApiAccess};
 use super::resolve::{self, SettingSources};
 use super::{DEFAULT_RESOLV_CONF, ImageGcMode, LogFormat};
+use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::api::core::Taint;
 use mirrorlet_core::eviction::{Amount, Signal};
@@ -181,7 +182,7 @@ settings! {
         "Label to add to the Node; may be repeated";
     RegisterWithTaints register_with_taints: Vec<Taint> = node::taints(), Text(node::DEFAULT_TAINT),
         "Taint to register the Node with; may be repeated; none for no taint";
-    SystemReserved system_reserved: SystemReserved = node::reserved(), Absent(None),
+    SystemReserved system_reserved: Amounts = node::reserved(), Absent(None),
         "cpu, memory or ephemeral-storage to reserve for the system, not allocatable to pods; may be repeated";
     // Ten times what a kubelet takes.
     MaxPods max_pods: usize = number("N", 1..=1100), Text("110"),

@@ -47,9 +47,8 @@ pub fn compute_node(facts: &NodeFacts, status: NodeStatus) -> Node {
 ///
 /// Upstream: `initialNode` of `pkg/kubelet/kubelet_node_status.go`, by way of `getNodeAnyWay`.
 pub fn initial_node(facts: &NodeFacts) -> Node {
-    let left = facts.capacity.less(&facts.reserved);
     let status = NodeStatus {
-        allocatable: Some(quantities(&left, facts.max_pods)),
+        allocatable: Some(quantities(&facts.allocatable(), facts.max_pods)),
         ..NodeStatus::default()
     };
     compute_node(facts, status)
@@ -114,10 +113,7 @@ pub fn compute_node_status(
     NodeStatus {
         addresses: Some(addresses(facts)),
         capacity: Some(quantities(&facts.capacity, facts.max_pods)),
-        allocatable: Some(quantities(
-            &facts.capacity.less(&facts.reserved),
-            facts.max_pods,
-        )),
+        allocatable: Some(quantities(&facts.allocatable(), facts.max_pods)),
         conditions: Some(compute_conditions(readings, problems, before, now)),
         daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
         declared_features: Some(declared_features(facts)),

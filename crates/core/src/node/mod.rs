@@ -101,6 +101,13 @@ pub struct NodeFacts {
     pub images: Vec<ImageSeen>,
 }
 
+impl NodeFacts {
+    /// The resources for pods: those of the machine without the reserved ones.
+    pub fn allocatable(&self) -> Amounts {
+        self.capacity.less(&self.reserved)
+    }
+}
+
 /// Whether the container runtime is within reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RuntimeReach {
