@@ -16,7 +16,7 @@ use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_docker::image::{ImageGc, ImageGcOptions, ImageReclaim, LocalDisk, WorkloadImages};
-use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::translate::HostFacts;
 use mirrorlet_docker::{
     DockerManager, DockerManagerOptions, ImagePuller, PullerOptions, Reconnects,
 };
@@ -40,7 +40,7 @@ pub(super) struct DockerInputs {
     /// The pods of an agent before whose owner id was lost or replaced.
     pub(super) orphans: BTreeSet<PodUid>,
     /// The node's facts for containers.
-    pub(super) node: NodeFacts,
+    pub(super) node: HostFacts,
     /// Gives what pods refer to.
     pub(super) objects: PodObjects,
     /// Says which images workloads name.

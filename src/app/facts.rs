@@ -11,7 +11,7 @@ use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::log_limits::LogLimits;
 use mirrorlet_core::node::next_addresses;
 use mirrorlet_docker::NodeIps;
-use mirrorlet_docker::translate::{NodeFacts, ResolvConf};
+use mirrorlet_docker::translate::{HostFacts, ResolvConf};
 use mirrorlet_host::telemetry::occurrences;
 
 /// An address of the documentation range: a route to it is the default route. Connecting a
@@ -62,8 +62,8 @@ pub(super) fn for_containers(
     machine: &Machine,
     allocatable: Amounts,
     ips: Reader<Vec<IpAddr>>,
-) -> NodeFacts {
-    NodeFacts {
+) -> HostFacts {
+    HostFacts {
         node_ips: machine.ips.clone(),
         node_ips_now: Some(NodeIps::read_by(move || ips.get().to_vec())),
         memory_bytes: machine.capacity.memory_bytes,

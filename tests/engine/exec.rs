@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{Bed as Root, IMAGE, PATIENCE, eventually};
 use mirrorlet_core::api::ContainerId;
-use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::translate::HostFacts;
 use mirrorlet_docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
 };
@@ -40,7 +40,7 @@ impl Bed {
             DockerManagerOptions {
                 owner: "test".to_owned(),
                 root: root.path().to_owned(),
-                node: NodeFacts::default(),
+                node: HostFacts::default(),
                 pod_infra_image: None,
                 engine_concurrency: 4,
                 objects: PodObjects::new(Arc::new(ManifestObjects::none())),

@@ -10,7 +10,7 @@ use crate::common::{Bed, IMAGE, eventually};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::gc::{Cause, ContainerGcPolicy, PodLife};
 use mirrorlet_docker::engine::Engine as _;
-use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::translate::HostFacts;
 use mirrorlet_docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
 };
@@ -57,7 +57,7 @@ async fn collector(
         DockerManagerOptions {
             owner: bed.owner().unwrap(),
             root: bed.path().to_owned(),
-            node: NodeFacts::default(),
+            node: HostFacts::default(),
             pod_infra_image: None,
             engine_concurrency: 4,
             objects: PodObjects::new(Arc::new(ManifestObjects::none())),

@@ -25,7 +25,7 @@ use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, ServicePortFacts, Token, TokenKey,
 };
-use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::translate::HostFacts;
 use mirrorlet_docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
 };
@@ -168,13 +168,13 @@ impl Stack {
             DockerManagerOptions {
                 owner: bed.owner().unwrap(),
                 root: bed.path().to_owned(),
-                node: NodeFacts {
+                node: HostFacts {
                     memory_bytes: 1 << 30,
                     allocatable: Amounts {
                         cpu_milli: 4000,
                         ..Amounts::default()
                     },
-                    ..NodeFacts::default()
+                    ..HostFacts::default()
                 },
                 pod_infra_image: None,
                 engine_concurrency: 4,

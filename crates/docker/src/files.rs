@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::SharedEngine;
 use super::node_ips::NodeIps;
 use super::room::{Room, Taken};
-use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
+use super::translate::{ContainerInput, HostFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::core::{Container, FileKeySelector};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
@@ -71,7 +71,7 @@ pub(super) enum FilesError {
 pub(super) struct PodFiles {
     pub(super) volumes: VolumeManager,
     pub(super) objects: PodObjects,
-    pub(super) node: NodeFacts,
+    pub(super) node: HostFacts,
     pub(super) hosts: HostsFiles,
     pub(super) telemetry: Telemetry,
     pub(super) engine: SharedEngine,
@@ -162,8 +162,8 @@ impl PodFiles {
     }
 
     /// The node's facts, with its present addresses.
-    pub(super) fn node_with_ips(&self) -> NodeFacts {
-        NodeFacts {
+    pub(super) fn node_with_ips(&self) -> HostFacts {
+        HostFacts {
             node_ips: self.node_ips(),
             ..self.node.clone()
         }
@@ -171,7 +171,7 @@ impl PodFiles {
 
     /// The node's facts, with the current content of its resolver and hosts files. A file
     /// that can't be read says what it said before.
-    pub(super) async fn node_now(&self) -> NodeFacts {
+    pub(super) async fn node_now(&self) -> HostFacts {
         let mut node = self.node.clone();
         let (resolv_conf, hosts) = (node.resolv_conf_path.clone(), node.hosts_path.clone());
         let read = |path: Option<PathBuf>| {

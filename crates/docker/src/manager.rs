@@ -35,7 +35,7 @@ use super::reconnects::Reconnects;
 use super::remove::Remains;
 use super::room::Room;
 use super::start::{REQUEST_BYTES_MAX, Starter};
-use super::translate::NodeFacts;
+use super::translate::HostFacts;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::names::{NamedPod, Names};
@@ -63,7 +63,7 @@ pub struct DockerManagerOptions {
     /// Root directory.
     pub root: PathBuf,
     /// The facts about the node.
-    pub node: NodeFacts,
+    pub node: HostFacts,
     /// Image of the sandbox; our own when none.
     pub pod_infra_image: Option<String>,
     /// Calls that change something, at a time.

@@ -10,7 +10,7 @@ use super::*;
 use crate::engine::Engine;
 use crate::fake_engine::{ExecScript, FakeEngine, FakeImage, FaultPoint};
 use crate::manager::DockerManager;
-use crate::translate::NodeFacts;
+use crate::translate::HostFacts;
 use crate::{DockerManagerOptions, ImagePuller, Operation, PullerOptions};
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::exec::COMMAND_OUTPUT_MAX;
@@ -46,7 +46,7 @@ impl Bed {
             DockerManagerOptions {
                 owner: "me".to_owned(),
                 root: root.path().to_owned(),
-                node: NodeFacts::default(),
+                node: HostFacts::default(),
                 pod_infra_image: None,
                 engine_concurrency: 4,
                 objects: PodObjects::new(Arc::new(ManifestObjects::none())),

@@ -41,10 +41,10 @@ struct Bed {
 }
 
 fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
-    manager_of(engine, root, NodeFacts::default())
+    manager_of(engine, root, HostFacts::default())
 }
 
-fn manager_of(engine: &Arc<FakeEngine>, root: &std::path::Path, node: NodeFacts) -> DockerManager {
+fn manager_of(engine: &Arc<FakeEngine>, root: &std::path::Path, node: HostFacts) -> DockerManager {
     manager_with(engine, options(root, node))
 }
 
@@ -58,7 +58,7 @@ fn manager_with(engine: &Arc<FakeEngine>, options: DockerManagerOptions) -> Dock
     )
 }
 
-fn options(root: &std::path::Path, node: NodeFacts) -> DockerManagerOptions {
+fn options(root: &std::path::Path, node: HostFacts) -> DockerManagerOptions {
     DockerManagerOptions {
         owner: OWNER.to_owned(),
         root: root.to_owned(),
@@ -73,9 +73,9 @@ fn options(root: &std::path::Path, node: NodeFacts) -> DockerManagerOptions {
 
 /// A manager whose pods are in that network.
 fn manager_in(engine: &Arc<FakeEngine>, root: &std::path::Path, network: &str) -> DockerManager {
-    let node = NodeFacts {
+    let node = HostFacts {
         network: Some(network.to_owned()),
-        ..NodeFacts::default()
+        ..HostFacts::default()
     };
     manager_of(engine, root, node)
 }

@@ -23,7 +23,7 @@ use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
 use super::index::{Record, sandbox_mode};
-use super::translate::{NodeFacts, asks_cluster, compute_dns};
+use super::translate::{HostFacts, asks_cluster, compute_dns};
 pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
 pub use host_ports::LedPorts;
@@ -178,7 +178,7 @@ impl Networks {
 
     /// The node's facts for a pod, as they are now: with the address of our DNS server, if the pod
     /// queries it. A network in which the host has no address has no such server.
-    pub(super) async fn node_now(&self, pod: &Pod) -> Result<NodeFacts, SyncError> {
+    pub(super) async fn node_now(&self, pod: &Pod) -> Result<HostFacts, SyncError> {
         let mut node = self.files.node_now().await;
         if node.dns_at_gateway && asks_cluster(pod) {
             let address = self.host_ports.host_address().await?;

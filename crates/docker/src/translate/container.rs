@@ -20,7 +20,7 @@ use mirrorlet_core::volumes::VolumeMap;
 
 use super::sandbox::{SHM_SIZE, never_restart, no_healthcheck};
 use super::{
-    ConfigError, EngineFacts, NodeFacts, Note, Request, devices, labels, mounts, names, resources,
+    ConfigError, EngineFacts, HostFacts, Note, Request, devices, labels, mounts, names, resources,
     security,
 };
 
@@ -77,7 +77,7 @@ pub struct ContainerInput<'a> {
     /// File to mount at `/etc/hosts`; none while the pod has no address.
     pub etc_hosts: Option<&'a Path>,
     /// The node.
-    pub node: &'a NodeFacts,
+    pub node: &'a HostFacts,
     /// The Engine.
     pub engine: &'a EngineFacts,
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use mirrorlet_core::api::Pod;
 use mirrorlet_core::spec;
 
-use super::{NodeFacts, Note};
+use super::{HostFacts, Note};
 
 /// Most servers the C library's resolver asks.
 const SERVERS_MAX: usize = 3;
@@ -103,7 +103,7 @@ enum Base {
 }
 
 /// Computes a pod's name resolution.
-pub fn compute_dns(pod: &Pod, node: &NodeFacts) -> (PodDns, Vec<Note>) {
+pub fn compute_dns(pod: &Pod, node: &HostFacts) -> (PodDns, Vec<Note>) {
     let mut notes = Vec::new();
     let base = base(pod, node, &mut notes);
     let mut dns = match base {
@@ -139,7 +139,7 @@ pub fn compute_dns(pod: &Pod, node: &NodeFacts) -> (PodDns, Vec<Note>) {
     (dns, notes)
 }
 
-fn base(pod: &Pod, node: &NodeFacts, notes: &mut Vec<Note>) -> Base {
+fn base(pod: &Pod, node: &HostFacts, notes: &mut Vec<Note>) -> Base {
     let policy = spec::spec(pod)
         .dns_policy
         .as_deref()
@@ -163,7 +163,7 @@ fn base(pod: &Pod, node: &NodeFacts, notes: &mut Vec<Note>) -> Base {
 
 /// The node's servers without those on its loopback, which a pod in a network of its own can't
 /// reach. What a pod names itself may be there: one of its containers may be the server.
-fn reachable_servers(pod: &Pod, node: &NodeFacts) -> Vec<String> {
+fn reachable_servers(pod: &Pod, node: &HostFacts) -> Vec<String> {
     let is_loopback = |server: &String| server.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
     let servers = node.resolv_conf.servers.iter();
     servers
@@ -172,7 +172,7 @@ fn reachable_servers(pod: &Pod, node: &NodeFacts) -> Vec<String> {
         .collect()
 }
 
-fn cluster_dns(pod: &Pod, node: &NodeFacts) -> ResolvConf {
+fn cluster_dns(pod: &Pod, node: &HostFacts) -> ResolvConf {
     let mut searches = Vec::new();
     if !node.cluster_domain.is_empty() {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use mirrorlet_core::api::Pod;
 use mirrorlet_core::spec;
 
-use super::{ConfigError, NodeFacts};
+use super::{ConfigError, HostFacts};
 
 /// Longest host name label, and what longer pod names are cut to.
 const HOSTNAME_MAX: usize = 63;
@@ -73,7 +73,7 @@ pub fn compute_hostname(pod: &Pod, cluster_domain: &str) -> Result<Hostname, Con
 
 /// Content of the file mounted at `/etc/hosts` into every container of the pod. `pod_ips` are
 /// the pod's own addresses, unused in the host's network.
-pub fn hosts_file(pod: &Pod, pod_ips: &[IpAddr], node: &NodeFacts) -> Result<String, ConfigError> {
+pub fn hosts_file(pod: &Pod, pod_ips: &[IpAddr], node: &HostFacts) -> Result<String, ConfigError> {
     let mut out = String::new();
     if spec::is_host_network(pod) {
         out.push_str(HOST_HEADER);

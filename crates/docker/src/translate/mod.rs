@@ -40,9 +40,9 @@ pub(crate) use sandbox::with_host_ports;
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
 
-/// The facts about the node.
+/// Facts about the host, and settings for all pods, from which requests for containers are made.
 #[derive(Debug, Clone, Default)]
-pub struct NodeFacts {
+pub struct HostFacts {
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
     /// Where they are read again for each container; `None` to use the stored ones.

@@ -13,7 +13,7 @@ use mirrorlet_core::resources::{
 };
 use mirrorlet_core::spec;
 
-use super::{CgroupDriver, ConfigError, EngineFacts, NodeFacts};
+use super::{CgroupDriver, ConfigError, EngineFacts, HostFacts};
 
 /// Least CPU shares the kernel takes.
 pub const SHARES_MIN: i64 = 2;
@@ -83,7 +83,7 @@ fn cgroup_limits(
 }
 
 /// OOM score adjustment of a container, from −997 to 1000.
-pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFacts) -> i64 {
+pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &HostFacts) -> i64 {
     if spec::spec(pod).priority_class_name.as_deref() == Some(NODE_CRITICAL) {
         return OOM_GUARANTEED;
     }
@@ -103,7 +103,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFa
 
 /// A container's score by what it requests of memory, and by its share of what its pod requests
 /// beyond all its containers' requests.
-fn score_of_request(pod: &Pod, container: &Container, node: &NodeFacts) -> i64 {
+fn score_of_request(pod: &Pod, container: &Container, node: &HostFacts) -> i64 {
     let requested = request(container, MEMORY).map_or(0, Quantity::ceil);
     let own = of_pod(pod).and_then(|own| request_in(own, MEMORY));
     let rest = own.map_or(0, |own| {
@@ -114,7 +114,7 @@ fn score_of_request(pod: &Pod, container: &Container, node: &NodeFacts) -> i64 {
     score(requested.saturating_add(rest), node)
 }
 
-fn score_of_smallest_app(pod: &Pod, node: &NodeFacts) -> i64 {
+fn score_of_smallest_app(pod: &Pod, node: &HostFacts) -> i64 {
     let smallest = spec::spec(pod)
         .containers
         .iter()
@@ -123,7 +123,7 @@ fn score_of_smallest_app(pod: &Pod, node: &NodeFacts) -> i64 {
     score(smallest.unwrap_or(0), node)
 }
 
-fn score(memory_bytes: i64, node: &NodeFacts) -> i64 {
+fn score(memory_bytes: i64, node: &HostFacts) -> i64 {
     let capacity = i128::from(node.memory_bytes.max(1));
     let share = 1000 * i128::from(memory_bytes) / capacity;
     OOM_BEST_EFFORT.saturating_sub(i64::try_from(share).unwrap_or(i64::MAX))

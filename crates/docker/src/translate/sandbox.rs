@@ -19,7 +19,7 @@ use mirrorlet_core::spec;
 use super::dns::PodDns;
 use super::forwarded_ports::forwarded_ports;
 use super::{
-    ConfigError, EngineFacts, NodeFacts, Request, compute_dns, compute_hostname, labels, names,
+    ConfigError, EngineFacts, HostFacts, Request, compute_dns, compute_hostname, labels, names,
     resources, security,
 };
 use mirrorlet_core::small::SmallCollect;
@@ -46,7 +46,7 @@ pub struct SandboxInput<'a> {
     /// Image of the sandbox.
     pub image: &'a str,
     /// The node.
-    pub node: &'a NodeFacts,
+    pub node: &'a HostFacts,
     /// The Engine.
     pub engine: &'a EngineFacts,
 }

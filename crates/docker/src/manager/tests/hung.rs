@@ -95,7 +95,7 @@ async fn a_pod_that_is_removed_while_its_sandboxs_image_is_pulled_ends_and_took_
     bed.engine.script_pull("pause:9", stalls);
     let options = DockerManagerOptions {
         pod_infra_image: Some("pause:9".to_owned()),
-        ..options(bed.root.path(), NodeFacts::default())
+        ..options(bed.root.path(), HostFacts::default())
     };
     bed.manager = manager_with(&bed.engine, options);
     let (pod, cancel) = (pod("a", &json!({})), CancellationToken::new());

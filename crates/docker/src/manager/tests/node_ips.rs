@@ -11,9 +11,9 @@ use crate::node_ips::NodeIps;
 async fn a_container_has_the_address_that_the_node_has_when_it_is_created() {
     let address = Arc::new(Mutex::new(IpAddr::from([192, 0, 2, 1])));
     let now = Arc::clone(&address);
-    let node = NodeFacts {
+    let node = HostFacts {
         node_ips_now: Some(NodeIps::read_by(move || vec![*now.lock()])),
-        ..NodeFacts::default()
+        ..HostFacts::default()
     };
     let mut bed = Bed::warm().await;
     bed.manager = manager_of(&bed.engine, bed.root.path(), node);

@@ -31,7 +31,7 @@ fn reader(uid: &str) -> Arc<Pod> {
 fn next_agent(bed: &Bed, objects: &Arc<ManifestObjects>) -> DockerManager {
     let options = DockerManagerOptions {
         objects: PodObjects::new(objects.clone()),
-        ..options(bed.root.path(), NodeFacts::default())
+        ..options(bed.root.path(), HostFacts::default())
     };
     manager_with(&bed.engine, options)
 }

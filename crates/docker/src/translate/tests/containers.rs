@@ -379,7 +379,7 @@ fn a_container_that_names_no_seccomp_profile_has_the_nodes_default() {
             &json!({"securityContext": {"seccompProfile": of_pod}}),
         );
         for (seccomp_default, expected) in [(true, by_default), (false, without_default)] {
-            let node: &'static NodeFacts = Box::leak(Box::new(NodeFacts {
+            let node: &'static HostFacts = Box::leak(Box::new(HostFacts {
                 seccomp_default,
                 ..node()
             }));
@@ -503,7 +503,7 @@ fn limits_of_logs_are_sent_to_drivers_that_rotate() {
     ] {
         let mut pod = one(&json!({}), &json!({}));
         pod.metadata.annotations = serde_json::from_value(annotations).unwrap();
-        let node: &'static NodeFacts = Box::leak(Box::new(NodeFacts {
+        let node: &'static HostFacts = Box::leak(Box::new(HostFacts {
             log_limits: node_limits,
             ..node()
         }));
@@ -918,7 +918,7 @@ proptest! {
             resources["limits"] = json!({"memory": limit, "cpu": limit});
         }
         let pod = one(&json!({"resources": resources}), &json!({}));
-        let node = NodeFacts { memory_bytes, ..node() };
+        let node = HostFacts { memory_bytes, ..node() };
         let container = &spec::spec(&pod).containers[0];
         let score = resources::oom_score_adj(&pod, container, Role::App, &node);
         prop_assert!(score == -997 || (3..=999).contains(&score), "{}", score);

@@ -3,7 +3,7 @@
 use super::*;
 
 fn dns_of(spec: &Value, cluster_dns: &[&str]) -> (PodDns, Vec<&'static str>) {
-    let node = NodeFacts {
+    let node = HostFacts {
         cluster_dns: cluster_dns.iter().map(|ip| ip.parse().unwrap()).collect(),
         ..node()
     };
@@ -123,7 +123,7 @@ fn dns_config_is_added_without_doubles() {
 
 #[test]
 fn servers_on_a_loopback_address_are_kept_where_a_pod_names_them() {
-    let local = NodeFacts {
+    let local = HostFacts {
         resolv_conf: ResolvConf::parse("nameserver 127.0.0.53\nnameserver 192.0.2.53\n"),
         ..node()
     };

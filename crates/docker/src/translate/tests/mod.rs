@@ -20,8 +20,8 @@ mod sandboxes;
 const OWNER: &str = "owner-1";
 const SANDBOX: &str = "5a0dbox";
 
-fn node() -> NodeFacts {
-    NodeFacts {
+fn node() -> HostFacts {
+    HostFacts {
         node_ips: vec!["192.0.2.1".parse().unwrap()],
         memory_bytes: 8 << 30,
         allocatable: Amounts {
@@ -36,7 +36,7 @@ fn node() -> NodeFacts {
         cgroup_root: "mirrorlet".to_owned(),
         seccomp_default: true,
         log_limits: Some(LogLimits::default()),
-        ..NodeFacts::default()
+        ..HostFacts::default()
     }
 }
 

@@ -28,7 +28,7 @@ fn host_network_sandbox() {
         pod: &pod,
         attempt: 1,
         image: "pause:1",
-        node: &NodeFacts {
+        node: &HostFacts {
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             ..node()
         },

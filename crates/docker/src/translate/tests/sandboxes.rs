@@ -136,7 +136,7 @@ fn user_namespaces_are_refused() {
 
 #[test]
 fn inherited_dns_is_left_to_the_engine() {
-    let dns = |spec: &Value, node: &NodeFacts| {
+    let dns = |spec: &Value, node: &HostFacts| {
         let request = sandbox_request(&SandboxInput {
             network_mode: "default",
             gateway: None,
@@ -157,7 +157,7 @@ fn inherited_dns_is_left_to_the_engine() {
         [null.clone(), null.clone(), null.clone()]
     );
 
-    let cluster = NodeFacts {
+    let cluster = HostFacts {
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         ..node()
     };
@@ -181,7 +181,7 @@ fn inherited_dns_is_left_to_the_engine() {
     );
 
     // A resolver on the node's loopback can't be reached from a network of the pod's own.
-    let local = NodeFacts {
+    let local = HostFacts {
         resolv_conf: ResolvConf::parse("nameserver 127.0.0.53\n"),
         ..node()
     };
