@@ -34,8 +34,7 @@ impl Rollouts {
         }
         let history = self.histories.get(&newest.full_name())?;
         let current = history.current()?;
-        let known = history.newest.as_ref().and_then(|uid| history.get(uid));
-        let known = known.unwrap_or(current);
+        let known = history.newest_revision().unwrap_or(current);
         let source = awaited.iter().find(|source| source.has(&known.origin))?;
         if source.has(&newest.origin) || known.uid() == newest.uid() {
             return None;

@@ -69,7 +69,7 @@ impl Rollouts {
     /// The pods of a workload, from the lowest number to the highest.
     pub(super) fn members(&self, key: &WorkloadKey) -> Vec<Member> {
         let is_its = |history: &History| {
-            let newest = history.newest.as_ref().and_then(|uid| history.get(uid));
+            let newest = history.newest_revision();
             newest.is_some_and(|newest| WorkloadKey::of(&newest.pod).as_ref() == Some(key))
         };
         let histories = self.histories.iter().filter(|(_, one)| is_its(one));
@@ -83,7 +83,7 @@ impl Rollouts {
     /// The workload that a pod belongs to.
     pub(super) fn workload_of(&self, name: &FullName) -> Option<WorkloadKey> {
         let history = self.histories.get(name)?;
-        let newest = history.newest.as_ref().and_then(|uid| history.get(uid))?;
+        let newest = history.newest_revision()?;
         WorkloadKey::of(&newest.pod)
     }
 }

@@ -176,7 +176,7 @@ impl Rollouts {
             let is_taken = merged.pods.values().any(|pod| pod.full_name() == *name);
             let history = self.histories.get(name);
             let wanted = history.and_then(|history| {
-                let newest = history.newest.as_ref().and_then(|uid| history.get(uid));
+                let newest = history.newest_revision();
                 newest.or_else(|| history.current())
             });
             let Some(revision) = wanted.filter(|_| !is_taken) else {

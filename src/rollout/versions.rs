@@ -60,7 +60,7 @@ impl Rollouts {
     /// The pods that were wanted last, as far as that was kept, and those that the runtime has.
     pub fn incumbents(&self, listed: &Pods) -> BTreeMap<FullName, Incumbent> {
         let wanted = self.histories.iter().filter_map(|(name, history)| {
-            let newest = history.get(history.newest.as_ref()?)?;
+            let newest = history.newest_revision()?;
             let known = Incumbent {
                 uid: newest.manifest_uid(),
                 origin: Some(newest.origin.clone()),

@@ -69,7 +69,10 @@ fn suggestion(near: &[String]) -> String {
 ///
 /// # Errors
 /// No pod, or more than one, is meant.
-pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
+pub fn find_pod<'a>(
+    pods: impl IntoIterator<Item = &'a PodReport> + Clone,
+    text: &str,
+) -> Result<&'a PodReport, PodNotFound> {
     let (namespace, name) = split_name(text);
     let in_namespace = |pod: &&PodReport| namespace.is_none_or(|n| n == pod.namespace);
     let mirror = |pod: &&PodReport| pod.mirror.as_ref().and_then(|mirror| mirror.uid.clone());
@@ -83,15 +86,16 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
         &|pod| mirror(pod).is_some_and(|uid| is_prefix(&uid)),
     ];
     for (index, reading) in readings.iter().enumerate() {
-        let mut found: Vec<&PodReport> = pods.iter().filter(reading).collect();
+        let all = pods.clone().into_iter();
+        let mut found: Vec<&PodReport> = all.filter(reading).collect();
         if index < BY_NAME {
             let is_newer = |new: &PodReport, old: &PodReport| {
                 (old.is_ending() && !new.is_ending())
                     || (old.is_adopted() && !new.source.is_empty())
             };
             let is_replaced = |old: &PodReport| {
-                let mut pods = pods.iter();
-                pods.any(|new| is_newer(new, old) && new.is_same_pod(old))
+                let mut all = pods.clone().into_iter();
+                all.any(|new| is_newer(new, old) && new.is_same_pod(old))
             };
             found.retain(|pod| !is_replaced(pod));
         }
@@ -286,10 +290,10 @@ fn candidates(pods: &[&PodReport]) -> Vec<String> {
 }
 
 /// Names that contain the text or differ from it by little, nearest first.
-fn near_names(pods: &[PodReport], text: &str) -> Vec<String> {
+fn near_names<'a>(pods: impl IntoIterator<Item = &'a PodReport>, text: &str) -> Vec<String> {
     let allowed = (text.chars().count() / 3).max(1);
     let mut near: Vec<(usize, String)> = pods
-        .iter()
+        .into_iter()
         .filter_map(|pod| {
             let far = osa_distance(&pod.manifest_name, text).min(osa_distance(&pod.name, text));
             let contained = !text.is_empty() && pod.name.contains(text);

@@ -51,12 +51,9 @@ impl View {
 /// Full name of the static pod that `text` names.
 fn static_pod(text: &str, pods: &[PodReport], merged: &Merged) -> Result<FullName, ViewError> {
     // Of a pod that is being stopped there is nothing to roll out.
-    let wanted: Vec<PodReport> = pods
-        .iter()
-        .filter(|pod| merged.pods.contains_key(&pod.uid) || merged.finished.contains(&pod.uid))
-        .cloned()
-        .collect();
-    let pod = find_pod(&wanted, text)?;
+    let is_wanted =
+        |pod: &&PodReport| merged.pods.contains_key(&pod.uid) || merged.finished.contains(&pod.uid);
+    let pod = find_pod(pods.iter().filter(is_wanted), text)?;
     let wanted = merged.pods.get(&pod.uid);
     if wanted.is_some_and(SourcePod::is_api) || merged.finished.contains(&pod.uid) {
         return Err(ViewErrorKind::Invalid
@@ -212,7 +209,7 @@ pub(super) fn workload_history(
     runs: impl Fn(&PodUid) -> bool,
 ) -> Result<HistoryReport, ViewError> {
     let is_its = |history: &&History| {
-        let newest = history.newest.as_ref().and_then(|uid| history.get(uid));
+        let newest = history.newest_revision();
         newest.is_some_and(|newest| WorkloadKey::of(&newest.pod).as_ref() == Some(key))
     };
     let mut members: Vec<&History> = histories.values().filter(is_its).collect();

@@ -219,8 +219,7 @@ impl History {
     }
 
     fn undo(&mut self, to_revision: Option<u64>, running: u64) -> Result<u64, Refused> {
-        let newest = self.newest.as_ref().and_then(|uid| self.get(uid));
-        let newest = newest.ok_or(Refused::NotStarted)?.number;
+        let newest = self.newest_revision().ok_or(Refused::NotStarted)?.number;
         let number = match to_revision {
             Some(number) => number,
             // The undo of an undo.

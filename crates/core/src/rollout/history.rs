@@ -152,9 +152,13 @@ pub struct History {
 impl History {
     /// A revision by its UID.
     pub fn get(&self, uid: &PodUid) -> Option<&Revision> {
-        self.revisions
-            .iter()
-            .find(|revision| revision.uid() == *uid)
+        let mut revisions = self.revisions.iter();
+        revisions.find(|revision| revision.uid() == *uid)
+    }
+
+    /// The revision that its source wants.
+    pub fn newest_revision(&self) -> Option<&Revision> {
+        self.newest.as_ref().and_then(|uid| self.get(uid))
     }
 
     /// The revision that is run.
@@ -182,7 +186,7 @@ impl History {
     /// The revision that is to run, if all goes well: the newest, or the one that was asked for.
     pub fn target(&self) -> Option<&Revision> {
         let undone_to = self.undone_to.as_ref().and_then(|uid| self.get(uid));
-        undone_to.or_else(|| self.newest.as_ref().and_then(|uid| self.get(uid)))
+        undone_to.or_else(|| self.newest_revision())
     }
 
     /// The revision that is to run once `wanted` is what the source wants.
@@ -248,12 +252,9 @@ impl History {
     /// The images of the revisions that may still be started.
     pub fn needed_images(&self) -> BTreeSet<String> {
         let needed = self.needed();
-        needed
-            .iter()
-            .filter_map(|uid| self.get(uid))
-            .flat_map(|revision| spec::image_names(&revision.pod))
-            .map(ToOwned::to_owned)
-            .collect_set()
+        let revisions = needed.iter().filter_map(|uid| self.get(uid));
+        let images = revisions.flat_map(|revision| spec::image_names(&revision.pod));
+        images.map(ToOwned::to_owned).collect_set()
     }
 
     /// Takes in what the source wants now. An edit is a new attempt, also of what failed before,

@@ -137,7 +137,7 @@ pub struct Member<'a> {
 impl<'a> Member<'a> {
     /// The pod of a report: `runs` is the version that runs, `history` its versions.
     pub fn of(pod: &'a PodReport, runs: &'a SourcePod, history: Option<&History>) -> Self {
-        let newest = history.and_then(|history| history.get(history.newest.as_ref()?));
+        let newest = history.and_then(History::newest_revision);
         let manifest = runs.manifest_uid();
         let is_old =
             |newest: &Revision| newest.manifest_uid() == manifest && newest.uid() != runs.uid();
