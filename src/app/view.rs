@@ -176,9 +176,11 @@ impl AgentView for View {
         problems.extend((*self.rollouts.unkept().get()).clone());
         let jobs = self.jobs.states();
         let pods = self.pods(&merged);
+        let missing_access = self.lacks.borrow().clone();
         StatusReport {
             agent: self.agent(),
-            lacks: self.lacks.borrow().clone(),
+            lacks: missing_access.clone(),
+            missing_access,
             engine: EngineReport {
                 unlisted: !self.cache.knows_all(),
                 ..self.engine.borrow().clone()

@@ -125,6 +125,7 @@ impl FakeView {
                 pulls: Vec::new(),
                 image_gc: None,
                 pressures: std::collections::BTreeMap::default(),
+                missing_access: Vec::new(),
                 lacks: Vec::new(),
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),

@@ -171,13 +171,15 @@ impl Contained {
     /// Waits until the agent has looked, lacks that, and has said so.
     async fn until_lacks(&self, needs: &[&str]) -> StatusReport {
         let named = |report: &StatusReport| -> Vec<String> {
-            report.lacks.iter().map(|lack| lack.need.clone()).collect()
+            let missing = report.missing_access.iter();
+            missing.map(|missing| missing.need.clone()).collect()
         };
         let report = self
             .until(&format!("the agent to lack {needs:?}"), |report| {
                 named(report) == needs
             })
             .await;
+        assert_eq!(report.missing_access, report.lacks, "by both its names");
         eventually(&format!("the log to name {needs:?}, with help"), || {
             let output = docker_client()
                 .args(["-H", &self.bed.docker, "logs", &self.name])

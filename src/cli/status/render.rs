@@ -25,6 +25,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     let mut out = String::new();
     banner(&mut out, &report.engine, now);
     cluster::banner(&mut out, report.api.as_ref(), now);
+    // By the name that agents of all releases write.
     lacks(&mut out, &report.lacks);
     for (pressure, readings) in &report.pressures {
         let words = format!("The node is under {pressure}: {readings}");

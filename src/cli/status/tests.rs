@@ -91,6 +91,7 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
         pulls: Vec::new(),
         image_gc: None,
         pressures: std::collections::BTreeMap::default(),
+        missing_access: Vec::new(),
         lacks: Vec::new(),
         agent: AgentReport {
             version: "0.1.0".to_owned(),

@@ -40,6 +40,9 @@ pub struct StatusReport {
     pub agent: AgentReport,
     /// Access to the host that is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_access: Vec<MissingAccessReport>,
+    /// The same, under its earlier name, for clients that know no other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<MissingAccessReport>,
     /// The Engine it drives.
     pub engine: EngineReport,
