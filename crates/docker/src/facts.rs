@@ -12,7 +12,7 @@ use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, ROTATING};
 use super::version_cache::VersionCache;
 use mirrorlet_host::telemetry::occurrences;
-use mirrorlet_runtime::{Result, RuntimeError};
+use mirrorlet_runtime::Result;
 
 /// Facts about the Engine; queried again after every reconnect.
 pub(super) struct Facts {
@@ -75,15 +75,6 @@ impl Facts {
         }
         let api_version = self.version.get().await?.api_version;
         let info = self.engine.info().await?;
-        let driver = info
-            .cgroup_driver
-            .map(|driver| driver.to_string())
-            .unwrap_or_default();
-        let cgroup_driver = CgroupDriver::parse(&driver).ok_or_else(|| {
-            RuntimeError::Local(format!(
-                "the Docker Engine uses an unknown cgroup driver {driver:?}"
-            ))
-        })?;
         let options = info.security_options.iter().flatten();
         let app_armor = options
             .clone()
@@ -96,7 +87,7 @@ impl Facts {
                 log_driver,
                 app_armor,
                 cdi: !cdi_dirs.is_empty(),
-                cgroup_driver,
+                cgroup_driver: CgroupDriver::of(info.cgroup_driver),
                 api_version,
                 negative_oom_score: !facts.no_negative_oom_score,
             };

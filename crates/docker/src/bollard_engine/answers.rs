@@ -223,12 +223,15 @@ pub(super) fn containers_path(all: bool, filters: &[(&str, &[String])]) -> Strin
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+    use std::sync::Arc;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{UnixListener, UnixStream};
 
     use super::*;
-    use crate::engine::Engine;
+    use crate::engine::{Engine, SharedEngine};
+    use crate::facts::Facts;
+    use crate::image::{ImagePuller, PullerOptions};
     use crate::index::{Created, Index};
     use crate::translate::labels::sandbox_labels;
     use crate::translate::{parse_ours, sandbox_name};
@@ -385,6 +388,29 @@ mod tests {
         ] {
             let line = format!("mirrorlet_engine_{line}\n");
             assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_with_an_unknown_cgroup_driver_is_refused() {
+        for (driver, refused) in [
+            ("systemd", None),
+            ("", None),
+            ("other", Some("unknown variant `other`")),
+        ] {
+            let info = json!({"ID": "1", "CgroupDriver": driver}).to_string();
+            let (_directory, engine) = scripted(vec![("/info", info)]);
+            let engine: SharedEngine = Arc::new(engine);
+            let images = ImagePuller::new(Arc::clone(&engine), PullerOptions::default());
+            let facts = Facts::new(engine, Arc::new(images), None);
+            let answer = facts.engine_facts().await;
+            let error = answer.err().map(|error| error.to_string());
+            let is_expected = match (&error, refused) {
+                (Some(error), Some(words)) => error.contains(words),
+                (error, words) => error.is_none() && words.is_none(),
+            };
+            // docker 65
+            assert!(is_expected, "{driver}: {error:?}");
         }
     }
 

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use bollard::models::ContainerCreateBody;
+use bollard::models::{ContainerCreateBody, SystemInfoCgroupDriverEnum as Named};
 
 use crate::node_ips::NodeIps;
 use mirrorlet_core::amounts::Amounts;
@@ -109,13 +109,13 @@ pub enum CgroupDriver {
 }
 
 impl CgroupDriver {
-    /// The driver named by the Engine; an empty name means cgroupfs.
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "" | "cgroupfs" => Some(Self::Cgroupfs),
-            "systemd" => Some(Self::Systemd),
-            "none" => Some(Self::None),
-            _ => None,
+    /// The driver named by the Engine; no name means cgroupfs. An Engine that names another one can't be
+    /// used: its answer isn't understood.
+    pub fn of(named: Option<Named>) -> Self {
+        match named {
+            None | Some(Named::EMPTY | Named::CGROUPFS) => Self::Cgroupfs,
+            Some(Named::SYSTEMD) => Self::Systemd,
+            Some(Named::NONE) => Self::None,
         }
     }
 }

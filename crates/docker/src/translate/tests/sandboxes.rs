@@ -289,14 +289,14 @@ fn cgroup_parents_follow_driver_and_class() {
             "{container} {root} {driver:?}"
         );
     }
-    for (name, expected) in [
-        ("", Some(CgroupDriver::Cgroupfs)),
-        ("cgroupfs", Some(CgroupDriver::Cgroupfs)),
-        ("systemd", Some(CgroupDriver::Systemd)),
-        ("none", Some(CgroupDriver::None)),
-        ("other", None),
+    for (named, expected) in [
+        (None, CgroupDriver::Cgroupfs),
+        (Some(Named::EMPTY), CgroupDriver::Cgroupfs),
+        (Some(Named::CGROUPFS), CgroupDriver::Cgroupfs),
+        (Some(Named::SYSTEMD), CgroupDriver::Systemd),
+        (Some(Named::NONE), CgroupDriver::None),
     ] {
-        assert_eq!(CgroupDriver::parse(name), expected, "{name}");
+        assert_eq!(CgroupDriver::of(named), expected, "{named:?}");
     }
 }
 
