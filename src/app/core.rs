@@ -40,74 +40,80 @@ use mirrorlet_core::observed::Pods;
 use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
-use mirrorlet_runtime::gc::ContainerGc;
+use mirrorlet_runtime::gc::{ContainerGc, PodStateProvider};
 use mirrorlet_runtime::objects::ManifestObjects;
 
 /// The inputs of the core, besides its runtime and its sources.
-pub(super) struct CoreOptions {
+pub struct CoreOptions {
     /// Asks the observer for looks.
-    pub(super) looks: LookRequests,
+    pub looks: LookRequests,
     /// The receiving end of these requests.
-    pub(super) look_queue: mpsc::Receiver<Request>,
+    pub look_queue: mpsc::Receiver<Request>,
     /// Sends the requests of probes.
-    pub(super) probe_client: Client,
+    pub probe_client: Client,
     /// Addresses of the node, primary first.
-    pub(super) node_ips: Reader<Vec<IpAddr>>,
+    pub node_ips: Reader<Vec<IpAddr>>,
     /// The clock.
-    pub(super) clock: Clock,
+    pub clock: Clock,
+    /// Orders to evict pods.
+    pub evictions: mpsc::Receiver<Evict>,
+    /// The pods that have settled.
+    pub settled: SettledPods,
+    /// The node as admission sees it.
+    pub node: Reader<AdmitNode>,
+    /// Where the wanted pods are told.
+    pub pods: PodWriter,
+    /// Tells image collection which images have to stay.
+    pub needed_images: watch::Sender<BTreeSet<String>>,
+    /// A text that only this machine knows.
+    pub salt: String,
+    /// Where the objects of manifests are told.
+    pub objects: Arc<ManifestObjects>,
+    /// Metrics and the journal.
+    pub telemetry: Telemetry,
+}
+
+/// The ends by which others read the core.
+pub struct Core {
+    /// The observed pods.
+    pub cache: CacheReader,
+    /// Whether the runtime answers.
+    pub reach: watch::Receiver<RuntimeReach>,
+    /// The pods of the runtime's most recent list.
+    pub listed: watch::Receiver<Option<Arc<Pods>>>,
+    /// The desired pods.
+    pub merged: Reader<Merged>,
+    /// The workers' views of their pods.
+    pub board: Board,
+    /// The workers' states of pods, for collecting their remains.
+    pub states: Arc<dyn PodStateProvider>,
+    /// The results of probes.
+    pub probes: ProbeReader,
+    /// The rollouts of static pods.
+    pub rollouts: RolloutHandle,
+    /// The Jobs of manifests.
+    pub jobs: JobHandle,
+    /// The ways to reach the merge task.
+    pub merge: MergeHandles,
+    /// Graces that pods are given with their deletion.
+    pub graces: Graces,
+}
+
+/// The inputs of the tasks that follow the core.
+pub(super) struct Upkeep {
+    /// All sources.
+    pub(super) sources: Vec<SourceReader>,
     /// The pressures that the node is under.
     pub(super) pressures: Reader<Pressures>,
-    /// Orders to evict pods.
-    pub(super) evictions: mpsc::Receiver<Evict>,
-    /// The pods that have settled.
-    pub(super) settled: SettledPods,
-    /// The node as admission sees it.
-    pub(super) node: Reader<AdmitNode>,
-    /// Where the wanted pods are told.
-    pub(super) pods: PodWriter,
-    /// Tells image collection which images have to stay.
-    pub(super) needed_images: watch::Sender<BTreeSet<String>>,
-    /// A text that only this machine knows.
-    pub(super) salt: String,
-    /// Where the objects of manifests are told.
-    pub(super) objects: Arc<ManifestObjects>,
     /// The table of the DNS server, where there is one.
     pub(super) dns: Option<DnsTable>,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
 
-/// The ends by which others read the core.
-pub(super) struct Core {
-    /// The observed pods.
-    pub(super) cache: CacheReader,
-    /// Whether the runtime answers.
-    pub(super) reach: watch::Receiver<RuntimeReach>,
-    /// The pods of the runtime's most recent list.
-    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
-    /// The desired pods.
-    pub(super) merged: Reader<Merged>,
-    /// The workers' views of their pods.
-    pub(super) board: Board,
-    /// The rollouts of static pods.
-    pub(super) rollouts: RolloutHandle,
-    /// The Jobs of manifests.
-    pub(super) jobs: JobHandle,
-    /// The ways to reach the merge task.
-    pub(super) merge: MergeHandles,
-    /// Collects dead containers.
-    pub(super) collector: Arc<ContainerGc>,
-    /// Graces that pods are given with their deletion.
-    pub(super) graces: Graces,
-}
-
 impl Core {
-    /// Starts observer, merge, probers, workers and container collection over that runtime.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "it wires one part after another, and decides nothing"
-    )]
-    pub(super) fn start(
+    /// Starts observer, merge, probers and workers over that runtime.
+    pub fn start(
         config: &Config,
         runtime: &Arc<dyn Runtime>,
         sources: Vec<SourceReader>,
@@ -132,7 +138,7 @@ impl Core {
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::default());
         let (merging, merge) = MergeTask::new(
-            sources.clone(),
+            sources,
             listed.clone(),
             MergeOutputs {
                 pods: options.pods,
@@ -150,17 +156,17 @@ impl Core {
         let (client, pods) = (options.probe_client, (&board, &listed));
         let client = (client, options.clock.clone());
         let probes = start_probers(config, runtime, client, pods, &telemetry, parts, cancel);
-        let (policy, graces) = (gc::policy(config), Graces::default());
+        let graces = Graces::default();
         let context = Arc::new(Context {
             runtime: Arc::clone(runtime),
             cache: cache.clone(),
             looks: options.looks,
-            probes,
+            probes: probes.clone(),
             board: board_writer,
-            telemetry: telemetry.clone(),
+            telemetry,
             node_ips: options.node_ips,
             backoff_max: config.max_container_backoff,
-            gc: policy,
+            gc: gc::policy(config),
             clock: options.clock,
             graces: graces.clone(),
             settled: options.settled,
@@ -169,34 +175,48 @@ impl Core {
             versions: known_versions(&rollout_handle),
         });
         let workers = PodWorkers::new(context, wanted, listed.clone()).evicting(options.evictions);
-        let gc = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
-        let collector = start_collecting(gc, options.pressures, &telemetry, parts, cancel);
+        let states = workers.pod_states();
         spawn(parts, "workers", workers.run(cancel.clone()));
-
-        let names = PodNames {
-            runtime: Arc::clone(runtime),
-            merged: merged.clone(),
-            board: board.clone(),
-            listed: listed.clone(),
-            cluster_domain: config.cluster_domain.clone(),
-            in_hosts_files: config.pod_names,
-            dns: options.dns,
-        };
-        spawn_until(parts, cancel, "pod names", names.run());
-        let pods = (&merged, &board);
-        start_counts(sources, pods, &job_handle, &telemetry, parts, cancel);
         Self {
             cache,
             reach,
             listed,
             merged,
             board,
+            states,
+            probes,
             rollouts: rollout_handle,
             jobs: job_handle,
             merge,
-            collector,
             graces,
         }
+    }
+
+    /// Starts container collection, which is returned, pod names and gauges.
+    pub(super) fn tend(
+        &self,
+        config: &Config,
+        runtime: &Arc<dyn Runtime>,
+        upkeep: Upkeep,
+        parts: &mut Parts,
+        cancel: &CancellationToken,
+    ) -> Arc<ContainerGc> {
+        let (policy, states) = (gc::policy(config), Arc::clone(&self.states));
+        let gc = ContainerGc::new(Arc::clone(runtime), policy, states);
+        let collector = start_collecting(gc, upkeep.pressures, &upkeep.telemetry, parts, cancel);
+        let names = PodNames {
+            runtime: Arc::clone(runtime),
+            merged: self.merged.clone(),
+            board: self.board.clone(),
+            listed: self.listed.clone(),
+            cluster_domain: config.cluster_domain.clone(),
+            in_hosts_files: config.pod_names,
+            dns: upkeep.dns,
+        };
+        spawn_until(parts, cancel, "pod names", names.run());
+        let (pods, telemetry) = ((&self.merged, &self.board), &upkeep.telemetry);
+        start_counts(upkeep.sources, pods, &self.jobs, telemetry, parts, cancel);
+        collector
     }
 }
 

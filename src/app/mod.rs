@@ -13,7 +13,7 @@
 pub mod approve;
 pub mod cleanup;
 pub mod cluster;
-mod core;
+pub mod core;
 mod counts;
 mod descriptors;
 pub mod desired;
@@ -46,7 +46,7 @@ use anyhow::Context as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::core::{Core, CoreOptions};
+use self::core::{Core, CoreOptions, Upkeep};
 use self::facts::Machine;
 use crate::config::{ApiAccess, Config, Resolved};
 use crate::server::NodeStats;
@@ -69,6 +69,7 @@ use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::gc::ContainerGc;
 use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 pub use parts::Parts;
@@ -180,7 +181,6 @@ impl Agent {
             look_queue,
             node_ips: ips.clone(),
             probe_client: docker.probe_client.clone(),
-            pressures: pressed.clone(),
             evictions,
             settled: settled_pods(cluster.as_ref()),
             node: admit,
@@ -188,12 +188,18 @@ impl Agent {
             pods,
             needed_images: docker.needed_images.clone(),
             objects: objects.manifests,
-            dns: dns.as_ref().map(|(_, _, table)| table.clone()),
             salt: owner::salt(&config.root).context("failed to use the salt file")?,
             telemetry: telemetry.clone(),
         };
         let (runtime, readers) = (&docker.runtime, sources.clone());
         let core = Core::start(&config, runtime, readers, options, &mut parts, cancel);
+        let upkeep = Upkeep {
+            sources: sources.clone(),
+            pressures: pressed.clone(),
+            dns: dns.as_ref().map(|(_, _, table)| table.clone()),
+            telemetry: telemetry.clone(),
+        };
+        let collector = core.tend(&config, runtime, upkeep, &mut parts, cancel);
         if let Some((dns, ..)) = dns {
             let running = dns.run(core.reach.clone());
             spawn_until(&mut parts, cancel, "DNS server", running);
@@ -208,6 +214,7 @@ impl Agent {
             directories,
             docker,
             core,
+            collector,
             manager,
             cluster,
             eviction,
@@ -334,6 +341,7 @@ struct Wired {
     directories: Directories,
     docker: Docker,
     core: Core,
+    collector: Arc<ContainerGc>,
     manager: PodManager,
     cluster: Option<Cluster>,
     eviction: eviction::Ends,
@@ -406,7 +414,7 @@ impl Wired {
         let host = eviction::Host {
             root: config.root.clone(),
             stats: Arc::clone(&provider),
-            containers: core.collector,
+            containers: self.collector,
             images: docker.image_reclaim,
             telemetry: self.telemetry.clone(),
         };

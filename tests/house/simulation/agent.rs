@@ -1,28 +1,25 @@
-//! The agent of a life: its own merge task, workers, observer and cache, wired as in the program.
+//! The agent of a life: the core, wired as in the program.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use mirrorlet::app::Parts;
 use mirrorlet::app::cluster::ClusterLinks;
-use mirrorlet::app::desired::{MergeOutputs, MergeTask};
-use mirrorlet::jobs::{JobOptions, Jobs};
-use mirrorlet::observe::Observer;
-use mirrorlet::prober::{KEPT_FILE, ProbeManager};
-use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
+use mirrorlet::app::core::{Core, CoreOptions};
+use mirrorlet::config::{Ambient, Config, resolve};
+use mirrorlet::rollout::RolloutHandle;
 use mirrorlet::source::SourceReader;
-use mirrorlet::store::board::{Board, board};
-use mirrorlet::store::cache::{CacheReader, cache};
+use mirrorlet::store::board::Board;
+use mirrorlet::store::cache::CacheReader;
 use mirrorlet::store::cell::{Writer, cell};
-use mirrorlet::store::claims::ClaimStore;
+use mirrorlet::store::evictions::evictions;
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::{PodManager, pod_manager};
-use mirrorlet::store::probes::{ProbeReader, probe_results};
-use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
+use mirrorlet::store::probes::ProbeReader;
+use mirrorlet::worker::Clock;
 use mirrorlet_core::admit::AdmitNode;
-use mirrorlet_core::gc::ContainerGcPolicy;
-use mirrorlet_core::merge::Merged;
 use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::Runtime;
@@ -33,13 +30,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster::{Cluster, Mirrors};
 
-/// Time between two sweeps, and in lives without sweeps.
-const SWEEP: Duration = Duration::from_mins(5);
+/// Time between two sweeps in lives without sweeps; otherwise it is the default.
 const NO_SWEEP: Duration = Duration::from_hours(10_000);
-/// Longest crash-loop back-off.
-const BACKOFF_MAX: Duration = Duration::from_mins(5);
 /// Most pods of the node: more than a life ever has.
 const PODS_MAX: u32 = 1000;
+
+/// The configuration where nothing is set.
+static DEFAULTS: LazyLock<Config> = LazyLock::new(|| {
+    let resolved = resolve(&BTreeMap::new(), None, &Ambient::default());
+    resolved.expect("the defaults are valid").config
+});
 
 /// The settings of the agents of a life.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +51,23 @@ pub(super) struct Ways {
     pub(super) sweeps: bool,
 }
 
-fn spawn(parts: &mut Parts, part: impl Future<Output = ()> + Send + 'static) {
-    parts.spawn(async move {
-        part.await;
-        "a part"
-    });
+impl Ways {
+    /// The configuration of an agent with that root.
+    fn config(self, root: &Path) -> Config {
+        let defaults = DEFAULTS.clone();
+        Config {
+            root: root.to_owned(),
+            rollout_restore: self.restore,
+            sweep_period: if self.sweeps {
+                defaults.sweep_period
+            } else {
+                NO_SWEEP
+            },
+            // Nobody edits the Node.
+            api_address: None,
+            ..defaults
+        }
+    }
 }
 
 /// A running agent.
@@ -67,8 +79,7 @@ pub(super) struct Agent {
     pub(super) manager: PodManager,
     pub(super) rollouts: RolloutHandle,
     pub(super) probes: ProbeReader,
-    /// The telemetry of the probers.
-    pub(super) probing: Telemetry,
+    pub(super) telemetry: Telemetry,
     /// None without an API server.
     pub(super) mirrors: Option<Mirrors>,
     /// Alive as in the program, so that readers go on waiting for news of the node.
@@ -81,19 +92,11 @@ impl Agent {
         api: Option<&FakeApi>,
         source: &SourceReader,
         root: &Path,
-        Ways { restore, sweeps }: Ways,
+        ways: Ways,
     ) -> Self {
+        let config = ways.config(root);
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
         let telemetry = Telemetry::new();
-        let (writer, reader) = cache();
-        let (looks, requests) = look_requests();
-        let (observer, reach, listed) = Observer::new(
-            Arc::clone(&runtime),
-            writer,
-            requests,
-            if sweeps { SWEEP } else { NO_SWEEP },
-            telemetry.clone(),
-        );
         let cancel = CancellationToken::new();
         let mut parts = Parts::new();
         let (pods, api_pods, manager) = pod_manager();
@@ -101,99 +104,34 @@ impl Agent {
             api.map(|api| Cluster::start(api, root, api_pods, &telemetry, &mut parts, &cancel));
         let mut sources = vec![source.clone()];
         sources.extend(cluster.as_ref().map(Cluster::pods));
-        let settled = cluster.as_ref().map(Cluster::settled).unwrap_or_default();
-        let observer = observer.without(settled.clone());
-        let (merged, merged_reader) = cell(Merged::default());
-        let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
-        let (board_writer, board) = board();
-        let (probe_writer, probe_reader) = probe_results();
+        let (looks, look_queue) = look_requests();
         let (mut node_writer, node) = cell(AdmitNode::default());
         let clock = fake.clone();
-        let (rollouts, handle) = Rollouts::load(
-            root,
-            RolloutOptions {
-                node_edits: mirrorlet::store::node_edits::NodeEditsHandle::none(),
-                runtime: Arc::clone(&runtime),
-                objects: Arc::default(),
-                salt: String::new(),
-                board: board.clone(),
-                node: node.clone(),
-                restore,
-                needed_images: watch::Sender::default(),
-                telemetry: telemetry.clone(),
-                clock: Arc::new(move || clock.now()),
-            },
-        );
-        let clock = fake.clone();
-        let (jobs, _) = Jobs::load(
-            root,
-            JobOptions {
-                board: board.clone(),
-                cache: reader.clone(),
-                telemetry: telemetry.clone(),
-                clock: Arc::new(move || clock.now()),
-            },
-        );
-        let (merge, _) = MergeTask::new(
-            sources,
-            listed.clone(),
-            MergeOutputs {
-                pods,
-                merged,
-                wanted,
-                objects: Arc::default(),
-                workloads: mirrorlet::store::workloads::WorkloadStore::load(root),
-            },
-            rollouts.following(reach),
-            jobs,
-            ClaimStore::default(),
-            telemetry.clone(),
-        );
-        let (clock, versions) = (fake.clone(), handle.clone());
-        let context = Arc::new(Context {
-            runtime,
-            cache: reader.clone(),
+        let options = CoreOptions {
             looks,
-            probes: probe_reader.clone(),
-            board: board_writer,
-            telemetry: telemetry.clone(),
+            look_queue,
+            probe_client: Client::new(),
             node_ips: cell(Vec::new()).1,
-            backoff_max: BACKOFF_MAX,
-            gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),
-            graces: mirrorlet::store::graces::Graces::default(),
-            settled,
+            evictions: evictions().1,
+            settled: cluster.as_ref().map(Cluster::settled).unwrap_or_default(),
             node,
-            unsupported: |_| Vec::new(),
-            versions: Arc::new(move |name, uid| versions.version(name, uid)),
-        });
-        let (clock, probing) = (fake.clone(), Telemetry::new());
-        let prober = ProbeManager::new(
-            Arc::new(fake.clone()),
-            Client::new(),
-            board.clone(),
-            probe_writer,
-            probing.clone(),
-            Arc::new(move || clock.now()),
-            Some(root.join(KEPT_FILE)),
-        )
-        .following(listed.clone());
-        let workers = PodWorkers::new(context, wanted_reader, listed.clone());
+            pods,
+            needed_images: watch::Sender::default(),
+            salt: String::new(),
+            objects: Arc::default(),
+            telemetry: telemetry.clone(),
+        };
+        let core = Core::start(&config, &runtime, sources, options, &mut parts, &cancel);
         let mirrors = cluster.map(|cluster| {
             let links = ClusterLinks {
-                merged: merged_reader,
-                board: board.clone(),
-                listed,
+                merged: core.merged.clone(),
+                board: core.board.clone(),
+                listed: core.listed.clone(),
                 manager: manager.clone(),
             };
             cluster.link(links, &telemetry, &mut parts, &cancel)
         });
-        let token = || cancel.clone();
-        let observing = token().run_until_cancelled_owned(observer.run());
-        spawn(&mut parts, async { observing.await.unwrap_or_default() });
-        spawn(&mut parts, merge.run(token()));
-        spawn(&mut parts, workers.run(token()));
-        spawn(&mut parts, prober.run(token()));
         // The Node becomes known, as at its registration.
         node_writer.publish(AdmitNode {
             pods_max: Some(PODS_MAX),
@@ -202,12 +140,12 @@ impl Agent {
         Self {
             cancel,
             parts,
-            cache: reader,
-            board,
+            cache: core.cache,
+            board: core.board,
             manager,
-            rollouts: handle,
-            probes: probe_reader,
-            probing,
+            rollouts: core.rollouts,
+            probes: core.probes,
+            telemetry,
             mirrors,
             _node: node_writer,
         }

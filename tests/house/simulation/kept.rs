@@ -38,7 +38,7 @@ impl World {
         // before it has a worker.
         let probed = there.union(&self.held).cloned().collect();
         assert_only("probe results", agent.probes.all().into_keys(), &probed);
-        let series = agent.probing.metrics.encode_probes();
+        let series = agent.telemetry.metrics.encode_probes();
         let series = series.split(LABEL).skip(1);
         let series = series.filter_map(|text| Some(PodUid::from(text.split_once('"')?.0)));
         assert_only("series of probes", series, &there);
