@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, PortBinding, PortMap, RestartPolicy,
-    RestartPolicyNameEnum,
+    ContainerCreateBody, EndpointSettings, HealthConfig, HostConfig, NetworkingConfig, PortBinding,
+    PortMap, RestartPolicy, RestartPolicyNameEnum,
 };
 
 use mirrorlet_core::api::core::Container;
@@ -28,6 +28,12 @@ use mirrorlet_core::small::SmallCollect;
 pub const SHM_SIZE: i64 = 64 << 20;
 /// The Engine's value for "no search domains".
 const NO_SEARCH: &str = ".";
+/// The first API version that refuses sysctls of a network interface among those of a container, and
+/// takes them as an option of the container's endpoint. Versions 1.46 and 1.47 turn them into that
+/// option themselves; older Engines set them as they are.
+const API_ENDPOINT_SYSCTLS: (u16, u16) = (1, 48);
+/// The option of an endpoint for the sysctls of its interface, separated by commas.
+const ENDPOINT_SYSCTLS: &str = "com.docker.network.endpoint.sysctls";
 
 /// The inputs of a sandbox's creation request.
 #[derive(Debug, Clone, Copy)]
@@ -72,25 +78,13 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
     } else {
         ports(pod)
     };
+    let has_endpoint = !host_network && input.engine.api_version >= API_ENDPOINT_SYSCTLS;
+    let (sysctls, of_endpoint) = sysctls(pod, has_endpoint);
     let mut host_config = HostConfig {
-        network_mode: Some(
-            if host_network {
-                "host"
-            } else {
-                input.network_mode
-            }
-            .to_owned(),
-        ),
-        ipc_mode: Some(
-            if pod_spec.host_ipc == Some(true) {
-                "host"
-            } else {
-                "shareable"
-            }
-            .to_owned(),
-        ),
+        network_mode: Some(mode(host_network, input.network_mode)),
+        ipc_mode: Some(mode(pod_spec.host_ipc == Some(true), "shareable")),
         pid_mode: (pod_spec.host_pid == Some(true)).then(|| "host".to_owned()),
-        sysctls: sysctls(pod),
+        sysctls,
         cgroup_parent: resources::cgroup_parent(
             pod,
             &input.node.cgroup_root,
@@ -118,6 +112,7 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
         healthcheck: Some(no_healthcheck()),
         labels: Some(labels::sandbox_labels(input.owner, pod, input.attempt)),
         host_config: Some(host_config),
+        networking_config: of_endpoint.map(|sysctls| endpoint(input.network_mode, sysctls)),
         ..ContainerCreateBody::default()
     };
     let name = names::sandbox_name(&FullName::of(pod), &PodUid::of(pod), input.attempt);
@@ -155,18 +150,52 @@ fn apply_dns(host_config: &mut HostConfig, dns: PodDns) {
     host_config.dns_options = (!conf.options.is_empty()).then_some(conf.options);
 }
 
-fn sysctls(pod: &Pod) -> Option<HashMap<String, String>> {
-    let sysctls = spec::spec(pod)
-        .security_context
-        .as_ref()?
-        .sysctls
-        .as_ref()?;
-    (!sysctls.is_empty()).then(|| {
-        sysctls
-            .iter()
-            .map(|sysctl| (spec::normalized_sysctl(&sysctl.name), sysctl.value.clone()))
-            .collect()
-    })
+/// The mode of a namespace: the host's or another one.
+fn mode(is_host: bool, other: &str) -> String {
+    let mode = if is_host { "host" } else { other };
+    mode.to_owned()
+}
+
+/// The sysctls of the container, and those of its endpoint as the value of [`ENDPOINT_SYSCTLS`].
+///
+/// Upstream: moby `daemon/server/router/container/container_routes.go` (`handleSysctlBC`).
+fn sysctls(pod: &Pod, has_endpoint: bool) -> (Option<HashMap<String, String>>, Option<String>) {
+    let context = spec::spec(pod).security_context.as_ref();
+    let all = context.and_then(|context| context.sysctls.as_ref());
+    let (mut of_container, mut of_endpoint) = (HashMap::new(), Vec::new());
+    for sysctl in all.into_iter().flatten() {
+        let name = spec::normalized_sysctl(&sysctl.name);
+        match of_own_interface(&name).filter(|_| has_endpoint) {
+            Some(name) => of_endpoint.push(format!("{name}={}", sysctl.value)),
+            None => {
+                of_container.insert(name, sysctl.value.clone());
+            }
+        }
+    }
+    (
+        (!of_container.is_empty()).then_some(of_container),
+        (!of_endpoint.is_empty()).then(|| of_endpoint.join(",")),
+    )
+}
+
+/// The name of a sysctl of the pod's own interface, with the Engine's placeholder for the interface.
+fn of_own_interface(name: &str) -> Option<String> {
+    let parts: Vec<&str> = name.splitn(5, '.').collect();
+    let ["net", family, group, "eth0", rest] = parts.as_slice() else {
+        return None;
+    };
+    Some(format!("net.{family}.{group}.IFNAME.{rest}"))
+}
+
+/// The endpoint in that network, with sysctls of its interface.
+fn endpoint(network_mode: &str, sysctls: String) -> NetworkingConfig {
+    let settings = EndpointSettings {
+        driver_opts: Some(HashMap::from([(ENDPOINT_SYSCTLS.to_owned(), sysctls)])),
+        ..EndpointSettings::default()
+    };
+    NetworkingConfig {
+        endpoints_config: Some(HashMap::from([(network_mode.to_owned(), settings)])),
+    }
 }
 
 /// The containers whose host ports are bound: app containers and sidecars.

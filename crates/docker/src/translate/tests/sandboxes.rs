@@ -124,6 +124,71 @@ fn sysctls_and_groups_are_passed() {
     assert_eq!(host_config(&request, "GroupAdd"), json!(["5", "6"]));
 }
 
+/// As Engines 27 and 28 have it, and those around them.
+#[test]
+fn sysctls_of_the_pods_interface_are_an_option_of_its_endpoint() {
+    let sysctls = json!([
+        {"name": "net.ipv4.conf.eth0.rp_filter", "value": "2"},
+        {"name": "net/ipv6/conf/eth0/forwarding", "value": "1"},
+        {"name": "net.ipv4.conf.all.rp_filter", "value": "0"},
+        {"name": "net/ipv4/conf/eth0.1/forwarding", "value": "1"},
+        {"name": "net.ipv4.ip_forward", "value": "1"},
+    ]);
+    let pod = one(
+        &json!({}),
+        &json!({"securityContext": {"sysctls": sysctls}}),
+    );
+    let own = json!({
+        "net.ipv4.conf.eth0.rp_filter": "2",
+        "net.ipv6.conf.eth0.forwarding": "1",
+    });
+    let others = json!({
+        "net.ipv4.conf.all.rp_filter": "0",
+        "net.ipv4.conf.eth0/1.forwarding": "1",
+        "net.ipv4.ip_forward": "1",
+    });
+    let mut all = others.clone();
+    for (name, value) in own.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    let option = json!({"EndpointsConfig": {"default": {"DriverOpts": {
+        "com.docker.network.endpoint.sysctls":
+            "net.ipv4.conf.IFNAME.rp_filter=2,net.ipv6.conf.IFNAME.forwarding=1",
+    }}}});
+    for (api_version, of_container, of_endpoint) in [
+        ((1, 41), &all, &json!(null)),
+        ((1, 47), &all, &json!(null)),
+        ((1, 48), &others, &option),
+        ((1, 53), &others, &option),
+        ((2, 0), &others, &option),
+    ] {
+        let engine = EngineFacts {
+            api_version,
+            ..engine()
+        };
+        let request = sandbox_on(&pod, &engine).unwrap();
+        // docker 18a
+        assert_eq!(host_config(&request, "Sysctls"), *of_container);
+        let endpoint = &json_of(&request)["NetworkingConfig"];
+        // docker 18a
+        assert_eq!(endpoint, of_endpoint, "{api_version:?}");
+        // A pod in the host's network has no endpoint.
+        let mut in_host = pod.clone();
+        in_host.spec.as_mut().unwrap().host_network = Some(true);
+        let request = sandbox_on(&in_host, &engine).unwrap();
+        // docker 18a
+        assert_eq!(json_of(&request)["NetworkingConfig"], json!(null));
+    }
+    let alone = json!([{"name": "net.ipv4.conf.eth0.rp_filter", "value": "2"}]);
+    let pod = one(&json!({}), &json!({"securityContext": {"sysctls": alone}}));
+    let engine = EngineFacts {
+        api_version: (1, 48),
+        ..engine()
+    };
+    let request = sandbox_on(&pod, &engine).unwrap();
+    assert_eq!(host_config(&request, "Sysctls"), json!(null));
+}
+
 #[test]
 fn user_namespaces_are_refused() {
     let pod = one(&json!({}), &json!({"hostUsers": false}));
