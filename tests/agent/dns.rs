@@ -6,56 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::binary::{Running, ask, mirrorlet, until_running};
-use crate::common::{Bed, IMAGE, docker_host, eventually, own_loopback, reaper};
+use crate::common::network::Network;
+use crate::common::{Bed, IMAGE, eventually, own_loopback};
 use mirrorlet_core::api::report::StatusReport;
 
 /// The only name that it knows, and the address of that.
 const KNOWN: (&str, [u8; 4]) = ("known.test", [192, 0, 2, 80]);
 /// The pod of the DNS server.
 const SERVER: &str = "mirrorlet-dns";
-/// Subnets that are tried for a network: other runs of the tests on this machine may have some.
-const SUBNETS: u32 = 16;
 
 /// The address of the node's DNS server, in place of a real one.
 fn upstream_address() -> String {
     own_loopback(154)
-}
-
-/// A Docker network that goes with the test: port 53 of its gateway is the test's own.
-struct Network {
-    name: String,
-    gateway: String,
-}
-
-impl Network {
-    fn new(number: u32) -> Self {
-        let pid = std::process::id();
-        let name = format!("mirrorlet-test-dns-{number}-{pid}");
-        reaper::remember("network", &[&docker_host(), &name]);
-        for attempt in 0..SUBNETS {
-            let third = (pid * 2 + number + attempt) % 256;
-            let (subnet, gateway) = (format!("10.232.{third}.0/24"), format!("10.232.{third}.1"));
-            let made = Command::new("docker")
-                .args(["network", "create", "--subnet", &subnet])
-                .args(["--gateway", &gateway, &name])
-                .output()
-                .unwrap();
-            if made.status.success() {
-                return Self { name, gateway };
-            }
-            let said = String::from_utf8_lossy(&made.stderr);
-            assert!(said.contains("overlaps"), "{said}");
-        }
-        panic!("{SUBNETS} subnets from that of process {pid} on are taken");
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let _ = Command::new("docker")
-            .args(["network", "rm", &self.name])
-            .output();
-    }
 }
 
 /// Answers queries for the one name that it knows, on a thread, until the process ends.
@@ -90,7 +52,8 @@ fn question(query: &[u8]) -> (String, u8) {
     (labels.join("."), query[at + 2])
 }
 
-/// The program with its own copy, its network, and a file that names the servers of the node.
+/// The program with its own copy, its network, port 53 of whose gateway is the test's own, and a file
+/// that names the servers of the node.
 struct Machine {
     bed: Bed,
     network: Network,
@@ -99,7 +62,7 @@ struct Machine {
 
 impl Machine {
     fn new(number: u32) -> Self {
-        let (bed, network) = (Bed::new(), Network::new(number));
+        let (bed, network) = (Bed::new(), Network::new(&format!("dns-{number}")));
         let resolv_conf = bed.path().join("resolv.conf");
         let servers = format!("nameserver {}\n", upstream_address());
         fs::write(&resolv_conf, servers).unwrap();

@@ -3,6 +3,7 @@
 
 use std::net::TcpListener;
 
+use crate::common::network::Network;
 use crate::common::node::until;
 use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper, sleeper_of};
 use futures::TryStreamExt as _;
@@ -365,16 +366,16 @@ async fn what_the_machine_has_no_room_or_labels_for_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_is_missing_is_reported_before_any_pod_needs_it() {
     let bed = Bed::new();
-    let network = format!("absent-{}", std::process::id());
+    let name = Network::full_name("absent");
     let mut resolved = bed.resolved();
-    resolved.config.network = Some(network.clone());
+    resolved.config.network = Some(name.clone());
     let agent = bed.agent_as(resolved).await;
     let missing = |report: &StatusReport| {
         let mut lacks = report.lacks.iter();
-        lacks.any(|lack| lack.need == "PodNetwork" && lack.message.contains(&network))
+        lacks.any(|lack| lack.need == "PodNetwork" && lack.message.contains(&name))
     };
     agent.until("a missing network", missing).await;
-    bed.docker(&["network", "create", &network]);
+    let _network = Network::new("absent");
     bed.write("web.yaml", &sleeper("web"));
     agent.until_running("web").await;
     agent
@@ -383,5 +384,4 @@ async fn a_network_that_is_missing_is_reported_before_any_pod_needs_it() {
     bed.remove("web.yaml");
     agent.until_gone("web").await;
     agent.stop().await;
-    bed.docker(&["network", "rm", &network]);
 }

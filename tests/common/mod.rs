@@ -27,6 +27,7 @@ pub mod http;
 pub mod image;
 pub mod intercept;
 pub mod link;
+pub mod network;
 pub mod node;
 pub mod proxy;
 pub mod reaper;
