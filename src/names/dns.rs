@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::spec;
-use mirrorlet_dns::{Name, Table};
+use mirrorlet_dns::{Name, Port, Table};
 use mirrorlet_host::disk;
 
 use crate::store::cell::Reader;
@@ -64,6 +64,15 @@ fn table(names: &Names, pods: &[NamedPod], forwarders: &[IpAddr], domain: &str) 
                 addresses: known.addresses.to_vec(),
             })
             .collect(),
+        ports: names
+            .ports()
+            .iter()
+            .map(|known| Port {
+                name: known.name.clone(),
+                target: known.target.clone(),
+                port: known.port,
+            })
+            .collect(),
         clients: clients.collect(),
         servers: forwarders
             .iter()
@@ -80,6 +89,7 @@ mod tests {
 
     use super::*;
     use mirrorlet_core::api::Pod;
+    use mirrorlet_core::api::core::Service;
 
     fn named(namespace: &str, name: &str, address: &str, host_network: bool) -> NamedPod {
         let pod: Pod = serde_json::from_value(json!({
@@ -100,7 +110,12 @@ mod tests {
             named("a", "web", "10.0.0.1", false),
             named("b", "agent", "192.0.2.1", true),
         ];
-        let names = Names::new(&pods, [].into_iter(), "cluster.local");
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "a", "name": "front"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]},
+        }))
+        .unwrap();
+        let names = Names::new(&pods, [&service].into_iter(), "cluster.local");
         let forwarders = ["192.0.2.53".parse().unwrap()];
         let table = table(&names, &pods, &forwarders, "cluster.local");
         let of = |name: &str| {
@@ -111,6 +126,13 @@ mod tests {
         assert_eq!(of("web"), Some((Some("a"), 1)));
         // names 10
         assert_eq!(of("agent.b.svc.cluster.local"), Some((None, 1)));
+        let port = Port {
+            name: "_http._tcp.front.a.svc.cluster.local".to_owned(),
+            target: "front.a.svc.cluster.local".to_owned(),
+            port: 80,
+        };
+        // names 21
+        assert_eq!(table.ports, [port]);
         let clients: Vec<_> = table.clients.iter().collect();
         let web: IpAddr = "10.0.0.1".parse().unwrap();
         // names 10

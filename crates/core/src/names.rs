@@ -24,6 +24,8 @@ const LINE_MAX: usize = 500;
 const HEADER: &str = "\n# Pods and Services of manifests.\n";
 /// The protocol of a port that names none.
 const DEFAULT_PROTOCOL: &str = "TCP";
+/// The `clusterIP` of a headless Service.
+const HEADLESS: &str = "None";
 
 /// A pod of a manifest that can be reached.
 #[derive(Debug, Clone)]
@@ -47,6 +49,8 @@ enum Class {
     Manifest,
     /// Name of a pod, with the node's name.
     Pod,
+    /// Name of an address of a headless `Service`; only in DNS.
+    Address,
 }
 
 /// The addresses that names lead to, and their namespace.
@@ -77,12 +81,27 @@ pub struct KnownName<'a> {
     pub addresses: &'a [IpAddr],
 }
 
+/// A named port of a `Service`, as DNS has it.
+///
+/// Upstream: `docs/specification.md` of `kubernetes/dns`, 2.3.2 and 2.4.2.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamedPort {
+    /// Its name, such as `_http._tcp.api.default.svc.cluster.local`.
+    pub name: String,
+    /// The name that leads to the addresses: the Service's, or that of one pod of a headless Service.
+    pub target: String,
+    /// The port.
+    pub port: u16,
+}
+
 /// The names of all pods and Services of manifests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
     targets: Vec<Target>,
     /// In the order in which they hold.
     claims: Vec<Claim>,
+    /// Sorted.
+    ports: Vec<NamedPort>,
 }
 
 impl Names {
@@ -102,7 +121,15 @@ impl Names {
             names.add_pod(named, cluster_domain);
         }
         names.claims.small_sort();
+        names.ports.small_sort();
+        // Pods in the host's network share its addresses.
+        names.ports.dedup();
         names
+    }
+
+    /// The named ports of all Services.
+    pub fn ports(&self) -> &[NamedPort] {
+        &self.ports
     }
 
     /// All names. Of several that are alike, the first that a pod knows is the one that holds for it.
@@ -127,7 +154,8 @@ impl Names {
             .collect_set();
         let mut held: BTreeMap<&str, usize> = BTreeMap::new();
         let mut of_target: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
-        for claim in &self.claims {
+        let in_files = self.claims.iter();
+        for claim in in_files.filter(|claim| claim.class != Class::Address) {
             let target = self.targets.get(claim.target);
             let is_known = claim.is_global || target.is_some_and(|t| t.namespace == namespace);
             let name = claim.name.as_str();
@@ -157,13 +185,10 @@ impl Names {
             .and_then(|spec| spec.publish_not_ready_addresses);
         let selected = pods.iter().filter(|named| selects(service, &named.pod));
         let reached = selected.filter(|named| named.ready || unready == Some(true));
+        let reached: Vec<&NamedPod> = reached.copied().collect();
         let mut addresses = Vec::new();
-        for named in reached {
-            let record = spec::spec(&named.pod);
-            let hostname = record.hostname.as_deref().filter(|host| !host.is_empty());
-            if let Some(hostname) = hostname
-                && record.subdomain.as_deref() == Some(name)
-            {
+        for named in &reached {
+            if let Some(hostname) = hostname_in(&named.pod, name) {
                 let record = format!("{hostname}.{name}");
                 let target = self.add_target(&namespace, named.addresses.clone());
                 self.claim(Class::Record, &record, &namespace, cluster_domain, target);
@@ -172,6 +197,55 @@ impl Names {
         }
         let target = self.add_target(&namespace, addresses);
         self.claim(Class::Service, name, &namespace, cluster_domain, target);
+        let full = format!("{name}.{namespace}.svc.{cluster_domain}");
+        let spec = service.spec.as_ref();
+        if spec.and_then(|spec| spec.cluster_ip.as_deref()) == Some(HEADLESS) {
+            self.add_headless(service, &reached, &full);
+            return;
+        }
+        for (port, record) in named_ports(service, &full) {
+            self.add_port(record, full.clone(), port.port);
+        }
+    }
+
+    /// Adds the named ports of a headless Service of this full name, for each pod that it leads to, and
+    /// names for the addresses of pods without a `hostname` in it.
+    fn add_headless(&mut self, service: &Service, pods: &[&NamedPod], full: &str) {
+        let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        for named in pods {
+            let mut hosts = Vec::new();
+            if let Some(hostname) = hostname_in(&named.pod, name) {
+                hosts.push(format!("{hostname}.{full}"));
+            } else {
+                for address in &named.addresses {
+                    let label = address.to_string().replace(['.', ':'], "-");
+                    let host = format!("{label}.{full}");
+                    let target = self.add_target(namespace, vec![*address]);
+                    self.claims.push(Claim {
+                        class: Class::Address,
+                        is_global: true,
+                        name: host.clone(),
+                        target,
+                    });
+                    hosts.push(host);
+                }
+            }
+            for (port, record) in named_ports(service, full) {
+                if let Some(number) = port_of_pod(port, &named.pod) {
+                    for host in &hosts {
+                        self.add_port(record.clone(), host.clone(), number);
+                    }
+                }
+            }
+        }
+    }
+
+    fn add_port(&mut self, name: String, target: String, port: i32) {
+        // Another number is no port, and was refused.
+        if let Ok(port) = u16::try_from(port) {
+            self.ports.push(NamedPort { name, target, port });
+        }
     }
 
     fn add_pod(&mut self, named: &NamedPod, cluster_domain: &str) {
@@ -217,6 +291,27 @@ impl Names {
         });
         self.claims.extend(claims);
     }
+}
+
+/// The `hostname` of a pod whose `subdomain` is this Service.
+fn hostname_in<'a>(pod: &'a Pod, service: &str) -> Option<&'a str> {
+    let spec = spec::spec(pod);
+    let hostname = spec.hostname.as_deref().filter(|host| !host.is_empty());
+    hostname.filter(|_| spec.subdomain.as_deref() == Some(service))
+}
+
+/// The ports of a Service that have a name, each with its name in DNS.
+fn named_ports<'a>(
+    service: &'a Service,
+    full: &str,
+) -> impl Iterator<Item = (&'a ServicePort, String)> {
+    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    ports.into_iter().flatten().filter_map(move |port| {
+        let name = port.name.as_deref().filter(|name| !name.is_empty())?;
+        let protocol = port.protocol.as_deref().unwrap_or(DEFAULT_PROTOCOL);
+        let protocol = protocol.to_lowercase();
+        Some((port, format!("_{name}._{protocol}.{full}")))
+    })
 }
 
 /// Writes an address with its names, on as many lines as that takes.

@@ -41,7 +41,7 @@ mod table;
 
 pub use ipnet::IpNet;
 pub use reply::reply;
-pub use table::{Answer, Kind, Name, Table};
+pub use table::{Answer, Kind, Name, Port, Table};
 
 use follow::Follower;
 use forward::{Forwarder, is_loop};

@@ -6,12 +6,12 @@ use hickory_proto::ProtoError;
 use hickory_proto::op::{
     Edns, Header, Message, MessageType, Metadata, OpCode, Query, ResponseCode,
 };
-use hickory_proto::rr::rdata::{PTR, SOA};
+use hickory_proto::rr::rdata::{PTR, SOA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, BinEncodable, BinEncoder};
 
 use crate::forward::Forwarded;
-use crate::{Answer, Kind, Table, Transport};
+use crate::{Answer, Kind, Port, Table, Transport};
 
 /// Time for which clients may cache an answer of the table, in seconds; also for names that don't
 /// exist.
@@ -22,6 +22,8 @@ pub(crate) const UDP_MAX: u16 = 1232;
 const UDP_DEFAULT: u16 = 512;
 /// Bytes of the record that reports our size to the client.
 const EDNS_BYTES: u16 = 11;
+/// Priority and weight of the ports of a service: clients choose any of them.
+const PRIORITY_AND_WEIGHT: (u16, u16) = (0, 100);
 /// Times of a zone transfer in the SOA record, in seconds. There is none, so that they don't matter.
 const SOA_TIMES: [i32; 3] = [7200, 1800, 86400];
 
@@ -133,6 +135,7 @@ impl Asked {
             RecordType::A => Kind::A,
             RecordType::AAAA => Kind::Aaaa,
             RecordType::PTR => Kind::Pointer,
+            RecordType::SRV => Kind::Service,
             RecordType::ANY => Kind::Any,
             _ => Kind::Other,
         };
@@ -146,6 +149,7 @@ impl Asked {
                 .map(|name| RData::PTR(PTR(name)))
                 .into_iter()
                 .collect(),
+            Answer::Ports(ports) => ports.iter().filter_map(service).collect(),
             Answer::Empty => Vec::new(),
             Answer::NoSuchName => {
                 reply.metadata.response_code = ResponseCode::NXDomain;
@@ -252,6 +256,13 @@ fn host(name: &str) -> Option<Name> {
     let mut name = Name::from_ascii(name).ok()?;
     name.set_fqdn(true);
     Some(name)
+}
+
+/// The record of a service's port; none where the target is no name.
+fn service(port: &Port) -> Option<RData> {
+    let (priority, weight) = PRIORITY_AND_WEIGHT;
+    let target = host(&port.target)?;
+    Some(RData::SRV(SRV::new(priority, weight, port.port, target)))
 }
 
 /// The number of answers that fit into a message of `max` bytes.

@@ -16,6 +16,9 @@ pub struct Table {
     /// All names in order of precedence: of several entries with the same name, the first one that
     /// the client may use applies.
     pub names: Vec<Name>,
+    /// The ports of services, which have SRV records, in the order in which they are returned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
     /// Namespaces of pods by their addresses.
     #[serde(default)]
     pub clients: BTreeMap<IpAddr, String>,
@@ -38,6 +41,19 @@ pub struct Name {
     pub addresses: Vec<IpAddr>,
 }
 
+/// A port of a service. Several with the same name are places of the same service.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// The name, such as `_http._tcp.api.default.svc.cluster.local`, without a dot at its end. All
+    /// clients may use it.
+    pub name: String,
+    /// The name whose addresses have the port, without a dot at its end.
+    pub target: String,
+    /// The number of the port.
+    pub port: u16,
+}
+
 /// The type of record that a query asks for, as far as the table tells types apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -47,6 +63,8 @@ pub enum Kind {
     Aaaa,
     /// The name of an address.
     Pointer,
+    /// The ports of a service.
+    Service,
     /// Records of any type.
     Any,
     /// A type that the table has no records of.
@@ -60,6 +78,8 @@ pub enum Answer {
     Addresses(Vec<IpAddr>),
     /// The address that the query is about has this name.
     Pointer(String),
+    /// The service has these ports; at least one.
+    Ports(Vec<Port>),
     /// The name exists but has no record of this type.
     Empty,
     /// The name would be below the cluster's domain, and does not exist.
@@ -87,10 +107,21 @@ impl Table {
         {
             return found.answer(kind);
         }
+        let ports = self.ports.iter();
+        let mut ports = ports.filter(|port| port.name.eq_ignore_ascii_case(name));
+        if let Some(first) = ports.next() {
+            return match kind {
+                Kind::Service | Kind::Any => {
+                    Answer::Ports(std::iter::once(first).chain(ports).cloned().collect())
+                }
+                Kind::A | Kind::Aaaa | Kind::Pointer | Kind::Other => Answer::Empty,
+            };
+        }
         if !self.is_in_domain(name) {
             Answer::NotOurs
         } else if name.eq_ignore_ascii_case(&self.domain)
             || usable.into_iter().any(|entry| is_below(&entry.name, name))
+            || self.ports.iter().any(|port| is_below(&port.name, name))
         {
             Answer::Empty
         } else {
@@ -121,7 +152,7 @@ impl Table {
         match (found, kind) {
             (None, _) => Answer::NotOurs,
             (Some(found), Kind::Pointer | Kind::Any) => Answer::Pointer(found.name.clone()),
-            (Some(_), Kind::A | Kind::Aaaa | Kind::Other) => Answer::Empty,
+            (Some(_), Kind::A | Kind::Aaaa | Kind::Service | Kind::Other) => Answer::Empty,
         }
     }
 }
@@ -132,7 +163,7 @@ impl Name {
             Kind::A => address.is_ipv4(),
             Kind::Aaaa => address.is_ipv6(),
             Kind::Any => true,
-            Kind::Pointer | Kind::Other => false,
+            Kind::Pointer | Kind::Service | Kind::Other => false,
         };
         let addresses: Vec<IpAddr> = self.addresses.iter().filter(is_asked).copied().collect();
         if addresses.is_empty() {

@@ -74,6 +74,17 @@ async fn names_of_the_table_are_answered_over_udp_and_tcp() {
             panic!("{reply}");
         };
         assert_eq!(pointer.0, name("cache.default.svc.cluster.local"));
+
+        let service = "_redis._tcp.cache.default.svc.cluster.local";
+        let reply = client.ask(service, RecordType::SRV, is_tcp).await;
+        let [record] = &reply.answers[..] else {
+            panic!("{reply}");
+        };
+        let RData::SRV(found) = &record.data else {
+            panic!("{reply}");
+        };
+        assert_eq!((found.priority, found.weight, found.port), (0, 100, 6379));
+        assert_eq!(found.target, name("cache.default.svc.cluster.local"));
     }
     running.stop().await;
 }

@@ -155,6 +155,104 @@ fn a_host_name_in_a_subdomain_is_known_below_its_service() {
     assert_eq!(resolve(&names, "b", "db.a").len(), 2);
 }
 
+/// The named ports of a Service of these fields in namespace `a`, of these pods.
+fn ports_of(pods: &[NamedPod], spec: &serde_json::Value) -> Vec<(String, String, u16)> {
+    let service = service("a", "web", spec);
+    let names = Names::new(pods, [&service].into_iter(), "d");
+    let ports = names.ports().iter();
+    let row = |port: &NamedPort| (port.name.clone(), port.target.clone(), port.port);
+    ports.map(row).collect()
+}
+
+#[test]
+fn named_ports_lead_to_the_service_or_to_each_pod_of_a_headless_one() {
+    let row = |name: &str, target: &str, port: u16| {
+        let (name, target) = (
+            format!("{name}.web.a.svc.d"),
+            format!("{target}web.a.svc.d"),
+        );
+        (name, target, port)
+    };
+    let of = |name: &str, addresses: &[&str], spec: &serde_json::Value| NamedPod {
+        pod: pod("a", name, spec),
+        addresses: addresses.iter().map(|address| ip(address)).collect(),
+        ready: true,
+    };
+    let container =
+        |port: u16| json!([{"name": "c", "ports": [{"name": "http", "containerPort": port}]}]);
+    let in_service = json!({"containers": container(8080), "hostname": "h", "subdomain": "web"});
+    let mut pods = [
+        of("web1", &["10.0.0.1", "fd00::1"], &in_service),
+        of(
+            "web2",
+            &["10.0.0.2", "fd00::2"],
+            &json!({"containers": container(8081)}),
+        ),
+        of("web3", &["10.0.0.3"], &json!({"containers": []})),
+        of(
+            "web4",
+            &["10.0.0.4"],
+            &json!({"containers": container(8080)}),
+        ),
+        of(
+            "other",
+            &["10.0.0.5"],
+            &json!({"containers": container(8080)}),
+        ),
+    ];
+    pods[3].ready = false;
+    let ports = json!([
+        {"name": "http", "port": 80, "targetPort": "http"},
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+        {"port": 9},
+    ]);
+    let mut spec = json!({"selector": {"app": "web"}, "ports": ports});
+    let of_service = [row("_dns._udp", "", 53), row("_http._tcp", "", 80)];
+    // names 21
+    assert_eq!(ports_of(&pods, &spec), of_service);
+    assert_eq!(ports_of(&[], &spec), of_service);
+    spec["clusterIP"] = json!("None");
+    let headless = [
+        row("_dns._udp", "10-0-0-2.", 53),
+        row("_dns._udp", "10-0-0-3.", 53),
+        row("_dns._udp", "fd00--2.", 53),
+        row("_dns._udp", "h.", 53),
+        row("_http._tcp", "10-0-0-2.", 8081),
+        row("_http._tcp", "fd00--2.", 8081),
+        row("_http._tcp", "h.", 8080),
+    ];
+    // names 21
+    assert_eq!(ports_of(&pods, &spec), headless);
+    assert!(ports_of(&[], &spec).is_empty());
+    let service = service("a", "web", &spec);
+    let names = Names::new(&pods, [&service].into_iter(), "d");
+    for (_, target, _) in headless {
+        let known = names.all().find(|known| known.name == target);
+        // names 21
+        assert!(
+            known.is_some_and(|known| known.namespace.is_none()),
+            "{target}"
+        );
+    }
+    let address = names
+        .all()
+        .find(|known| known.name == "fd00--2.web.a.svc.d");
+    assert_eq!(address.unwrap().addresses, [ip("fd00::2")]);
+    // They are nothing for hosts files.
+    assert!(!names.lines("a", "").contains("10-0-0-2"));
+}
+
+#[test]
+fn pods_that_share_an_address_are_one_place() {
+    let on_host = |name: &str| named("a", name, "192.0.2.1");
+    let spec = json!({
+        "selector": {"app": "web"}, "clusterIP": "None", "ports": [{"name": "http", "port": 80}],
+    });
+    let ports = ports_of(&[on_host("web1"), on_host("web2")], &spec);
+    // names 21
+    assert_eq!(ports.len(), 1, "{ports:?}");
+}
+
 #[test]
 fn a_line_is_short_enough_for_every_reader() {
     let long = ["a".repeat(63), "b".repeat(63), "c".repeat(60)].join(".");

@@ -18,6 +18,14 @@ fn entry(name: &str, namespace: Option<&str>, addresses: &[&str]) -> Name {
     }
 }
 
+fn port(target: &str, port: u16) -> Port {
+    Port {
+        name: "_redis._tcp.Cache.default.svc.cluster.local".to_owned(),
+        target: target.to_owned(),
+        port,
+    }
+}
+
 fn table() -> Table {
     let cache = &["10.9.0.7", "fd00::7"];
     Table {
@@ -33,6 +41,10 @@ fn table() -> Table {
             entry("waits.default.svc.cluster.local", None, &[]),
             entry("alone", None, &["10.9.0.20"]),
             entry("a.hidden.svc.cluster.local", Some("test"), &["10.9.0.30"]),
+        ],
+        ports: vec![
+            port("a.cache.default.svc.cluster.local", 6379),
+            port("b.cache.default.svc.cluster.local", 6380),
         ],
         clients: [(POD, "default"), (OTHER_POD, "test")]
             .map(|(pod, namespace)| (address(pod), namespace.to_owned()))
@@ -88,6 +100,29 @@ fn short_names_are_those_of_the_clients_namespace() {
         (OTHER_POD, "Cache", Kind::A, addresses(&["10.9.0.8"])),
         (OTHER_POD, "cache", Kind::Aaaa, Answer::Empty),
         (HOST, "cache", Kind::A, Answer::NotOurs),
+    ]);
+}
+
+#[test]
+fn ports_of_a_service_are_answered_by_their_name() {
+    let ports = || {
+        Answer::Ports(vec![
+            port("a.cache.default.svc.cluster.local", 6379),
+            port("b.cache.default.svc.cluster.local", 6380),
+        ])
+    };
+    let full = "_redis._TCP.cache.default.svc.cluster.local";
+    let other = "_http._tcp.cache.default.svc.cluster.local";
+    let kind = Kind::Service;
+    check(&[
+        (HOST, full, kind, ports()),
+        (OTHER_POD, full, Kind::Any, ports()),
+        (HOST, full, Kind::A, Answer::Empty),
+        (HOST, full, Kind::Other, Answer::Empty),
+        (HOST, &full["_redis.".len()..], kind, Answer::Empty),
+        (HOST, other, kind, Answer::NoSuchName),
+        (HOST, "cache.default.svc.cluster.local", kind, Answer::Empty),
+        (HOST, "_redis._tcp.example.com", kind, Answer::NotOurs),
     ]);
 }
 
@@ -178,6 +213,12 @@ fn the_table_is_written_in_camel_case_and_may_be_short() {
         self::table()
     );
     serde_json::from_str::<Table>("{}").unwrap_err();
+    // One of a later version may have more.
+    let later = r#"{"domain": "", "names": [], "later": [{"name": "a"}]}"#;
+    let later: Table = serde_json::from_str(later).unwrap();
+    assert_eq!(later, Table::default());
+    let without = serde_json::to_string(&later).unwrap();
+    assert!(!without.contains("ports"), "{without}");
 }
 
 proptest! {
@@ -187,7 +228,7 @@ proptest! {
         for domain in ["cluster.local", parent.as_str()] {
             table.domain = domain.to_owned();
             for suffix in ["", ".cluster.local", ".in-addr.arpa", ".ip6.arpa", "."] {
-                for kind in [Kind::A, Kind::Aaaa, Kind::Pointer, Kind::Any, Kind::Other] {
+                for kind in [Kind::A, Kind::Pointer, Kind::Service, Kind::Any, Kind::Other] {
                     table.answer(address(POD), &format!("{name}{suffix}"), kind);
                 }
             }

@@ -43,6 +43,11 @@ pub(crate) fn table() -> Table {
             entry("cache", Some("default")),
             entry("single", Some("test")),
         ],
+        ports: vec![mirrorlet_dns::Port {
+            name: "_redis._tcp.cache.default.svc.cluster.local".to_owned(),
+            target: "cache.default.svc.cluster.local".to_owned(),
+            port: 6379,
+        }],
         clients: [(Ipv4Addr::LOCALHOST.into(), "default".to_owned())].into(),
         servers: Vec::new(),
     }

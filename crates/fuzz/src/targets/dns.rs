@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use mirrorlet_dns::{Name, Table, Transport, reply};
+use mirrorlet_dns::{Name, Port, Table, Transport, reply};
 
 use super::choice;
 
@@ -30,6 +30,11 @@ fn table() -> Table {
             name("web", Some("default"), 2),
             name("many", None, 200),
         ],
+        ports: vec![Port {
+            name: "_http._tcp.web.default.svc.cluster.local".to_owned(),
+            target: "web.default.svc.cluster.local".to_owned(),
+            port: 80,
+        }],
         clients: [(IpAddr::from([10, 9, 0, 1]), "default".to_owned())].into(),
         servers: Vec::new(),
     }
