@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::cgroups::{Buffer, Cgroups};
 use super::disks::{Disks, Target};
-use super::usages::Usages;
+use super::usages::{Owner, Usages};
 use super::{EngineDirs, StatsError, StatsOptions, machine};
 use crate::store::board::PodView;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
@@ -195,7 +195,7 @@ impl UsageReader {
         let Self {
             cgroups, buffer, ..
         } = self;
-        self.usages.read(cgroups, buffer, path, asked, false)
+        self.usages.read(cgroups, buffer, path, asked, Owner::Other)
     }
 
     fn pod(&mut self, view: &PodView, asked: &Asked<'_>) -> Option<PodReading> {
@@ -218,7 +218,8 @@ impl UsageReader {
         let sandbox_usage = match &sandbox {
             Some((_, path)) if with_sandbox || own.is_none() => {
                 let (cgroups, buffer) = (&mut self.cgroups, &mut self.buffer);
-                self.usages.read(cgroups, buffer, path, asked, true)
+                self.usages
+                    .read(cgroups, buffer, path, asked, Owner::Sandbox)
             }
             _ => None,
         };
@@ -269,7 +270,9 @@ impl UsageReader {
         running.retain(|container| names.insert(&*container.name));
         let readings = running.into_iter().filter_map(|container| {
             let path = Arc::clone(&self.places.get(&*container.id.id)?.cgroup);
-            let usage = self.usage(&path, asked)?;
+            let owner = Owner::Container(view, &container.name);
+            let (cgroups, buffer) = (&mut self.cgroups, &mut self.buffer);
+            let usage = self.usages.read(cgroups, buffer, &path, asked, owner)?;
             Some(ContainerReading {
                 name: Arc::clone(&container.name),
                 engine_name: engine_name(view, asked, &container.name, container.restart_count),

@@ -290,6 +290,37 @@ fn a_cgroup_anywhere_is_found_and_one_that_is_gone_is_no_zero() {
     assert!(look(90, &[over]).is_empty());
 }
 
+/// Engines with another version of runc make another weight of them.
+#[test]
+fn shares_of_a_container_are_those_of_its_pod() {
+    let machine = Machine::new();
+    let path = format!("docker/{}", id('b'));
+    machine.cgroup(&path, 1, 7);
+    let mut pod = view(vec![container("web", 'b', ContainerState::Running)]);
+    let shares = |pod: &PodView, weight: &str| {
+        machine.write(&format!("cgroup/{path}/cpu.weight"), weight);
+        let mut looker = machine.looker();
+        let reading = machine.look(&mut looker, Scope::Detailed, 0, std::slice::from_ref(pod));
+        let reading = reading.unwrap();
+        let container = &reading.pods[0].containers[0];
+        container.usage.detail.as_ref().unwrap().cpu_shares
+    };
+    assert_eq!(shares(&pod, "100\n"), 2597);
+    pod.pod = Some(Arc::new(
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"containers": [
+                {"name": "other"}, {"name": "web", "resources": {"requests": {"cpu": "1"}}},
+            ]},
+        }))
+        .unwrap(),
+    ));
+    for (weight, expected) in [("39\n", 1024), ("100\n", 1024), ("101\n", 2623)] {
+        // usage 35a
+        assert_eq!(shares(&pod, weight), expected, "{weight}");
+    }
+}
+
 #[test]
 fn a_sandbox_is_read_seldom_once_its_pod_has_a_rate() {
     let machine = Machine::new();

@@ -6,12 +6,38 @@ use std::time::Duration;
 
 use super::cgroups::{Buffer, Cgroups};
 use super::look::Asked;
+use crate::store::board::PodView;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::clock::elapsed;
+use mirrorlet_core::resources::container_shares;
+use mirrorlet_core::spec;
 use mirrorlet_core::stats::{Scope, Usage, cgroup, nano_cores};
 
 /// How long a reading of a sandbox, whose one process sleeps for ever, is served again.
 const SANDBOX_FRESH: Duration = Duration::from_mins(1);
+
+/// The owner of a cgroup that is read.
+#[derive(Clone, Copy)]
+pub(super) enum Owner<'a> {
+    /// A sandbox.
+    Sandbox,
+    /// The container of this name.
+    Container(&'a PodView, &'a str),
+    /// A pod or a service.
+    Other,
+}
+
+impl Owner<'_> {
+    /// The CPU shares that a container is created with, by its pod as it is now.
+    fn shares(self) -> Option<u64> {
+        let Self::Container(view, name) = self else {
+            return None;
+        };
+        let pod = view.pod.as_deref()?;
+        let (_, container) = spec::containers(pod).find(|(_, known)| known.name == name)?;
+        u64::try_from(container_shares(pod, container)).ok()
+    }
+}
 
 /// The last reading of a cgroup.
 struct Kept {
@@ -61,11 +87,11 @@ impl Usages {
         buffer: &mut Buffer,
         path: &Arc<str>,
         asked: &Asked<'_>,
-        is_sandbox: bool,
+        owner: Owner<'_>,
     ) -> Option<Usage> {
         let usual = self.fresh;
         let fresh = |kept: &Kept| match kept.usage.nano_cores {
-            Some(_) if is_sandbox => SANDBOX_FRESH,
+            Some(_) if matches!(owner, Owner::Sandbox) => SANDBOX_FRESH,
             Some(_) | None => usual,
         };
         if let Some(kept) = self.kept.get_mut(path)
@@ -92,7 +118,7 @@ impl Usages {
             usage.processes = cgroup::processes(&mut files);
         }
         if detailed {
-            usage.detail = Some(cgroup::detail(version, &mut files));
+            usage.detail = Some(cgroup::detail(version, &mut files, owner.shares()));
         }
         Some(self.rated(Arc::clone(path), usage, asked))
     }

@@ -21,6 +21,14 @@ pub const MEMORY: &str = "memory";
 /// The cgroup of pods with resources of their own, where no other is configured for all pods.
 pub const CGROUP_ROOT: &str = "mirrorlet";
 
+/// Least CPU shares the kernel takes.
+pub const SHARES_MIN: i64 = 2;
+/// Most CPU shares the kernel takes.
+const SHARES_MAX: i64 = 262_144;
+/// Shares of one CPU.
+const SHARES_PER_CPU: i64 = 1024;
+/// Thousandths of a CPU in a CPU.
+const MILLI: i64 = 1000;
 /// Period of CPU quotas in microseconds.
 pub const QUOTA_PERIOD: i64 = 100_000;
 
@@ -126,6 +134,26 @@ pub fn limit_within(pod: &Pod, container: &Container, resource: &str) -> Option<
 /// A container's request; its limit where it requests nothing, none when there is neither.
 pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
     request_in(container.resources.as_ref()?, resource)
+}
+
+/// CPU shares for a request in thousandths of a CPU.
+pub fn cpu_shares(milli: i64) -> i64 {
+    (milli.saturating_mul(SHARES_PER_CPU) / MILLI).clamp(SHARES_MIN, SHARES_MAX)
+}
+
+/// The CPU shares of a container: by its request, or by its limit or its pod's where it requests none.
+///
+/// Upstream: `generateLinuxContainerResources` of
+/// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
+pub fn container_shares(pod: &Pod, container: &Container) -> i64 {
+    let requests_cpu = container
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.as_ref())
+        .is_some_and(|requests| requests.contains_key(CPU));
+    let cpu = request(container, CPU)
+        .or_else(|| limit_within(pod, container, CPU).filter(|_| !requests_cpu));
+    cpu_shares(cpu.map_or(0, Quantity::milli_ceil))
 }
 
 /// The limit of a list of requests and limits; none when absent, unreadable or not above 0.

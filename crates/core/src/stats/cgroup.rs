@@ -5,6 +5,8 @@
 //! Upstream: cAdvisor's `container/libcontainer/handler.go` (`setCPUStats`, `setMemoryStats`) and
 //! `container/common/helpers.go`, and the library below it, `github.com/opencontainers/cgroups`.
 
+use super::weight;
+
 /// Length of a tick in nanoseconds, in which version 1 counts user and system time: the kernel's
 /// `USER_HZ` is 100 on every machine there is a Docker Engine for.
 pub const TICK_NANOS: u64 = 10_000_000;
@@ -338,8 +340,9 @@ pub fn first_process(files: &mut impl Files) -> Option<u32> {
     first.filter(|pid| *pid > 0)
 }
 
-/// Additional statistics for dashboards.
-pub fn detail(version: Version, files: &mut impl Files) -> Detail {
+/// Additional statistics for dashboards. `shares` are those that a container was created with, where
+/// they are known: a weight of version 2 doesn't tell them.
+pub fn detail(version: Version, files: &mut impl Files, shares: Option<u64>) -> Detail {
     use Controller::{Cpu as C, Memory as M, Pids as P};
     let mut get = |controller, file| files.read(controller, file).and_then(number);
     let none_as_zero = |read: Option<u64>| read.filter(|b| *b < UNLIMITED).unwrap_or_default();
@@ -365,7 +368,7 @@ pub fn detail(version: Version, files: &mut impl Files) -> Detail {
             detail.io = io_v1(files);
         }
         Version::V2 => {
-            detail.cpu_shares = get(C, "cpu.weight").map_or(0, shares_of_weight);
+            detail.cpu_shares = get(C, "cpu.weight").map_or(0, |w| weight::shares(w, shares));
             detail.memory_limit = none_as_zero(get(M, "memory.max"));
             detail.swap_limit = none_as_zero(get(M, "memory.swap.max"));
             detail.memory_reservation = none_as_zero(get(M, "memory.low"));
@@ -395,11 +398,6 @@ pub fn detail(version: Version, files: &mut impl Files) -> Detail {
 fn cpu_max(text: &str) -> Option<(Option<u64>, u64)> {
     let (quota, period) = text.trim().split_once(' ')?;
     Some((number(quota), number(period)?))
-}
-
-/// Upstream: `pkg/kubelet/cm/cgroup_manager_linux.go` (`cpuWeightToCPUShares`).
-fn shares_of_weight(weight: u64) -> u64 {
-    weight.saturating_sub(1).saturating_mul(262_142) / 9_999 + 2
 }
 
 fn pressures(files: &mut impl Files) -> Option<[Pressure; 3]> {

@@ -16,6 +16,7 @@ pub mod resource;
 pub mod summary;
 mod text;
 pub mod top;
+mod weight;
 
 #[cfg(test)]
 mod tests;

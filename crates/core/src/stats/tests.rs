@@ -161,7 +161,7 @@ fn version_1_is_read() {
         io: vec![IO],
         pressure: None,
     };
-    assert_eq!(detail(Version::V1, &mut v1()), expected);
+    assert_eq!(detail(Version::V1, &mut v1(), None), expected);
     assert_eq!(processes(&mut v1()), Some(2));
     assert_eq!(first_process(&mut v1()), Some(4321));
 }
@@ -239,7 +239,9 @@ fn version_2_is_read() {
             Pressure::default(),
         ]),
     };
-    assert_eq!(detail(Version::V2, &mut v2()), expected);
+    assert_eq!(detail(Version::V2, &mut v2(), None), expected);
+    let of_container = detail(Version::V2, &mut v2(), Some(1024));
+    assert_eq!(of_container.cpu_shares, 1024);
     // Of another process namespace: it is none of ours to look at.
     assert_eq!(first_process(&mut v2()), None);
 }
@@ -262,10 +264,10 @@ fn limits_that_are_none_are_none() {
     }
     let mut files = v1();
     files.0.insert("cpu.cfs_quota_us", "-1\n");
-    assert_eq!(detail(Version::V1, &mut files).cpu_quota, None);
+    assert_eq!(detail(Version::V1, &mut files, None).cpu_quota, None);
     let mut files = v2();
     files.0.insert("cpu.max", "max 100000\n");
-    let told = detail(Version::V2, &mut files);
+    let told = detail(Version::V2, &mut files, None);
     assert_eq!((told.cpu_quota, told.cpu_period), (None, 100_000));
 }
 
@@ -281,7 +283,7 @@ fn a_machine_without_a_controller_tells_the_rest() {
         let mut none = Texts(HashMap::new());
         assert_eq!(cpu(version, &mut none, true), None);
         assert_eq!(processes(&mut none), None);
-        assert_eq!(detail(version, &mut none), Detail::default());
+        assert_eq!(detail(version, &mut none, None), Detail::default());
     }
 }
 
@@ -498,7 +500,7 @@ proptest! {
                     // usage 35a
                     prop_assert!(held.working_set <= held.usage);
                 }
-                let _ = detail(version, &mut Same(text));
+                let _ = detail(version, &mut Same(text), Some(1024));
                 let _ = processes(&mut Same(text));
                 let _ = first_process(&mut Same(text));
             }

@@ -8,19 +8,14 @@ use mirrorlet_core::api::quantity::Quantity;
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::resources::{
-    CPU, CgroupLimits, MEMORY, QUOTA_PERIOD, QosClass, cgroup_root, container_requests, limit_in,
-    limit_within, of_pod, pod_cgroup, qos_class, request, request_in, slice_name,
+    CPU, CgroupLimits, MEMORY, QUOTA_PERIOD, QosClass, cgroup_root, container_requests,
+    container_shares, cpu_shares, limit_in, limit_within, of_pod, pod_cgroup, qos_class, request,
+    request_in, slice_name,
 };
 use mirrorlet_core::spec;
 
 use super::{CgroupDriver, ConfigError, EngineFacts, HostFacts};
 
-/// Least CPU shares the kernel takes.
-pub const SHARES_MIN: i64 = 2;
-/// Most CPU shares the kernel takes.
-pub const SHARES_MAX: i64 = 262_144;
-/// Shares of one CPU.
-const SHARES_PER_CPU: i64 = 1024;
 /// Least CPU quota the kernel takes, in microseconds.
 const QUOTA_MIN: i64 = 1_000;
 /// Thousandths of a CPU in a CPU.
@@ -34,11 +29,6 @@ const OOM_BEST_EFFORT: i64 = 1000;
 /// Priority class of pods the node can't do without.
 const NODE_CRITICAL: &str = "system-node-critical";
 
-/// CPU shares for a request in thousandths of a CPU.
-pub fn cpu_shares(milli: i64) -> i64 {
-    (milli.saturating_mul(SHARES_PER_CPU) / MILLI).clamp(SHARES_MIN, SHARES_MAX)
-}
-
 /// CPU quota in microseconds per [`QUOTA_PERIOD`], for a limit in thousandths of a CPU.
 pub fn cpu_quota(milli: i64) -> i64 {
     (milli.saturating_mul(QUOTA_PERIOD) / MILLI).max(QUOTA_MIN)
@@ -51,13 +41,8 @@ pub fn cpu_quota(milli: i64) -> i64 {
 /// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
 pub fn container_limits(pod: &Pod, container: &Container) -> CgroupLimits {
     let limit = |resource| limit_within(pod, container, resource);
-    let requests_cpu = container
-        .resources
-        .as_ref()
-        .and_then(|resources| resources.requests.as_ref())
-        .is_some_and(|requests| requests.contains_key(CPU));
-    let cpu = request(container, CPU).or_else(|| limit(CPU).filter(|_| !requests_cpu));
-    cgroup_limits(cpu, limit(CPU), limit(MEMORY))
+    let shares = container_shares(pod, container);
+    cgroup_limits(shares, limit(CPU), limit(MEMORY))
 }
 
 /// The limits of all containers of a pod together, where the pod has resources of its own.
@@ -67,16 +52,17 @@ pub fn pod_limits(pod: &Pod) -> Option<CgroupLimits> {
     let own = of_pod(pod)?;
     let cpu = request_in(own, CPU).unwrap_or_else(|| container_requests(pod, CPU));
     let (cpu_limit, memory) = (limit_in(own, CPU), limit_in(own, MEMORY));
-    Some(cgroup_limits(Some(cpu), cpu_limit, memory))
+    let shares = cpu_shares(cpu.milli_ceil());
+    Some(cgroup_limits(shares, cpu_limit, memory))
 }
 
 fn cgroup_limits(
-    cpu: Option<Quantity>,
+    cpu_shares: i64,
     cpu_limit: Option<Quantity>,
     memory: Option<Quantity>,
 ) -> CgroupLimits {
     CgroupLimits {
-        cpu_shares: cpu_shares(cpu.map_or(0, Quantity::milli_ceil)),
+        cpu_shares,
         cpu_quota: cpu_limit.map(|q| cpu_quota(q.milli_ceil())),
         memory: memory.map(Quantity::ceil),
     }

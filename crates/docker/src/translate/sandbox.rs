@@ -13,6 +13,7 @@ use bollard::models::{
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::observed::Role;
+use mirrorlet_core::resources::SHARES_MIN;
 use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 
@@ -94,7 +95,7 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
             resources::OOM_SANDBOX,
             input.engine,
         )),
-        cpu_shares: Some(resources::SHARES_MIN),
+        cpu_shares: Some(SHARES_MIN),
         shm_size: Some(SHM_SIZE),
         security_opt: Some(security::sandbox_security_opts(pod)),
         group_add: security::group_add(pod),

@@ -36,7 +36,7 @@ pub(crate) fn cgroups(bytes: &[u8]) {
                 memory.plus(memory),
             );
         }
-        let _ = cgroup::detail(version, &mut files);
+        let _ = cgroup::detail(version, &mut files, Some(1024));
     }
     let _ = (
         cgroup::processes(&mut files),

@@ -198,9 +198,11 @@ fn slice_unit(limits: CgroupLimits) -> String {
     text
 }
 
-/// The weight of version 2 that stands for CPU shares.
+/// The weight of version 2 that stands for CPU shares. Newer Engines have another formula for those of
+/// containers. This one is for pods: weights are relative to those of the cgroups beside, and it keeps
+/// the proportions of pods' shares.
 ///
-/// Upstream: `cpuSharesToCPUWeight` of `pkg/kubelet/cm/cgroup_v2_manager_linux.go`.
+/// Upstream: `getCPUWeight` of `pkg/kubelet/cm/cgroup_manager_linux.go`.
 fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }

@@ -42,7 +42,7 @@ fn container(name: &str, version: Version) -> ContainerReading {
             nano_cores: Some(250_000_000),
             memory: memory(version, &mut files),
             processes: Some(2),
-            detail: Some(detail(version, &mut files)),
+            detail: Some(detail(version, &mut files, None)),
         },
         rootfs: Some(disk),
         logs: Some(Disk {
