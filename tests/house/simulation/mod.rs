@@ -14,6 +14,7 @@
 
 mod agent;
 mod api_faults;
+mod away;
 mod cluster;
 mod dice;
 mod disk;
