@@ -26,34 +26,62 @@ async fn until_back(agent: &TestAgent) {
         .await;
 }
 
+/// The process of the running instance of a container, and the shim that waits for its end.
+fn process_and_shim(bed: &Bed, container: &str) -> [String; 2] {
+    let process = bed.inspect(&bed.running_id(container))["State"]["Pid"].to_string();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let mut lines = status.lines();
+    let shim = lines.find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    let shim = shim.trim().to_owned();
+    let command = std::fs::read_to_string(format!("/proc/{shim}/cmdline")).unwrap();
+    assert!(command.contains("containerd-shim"), "{command:?}");
+    [process, shim]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_the_daemon_takes_the_containers_down_and_they_come_back() {
     let mut dockerd = Dockerd::new(false);
     let bed = Bed::on(&dockerd.host());
-    let agent = bed.agent().await;
-    bed.write("web.yaml", &sleeper("web"));
-    agent.until_running("web").await;
-    // Told to end it takes its containers with it; killed, it finds them at its next start.
-    for (signal, restarts) in [("TERM", 1), ("KILL", 2)] {
+    let pods = ["web", "lost"];
+    let agent = bed
+        .agent_running(&pods.map(|name| (name, sleeper(name))))
+        .await;
+    // One that is told to end stops its containers first. After a kill they run on, and the next one
+    // stops them: each has ended with its own code then. That of a container whose shim is gone, too,
+    // nobody knows any more: the Engine says 255 (`restoredProcess.Delete` in moby 20.10).
+    for (signal, restarts, codes) in [("TERM", 1, [0, 0]), ("KILL", 2, [0, 255])] {
         let before = bed.running_id("web");
+        for name in pods {
+            bed.until_traps(name).await;
+        }
+        let [process, shim] = process_and_shim(&bed, "lost");
         dockerd.end(signal);
         until_lost(&agent).await;
+        if signal == "KILL" {
+            run("kill", &["-KILL", &shim, &process]);
+        }
         dockerd.start();
         until_back(&agent).await;
-        let pod = agent
-            .until_pod("web", |pod| pod.restarts == restarts && pod.ready == 1)
-            .await;
+        for (name, code) in pods.into_iter().zip(codes) {
+            let is_back = |pod: &PodReport| pod.restarts == restarts && pod.ready == 1;
+            let pod = agent.until_pod(name, is_back).await;
+            let last = pod.containers[0].last.as_ref().map(|last| last.exit_code);
+            // docker 61
+            assert_eq!(last, Some(code), "{signal}: {pod:?}");
+            assert_eq!(pod.ips.len(), 1, "{pod:?}");
+        }
         // docker 61
-        assert_ne!(bed.running_id("web"), before, "{pod:?}");
-        assert_eq!(bed.running().len(), 2, "{:?}", bed.running());
-        assert_eq!(pod.ips.len(), 1, "{pod:?}");
+        assert_ne!(bed.running_id("web"), before);
+        assert_eq!(bed.running().len(), 4, "{:?}", bed.running());
         // It stopped them itself.
         let events = agent.events("web-box");
         let by_hand = events.iter().find(|event| event.starts_with("ByHand"));
         assert_eq!(by_hand, None, "{signal}");
     }
-    bed.remove("web.yaml");
-    agent.until_gone("web").await;
+    for name in pods {
+        bed.remove(&format!("{name}.yaml"));
+        agent.until_gone(name).await;
+    }
     assert!(bed.containers().is_empty(), "{:?}", bed.containers());
     agent.stop().await;
 }
