@@ -1,5 +1,5 @@
-//! Holds `docs/testing.md` to the tree: each test that a row names is there, and has a marker, the
-//! comment `// pods 48`, directly above the assertion of that row's fact.
+//! Holds `docs/testing.md` to the tree: each test that a row names is there, is not ignored, and has a
+//! marker, the comment `// pods 48`, directly above the assertion of that row's fact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -64,6 +64,8 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 /// A function of a file.
 #[derive(Debug, Default)]
 struct Function {
+    /// Whether it is a test that runs: one that is not ignored.
+    is_test: bool,
     body: String,
     /// The rows whose markers are in it, each with the statement below it.
     markers: Vec<(String, String)>,
@@ -93,6 +95,21 @@ fn marked(line: &str, tables: &BTreeSet<&str>) -> Option<Vec<String>> {
     all.then(|| rows.into_iter().map(str::to_owned).collect())
 }
 
+/// Whether the function that begins below these lines is a test that runs, by its attributes.
+fn is_test(above: &[&str]) -> bool {
+    let ends_other = |line: &str| line.is_empty() || line.ends_with(['{', '}', ';']);
+    let head = above.iter().rev().map(|line| line.trim());
+    let attributes = head
+        .filter(|line| !line.starts_with("//"))
+        .take_while(|line| !ends_other(line));
+    let (mut is_test, mut is_ignored) = (false, false);
+    for line in attributes {
+        is_test |= line == "#[test]" || line.starts_with("#[tokio::test");
+        is_ignored |= line.starts_with("#[ignore") || line.contains(", ignore");
+    }
+    is_test && !is_ignored
+}
+
 /// The functions of a file: by indentation, which rustfmt keeps.
 fn functions(text: &str, tables: &BTreeSet<&str>) -> BTreeMap<String, Vec<Function>> {
     let lines: Vec<&str> = text.lines().collect();
@@ -109,6 +126,7 @@ fn functions(text: &str, tables: &BTreeSet<&str>) -> BTreeMap<String, Vec<Functi
         };
         let body = &rest[..length];
         let mut function = Function {
+            is_test: is_test(&lines[..at]),
             body: body.join("\n"),
             ..Function::default()
         };
@@ -193,6 +211,47 @@ fn a_wait_for_anything_at_all_is_no_assertion() {
 }
 
 #[test]
+fn a_helper_and_an_ignored_test_are_no_tests_that_run() {
+    let file = r#"
+#[test]
+fn a_test() {}
+
+/// Of a Node; that is ignored.
+#[tokio::test(flavor = "multi_thread")]
+#[cfg(unix)]
+async fn with_a_runtime() {}
+
+#[tokio::test(
+    flavor = "multi_thread",
+    worker_threads = 2
+)]
+async fn over_lines() {}
+
+mod tests {
+    #[test]
+    #[should_panic]
+    fn below() {}
+}
+
+#[test]
+#[ignore = "slow"]
+fn ignored() {}
+
+#[cfg_attr(unix, ignore)]
+#[test]
+fn ignored_somewhere() {}
+
+#[expect(dead_code, reason = "an example")]
+fn helper() {}
+"#;
+    let functions = functions(file, &BTreeSet::new());
+    let runs = |name: &&str| functions[*name].iter().all(|f| f.is_test);
+    let names: Vec<&str> = functions.keys().map(String::as_str).filter(runs).collect();
+    assert_eq!(names, ["a_test", "below", "over_lines", "with_a_runtime"]);
+    assert_eq!(functions.len(), 7);
+}
+
+#[test]
 fn each_row_is_asserted_by_every_test_it_names() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/testing.md")).unwrap();
@@ -211,6 +270,10 @@ fn each_row_is_asserted_by_every_test_it_names() {
         .map(|path| functions(&fs::read_to_string(path).unwrap(), &tables))
         .collect();
 
+    let has_test = |file: &BTreeMap<String, Vec<Function>>, name: &str| {
+        file.get(name)
+            .is_some_and(|all| all.iter().any(|f| f.is_test))
+    };
     let mut wrong = Vec::new();
     let mut named = BTreeSet::new();
     for row in &rows {
@@ -221,9 +284,12 @@ fn each_row_is_asserted_by_every_test_it_names() {
             wrong.push(format!("{} names no test", row.name));
         }
         for test in &row.tests {
-            let of_files: Vec<_> = files.iter().filter(|f| f.contains_key(test)).collect();
+            let of_files: Vec<_> = files.iter().filter(|f| has_test(f, test)).collect();
             if of_files.is_empty() {
-                wrong.push(format!("{} names {test}, which is no test", row.name));
+                wrong.push(format!(
+                    "{} names {test}, which is no test that runs",
+                    row.name
+                ));
             } else if !of_files.iter().any(|f| holds(test, f).contains(&row.name)) {
                 wrong.push(format!("{test} has no assertion below // {}", row.name));
             }
