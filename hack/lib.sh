@@ -115,3 +115,11 @@ need() {
 engine_answers() {
     command -v docker >/dev/null 2>&1 && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1
 }
+
+# run_test PACKAGE NAME: runs the test of that name; fails where there is none, which cargo calls a success.
+run_test() {
+    local printed
+    printed="$("${CARGO:-cargo}" test --locked --package "$1" --lib "$2")" \
+        || { printf '%s\n' "$printed" >&2; die "the test $2 of $1 failed"; }
+    grep -q -E "^test (.*::)?$2 \.\.\. ok\$" <<<"$printed" || die "$1 has no test $2"
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the fields of PodSpec and below, one a line with its type, from the OpenAPI document of the
-# Kubernetes version whose types the program is built with. `docs/pod-spec.md` is made from that list;
-# run this when k8s-openapi's version feature changes, then the test that it names.
+# Kubernetes version whose types the program is built with, and docs/pod-spec.md, which a test makes from
+# that list. Run this when k8s-openapi's version feature changes.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -41,4 +41,6 @@ jq -r '
 ' "$dir/api/openapi-spec/swagger.json" >"$work/fields"
 [ "$(wc -l <"$work/fields")" -gt 300 ] || die "the OpenAPI document was not read"
 install -m 644 "$work/fields" "$fields"
-say "$(wc -l <"$fields") fields; now: UPDATE_DOCS=1 cargo test -p mirrorlet-core pod_spec_table"
+say "$(wc -l <"$fields") fields; writing docs/pod-spec.md …"
+cd "$REPO"
+UPDATE_DOCS=1 run_test mirrorlet-core the_pod_spec_page_is_current

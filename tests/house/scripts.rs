@@ -1,5 +1,6 @@
-//! Scripts of `hack` that decide whether the tests have passed.
+//! Scripts of `hack` that decide whether tests have passed, and which tests they run.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -36,4 +37,58 @@ fn the_look_at_what_tests_left_fails_if_the_engine_is_away() {
             assert_eq!(said, "no Engine\n", "{step} {fails}");
         }
     }
+}
+
+/// Runs `run_test` of `hack/lib.sh` with a cargo that prints that.
+fn run_test(printed: &str, code: &str) -> Output {
+    let script = r#"
+        cargo() { printf '%s\n' "$PRINTED"; return "$CODE"; }
+        . hack/lib.sh
+        run_test mirrorlet-core the_page
+    "#;
+    Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .env("PRINTED", printed)
+        .env("CODE", code)
+        .env_remove("CARGO")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_script_that_runs_a_test_fails_if_there_is_none_of_that_name() {
+    for (printed, code, fails) in [
+        ("running 1 test\ntest a::tests::the_page ... ok", "0", None),
+        ("test the_page ... ok", "0", None),
+        ("running 0 tests", "0", Some("has no test the_page")),
+        (
+            "test the_page_of_another ... ok",
+            "0",
+            Some("has no test the_page"),
+        ),
+        (
+            "test the_page ... FAILED",
+            "101",
+            Some("the test the_page of mirrorlet-core failed"),
+        ),
+    ] {
+        let ran = run_test(printed, code);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.success(), fails.is_none(), "{printed}: {said}");
+        assert!(
+            said.contains(fails.unwrap_or_default()),
+            "{printed}: {said}"
+        );
+    }
+}
+
+#[test]
+fn the_test_that_writes_the_pod_spec_page_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = fs::read_to_string(root.join("hack/pod-spec.sh")).unwrap();
+    let (_, test) = script.split_once("run_test mirrorlet-core ").unwrap();
+    let head = format!("fn {}()", test.lines().next().unwrap());
+    let tests = root.join("crates/core/src/manifest/support/tests.rs");
+    assert!(fs::read_to_string(tests).unwrap().contains(&head), "{head}");
 }
