@@ -142,6 +142,13 @@ mutants: ## plants faults in a copy of the program, and has the simulation find 
 book: ## the documents as a book, into target/book (mdBook, built once)
 	"$$(hack/tool.sh mdbook 0.5.4 --no-default-features --features search)" build
 
+# Which twenty `make sentences` draws.
+SEED ?= 13
+
+.PHONY: sentences
+sentences: build ## twenty sentences of help, messages and documents at random, to be read aloud (SEED=… for others)
+	hack/sentences.sh $(SEED)
+
 deny: ## licences, sources, duplicates and advisories (cargo-deny, built once)
 	hack/deny.sh
 

@@ -1,4 +1,4 @@
-//! Scripts of `hack` that decide whether tests have passed, and which tests they run.
+//! Scripts of `hack`: whether tests have passed, which tests a script runs, and a sample of our sentences.
 
 use std::fs;
 use std::path::Path;
@@ -91,4 +91,26 @@ fn the_test_that_writes_the_pod_spec_page_is_there() {
     let head = format!("fn {}()", test.lines().next().unwrap());
     let tests = root.join("crates/core/src/manifest/support/tests.rs");
     assert!(fs::read_to_string(tests).unwrap().contains(&head), "{head}");
+}
+
+fn sentences(seed: &str) -> Output {
+    Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/hack/sentences.sh"))
+        .arg(seed)
+        .env("MIRRORLET", env!("CARGO_BIN_EXE_mirrorlet"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_seed_draws_twenty_sentences_of_all_kinds() {
+    let [first, again, other] = ["13", "13", "14"].map(sentences);
+    let text = String::from_utf8(first.stdout).unwrap();
+    let drawn = |kind: &str| text.lines().filter(|line| line.starts_with(kind)).count();
+    let kinds = ["- help, mirrorlet", "- message, ", "- docs, "].map(drawn);
+    let said = String::from_utf8_lossy(&first.stderr);
+    assert_eq!(kinds, [6, 7, 7], "{text}{said}");
+    assert_eq!(text.lines().count(), 20, "{text}");
+    assert_eq!(again.stdout, text.as_bytes());
+    assert!(other.status.success() && other.stdout != again.stdout);
+    assert!(!sentences("thirteen").status.success());
 }
