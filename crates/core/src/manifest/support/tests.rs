@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use serde_json::json;
 
@@ -58,11 +59,21 @@ fn fields() -> impl Iterator<Item = (&'static str, &'static str)> {
     FIELDS.lines().map(|line| line.split_once('\t').unwrap())
 }
 
+/// The types of all fields by path. Rules are looked up for each field.
+static KINDS: LazyLock<BTreeMap<&str, &str>> = LazyLock::new(|| fields().collect());
+
 /// The path of a rule as the list of fields has it: of a list, its items.
 fn listed(pattern: &str) -> String {
     let items = format!("{pattern}[]");
-    let is_list = fields().any(|(path, _)| path == items);
+    let is_list = KINDS.contains_key(items.as_str());
     if is_list { items } else { pattern.to_owned() }
+}
+
+/// Whether a field is a map, of which rules may name keys.
+fn is_map(path: &str) -> bool {
+    KINDS
+        .get(path)
+        .is_some_and(|kind| kind.starts_with("map of"))
 }
 
 fn is_below(path: &str, parent: &str) -> bool {
@@ -79,8 +90,7 @@ fn rules_of(path: &str) -> impl Iterator<Item = (Option<&'static str>, When, Ver
                 return Some((None, *when, *verdict));
             }
             let (map, key) = pattern.rsplit_once('.')?;
-            let is_key = map == path
-                && fields().any(|(path, kind)| path == map && kind.starts_with("map of"));
+            let is_key = map == path && is_map(map);
             is_key.then_some((Some(key), *when, *verdict))
         })
 }
@@ -216,24 +226,23 @@ fn the_pod_spec_page_is_current() {
 
 #[test]
 fn every_rule_of_the_pod_spec_is_about_a_field() {
-    let known: BTreeSet<&str> = fields().map(|(path, _)| path).collect();
     for Rule(pattern, ..) in RULES {
         let (map, _) = pattern.rsplit_once('.').unwrap();
-        let is_key = fields().any(|(path, kind)| path == map && kind.starts_with("map of"));
         assert!(
-            pattern.starts_with("metadata.") || known.contains(&*listed(pattern)) || is_key,
+            pattern.starts_with("metadata.")
+                || KINDS.contains_key(&*listed(pattern))
+                || is_map(map),
             "no field of PodSpec: {pattern}"
         );
     }
     for (path, ..) in NOTES {
-        assert!(known.contains(*path), "no field of PodSpec: {path}");
+        assert!(KINDS.contains_key(path), "no field of PodSpec: {path}");
     }
 }
 
 /// A value of a field's type that its rule is about.
 fn sample(pattern: &str, when: When) -> Value {
-    let kinds: BTreeMap<&str, &str> = fields().collect();
-    match (when, kinds.get(&*listed(pattern)).copied()) {
+    match (when, KINDS.get(&*listed(pattern)).copied()) {
         (IsFalse, _) => json!(false),
         (Begins(start), _) => json!(format!("{start}x")),
         (StrictWithoutGroup, _) => json!("Strict"),
@@ -338,7 +347,7 @@ fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
             .replace("[]", "[0]");
         // Keys are printed in a form of their own.
         let field = match field.rsplit_once('.') {
-            Some((map, _)) if fields().all(|(path, _)| path != listed(pattern)) => map,
+            Some((map, _)) if !KINDS.contains_key(&*listed(pattern)) => map,
             _ => &field,
         };
         let refuses = !matches!(verdict, NoEffect(_) | NoEffectAnywhere(_) | OnNode(_));
