@@ -2,9 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
+use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::Value;
+
+/// What is never the same in a text, and the word in its place. Compiled once: answers have tens of
+/// thousands of texts.
+static VARYING: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
+    [
+        (
+            r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            "<uid>",
+        ),
+        (r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[[0-9]:.]+Z", "<time>"),
+        (r"(?-u:\b)gen-[a-z0-9]{5}(?-u:\b)", "<generated>"),
+    ]
+    .map(|(pattern, word)| (Regex::new(pattern).unwrap(), word))
+});
+static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^([0-9]+[dhms])+$").unwrap());
 
 /// An answer.
 pub(super) struct Answer {
@@ -95,18 +111,8 @@ fn same(key: &str, value: &Value) -> Value {
         Value::String(text) if key == "cells" && is_age(text) => "<age>".into(),
         Value::String(text) => {
             let mut text = text.clone();
-            for (pattern, word) in [
-                (
-                    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-                    "<uid>",
-                ),
-                (r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[[0-9]:.]+Z", "<time>"),
-                (r"(?-u:\b)gen-[a-z0-9]{5}(?-u:\b)", "<generated>"),
-            ] {
-                text = Regex::new(pattern)
-                    .unwrap()
-                    .replace_all(&text, word)
-                    .into_owned();
+            for (pattern, word) in &*VARYING {
+                text = pattern.replace_all(&text, *word).into_owned();
             }
             text.into()
         }
@@ -115,7 +121,7 @@ fn same(key: &str, value: &Value) -> Value {
 }
 
 fn is_age(cell: &str) -> bool {
-    Regex::new(r"^([0-9]+[dhms])+$").unwrap().is_match(cell)
+    AGE.is_match(cell)
 }
 
 /// The differences that are allowed.

@@ -10,6 +10,7 @@ mod compare;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -28,6 +29,13 @@ use crate::embedded::Box;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Headers that clients read.
 const HEADERS: [&str; 3] = ["content-type", "retry-after", "warning"];
+
+/// A value of an earlier answer in a recorded request.
+static REFERENCE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\{\{([0-9]+)(/[^}]*)\}\}").unwrap());
+/// How long a recorded watch lasts.
+static LENGTH: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"&timeout(Seconds)?=[0-9a-z]+").unwrap());
 
 fn file(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/replay");
@@ -75,19 +83,17 @@ impl Recorded {
 
     /// The request for a server that has given those answers so far.
     fn request(&self, answers: &BTreeMap<usize, Value>) -> Request<Body> {
-        let reference = Regex::new(r"\{\{([0-9]+)(/[^}]*)\}\}").unwrap();
         let filled = |text: &str| {
             let value = |found: &Captures<'_>| {
                 let answer = &answers[&found[1].parse().unwrap()];
                 let value = answer.pointer(&found[2]).and_then(Value::as_str);
                 value.unwrap_or("0").to_owned()
             };
-            reference.replace_all(text, value).into_owned()
+            REFERENCE.replace_all(text, value).into_owned()
         };
         let mut path = filled(&self.path);
         if self.is_watch() {
-            let length = Regex::new(r"&timeout(Seconds)?=[0-9a-z]+").unwrap();
-            path = format!("{}&timeoutSeconds=1", length.replace_all(&path, ""));
+            path = format!("{}&timeoutSeconds=1", LENGTH.replace_all(&path, ""));
         }
         let mut request = Request::builder().method(self.method.as_str()).uri(path);
         for (name, value) in &self.headers {
