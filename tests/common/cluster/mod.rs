@@ -312,6 +312,9 @@ impl Cluster {
             format!("--cluster-signing-key-file={}", pki("ca.key")),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
+            // A claim whose volume was made a moment ago may be bound by the next look only: after 15 s by
+            // default.
+            "--pvclaimbinder-sync-period=1s".to_owned(),
         ];
         args.extend(self.options.controller_manager.iter().cloned());
         self.controller_manager = Some(self.program("kube-controller-manager", &args));
